@@ -78,35 +78,33 @@ def test_centers_are_the_mean_directions_as_long_as_drawn_ones(folder: Path) -> 
     drawn = initial_centers(Shard(0, 1, 1000), EMBEDDING, 3)
     lengths = np.linalg.norm(centers, axis=1), np.linalg.norm(drawn, axis=1)
     np.testing.assert_allclose(lengths[0], lengths[1].mean(), rtol=0.03)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_several_ranks_have_the_centers_of_one(size: int, folder: Path) -> None:
-    (one,) = run_ranks(1, lambda world: centers_on(world, folder))
-    several = np.concatenate(run_ranks(size, lambda world: centers_on(world, folder)))
-    np.testing.assert_allclose(several, one, rtol=1e-4, atol=1e-6)
-
-
-class OfClasses3And4:
-    """Images without a direction are black; one cannot be read."""
-
-    def images_of(self, start: int, stop: int) -> Iterator[Batch]:
-        assert (start, stop) == (3, 5)
-        images = np.zeros((4, 3, 2, 2), np.uint8)
-        images[:, 0, 0, 0] = [3, 0, 5, 9]
-        yield Batch(images, np.array([3, 4, 3, -1]))
+    # Several ranks have the centers of one.
+    for size in (2, 3):
+        several = np.concatenate(run_ranks(size, lambda world: centers_on(world, folder)))
+        np.testing.assert_allclose(several, centers, rtol=1e-4, atol=1e-6)
 
 
 def test_a_class_without_readable_images_keeps_its_drawn_center(caplog) -> None:
     caplog.set_level("INFO")
 
+    def images_of(start: int, stop: int) -> Iterator[Batch]:
+        """Images without a direction are black; one cannot be read."""
+        assert (start, stop) == (3, 5)
+        images = np.zeros((4, 3, 2, 2), np.uint8)
+        images[:, 0, 0, 0] = [3, 0, 5, 9]
+        yield Batch(images, np.array([3, 4, 3, -1]))
+
     def infer(images: np.ndarray) -> np.ndarray:
         return np.stack([images[:, 0, 0, 0], images[:, 0, 0, 0] * 0], axis=1).astype(np.float32)
 
-    means = class_means.class_means(infer, OfClasses3And4(), Shard(1, 3, 7), 2, lambda: None)
+    faces = SimpleNamespace(images_of=images_of)
+    means = class_means.class_means(infer, faces, Shard(1, 3, 7), 2, lambda: None)
     np.testing.assert_array_equal(means, [[2, 0], [0, 0]])
     assert "means of 3 images of 2 classes" in caplog.text
     assert "1 classes without a readable image keep random ones" in caplog.text
+    not_finite = np.array([[1, 0], [1, 1], [np.nan, 1], [1, 1]], np.float32)
+    with pytest.raises(DataError, match=r"not finite \(1 of 4\)"):
+        class_means.class_means(lambda _: not_finite, faces, Shard(1, 3, 7), 2, lambda: None)
 
 
 def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
@@ -124,11 +122,3 @@ def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
     again = run_alone(program, *words, "--pretrained-centers", "--max-update", 4)
     assert again.returncode == 0 and log.read_text().count(said) == 1
     assert "resumed at update 2" in log.read_text()
-
-
-def test_embeddings_that_are_not_finite_are_no_centers() -> None:
-    shown = Batch(np.zeros((2, 3, 4, 4), np.uint8), np.array([0, 1]))
-    faces = SimpleNamespace(images_of=lambda start, stop: iter([shown]))
-    rows = np.array([[1, 0], [np.nan, 1]], np.float32)
-    with pytest.raises(DataError, match=r"not finite \(1 of 2\)"):
-        class_means.class_means(lambda images: rows, faces, Shard(0, 1, 2), 2, lambda: None)

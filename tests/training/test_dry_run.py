@@ -33,118 +33,98 @@ def small_config() -> FaceConfig:
     return parse(f"--rec . --dry-run --world-size 3 --sample-ratio 0.5 {line}".split())
 
 
-def test_uneven_shards_are_shown_without_gap() -> None:
-    text = describe(small_config())
-    assert "10 classes in 3 shards" in text
-    assert "rank 0: classes 0 to 3 (4)" in text
-    assert "rank 2: classes 7 to 9 (3)" in text
-    assert "the first 1 ranks hold one class more" in text
+# The first of three shards of ten classes has four.
+FIRST = Shard(0, 3, 10)
 
 
-def test_global_batch_and_updates() -> None:
+def described(line: str) -> str:
+    return describe(parse(f"--dry-run {line}".split()))
+
+
+def test_shards_batches_and_updates() -> None:
     text = describe(small_config())
-    assert "global batch 12 (3 ranks x 4 images)" in text
-    assert "8 updates per epoch, 160 in all (20.0 epochs)" in text
+    for line in (
+        "10 classes in 3 shards",
+        "rank 0: classes 0 to 3 (4)",
+        "rank 2: classes 7 to 9 (3)",
+        "the first 1 ranks hold one class more",
+        "global batch 12 (3 ranks x 4 images)",
+        "8 updates per epoch, 160 in all (20.0 epochs)",
+    ):
+        assert line in text
+    # One rank is the default, and the number of images may be unknown.
+    text = described("--dataset webface")
+    assert "10,575 classes in 1 shards" in text and text.count("  rank ") == 1
+    assert "add --num-images" in described("--dataset 100w")
 
 
 def test_head_memory_by_hand() -> None:
     # Four classes of eight numbers; the batch of four lifts the sample from two rows to four.
-    memory = head_memory(small_config(), Shard(0, 3, 10))
+    config = small_config()
+    memory = head_memory(config, FIRST)
     assert (memory.centers, memory.states) == (4 * 8 * 4, 4 * 8 * 4)
     assert memory.rows == 2 * 4 * 8 * 4
     assert memory.logits == 12 * 4 * 4
     assert memory.features == 4 * 12 * 8 * 4
     assert memory.total == 128 + 128 + 256 + 192 + 1536
-    assert f"{memory.total:,}" in describe(small_config())
+    assert f"{memory.total:,}" in describe(config)
+    # Adam has two moments as large as the centers and a count of four bytes for each of four rows.
+    adam = options.replace(config, optimizer="adam")
+    assert head_memory(adam, FIRST).states == 2 * 4 * 8 * 4 + 4 * 4
+    assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(adam)
+    # A store holds centers and momenta of three samples, and of each class its checksum, its place
+    # and a mark.
+    stored = head_memory(options.replace(config, center_store="/nowhere"), FIRST)
+    assert (stored.centers, stored.states) == (4 * (4 + 4 + 1), 0)
+    assert stored.rows == memory.rows + 3 * 2 * sampled_rows(config, FIRST) * 8 * 4
 
 
-def test_states_of_adam_by_hand() -> None:
-    # Two moments as large as the centers and a count of four bytes for each of the four rows.
-    config = options.replace(small_config(), optimizer="adam")
-    assert head_memory(config, Shard(0, 3, 10)).states == 2 * 4 * 8 * 4 + 4 * 4
-    assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(config)
-
-
-def test_sample_is_the_ratio_of_a_large_shard() -> None:
+def test_a_sample_is_the_ratio_of_a_shard_and_has_a_row() -> None:
     config = parse("--dataset 100w --dry-run --sample-ratio 0.1".split())
     assert sampled_rows(config, Shard(3, 8, 1_000_000)) == 12_500
-
-
-def test_a_sample_has_at_least_a_row() -> None:
     config = options.replace(small_config(), batch_size=1, sample_ratio=0.01)
-    assert sampled_rows(config, Shard(0, 3, 10)) == 1
+    assert sampled_rows(config, FIRST) == 1
 
 
-def test_backbone_counts_three_times_in_memory_and_once_in_collectives() -> None:
+def test_collectives_by_hand(tmp_path: Path) -> None:
     config = small_config()
-    parameters = backbones.parameter_count("tiny", 8)
-    assert parameters > 8 * 128
-    assert f"{3 * parameters * 4:,}" in describe(config)
-    assert collective_bytes(config, 3)["allreduce of the backbone"] == parameters * 4
-    half = options.replace(config, dtype="float16")
-    assert collective_bytes(half, 3)["allreduce of the backbone"] == parameters * 2
-
-
-def test_collectives_by_hand() -> None:
-    sizes = collective_bytes(small_config(), 3)
+    sizes = collective_bytes(config, 3)
     assert sizes["allgather head.features"] == 12 * 8 * 4
     assert sizes["allgather head.labels"] == 12 * 8
     assert sizes["allreduce head.gradient"] == 12 * 8 * 4
     assert sizes["allreduce head.maximum"] + sizes["allreduce head.denominator"] == 3 * 12 * 4
-
-
-def test_adaptive_losses_have_a_collective_of_their_own() -> None:
-    names = {"adaface": "allgather head.norms", "curricularface": "allreduce head.targets"}
-    for loss, name in names.items():
-        config = options.replace(small_config(), loss=loss, margins=None)
-        assert collective_bytes(config, 3)[name] == 12 * 4
-        assert name not in collective_bytes(small_config(), 3)
-
-
-def test_a_teacher_sends_its_loss(tmp_path: Path) -> None:
+    parameters = backbones.parameter_count("tiny", 8)
+    assert parameters > 8 * 128
+    assert sizes["allreduce of the backbone"] == parameters * 4
     (tmp_path / "strong-0000.params").touch()
-    config = options.replace(small_config(), teacher=f"{tmp_path}/strong,0")
-    assert collective_bytes(config, 3)["allreduce teacher.loss"] == 4
-    assert "not counted: the memory of --teacher" in describe(config)
-    assert "teacher" not in describe(small_config())
+    for change, name, size in (
+        ({"dtype": "float16"}, "allreduce of the backbone", parameters * 2),
+        ({"loss": "adaface", "margins": None}, "allgather head.norms", 12 * 4),
+        ({"loss": "curricularface", "margins": None}, "allreduce head.targets", 12 * 4),
+        ({"teacher": f"{tmp_path}/strong,0"}, "allreduce teacher.loss", 4),
+    ):
+        assert collective_bytes(options.replace(config, **change), 3)[name] == size
+        assert sizes.get(name) in (None, parameters * 4)
 
 
-def test_one_rank_is_the_default() -> None:
-    text = describe(parse("--dataset webface --dry-run".split()))
-    assert "10,575 classes in 1 shards" in text
-    assert text.count("  rank ") == 1
+def test_what_is_not_counted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    text = described("--dataset webface")
+    assert "--sync-bn" not in text and "teacher" not in text
+    line = f"--dataset webface --sync-bn --teacher {tmp_path}/strong,0"
+    text = described(line)
+    assert "not counted: the memory and the collectives of --sync-bn" in text
+    assert "not counted: the memory of --teacher" in text
 
 
-def test_what_is_not_counted_is_named() -> None:
-    line = "--dataset webface --dry-run"
-    assert "--sync-bn" not in describe(parse(line.split()))
-    assert "not counted: the memory and the collectives of --sync-bn" in describe(
-        parse([*line.split(), "--sync-bn"])
-    )
-
-
-def test_images_may_be_unknown() -> None:
-    assert "add --num-images" in describe(parse("--dataset 100w --dry-run".split()))
-
-
-def test_more_ranks_than_classes_are_refused() -> None:
-    describe(parse("--rec . --num-classes 10 --dry-run --world-size 10".split()))
+def test_more_ranks_than_classes_and_fewer_images_than_a_batch_are_refused() -> None:
+    described("--rec . --num-classes 10 --world-size 10")
     with pytest.raises(ConfigError, match="use at most 10 ranks"):
-        describe(parse("--rec . --num-classes 10 --dry-run --world-size 11".split()))
-
-
-def test_fewer_images_than_a_global_batch_are_refused() -> None:
+        described("--rec . --num-classes 10 --world-size 11")
+    line = "--rec . --num-classes 10 --world-size 2 --num-images"
+    described(f"{line} 128")
     with pytest.raises(ConfigError, match="do not fill one global batch of 128"):
-        line = "--rec . --num-classes 10 --num-images 100 --dry-run --world-size 2"
-        describe(parse(line.split()))
-
-
-def test_narrow_maps_take_less() -> None:
-    """In proportion to the batch; about half, since statistics and gradients of kernels do not."""
-    wide, narrow = (backbones.activation_bytes("r50", 16, dtype=d) for d in ("float32", "bfloat16"))
-    assert 0.5 * wide < narrow < 0.7 * wide
-    line = "--dataset 100w --network r50 --batch-size 16 --dry-run --dtype bfloat16"
-    assert f"{narrow:,}" in describe(parse(line.split()))
+        described(f"{line} 127")
 
 
 def test_memory_of_a_rank_by_hand() -> None:
@@ -153,56 +133,42 @@ def test_memory_of_a_rank_by_hand() -> None:
     parameters = 4 * backbones.parameter_count("tiny", 8)
     activations = backbones.activation_bytes("tiny", 4)
     libraries = 350 * 2**20 + 2 * parameters
-    total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
-    assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
+    total = head_memory(config, FIRST).total + 3 * parameters + activations + libraries
+    for size in (3 * parameters, activations, libraries, total):
+        assert f"{size:,}" in text
+
+
+def test_narrow_maps_recomputing_and_parts_of_a_batch_take_less() -> None:
+    """Narrow maps about half, since statistics and gradients of kernels are not narrow."""
+    wide, narrow = (backbones.activation_bytes("r50", 16, dtype=d) for d in ("float32", "bfloat16"))
+    assert 0.5 * wide < narrow < 0.7 * wide
+    recomputed = backbones.activation_bytes("r50", 16, recompute=True)
+    assert recomputed < 0.75 * wide
+    line = "--rec . --network r50 --num-classes 10 --batch-size"
+    for words, size in (
+        ("16 --dtype bfloat16", narrow), ("16 --recompute", recomputed), ("64 --accumulate 4", wide)
+    ):  # fmt: skip
+        assert f"{size:,}" in described(f"{line} {words}")
+    config = parse(f"--dry-run {line} 64 --accumulate 4".split())
+    assert f"{head_memory(config, Shard(0, 1, 10)).features:,}" in describe(config)
 
 
 @pytest.mark.parametrize(
     "size, readable",
-    [
-        (0, "0.0 B"), (1023, "1023.0 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"),
-        (5 * 2**40, "5.0 TiB"), (2**51, "2048.0 TiB"),
-    ],
+    [(0, "0.0 B"), (1023, "1023.0 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"),
+     (5 * 2**40, "5.0 TiB"), (2**51, "2048.0 TiB")],
 )  # fmt: skip
 def test_sizes_can_be_read(size: int, readable: str) -> None:
     assert f"  {readable:>12}  {size:>18,}" in row("", size)
 
 
-def test_recomputing_needs_less_memory() -> None:
-    activations = backbones.activation_bytes("r50", 16, recompute=True)
-    assert activations < 0.75 * backbones.activation_bytes("r50", 16)
-    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 16 --recompute"
-    assert f"{activations:,}" in describe(parse(line.split()))
-
-
-def test_the_feature_maps_are_those_of_one_part() -> None:
-    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 64 --accumulate 4"
-    planned = describe(parse(line.split()))
-    assert f"{backbones.activation_bytes('r50', 16):,}" in planned
-    assert f"{head_memory(parse(line.split()), Shard(0, 1, 10)).features:,}" in planned
-
-
 def test_the_copy_for_a_checkpoint_by_hand() -> None:
     config = small_config()
-    centers_and_momenta = 2 * 4 * 8 * 4
     weights_and_momenta = 2 * 4 * backbones.parameter_count("tiny", 8)
-    assert checkpoint_bytes(config, Shard(0, 3, 10)) == centers_and_momenta + weights_and_momenta
+    assert checkpoint_bytes(config, FIRST) == 2 * 4 * 8 * 4 + weights_and_momenta
     assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
-    assert checkpoint_bytes(options.replace(config, keep=0), Shard(0, 3, 10)) == 0
+    assert checkpoint_bytes(options.replace(config, keep=0), FIRST) == 0
     assert "with the copy for checkpoints" in describe(config)
-
-
-def test_a_store_takes_the_memory_of_three_samples() -> None:
-    """4 of 4 rows: centers and momenta three times, and the rows of the head as without a store.
-
-    Of each class its checksum, its place and a mark.
-    """
-    config = options.replace(small_config(), center_store="/nowhere")
-    in_memory, stored = (head_memory(one, Shard(0, 3, 10)) for one in (small_config(), config))
-    rows = sampled_rows(config, Shard(0, 3, 10))
-    assert stored.centers == 4 * (4 + 4 + 1)
-    assert stored.states == 0
-    assert stored.rows == in_memory.rows + 3 * 2 * rows * 8 * 4
 
 
 def test_a_plan_for_programs_has_the_names_that_are_documented() -> None:
@@ -220,7 +186,7 @@ def test_a_plan_for_programs_has_the_names_that_are_documented() -> None:
         *("activations", "libraries"),
     ]
     assert items["class_centers"] == 4 * 8 * 4 and plan["memory"]["bytes"] == sum(items.values())
-    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(small_config(), Shard(0, 3, 10))
+    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(small_config(), FIRST)
     assert plan["time"] is None and plan["memory_limit"] == 2 * 2**30
     named = {name.removesuffix("`") for name in _NAME.findall(DOCUMENT.read_text("utf-8"))}
     row = plan["table"][0]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 from itertools import islice
 from pathlib import Path
-from typing import Optional
 
 import cv2
 import numpy as np
@@ -37,9 +35,7 @@ class World:
 
 
 def encoded(number: int) -> bytes:
-    done, png = cv2.imencode(".png", np.full((16, 16, 3), number, np.uint8))
-    assert done
-    return png.tobytes()
+    return cv2.imencode(".png", np.full((16, 16, 3), number, np.uint8))[1].tobytes()
 
 
 def write_set(folder: Path, counts: list[int], bad: int = 0, first: int = 0) -> Path:
@@ -56,12 +52,12 @@ def config_of(*words: object) -> FaceConfig:
     return parse([str(word) for word in ("--batch-size", 4, *words)])
 
 
-def open_batches(config: FaceConfig, world: World):
-    return face_data.open_batches(config.data, config.run.seed, world)
+def open_batches(config: FaceConfig, world: World | None = None):
+    return face_data.open_batches(config.data, config.run.seed, world or World())
 
 
 def batches_of(config: FaceConfig, count: int, world: World | None = None):
-    with open_batches(config, world or World()) as batches:
+    with open_batches(config, world) as batches:
         return list(islice(batches.batches(0), count))
 
 
@@ -70,50 +66,51 @@ def folder(tmp_path: Path) -> Path:
     return write_set(tmp_path / "set", [3, 1, 4])
 
 
-def test_a_record_set(folder: Path) -> None:
-    with open_batches(config_of("--rec", folder), World()) as batches:
-        assert isinstance(batches, FaceLoader)
-        assert (batches.num_classes, batches.image_size) == (3, (16, 16))
-        assert (batches.num_images, batches.global_batch) == (8, 4)
+def test_record_sets_are_opened_joined_and_filtered(folder: Path, tmp_path: Path) -> None:
+    more = write_set(tmp_path / "more", [5, 5])
+    for line, classes, images in (
+        (["--rec", folder], 3, 8),
+        # A record file means its folder.
+        (["--rec", folder / "train.rec"], 3, 8),
+        (["--rec", folder, "--rec", more], 5, 18),
+        (["--rec", folder, "--min-images", 3], 2, 7),
+    ):
+        with open_batches(config_of(*line)) as batches:
+            assert isinstance(batches, FaceLoader)
+            assert (batches.num_classes, batches.num_images) == (classes, images)
+            assert (batches.image_size, batches.global_batch) == ((16, 16), 4)
+    with pytest.raises(ConfigError, match="twice, so that each of its people would be two"):
+        open_sets(config_of("--rec", folder, "--rec", folder).data.rec)
+    # One of several files of a folder is the one that is named.
+    (folder / "train.rec").rename(folder / "a.rec")
+    write_set(folder, [4, 4, 4])
+    (folder / "train.rec").rename(folder / "b.rec")
+    with open_batches(config_of("--rec", folder / "b.rec")) as batches:
+        assert batches.num_images == 12
 
 
-def test_the_rank_takes_its_share(folder: Path) -> None:
+def test_each_rank_takes_its_share_and_has_a_class(folder: Path) -> None:
     config = config_of("--rec", folder)
-    with open_batches(config, World(1, 2)) as batches:
-        assert batches.global_batch == 8
     whole = batches_of(config_of("--rec", folder, "--batch-size", 8), 1)[0]
     parts = [batches_of(config, 1, World(rank, 2))[0] for rank in (0, 1)]
     np.testing.assert_array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
+    config = config_of("--rec", folder, "--batch-size", 2)
+    with open_batches(config, World(2, 3)) as batches:
+        assert (batches.num_classes, batches.global_batch) == (3, 6)
+    with pytest.raises(ConfigError, match="3 classes cannot be spread over 4 ranks"):
+        open_batches(config, World(0, 4))
 
 
-def test_several_record_sets_are_joined(folder: Path, tmp_path: Path) -> None:
-    write_set(tmp_path / "more", [5, 5])
-    with open_batches(config_of("--rec", folder, "--rec", tmp_path / "more"), World()) as b:
-        assert (b.num_classes, b.num_images) == (5, 18)
-    twice = config_of("--rec", folder, "--rec", folder)
-    with pytest.raises(ConfigError, match="twice, so that each of its people would be two"):
-        open_sets(twice.data.rec)
+def test_seed_threads_and_augmentation_reach_the_loader(folder: Path, monkeypatch) -> None:
+    def images(*words: object) -> np.ndarray:
+        batches = batches_of(config_of("--rec", folder, *words), 2)
+        return np.concatenate([batch.images for batch in batches])
 
-
-def test_min_images_leaves_identities_out(folder: Path) -> None:
-    with open_batches(config_of("--rec", folder, "--min-images", 3), World()) as batches:
-        assert (batches.num_classes, batches.num_images) == (2, 7)
-
-
-def test_the_seed_decides_the_order(folder: Path) -> None:
-    first, same, other = (
-        np.concatenate([batch.images for batch in batches_of(config, 2)])
-        for config in (
-            config_of("--rec", folder),
-            config_of("--rec", folder, "--seed", 1, "--threads", 3),
-            config_of("--rec", folder, "--seed", 2),
-        )
-    )
-    np.testing.assert_array_equal(first, same)
-    assert (first != other).any()
-
-
-def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) -> None:
+    plain = images()
+    assert all(len(np.unique(image)) == 1 for image in plain)
+    np.testing.assert_array_equal(plain, images("--seed", 1, "--threads", 3))
+    for words in (["--seed", 2], ["--color-jitter", 1.0], ["--cutout", 1.0]):
+        assert (images(*words) != plain).any(), words
     started = []
 
     def start(threads: int, ahead: int) -> Prefetcher:
@@ -123,16 +120,8 @@ def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) ->
     monkeypatch.setattr("data.batches.loader.Prefetcher", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for options in (["--threads", 3], []):
-        open_batches(config_of("--rec", folder, *options), World()).close()
+        open_batches(config_of("--rec", folder, *options)).close()
     assert started == [(3, 4), (2, 4)]
-
-
-@pytest.mark.parametrize("option", ["--color-jitter", "--cutout"])
-def test_augmentation_is_switched_on_by_its_option(folder: Path, option: str) -> None:
-    plain = batches_of(config_of("--rec", folder), 1)[0].images
-    assert all(len(np.unique(image)) == 1 for image in plain)
-    changed = batches_of(config_of("--rec", folder, option, 1.0), 1)[0].images
-    assert (plain != changed).any()
 
 
 def test_bad_records_are_skipped_up_to_the_number(tmp_path: Path) -> None:
@@ -142,29 +131,21 @@ def test_bad_records_are_skipped_up_to_the_number(tmp_path: Path) -> None:
         batches_of(config_of("--rec", folder, "--max-bad-records", 1), 2)
 
 
-def test_more_ranks_than_classes_are_refused(folder: Path) -> None:
-    config = config_of("--rec", folder, "--batch-size", 2)
-    with open_batches(config, World(2, 3)) as batches:
-        assert batches.num_classes == 3
-    with pytest.raises(ConfigError, match="3 classes cannot be spread over 4 ranks"):
-        open_batches(config, World(0, 4))
-
-
-def test_another_number_of_classes_is_told(folder: Path, caplog, tmp_path: Path) -> None:
-    with caplog.at_level(logging.WARNING):
-        batches_of(config_of("--rec", folder, "--num-classes", 3), 1)
-        assert not caplog.messages
-        batches_of(config_of("--rec", folder, "--num-classes", 9), 1)
+def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
+    batches_of(config_of("--rec", folder, "--num-classes", 3), 1)
+    assert not caplog.messages
+    batches_of(config_of("--rec", folder, "--num-classes", 9), 1)
     assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
 
 
 def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:
-    with open_batches(config_of("--dataset", "100w"), World()) as batches:
-        assert isinstance(batches, MemoryBatches)
-        assert (batches.num_classes, batches.image_size) == (10**6, (112, 112))
-    with open_batches(config_of("--rec", folder, "--debug"), World(1, 2)) as batches:
-        assert isinstance(batches, MemoryBatches)
-        assert (batches.num_classes, batches.image_size) == (3, (16, 16))
+    for line, world, classes, size in (
+        (["--dataset", "100w"], World(), 10**6, (112, 112)),
+        (["--rec", folder, "--debug"], World(1, 2), 3, (16, 16)),
+    ):
+        with open_batches(config_of(*line), world) as batches:
+            assert isinstance(batches, MemoryBatches)
+            assert (batches.num_classes, batches.image_size) == (classes, size)
     first, other = (
         batches_of(config_of("--dataset", "100w", "--seed", seed), 1)[0].labels for seed in (1, 2)
     )
@@ -180,110 +161,32 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
 
     monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
-    batches_of(config_of(*line, "--rec", tmp_path / "drawn"), 1)
-    options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
-    assert asked == [(tmp_path / "drawn", options)]
     # The first of several folders is the one that is drawn.
-    write_set(tmp_path / "own", [3, 3])
-    more = config_of(*line, "--rec", tmp_path / "other", "--rec", tmp_path / "own")
-    batches_of(more, 1)
-    assert asked[1:] == [(tmp_path / "other", options)]
+    own = write_set(tmp_path / "own", [3, 3])
+    for name, more in (("drawn", []), ("other", ["--rec", own])):
+        batches_of(config_of(*line, "--rec", tmp_path / name, *more), 1)
+        options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
+        assert asked.pop() == (tmp_path / name, options) and not asked
 
 
 def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch) -> None:
     compared = []
     monkeypatch.setattr(same_data, "check", lambda paths, world: compared.append((paths, world)))
-    other = write_set(tmp_path / "other", [2, 2])
+    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
+    other, world = write_set(tmp_path / "other", [2, 2]), World(1, 2)
     line = ("--rec", folder, "--rec", other / "train.rec", "--val-targets", "lfw")
     names = ("train.rec", "train.idx", "property")
     files = [path / name for path in (folder, other) for name in names]
-    world = World(1, 2)
-    for options in ((), ("--debug",)):
-        with open_batches(config_of(*line, *options), world):
-            pass
-        expected = [*files, folder / "lfw.bin", other / "lfw.bin"]
-        assert compared.pop() == (expected, world)
-    # Each host draws the first; its pixels depend on the processor.
-    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
-    with open_batches(config_of("--dataset", "synthetic", *line), world):
-        pass
-    assert compared.pop() == ([*files[3:], other / "lfw.bin"], world)
-    with open_batches(config_of("--dataset", "100w"), world):
-        pass
-    assert compared.pop() == ([], world)
-
-
-def write_shards(folder: Path, *shards: list[int], first: int = 0) -> Path:
-    for number, counts in enumerate(shards):
-        written = write_set(folder.with_name(f"{folder.name}.{number}"), counts, first=first)
-        folder.mkdir(exist_ok=True)
-        for end in ("rec", "idx"):
-            (written / f"train.{end}").rename(folder / f"train-{number:05}.{end}")
-    (folder / "property").write_text(f"{sum(map(len, shards))},16,16\n")
-    return folder
-
-
-def difference(before: list[Path], now: list[Path]) -> Optional[tuple[bool, str]]:
-    """What a run on some folders is told that goes on from one on others."""
-    found = []
-    for folders in (before, now):
-        config = config_of(*(word for folder in folders for word in ("--rec", folder)))
-        with open_batches(config, World()) as batches:
-            images = face_data.compared_images(config.data, config.run.seed, batches)
-            assert images is not None
-            found.append((images, contents.describe(images)))
-    return contents.find_difference(*found[1], found[0][1])
-
-
-def test_images_of_records_are_compared(tmp_path: Path) -> None:
-    old, moved = (write_set(tmp_path / name, [3, 1, 4]) for name in ("old", "moved"))
-    assert difference([old], [moved / "train.rec"]) is None
-    more = write_set(tmp_path / "more", [5, 2, 4])
-    assert difference([old], [more]) == (True, "8 images there, 11 here")
-    assert difference([more], [old]) == (False, "11 images there, 8 here")
-    others = ", of which some are others"
-    other = write_set(tmp_path / "other", [3, 1, 4], first=100)
-    assert difference([old], [other]) == (False, f"8 images there, 8 here{others}")
-    assert difference([old, other], [moved, other]) is None
-    assert difference([old, other], [more, other]) == (True, "16 images there, 19 here")
-    assert difference([old, other], [other, old]) == (False, f"16 images there, 16 here{others}")
-
-
-def test_images_of_shards_are_compared(tmp_path: Path) -> None:
-    old, moved = (write_shards(tmp_path / name, [3, 1], [4]) for name in ("old", "moved"))
-    assert difference([old], [moved]) is None
-    more = write_shards(tmp_path / "more", [3, 2], [4])
-    assert difference([old], [more]) == (True, "8 images there, 9 here")
-    other = write_shards(tmp_path / "other", [3, 1], [4], first=100)
-    text = "8 images there, 8 here, of which some are others"
-    assert difference([old], [other]) == (False, text)
-
-
-def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
-    """Processors round their pixels in several ways."""
-    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
-    folder = write_set(tmp_path / "drawn", [3, 1, 4])
-
-    def described(images: int, seed: int, *further: object):
-        line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", images)
-        config = config_of(*line, "--rec", folder, "--seed", seed, *further)
-        with open_batches(config, World()) as batches:
-            return face_data.compared_images(config.data, config.run.seed, batches)
-
-    old = described(9, 1)
-    for images, seed, expected in (
-        (9, 1, None),
-        (12, 1, (True, "9 images there, 12 here")),
-        (6, 1, (False, "9 images there, 6 here")),
-        (9, 2, (False, "9 images there, 9 here, of which some are others")),
+    everything = [*files, folder / "lfw.bin", other / "lfw.bin"]
+    for words, expected in (
+        (line, everything),
+        ([*line, "--debug"], everything),
+        # Each host draws the first; its pixels depend on the processor.
+        (["--dataset", "synthetic", *line], [*files[3:], other / "lfw.bin"]),
+        (["--dataset", "100w"], []),
     ):
-        now = described(images, seed)
-        described_now = contents.describe(now)
-        assert contents.find_difference(now, described_now, contents.describe(old)) == expected
-    assert described(9, 1, "--debug") is None
-    # With others, all are compared by their bytes.
-    joined = described(9, 1, "--rec", write_set(tmp_path / "own", [2, 2]))
-    assert isinstance(joined, JoinedSet)
+        open_batches(config_of(*words), world).close()
+        assert compared.pop() == (expected, world)
 
 
 def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path) -> None:
@@ -298,37 +201,82 @@ def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path)
         open_batches(config_of("--rec", folder), Other(0, 2))
 
 
+def compared_images(*words: object):
+    config = config_of(*words)
+    with open_batches(config) as batches:
+        images = face_data.compared_images(config.data, config.run.seed, batches)
+        return images, images and contents.describe(images)
+
+
+def write_shards(folder: Path, *shards: list[int], first: int = 0) -> Path:
+    for number, counts in enumerate(shards):
+        written = write_set(folder.with_name(f"{folder.name}.{number}"), counts, first=first)
+        folder.mkdir(exist_ok=True)
+        for end in ("rec", "idx"):
+            (written / f"train.{end}").rename(folder / f"train-{number:05}.{end}")
+    (folder / "property").write_text(f"{sum(map(len, shards))},16,16\n")
+    return folder
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_images_of_records_are_compared(sharded: bool, tmp_path: Path) -> None:
+    def write(name: str, *counts: int, first: int = 0) -> list[object]:
+        if sharded:
+            folder = write_shards(tmp_path / name, [*counts[:2]], [*counts[2:]], first=first)
+        else:
+            folder = write_set(tmp_path / name, [*counts], first=first)
+        return ["--rec", folder]
+
+    old, moved, more = write("old", 3, 1, 4), write("moved", 3, 1, 4), write("more", 5, 2, 4)
+    other = write("other", 3, 1, 4, first=100)
+    others = ", of which some are others"
+    for before, now, expected in (
+        (old, moved, None),
+        (old, more, (True, "8 images there, 11 here")),
+        (old, other, (False, f"8 images there, 8 here{others}")),
+        (old + other, moved + other, None),
+        (old + other, other + old, (False, f"16 images there, 16 here{others}")),
+    ):
+        described = compared_images(*before)[1]
+        assert contents.find_difference(*compared_images(*now), described) == expected
+
+
+def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
+    """Processors round their pixels in several ways."""
+    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
+    folder = write_set(tmp_path / "drawn", [3, 1, 4])
+
+    def described(images: int, seed: int, *further: object):
+        line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", images)
+        return compared_images(*line, "--rec", folder, "--seed", seed, *further)
+
+    _, old = described(9, 1)
+    for images, seed, expected in (
+        (9, 1, None),
+        (12, 1, (True, "9 images there, 12 here")),
+        (6, 1, (False, "9 images there, 6 here")),
+        (9, 2, (False, "9 images there, 9 here, of which some are others")),
+    ):
+        assert contents.find_difference(*described(images, seed), old) == expected
+    assert described(9, 1, "--debug")[0] is None
+    # With others, all are compared by their bytes.
+    own = write_set(tmp_path / "own", [2, 2])
+    assert isinstance(described(9, 1, "--rec", own)[0], JoinedSet)
+
+
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:
-    write_set(tmp_path / "more", [5, 5])
+    caplog.set_level("INFO")
+    more = write_set(tmp_path / "more", [5, 5])
     for place, number in (("set/lfw", 2), ("more/lfw", 4), ("more/agedb", 6)):
         images = [encoded(number)] * number
         write_bin(tmp_path / f"{place}.bin", images, [True] * (number // 2))
-    line = ("--rec", folder, "--rec", tmp_path / "more", "--val-targets", "lfw,none,agedb")
-    with caplog.at_level(logging.INFO):
-        targets = face_data.open_targets(config_of(*line).data)
+    line = ("--rec", folder / "train.rec", "--rec", more, "--val-targets", "lfw,none,agedb")
+    data = config_of(*line).data
+    targets = face_data.open_targets(data)
     assert [(target.name, len(target)) for target in targets] == [("lfw", 2), ("agedb", 6)]
     first, missing = caplog.messages
-    assert f"verifying 'lfw' on {folder / 'lfw.bin'}, not on {tmp_path / 'more/lfw.bin'}" in first
-    assert f"MISSING: {folder / 'none.bin'} or {tmp_path / 'more/none.bin'}" in missing
-
-
-def test_the_set_that_chooses_the_best_model_may_not_be_missing(folder: Path) -> None:
-    data = config_of("--rec", folder, "--val-targets", "none").data
-    with pytest.raises(DataError, match=r"--best none: .*none\.bin does not exist; put the file"):
+    assert f"verifying 'lfw' on {folder / 'lfw.bin'}, not on {more / 'lfw.bin'}" in first
+    assert f"MISSING: {folder / 'none.bin'} or {more / 'none.bin'}" in missing
+    # The set that chooses the best model may not be missing.
+    with pytest.raises(DataError, match=r"--best none: .*none\.bin does not exist; put the"):
         face_data.open_targets(data, "none")
-
-
-def test_a_record_file_means_its_folder(folder: Path) -> None:
-    write_bin(folder / "lfw.bin", [encoded(2)] * 2, [True])
-    config = config_of("--rec", folder / "train.rec", "--val-targets", "lfw")
-    assert [target.name for target in face_data.open_targets(config.data)] == ["lfw"]
-    with open_batches(config, World()) as batches:
-        assert batches.num_images == 8
-
-
-def test_one_of_several_record_files_is_named(folder: Path) -> None:
-    (folder / "train.rec").rename(folder / "a.rec")
-    write_set(folder, [4, 4, 4])
-    (folder / "train.rec").rename(folder / "b.rec")
-    with open_batches(config_of("--rec", folder / "b.rec"), World()) as batches:
-        assert batches.num_images == 12

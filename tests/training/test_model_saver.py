@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Union
 
 import numpy as np
 import pytest
@@ -43,14 +44,16 @@ def assert_average(backbone: Backbone) -> None:
         assert array.asnumpy() == pytest.approx(number + 50 / 3), number
 
 
-def test_every_rank_gets_the_mean_of_all_statistics() -> None:
-    def rank_main(world: ThreadWorld) -> Backbone:
-        backbone = make_backbone(world.rank)
-        average_statistics(backbone, world)
-        return backbone
+def test_every_rank_gets_and_verifies_the_mean_of_all_statistics() -> None:
+    def rank_main(world: ThreadWorld) -> list[Backbone]:
+        averaged, verified = make_backbone(world.rank), make_backbone(world.rank)
+        average_statistics(averaged, world)
+        Verifier(verified, [], world, None, batch_size=2, image_size=(32, 32)).verify(5)
+        return [averaged, verified]
 
-    for backbone in run_ranks(RANKS, rank_main):
-        assert_average(backbone)
+    for backbones in run_ranks(RANKS, rank_main):
+        for backbone in backbones:
+            assert_average(backbone)
 
 
 def test_the_saved_network_has_the_statistics_of_all_ranks(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_the_saved_network_has_the_statistics_of_all_ranks(tmp_path: Path) -> No
         folder.mkdir()
         ModelSaver(backbone, world, folder).save(5)
         assert_average(backbone)
-        return {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
+        return tensors(backbone)
 
     expected = run_ranks(RANKS, rank_main)[0]
     saved = mx.nd.load(str(tmp_path / "0" / "model-0000.params"))
@@ -70,17 +73,6 @@ def test_the_saved_network_has_the_statistics_of_all_ranks(tmp_path: Path) -> No
     for name, array in saved.items():
         np.testing.assert_array_equal(array.asnumpy(), expected[name.partition(":")[2]])
     assert list((tmp_path / "1").iterdir()) == list((tmp_path / "2").iterdir()) == []
-
-
-def test_every_rank_verifies_the_network_of_all() -> None:
-    def rank_main(world: ThreadWorld) -> Backbone:
-        backbone = make_backbone(world.rank)
-        verifier = Verifier(backbone, [], world, None, batch_size=2, image_size=(32, 32))
-        verifier.verify(5)
-        return backbone
-
-    for backbone in run_ranks(RANKS, rank_main):
-        assert_average(backbone)
 
 
 class FirstPixels:
@@ -97,35 +89,27 @@ class FirstPixels:
 
 def test_every_rank_validates_the_network_of_all() -> None:
     def rank_main(world: ThreadWorld) -> list[float]:
-        network, epoch_plan = FirstPixels(world.rank), EpochPlan(num_images=80, global_batch=8)
-        epoch_counts = EpochCounts(LoneWorld(), lambda: epoch_plan)
+        network, plan = FirstPixels(world.rank), EpochPlan(num_images=80, global_batch=8)
+        epoch_counts = EpochCounts(LoneWorld(), lambda: plan)
         epoch_counts.add(mx.nd.array([2.0, 0.0]), mx.nd.array([1]), 0)
-        validator = Validator(
-            network,
-            lambda: iter([Batch(np.zeros((2, 1, 1, 8), np.uint8), np.array([0, 1]))]),
-            epoch_counts,
-            world,
-            SimpleNamespace(record=lambda *_, **__: None),
-            lambda update: None,
-        )
-        validator.validate(5)
+        batch = Batch(np.zeros((2, 1, 1, 8), np.uint8), np.array([0, 1]))
+        log = SimpleNamespace(record=lambda *_, **__: None)
+        Validator(network, lambda: iter([batch]), epoch_counts, world, log, print).validate(5)
         return network.seen
 
     assert run_ranks(RANKS, rank_main) == [[pytest.approx(50 / 3)]] * RANKS
 
 
 def classifier_of(seed: int) -> Classifier:
+    normalization = Normalization((0.5,) * 3, (0.5,) * 3)
+    options = ClassifierOptions(model="resnet20")
     return Classifier.create(
-        ClassifierOptions(model="resnet20"),
-        classes=3,
-        image_shape=(3, 32, 32),
-        normalization=Normalization((0.5,) * 3, (0.5,) * 3),
-        seed=seed,
+        options, classes=3, image_shape=(3, 32, 32), normalization=normalization, seed=seed
     )
 
 
-def tensors(classifier: Classifier) -> dict[str, np.ndarray]:
-    return {name: value.data().asnumpy() for name, value in classifier.parameters.items()}
+def tensors(network: Union[Backbone, Classifier]) -> dict[str, np.ndarray]:
+    return {name: value.data().asnumpy() for name, value in network.parameters.items()}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.shared_table import Column
 from tests.support.near_servers import NearServers, gradients
 from tests.support.servers import ServerJob
-from training.exchange.server_workers import ServerWorkers
-from training.log.watchdog import Others
 
 STALL = 4
 # Eight steps of each of two workers, and what would have ended one of them.
@@ -81,39 +78,3 @@ def test_a_pause_that_all_know_of_lasts_until_the_next_step_is_done(monkeypatch)
     servers.before = lambda what, bucket: during.append(worker.pauses)
     worker.step(gradients(), lr=0.1)
     assert set(during) == {2} and worker.pauses == 0
-
-
-class Exchange:
-    """Notes what it is told."""
-
-    pauses = 3
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def progress(self) -> bytes:
-        return b"some"
-
-    def pause(self) -> None:
-        self.told.append("pause")
-
-    def expect_pause(self) -> None:
-        self.told.append("expect")
-
-
-@pytest.mark.parametrize(
-    ("scheme", "saver", "other"),
-    [
-        ("dist_sync", [], ["expect"]),
-        ("dist_async", ["pause"], []),
-        ("dist_ssync", ["pause"], []),
-        ("dist_gsync", ["pause"], []),
-    ],
-)
-def test_who_tells_and_who_knows_of_a_pause(scheme: str, saver: list, other: list) -> None:
-    for saves, told in ((True, saver), (False, other)):
-        team = ServerWorkers.__new__(ServerWorkers)
-        team._scheme, team._exchange, team.saves = SCHEMES[scheme], Exchange(), saves
-        team.pause(7)
-        assert team._exchange.told == told
-        assert team.others() == Others(b"some", 3)

@@ -12,15 +12,8 @@ from training.progress import Progress, changed_order
 from training.schedules import POLY, WarmupAndDecay
 
 
-class Saved:
-    def __init__(self, values):
-        self._values = values
-
-    def has(self, name):
-        return name in self._values
-
-    def count(self, name):
-        return self._values[name]
+class Saved(dict):
+    has, count = dict.__contains__, dict.__getitem__
 
 
 def source(global_batch, num_images=1000):
@@ -41,15 +34,17 @@ def go_on(config, first, stop, then):
     return before, Progress.plan(config, source(then), saved)
 
 
+def rates(progress, *updates):
+    schedule = progress.shifted(WarmupAndDecay(POLY, 0.1, progress.schedule_updates))
+    return [schedule.lr_at(update) for update in updates]
+
+
 @pytest.mark.parametrize("length", [("--epochs", "4"), ("--max-update", "40")])
-def test_with_the_same_global_batch_nothing_changes(length):
+def test_with_the_same_global_batch_or_a_length_in_updates_nothing_changes(length):
     before, after = go_on(config(*length), 100, 17, 100)
     assert (after.start_update, after.start) == (17, Position(1, 700))
     assert before.total_updates == after.total_updates == 40
     assert after.schedule_shift == 0 and after.schedule_updates == before.schedule_updates == 40
-
-
-def test_a_length_in_updates_stays():
     _, after = go_on(config("--max-update", "40"), 100, 17, 50)
     assert (after.total_updates, after.schedule_shift, after.start) == (40, 0, Position(1, 700))
 
@@ -58,16 +53,8 @@ def test_a_length_in_epochs_ends_after_what_is_left_of_them():
     before, after = go_on(config("--epochs", "4"), 100, 20, 50)
     # Two epochs of ten updates are over; two of twenty are left.
     assert after.total_updates == 20 + 40
-    schedules = [
-        run.shifted(WarmupAndDecay(POLY, 0.1, run.schedule_updates)) for run in (before, after)
-    ]
-    assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
-    assert schedules[0].lr_at(30) == schedules[1].lr_at(40)
-    assert schedules[1].lr_at(after.total_updates) == 0
-
-
-def test_going_on_twice_keeps_the_place():
-    _, after = go_on(config("--epochs", "4"), 100, 20, 50)
+    assert rates(after, 20, 40, 60) == [*rates(before, 20, 30), 0]
+    # Going on twice keeps the place.
     again = Progress.plan(config("--epochs", "4"), source(50), Saved(after.export_state(30).values))
     assert (again.total_updates, again.schedule_shift) == (60, after.schedule_shift)
     assert again.start == after.epoch_plan.at(30) == Position(2, 500)
@@ -79,10 +66,7 @@ def test_a_period_goes_on_through_another_share():
     second = Progress.from_period(config("--epochs", "6"), source(50), epoch=2, update=20)
     assert (second.start_update, second.start) == (20, Position(2, 0))
     assert (second.period_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
-    schedules = [
-        run.shifted(WarmupAndDecay(POLY, 0.1, run.schedule_updates)) for run in (first, second)
-    ]
-    assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
+    assert rates(first, 20) == rates(second, 20)
     # Fewer images than before, and a period that is the last.
     third = Progress.from_period(config("--epochs", "6"), source(250), epoch=4, update=60)
     assert third.period_end(2) == third.total_updates == 60 + 2 * 4
@@ -98,20 +82,20 @@ def test_who_goes_on_in_the_middle_of_a_period_meets_the_others_at_its_end():
 @pytest.mark.parametrize("update", [3, 10])
 def test_a_checkpoint_of_another_order_is_told_within_an_epoch(caplog, update):
     values = dict(Progress.plan(config("--epochs", "6"), source(100)).export_state(update).values)
-    Progress.plan(config("--epochs", "6"), source(100), Saved(values))
-    assert not caplog.records
     changed = changed_order(
         {"seed": 1, "class_balance": 0.5, "lr": 0.1}, {"seed": 2, "class_balance": 0.5, "lr": 0.2}
     )
-    Progress.plan(config("--epochs", "6"), source(100), Saved(values), changed)
-    start = "--seed 1 is now 2: in the rest of epoch 0, after image 300, images may"
-    assert [message[: len(start)] for message in caplog.messages] == [start] * (update == 3)
-    caplog.clear()
-    del values["order"]
-    Progress.plan(config("--epochs", "6"), source(100), Saved(values))
-    expected = ["in the rest of epoch 0, after image 300,"] if update == 3 else []
-    assert len(caplog.records) == len(expected)
-    assert all(text in caplog.text for text in expected)
+    unordered = {name: value for name, value in values.items() if name != "order"}
+    rest = "in the rest of epoch 0, after image 300, images may"
+    for saved, differs, line in (
+        (values, (), None),
+        (values, changed, f"--seed 1 is now 2: {rest}"),
+        (unordered, (), rest),
+    ):
+        caplog.clear()
+        Progress.plan(config("--epochs", "6"), source(100), Saved(saved), differs)
+        is_told = line is not None and update == 3
+        assert len(caplog.messages) == is_told and (not is_told or line in caplog.text)
 
 
 def again(config, first, stop, then):
@@ -125,20 +109,15 @@ def again(config, first, stop, then):
     return second, third
 
 
-def rates(progress, updates):
-    schedule = progress.shifted(WarmupAndDecay(POLY, 0.1, progress.schedule_updates))
-    return [schedule.lr_at(update) for update in updates]
-
-
 def test_a_finished_run_trains_its_schedule_again():
     second, third = again(config("--epochs", "4"), 100, 57, 100)
     assert (second.start_update, second.start, second.total_updates) == (40, Position(4, 0), 80)
     assert (second.epochs_before, second.first_epoch, second.is_finished) == (0, 4, False)
     first = Progress.plan(config("--epochs", "4"), source(100))
-    assert rates(second, range(40, 81)) == rates(first, range(41))
+    assert rates(second, *range(40, 81)) == rates(first, *range(41))
     # Interrupted, it goes on with the second schedule.
     assert (third.start_update, third.start, third.total_updates) == (57, Position(5, 700), 80)
-    assert rates(third, range(57, 81)) == rates(second, range(57, 81))
+    assert rates(third, *range(57, 81)) == rates(second, *range(57, 81))
     assert third.epochs_before == 1.7 and third.first_epoch == 4
 
 
@@ -146,12 +125,12 @@ def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch():
     second, third = again(config("--epochs", "4"), 100, 60, 50)
     # Two epochs of ten updates are over; two of twenty are left.
     assert third.total_updates == 60 + 40 and third.epochs_before == 2
-    assert rates(second, [60, 70]) == rates(third, [60, 80])
+    assert rates(second, 60, 70) == rates(third, 60, 80)
     period = Progress.from_period(config("--epochs", "4"), source(50), 6, 60, third.first_epoch)
     assert (period.total_updates, period.schedule_shift) == (100, third.schedule_shift)
     share = third.from_epoch(source(50))
     assert (share.start_update, share.start, share.total_updates) == (120, Position(6, 0), 160)
-    assert rates(share, [120, 159]) == rates(third, [60, 99])
+    assert rates(share, 120, 159) == rates(third, 60, 99)
 
 
 def test_a_schedule_begins_again_with_an_epoch():

@@ -52,14 +52,6 @@ class Log:
         yield
 
 
-class Nothing(Stateful):
-    def export_state(self, update: int) -> State:
-        return State()
-
-    def load_state(self, saved: Saved) -> None:
-        pass
-
-
 class Rebalanced(Ranks):
     """One of two workers: it reads half of the images from epoch 2 on, and saves until epoch 4."""
 
@@ -95,33 +87,6 @@ class Recorder(Step):
         """Everything is known."""
 
 
-class Beginner(Stateful):
-    """A part that notes how it begins."""
-
-    def __init__(self) -> None:
-        self.begun: list[object] = []
-
-    @override
-    def export_state(self, update: int) -> State:
-        self.begun.append(update)
-        return State()
-
-    @override
-    def load_state(self, saved: Saved) -> None:
-        raise AssertionError(saved)
-
-    @override
-    def begin(self, run: Path) -> None:
-        self.begun.append(run)
-
-
-def test_a_part_of_a_new_run_begins_before_it_is_asked_for_its_state(tmp_path: Path) -> None:
-    run, part = make_run(tmp_path, Ranks(LoneWorld()), epochs=3), Beginner()
-    run.plan(Source())
-    run.restore(part=part)
-    assert part.begun == [tmp_path, 0]
-
-
 class Kept(Stateful):
     """A part that notes what is done to it."""
 
@@ -137,67 +102,63 @@ class Kept(Stateful):
     def load_state(self, saved: Saved) -> None:
         self._done.append(f"{self._name} loaded")
 
-
-def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> None:
-    def start(**given: Any) -> tuple[list[str], Recorder]:
-        done: list[str] = []
-        run, step = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given), Recorder()
-        run.plan(Source())
-        parts = {name: Kept(name, done) for name in ("classifier", "optimizer")}
-        run.restore(lambda: done.append("again"), **parts)
-        assert run.fit(step, [Every(run.save_checkpoint, epochs=1)]) == 0
-        return done, step
-
-    start(lr=0.5)
-    # The rate alone changes nothing.
-    done, step = start(lr=0.25)
-    assert done[:2] == ["classifier loaded", "optimizer loaded"] and not step.rates
-    done, step = start(lr=0.25, resume="auto")
-    # The best network is there before any part is asked for its state.
-    assert done[:3] == ["classifier loaded", "again", "classifier exported at 20"]
-    assert "optimizer loaded" not in done
-    assert [update for update, _ in step.batches] == list(range(20, 40))
-    assert step.rates[0] == 0.25 and step.rates[10] == pytest.approx(0.125)
-    # It is finished, too.
-    done, step = start(lr=0.25, resume="auto")
-    assert done[:2] == ["classifier loaded", "optimizer loaded"] and not step.rates
-
-
-def test_a_schedule_that_is_trained_again_is_not_begun_twice(tmp_path: Path) -> None:
-    def start(**given: Any) -> tuple[list[str], Run]:
-        done: list[str] = []
-        run = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given)
-        run.plan(Source())
-        run.restore(
-            lambda: done.append("again"),
-            **{name: Kept(name, done) for name in ("classifier", "optimizer")},
-        )
-        return done, run
-
-    _, run = start(lr=0.5)
-    run.fit(Recorder(), [Every(run.save_checkpoint, epochs=1)])
-    # Killed before its first update.
-    done, _ = start(lr=0.25, resume="auto")
-    assert "again" in done
-    done, run = start(lr=0.25, resume="auto")
-    assert done[:2] == ["classifier loaded", "optimizer loaded"] and "again" not in done
-    step = Recorder()
-    assert run.fit(step, []) == 0
-    assert [update for update, _ in step.batches] == list(range(20, 40))
+    @override
+    def begin(self, run: Path) -> None:
+        self._done.append(f"{self._name} begun in {run}")
 
 
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
-    storage = Storage.find(folder, ranks.world)
-    return Run(config, ranks, SimpleNamespace(status=0), Log(), storage)
+    run = Run(config, ranks, SimpleNamespace(status=0), Log(), Storage.find(folder, ranks.world))
+    run.plan(Source())
+    return run
+
+
+def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> None:
+    loaded = ["classifier loaded", "optimizer loaded"]
+
+    def start(**given: Any) -> tuple[list[str], Run]:
+        done: list[str] = []
+        run = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given)
+        parts = {name: Kept(name, done) for name in ("classifier", "optimizer")}
+        run.restore(lambda: done.append("again"), **parts)
+        return done, run
+
+    def fit(run: Run, saves: bool = True) -> Recorder:
+        step = Recorder()
+        assert run.fit(step, [Every(run.save_checkpoint, epochs=1)] if saves else []) == 0
+        return step
+
+    done, run = start(lr=0.5)
+    # A part of a new run begins before it is asked for its state.
+    assert done[0].startswith(f"classifier begun in {tmp_path}")
+    assert [line for line in done if line.startswith("classifier")][1] == "classifier exported at 0"
+    fit(run)
+    # The rate alone changes nothing.
+    done, run = start(lr=0.25)
+    assert done[:2] == loaded and not fit(run).rates
+    done, _ = start(lr=0.25, resume="auto")
+    # The best network is there before any part is asked for its state.
+    assert "optimizer loaded" not in done
+    done = [line for line in done if "begun" not in line]
+    assert done[:3] == ["classifier loaded", "again", "classifier exported at 20"]
+    # Killed before its first update, it is not begun twice.
+    for saves in (False, True):
+        done, run = start(lr=0.25, resume="auto")
+        assert done[:2] == loaded and "again" not in done
+        step = fit(run, saves)
+        assert [update for update, _ in step.batches] == list(range(20, 40))
+        assert step.rates[0] == 0.25 and step.rates[10] == pytest.approx(0.125)
+    # It is finished, too.
+    done, run = start(lr=0.25, resume="auto")
+    assert done[:2] == loaded and not fit(run).rates
 
 
 def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: Path) -> None:
     ranks, step, called = Rebalanced(), Recorder(), []
     options = {"epochs": 6, "lr": 0.5, "lr_schedule": "step", "lr_steps": (3,)}
     run = make_run(tmp_path, ranks, **options)
-    run.plan(Source())
-    run.restore(part=Nothing())
+    run.restore(part=Kept("part", []))
     assert run.is_new
 
     def save(update: int) -> None:
@@ -218,11 +179,10 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
 
 
 def test_the_report_gets_the_first_batch_and_where_the_run_begins(tmp_path: Path) -> None:
-    step, told, ranks = Recorder(), [], Ranks(LoneWorld())
-    run = make_run(tmp_path, ranks, epochs=1)
-    run.log.sample = lambda batch: told.append(batch)
+    step, told = Recorder(), []
+    run = make_run(tmp_path, Ranks(LoneWorld()), epochs=1)
+    run.log.sample = told.append
     run.log.begin_part = lambda update, **facts: told.append((update, facts))
-    run.plan(Source())
     run.restore()
     assert run.fit(step, []) == 0
     assert told == [(0, {"total_updates": 10, "ranks": 1, "device": ""}), step.batches[0]]
@@ -248,20 +208,16 @@ def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(
     assert done == (["report", "barrier"] if ends == "in order" else [])
 
 
-def test_a_run_that_is_told_to_end_does_not_rebalance(tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_end_does_not_rebalance_or_trains_no_further(tmp_path: Path) -> None:
     ranks, step = Rebalanced(), Recorder()
     ranks.stop = lambda request: iter([0, 143]).__next__
-    run = make_run(tmp_path, ranks, epochs=6)
-    run.plan(Source())
+    run = make_run(tmp_path / "stopped", ranks, epochs=6)
     run.restore()
     assert run.fit(step, []) == 143 and len(step.batches) == 2 and not ranks.met
-
-
-def test_a_worker_that_is_told_to_end_at_a_rebalancing_trains_no_further(tmp_path: Path) -> None:
+    # At a rebalancing.
     ranks, step = Rebalanced(), Recorder()
     ranks.rebalance = lambda *_: None
-    run = make_run(tmp_path, ranks, epochs=3)
-    run.plan(Source())
+    run = make_run(tmp_path / "rebalanced", ranks, epochs=3)
     run.restore()
     assert run.fit(step, []) == 0 and len(step.batches) == 20
 
@@ -271,14 +227,12 @@ def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_p
     ranks, step = Ranks(LoneWorld()), Recorder()
     ranks.stop = lambda request: iter([0] * 26 + [143]).__next__
     run = make_run(tmp_path, ranks, epochs=6)
-    run.plan(Source())
     run.restore()
     assert run.fit(step, [Every(run.save_checkpoint, on_stop=True)]) == 143
     starts = []
     for saves in (True, False):
         ranks.saves = saves
         resumed = make_run(tmp_path, ranks, epochs=6)
-        resumed.plan(Source())
         assert not resumed.is_new
         starts.append((resumed.progress.start_update, *resumed.progress.start))
     assert starts == [(27, 2, 70), (20, 2, 0)]
@@ -292,20 +246,14 @@ def test_actions_in_epochs_are_counted_from_where_epochs_begin() -> None:
     assert Every(print).interlude(epochs) == Interlude(print, 0)
 
 
-@pytest.mark.parametrize(
-    ("root", "go_on", "is_told"),
-    [("models/x", "auto", True), ("models/x", "never", False), ("other", "auto", False)],
-)
 def test_checkpoints_in_the_folder_of_earlier_versions_are_told_of(
-    root: str,
-    go_on: str,
-    is_told: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/checkpoints").mkdir(parents=True)
     caplog.set_level("INFO")
-    make_run(Path(root), Ranks(LoneWorld()), resume=go_on).plan(Source())
-    assert ("go on from them with --models-root models" in caplog.text) == is_told
+    make_run(Path("models/x"), Ranks(LoneWorld()), resume="never")
+    make_run(Path("other"), Ranks(LoneWorld()), resume="auto")
+    assert "--models-root models" not in caplog.text
+    make_run(Path("models/x"), Ranks(LoneWorld()), resume="auto")
+    assert "go on from them with --models-root models" in caplog.text

@@ -42,8 +42,7 @@ def make(monkeypatch):
         )
         # The weights of that moment, which are those after averaging.
         backbone = SimpleNamespace(inference=lambda: f"averaged {len(averaged)} times")
-        log = Log()
-        world = SimpleNamespace(rank=2, size=3)
+        world, log = SimpleNamespace(rank=2, size=3), Log()
         targets = [SimpleNamespace(name=name) for name in accuracies]
         made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
         return made, log, calls, averaged
@@ -68,23 +67,23 @@ def test_a_network_that_has_diverged_gets_a_remedy_of_training(
         verifier.verify(update)
 
 
-def test_first_last_and_best(make) -> None:
-    verifier, log, _, _ = make({"lfw": [0.5, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
+def test_first_last_and_best(make, caplog) -> None:
+    verifier, log, _, _ = make({"lfw": [0.0, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
     found = [verifier.verify(update) for update in (0, 10, 20)]
-    assert found == [{"lfw": 0.5, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
-    assert verifier.first == {"lfw": 0.5, "cfp": 0.4}
+    assert found == [{"lfw": 0.0, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
+    assert verifier.first == {"lfw": 0.0, "cfp": 0.4}
     assert verifier.last == {"lfw": 0.7, "cfp": 0.6}
     assert verifier.best == {"lfw": 0.9, "cfp": 0.6}
     assert log.reports == [
-        ("lfw", 0.5, 0.5, 0), ("cfp", 0.4, 0.4, 0), ("lfw", 0.9, 0.9, 10), ("cfp", 0.4, 0.4, 10),
+        ("lfw", 0.0, 0.0, 0), ("cfp", 0.4, 0.4, 0), ("lfw", 0.9, 0.9, 10), ("cfp", 0.4, 0.4, 10),
         ("lfw", 0.7, 0.9, 20), ("cfp", 0.6, 0.6, 20),
     ]  # fmt: skip
-
-
-def test_a_network_that_is_always_wrong_has_its_accuracy(make) -> None:
-    verifier, _, _, _ = make({"lfw": [0.0]})
-    verifier.verify(0)
-    assert verifier.best == {"lfw": 0.0}
+    caplog.set_level(logging.INFO)
+    verifier.summarize()
+    assert caplog.messages == [
+        "verification lfw: accuracy untrained 0.0000, trained 0.7000, best 0.9000",
+        "verification cfp: accuracy untrained 0.4000, trained 0.6000, best 0.6000",
+    ]
 
 
 def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
@@ -92,10 +91,8 @@ def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
     verifier.verify(0)
     # Once before both sets.
     assert averaged == [(verifier._backbone, verifier._world)]
-    assert [(extract, name) for extract, name, _ in calls] == [
-        ("averaged 1 times", "lfw"),
-        ("averaged 1 times", "cfp"),
-    ]
+    extracts = [(extract, name) for extract, name, _ in calls]
+    assert extracts == [("averaged 1 times", name) for name in ("lfw", "cfp")]
     options = calls[0][2]
     ranks = options.pop("ranks")
     assert ranks[:2] == (2, 3)
@@ -103,7 +100,7 @@ def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
     assert options == {"batch_size": 5, "image_size": (8, 9)}
 
 
-def test_a_run_that_goes_on_remembers(make) -> None:
+def test_a_run_that_goes_on_remembers(make, caplog) -> None:
     verifier, _, _, _ = make({"lfw": [0.5, 0.9]})
     verifier.verify(0)
     state = verifier.export_state(1)
@@ -111,29 +108,17 @@ def test_a_run_that_goes_on_remembers(make) -> None:
     verifier.verify(1)
     # What was exported does not change with the run.
     assert state.values["best"] == {"lfw": 0.5} and not state.arrays
+    saved = SimpleNamespace(numbers=lambda name: dict(state.values[name]))
     other, log, _, _ = make({"lfw": [0.3]})
-    other.load_state(SimpleNamespace(numbers=lambda name: dict(state.values[name])))
+    other.load_state(saved)
     other.verify(2)
     assert (other.first, other.best, other.last) == ({"lfw": 0.5}, {"lfw": 0.5}, {"lfw": 0.3})
     assert log.reports == [("lfw", 0.3, 0.5, 2)]
-
-
-def test_the_summary_tells_how_far_each_set_has_come(make, caplog) -> None:
-    verifier, _, _, _ = make({"lfw": [0.5, 0.9, 0.7]})
-    for update in range(3):
-        verifier.verify(update)
-    with caplog.at_level(logging.INFO):
-        verifier.summarize()
-    (said,) = caplog.messages
-    assert said == "verification lfw: accuracy untrained 0.5000, trained 0.7000, best 0.9000"
-
-
-def test_the_summary_tells_of_what_the_run_has_verified(make, caplog) -> None:
-    verifier, _, _, _ = make({"cfp": [0.5, 0.6]})
-    known = {"first": {"lfw": 0.5}, "best": {"lfw": 0.9}, "last": {"lfw": 0.8}}
-    verifier.load_state(SimpleNamespace(numbers=known.__getitem__))
-    verifier.verify(6)
-    verifier.verify(9)
-    with caplog.at_level(logging.INFO):
-        verifier.summarize()
+    # The summary tells of what the run has verified itself.
+    third, _, _, _ = make({"cfp": [0.5, 0.6]})
+    third.load_state(saved)
+    third.verify(6)
+    third.verify(9)
+    caplog.set_level(logging.INFO)
+    third.summarize()
     assert caplog.messages == ["verification cfp: accuracy trained 0.6000, best 0.6000"]

@@ -1,4 +1,4 @@
-"""The counter of waits."""
+"""The counter of waits, and single operators of a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from runtime.gpu_check import Wrong
 from runtime.mxnet import mx
-from training.device_check import speed
+from training.device_check import contexts, speed
 
 
 def test_waits_for_the_host_do_not_count() -> None:
@@ -44,3 +44,24 @@ def test_an_update_with_more_waits_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(speed.Training, "update", waiting)
     with pytest.raises(Wrong, match="WaitToRead .*; at most 1 expected"):
         speed._count(mx.cpu(1), "float32")
+
+
+def test_names_of_contexts() -> None:
+    assert contexts.parse("gpu(3)") == mx.gpu(3)
+    assert contexts.parse("cpu(1)") == mx.cpu(1)
+
+
+def test_a_device_with_wrong_products_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = mx.nd.FullyConnected
+
+    def wrong(data, weight, **attributes):
+        result = product(data, weight, **attributes)
+        return result * 1.01 if data.context == mx.cpu(1) else result
+
+    monkeypatch.setattr(mx.nd, "FullyConnected", wrong)
+    lines = list(contexts.lines(mx.cpu(1)))
+    assert [line[:30] for line in lines if line.startswith("FAIL")] == [
+        "FAIL     cpu(1) product float3"
+    ]
+    assert "off by 1.0e-02 of the largest value, allowed 0.002" in lines[1]
+    assert lines[0].startswith("pass") and lines[2].startswith("pass")

@@ -33,6 +33,13 @@ def compare(host: Trained, kind: str = FLOAT32) -> str:
     return updates.check(Subject(), host, DEVICE, kind, WORLD)
 
 
+def multiply_rate(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    update = BackboneOptimizer.update
+    monkeypatch.setattr(
+        BackboneOptimizer, "update", lambda self, number, lr: update(self, number, factor * lr)
+    )
+
+
 def test_a_right_device_passes(host: Trained) -> None:
     assert compare(host).startswith("differs from the processor by loss ")
     with pytest.raises(NotRun, match="no float16 products"):
@@ -50,10 +57,7 @@ def test_float16_passes_if_its_products_are_those_of_tensor_cores(
     subject = updates.subjects()[name]
     host = updates.train(subject, mx.cpu(), "float32", WORLD)
     assert updates.check(subject, host, DEVICE, FLOAT16, WORLD).startswith("differs")
-    update = BackboneOptimizer.update
-    monkeypatch.setattr(
-        BackboneOptimizer, "update", lambda self, number, lr: update(self, number, 2 * lr)
-    )
+    multiply_rate(monkeypatch, 2.0)
     with pytest.raises(Wrong, match="allowed: .*weights"):
         updates.check(subject, host, DEVICE, FLOAT16, WORLD)
 
@@ -63,28 +67,21 @@ def test_float16_passes_if_its_products_are_those_of_tensor_cores(
 def test_an_optimizer_with_another_learning_rate_does_not(
     host: Trained, monkeypatch: pytest.MonkeyPatch, kind: str, factor: float
 ) -> None:
-    update = BackboneOptimizer.update
-    monkeypatch.setattr(
-        BackboneOptimizer, "update", lambda self, number, lr: update(self, number, factor * lr)
-    )
+    multiply_rate(monkeypatch, factor)
     with pytest.raises(Wrong, match="allowed: .*weights 0"):
         compare(host, kind)
 
 
-def test_a_head_that_forgets_its_centers_does_not(
+def test_a_head_that_forgets_its_centers_or_has_another_loss_does_not(
     host: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for loss in {*LOSSES} - {Subject().head.loss}:
+        other = replace(Subject().head, loss=loss)
+        with pytest.raises(Wrong, match="allowed: loss 0.003"):
+            updates.check(replace(Subject(), head=other), host, DEVICE, TF32, WORLD)
     monkeypatch.setattr(DeviceRows, "update", lambda self, *arguments: None)
     with pytest.raises(Wrong, match="centers 1.0e[+]00; allowed: .*centers 0.01"):
         compare(host)
-
-
-def test_another_loss_does_not(host: Trained) -> None:
-    for loss in LOSSES:
-        other = replace(Subject().head, loss=loss)
-        if loss != Subject().head.loss:
-            with pytest.raises(Wrong, match="allowed: loss 0.003"):
-                updates.check(replace(Subject(), head=other), host, DEVICE, TF32, WORLD)
 
 
 def test_every_subject_differs_from_the_plain_one() -> None:

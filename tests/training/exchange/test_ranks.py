@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
@@ -12,21 +14,13 @@ def test_waiting_for_others_is_not_ones_own_time() -> None:
     # Two fast workers would have the speed of the slow one that they wait for; 1 s waits for data.
     parts = {WAITING: 1.0, BACKBONE: 2.0, HEAD: 0.0, COMMUNICATION: 6.0}
     assert own_speed(Throughput(3000, 10.0, parts), contributors=3) == pytest.approx(1000 / 4)
-
-
-def test_nothing_measured_is_no_speed() -> None:
     assert own_speed(None, contributors=2) == 0
-
-
-class Request:
-    def __init__(self):
-        self.status = 0
 
 
 @pytest.mark.parametrize("asked", [{1: (3, 143)}, {0: (3, 130), 2: (4, 143)}, {0: (0, 143)}])
 def test_all_ranks_end_after_the_same_update(asked):
     def rank_main(world):
-        request = Request()
+        request = SimpleNamespace(status=0)
         stop = AgreedStop(request, world)
         for update in range(20):
             when, status = asked.get(world.rank, (None, 0))

@@ -15,26 +15,20 @@ from training.update import host_sgd
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 
 
-class Servers:
-    """In place of the exchange: notes what is pushed."""
-
-    def __init__(self) -> None:
-        self.pushed: list[list[float]] = []
-
-    def step(self, gradients, lr: float) -> None:
-        self.pushed.append([*gradients[0].asnumpy().tolist(), lr])
-
-
 class Worker:
-    """A parameter whose gradient is written by hand."""
+    """A parameter whose gradient is written by hand; what is pushed to the servers is noted."""
 
     def __init__(self, world) -> None:
         parameters = mx.gluon.ParameterDict()
         self.parameter = parameters.get("weight", shape=(2,))
         parameters.initialize()
-        self.servers = Servers()
-        stopwatch = Stopwatch()
-        self.optimizer = ServerOptimizer(parameters, self.servers, world, stopwatch, PLAIN)
+        self.pushed: list[list[float]] = []
+        servers = SimpleNamespace(step=self.push)
+        self.stopwatch = Stopwatch()
+        self.optimizer = ServerOptimizer(parameters, servers, world, self.stopwatch, PLAIN)
+
+    def push(self, gradients, lr: float) -> None:
+        self.pushed.append([*gradients[0].asnumpy().tolist(), lr])
 
     def step(self, *gradient: float) -> None:
         self.parameter.grad()[:] = mx.nd.array(gradient)
@@ -51,7 +45,7 @@ def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float) -> None
         with pytest.raises(NonFiniteError, match="update 1: a gradient"):
             # Of one member of a group; the others have its sum.
             worker.step(1.0, odd if world.rank == world.size - 1 else 3.0)
-        return worker.servers.pushed
+        return worker.pushed
 
     for size in (1, 2):
         assert run_ranks(size, work) == [[[size * 1.0, size * 2.0, 0.5]]] * size
@@ -79,7 +73,7 @@ def test_a_worker_that_waits_for_its_group_is_in_communication(size: int, part: 
 
     def work(world) -> list[str]:
         worker = Worker(world)
-        stopwatch, parts = worker.optimizer._stopwatch, []
+        stopwatch, parts = worker.stopwatch, []
         gradient = SimpleNamespace(wait_to_read=lambda: parts.append(stopwatch.current))
         stopwatch.sample()
         worker.optimizer._gradients = [gradient]

@@ -45,9 +45,8 @@ def test_before_and_after_every_image_is_read_once() -> None:
 def test_each_worker_finds_its_own_place() -> None:
     after = groups().anew([500.0, 2000.0, 500.0, 500.0], COUNT)
     assert after is not None and after.assignment.groups == ((1,), (0, 2, 3))
-    found = [
-        replace(after, assignment=replace(after.assignment, worker=worker)) for worker in range(4)
-    ]
+    places = (replace(after.assignment, worker=worker) for worker in range(4))
+    found = [replace(after, assignment=place) for place in places]
     assert [one.contributors for one in found] == [3, 1, 3, 3]
     # The group of worker 0, which has left worker 1.
     assert [one.saves for one in found] == [True, False, True, True]
@@ -61,8 +60,6 @@ def test_who_was_not_measured_or_would_read_nothing_keeps_all_as_they_are(speeds
 def test_shares_that_were_given_are_those_of_the_beginning() -> None:
     shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
     assert groups(replace(GROUPS, shares=shares)).updates(COUNT) == [160, 40]
-
-
-def test_without_shares_bsp_cuts_global_batches() -> None:
+    # Without shares, BSP cuts global batches.
     epoch_part = groups(PLACE, "dist_sync").epoch_part(COUNT, 2)
     assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * BATCH, 2 * BATCH)

@@ -18,6 +18,7 @@ from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
 from training.exchange.ranks import Period
 from training.exchange.server_workers import ServerWorkers
+from training.log.watchdog import Others
 
 COUNT = 4000
 PLACE = Assignment(
@@ -87,14 +88,6 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
     assert compared.pop() == (files, joined.world) and joined.world.size == 1
 
 
-def test_all_groups_have_the_same_data() -> None:
-    grouped = replace(PLACE, groups=((0, 1), (2, 3)))
-    joined = served(grouped, kv_store="dist_gsync", staleness=None)
-    everybody = SimpleNamespace(size=4)
-    joined._horovod.all_ranks = lambda: everybody
-    assert joined.everyone is everybody and joined.world.size == 2
-
-
 def test_ranks_of_horovod() -> None:
     joined = workers.HorovodWorkers(config_of(), COUNT)
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
@@ -131,10 +124,16 @@ def test_a_worker_alone() -> None:
     exchange = joined._exchange
     assert exchange.scheme.title == "ASP"
     assert exchange.options == {"staleness": None, "images_per_step": 10}
-    assert served(kv_store="dist_ssync", staleness=4)._exchange.options["staleness"] == 4
     # As in MXNet-G, whose option is 0 unless it is given.
-    assert served(kv_store="dist_ssync", staleness=None)._exchange.options["staleness"] == 0
+    for staleness in (4, None):
+        worker = served(kv_store="dist_ssync", staleness=staleness)
+        assert worker._exchange.options["staleness"] == (staleness or 0)
     assert joined.numbers() == {"staleness": 2.0}
+    # Shares are heeded when asked for.
+    shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
+    assignment = replace(PLACE, shares=shares)
+    assert served(assignment).epoch_part().updates_per_epoch == 100
+    assert served(assignment, data_allocator=1).epoch_part().updates_per_epoch == 280
 
 
 def test_a_worker_of_a_group() -> None:
@@ -144,13 +143,10 @@ def test_a_worker_of_a_group() -> None:
     assert (joined.contributors, joined.saves) == (3, False)
     assert joined._exchange.options["images_per_step"] == 10 * 2
     assert served(assignment, kv_store="dist_gsync", rebalance=2).world.regroups
-
-
-def test_shares_are_heeded_when_asked_for() -> None:
-    shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
-    assignment = replace(PLACE, shares=shares)
-    assert served(assignment).epoch_part().updates_per_epoch == 100
-    assert served(assignment, data_allocator=1).epoch_part().updates_per_epoch == 280
+    # All groups have the same data.
+    everybody = SimpleNamespace(size=4)
+    joined._horovod.all_ranks = lambda: everybody
+    assert joined.everyone is everybody and joined.world.size == 2
 
 
 def test_the_schedule_counts_the_updates_of_the_weights() -> None:
@@ -164,7 +160,6 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     schedule = joined.schedule(SimpleNamespace(lr_at=lambda update: 100.0 * update), progress)
     joined._exchange.version = 6
     assert schedule.lr_at(999) == 600.0
-
     joined._exchange.has_started, joined._exchange.version = True, 1000
     joined.start(progress, 400)
     # The next period begins at its own update 600, where the weights have had 1000.
@@ -196,14 +191,10 @@ def test_who_is_told_to_end_tells_the_board() -> None:
 def test_who_saves_says_so_and_the_workers_of_bsp_know(scheme, worker, expected) -> None:
     joined = served(replace(PLACE, worker=worker), kv_store=scheme)
     joined.pause(7)
-    assert joined._exchange.calls == expected
-
-
-def test_who_saves_waits_for_the_others_at_the_end() -> None:
-    for worker, waits in ((0, True), (3, False)):
-        joined = served(replace(PLACE, worker=worker))
-        joined.settle(9)
-        assert joined._exchange.calls == [("finish", ("waits", waits))]
+    # Who saves waits for the others at the end.
+    joined.settle(9)
+    assert joined._exchange.calls == [*expected, ("finish", ("waits", worker == 0))]
+    assert joined.others() == Others(7, 5)
 
 
 @pytest.mark.parametrize(
@@ -247,21 +238,26 @@ class Everybody:
         self.barriers += 1
 
 
-@pytest.mark.parametrize("speeds_known", [True, False])
-def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
-    groups = ((0, 1), (2, 3))
-    joined = served(replace(PLACE, worker=0, groups=groups), kv_store="dist_gsync", rebalance=1)
-    everybody, regrouped, read = Everybody(), [], []
+def grouped(everybody: Everybody, regrouped: list[Any], worker: int = 3) -> ServerWorkers:
+    """A worker of two groups of two, which meets these workers."""
+    place = replace(PLACE, worker=worker, groups=((0, 1), (2, 3)))
+    joined = served(place, kv_store="dist_gsync", rebalance=1)
     joined._horovod.all_ranks = lambda: everybody
     joined._horovod.regroup = regrouped.append
+    return joined
+
+
+@pytest.mark.parametrize("speeds_known", [True, False])
+def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
+    everybody, regrouped, read = Everybody(), [], []
+    joined = grouped(everybody, regrouped, worker=0)
     if not speeds_known:
         joined._num_images = 30
     period, batches = Period(2, 40), SimpleNamespace(read=read.append)
     assert joined.rebalance(period, None, batches) == period
-    expected = ((0, 2), (1, 3)) if speeds_known else groups
+    expected = ((0, 2), (1, 3)) if speeds_known else ((0, 1), (2, 3))
     assert everybody.own == [0.0] and everybody.barriers == 2
-    assert read == [joined.epoch_part()]
-    assert regrouped == [expected]
+    assert read == [joined.epoch_part()] and regrouped == [expected]
     assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_table", "regroup"]
     assignment, images = joined._exchange.calls[-1][1:]
     assert assignment.groups == expected and assignment.worker == 0 and images == 20
@@ -270,38 +266,26 @@ def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -
 
 
 def test_other_workers_take_the_groups_of_worker_0() -> None:
-    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
-    of_worker_0 = replace(
-        joined._groups, assignment=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
-    )
-    everybody = Everybody((Period(4, 80), of_worker_0))
-    joined._horovod.all_ranks = lambda: everybody
-    joined._horovod.regroup = lambda groups: None
+    everybody = Everybody()
+    joined = grouped(everybody, [])
+    optimizer = joined.optimizer({}, SimpleNamespace())
+    assert optimizer.contributors == 2
+    larger = replace(PLACE, worker=0, groups=((0,), (1, 2, 3)))
+    everybody.answer = Period(4, 80), replace(joined._groups, assignment=larger)
     batches = SimpleNamespace(read=lambda part: None)
     assert joined.rebalance(Period(4, 90), None, batches) == Period(4, 80)
     assert everybody.given is None
     assert joined._groups.assignment.worker == 3
-    assert joined._groups.assignment.groups == ((1, 3), (0, 2)) and not joined.saves
+    assert joined._groups.assignment.groups == larger.groups and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
-
-
-def test_the_gradient_scale_follows_the_size_of_the_group() -> None:
-    """A step divides its loss by the images of all contributors, which are others afterwards."""
-    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
-    optimizer = joined.optimizer({}, SimpleNamespace())
-    assert optimizer.contributors == 2
-    larger = replace(PLACE, worker=0, groups=((0,), (1, 2, 3)))
-    all_workers = Everybody((Period(4, 80), replace(joined._groups, assignment=larger)))
-    joined._horovod.all_ranks = lambda: all_workers
-    joined._horovod.regroup = lambda groups: None
+    # A step divides its loss by the images of all contributors, which are others afterwards.
     joined._exchange.has_started = True
-    joined.rebalance(Period(4, 80), None, SimpleNamespace(read=lambda part: None))
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
 
 
 def test_a_worker_that_was_told_to_end_begins_no_period() -> None:
-    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
+    joined = grouped(Everybody(), [])
     joined._exchange.stop = 143
     assert joined.rebalance(Period(2, 40), None, None) is None
     assert joined._stop_status == 143

@@ -47,28 +47,20 @@ def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
     assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
 
 
-@pytest.mark.parametrize(("progress", "bar"), [(None, False), ("bar", True)])
+@pytest.mark.parametrize("bar", [False, True])
 def test_a_launched_rank_shows_a_bar_only_if_run_sh_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str | None, bar: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bar: bool
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    if progress is not None:
-        monkeypatch.setenv("PROGRESS", progress)
-    clock, screen = HandClock(), Terminal()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10)
-        train(log, clock, range(1, 11))
-    assert ("%|" in screen.getvalue()) == bar
-    assert len(update_lines(screen)) == (0 if bar else 3)
-
-
-def test_bar_of_a_resumed_run_starts_where_the_run_does(tmp_path: Path) -> None:
+    if bar:
+        monkeypatch.setenv("PROGRESS", "bar")
     clock, screen = HandClock(), Terminal()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10, update=6)
         train(log, clock, range(7, 11))
-    assert " 6/10" in screen.getvalue()
-    assert "10/10" in screen.getvalue()
+    # The bar of a resumed run starts where the run does.
+    assert [words in screen.getvalue() for words in ("%|", " 6/10")] == [bar, bar]
+    assert len(update_lines(screen)) == (0 if bar else 2)
 
 
 def test_a_run_goes_on_when_the_screen_cannot_be_written(
@@ -88,19 +80,10 @@ def test_a_run_goes_on_when_the_screen_cannot_be_written(
     assert lines.count("the screen cannot be written") == 1
 
 
-def test_a_file_name_that_is_not_unicode_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Pytest would keep the line for its report, which travels between its processes as UTF-8.
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    with open_log(tmp_path):
-        logging.getLogger("test").info("%s", "faces/\udcff")
-    assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
-
-
 def test_a_name_makes_no_line_and_no_command_of_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Pytest would keep the line for its report, which travels between its processes as UTF-8.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     screen = io.StringIO()
     with open_log(tmp_path, screen=screen):
@@ -109,10 +92,14 @@ def test_a_name_makes_no_line_and_no_command_of_a_terminal(
             raise ValueError("\x1b[2J")
         except ValueError:
             logging.getLogger("data").exception("stopped")
-    for shown in (screen.getvalue(), (tmp_path / "logs/rank-0000.log").read_text()):
+    with open_log(tmp_path):
+        logging.getLogger("test").info("%s", "faces/\udcff")
+    written = (tmp_path / "logs/rank-0000.log").read_text()
+    for shown in (screen.getvalue(), written):
         assert "rank 0 WARNING: a\\n2026 rank 0 INFO: \\x1b[2J\\u202eé is broken\n" in shown
         assert "\nTraceback" in shown and "ValueError: \\x1b[2J\n" in shown
         assert not set(shown) & set("\x1b\u202e")
+    assert "faces/\\udcff" in written
 
 
 def test_a_log_file_on_a_full_disk_gives_one_warning(

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_each_start_of_a_run_is_a_line(run: Path) -> None:
+def test_each_start_of_a_run_is_a_line_of_json(run: Path) -> None:
     for update in (0, 7):
         ReportFiles(run).begin_part(update, {"ranks": 2, "device": "cpu(0)"})
     parts = run_files.read(run).parts
@@ -39,6 +39,8 @@ def test_each_start_of_a_run_is_a_line(run: Path) -> None:
         assert parts[1][name], name
     assert parts[1]["versions"]["numpy"] == np.__version__
     assert [name for name in parts[1]["versions"] if name.startswith("mxnet")]
+    lines = (run / "report/parts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["ranks"] for line in lines] == [2, 2]
 
 
 def test_images_of_the_first_batch_are_kept(run: Path) -> None:
@@ -93,23 +95,15 @@ def test_a_process_that_fails_is_a_line_in_the_log(
     assert not (run / "report.html").exists()
 
 
-def test_what_cannot_be_written_is_a_line_in_the_log(run: Path, caplog) -> None:
+def test_what_cannot_be_written_or_is_another_kind_is_a_line_in_the_log(run: Path, caplog) -> None:
+    ReportFiles(run).sample((1, 2))
+    assert "the report lacks training images: AttributeError" in caplog.text
+    caplog.clear()
     (run / "report").rmdir()
     (run / "report").write_text("a file")
     files = ReportFiles(run)
     files.begin_part(0, {})
-    files.sample(Batch(np.zeros((1, 3, 8, 8), np.uint8), np.zeros(1, np.int64)))
-    files.sample(Batch(np.zeros((1, 3, 8, 8), np.uint8), np.zeros(1, np.int64)))
+    for _ in range(2):
+        files.sample(Batch(np.zeros((1, 3, 8, 8), np.uint8), np.zeros(1, np.int64)))
     for what in ("where the run was started", "training images"):
         assert sum(f"the report lacks {what}: " in record.message for record in caplog.records) == 1
-
-
-def test_a_batch_of_another_kind_ends_no_run(run: Path, caplog) -> None:
-    ReportFiles(run).sample((1, 2))
-    assert "the report lacks training images: AttributeError" in caplog.text
-
-
-def test_parts_are_json_that_others_read(run: Path) -> None:
-    ReportFiles(run).begin_part(3, {"total_updates": 9})
-    (line,) = (run / "report/parts.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(line)["total_updates"] == 9

@@ -5,7 +5,7 @@ import json
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 from unittest.mock import MagicMock, patch
 
 import pytest
@@ -70,40 +70,57 @@ def update_lines(screen: io.StringIO) -> list[str]:
     return [line for line in screen.getvalue().splitlines() if " update " in line]
 
 
-def test_plain_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
+def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
     clock, screen = HandClock(), io.StringIO()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
+        # Set-up before the start is not counted.
+        clock.now += 60.0
         log.start(10)
         train(log, clock, range(1, 11))
-    lines = update_lines(screen)
-    assert len(lines) == 3
-    assert lines[0].endswith(
+        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
+    first, second, last = update_lines(screen)
+    assert first.endswith(
         "update 4/10  loss 4.0000  256 images/s  lr 0.1  waiting 10%  backbone 60%  head 20%  "
         "communication 5%  left 0:00:03"
     )
-    assert "update 8/10" in lines[1]
-    assert "update 10/10" in lines[2] and lines[2].endswith("left 0:00:00")
+    assert "update 8/10" in second
+    assert "update 10/10" in last and last.endswith("left 0:00:00")
+    line = screen.getvalue().splitlines()[-1]
+    for part in ("lfw at update 8", "0.9912 +- 0.0034 (best 0.9923)", "TAR@FAR=0.001 0.9800"):
+        assert part in line
+    record = read_metrics(tmp_path)[-1]
+    assert (record["target"], record["update"]) == ("lfw", 8)
+    assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
+    assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
+    content = next((tmp_path / "scalars").glob("*tfevents*")).read_bytes()
+    for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
+        assert b"training/" + scalar in content
+    assert b"lfw/accuracy" in content
 
 
-def test_the_loss_is_read_only_when_it_is_reported(tmp_path: Path) -> None:
+def test_the_loss_is_read_only_when_it_is_reported_and_its_wait_is_time_of_updates(
+    tmp_path: Path,
+) -> None:
+    clock, screen, looks = HandClock(), io.StringIO(), []
+
     class LazyLoss:
         """As an NDArray: float() waits for the device."""
 
-        looked_at = 0
-
         def __float__(self) -> float:
-            LazyLoss.looked_at += 1
+            looks.append(1)
+            clock.now += 8.0
             return 1.5
 
-    clock = HandClock()
-    with open_log(tmp_path, clock=clock) as log:
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10)
         for update in range(1, 4):
-            log.update(update, loss=LazyLoss(), lr=0.1, images=1)
-        assert LazyLoss.looked_at == 0
-        log.update(4, loss=LazyLoss, lr=0.1, images=1)
-        assert LazyLoss.looked_at == 1
-    assert read_metrics(tmp_path)[0]["loss"] == 1.5
+            log.update(update, loss=LazyLoss(), lr=0.1, images=11)
+        assert not looks
+        log.update(4, loss=LazyLoss, lr=0.1, images=11)
+    (record,) = read_metrics(tmp_path)
+    assert (len(looks), record["loss"], record["images_per_second"]) == (1, 1.5, 5.5)
+    # Slow runs show a decimal.
+    assert "5.5 images/s" in update_lines(screen)[0]
 
 
 def test_what_was_counted_is_a_fraction_in_the_line_and_numbers_in_the_file(
@@ -121,27 +138,14 @@ def test_what_was_counted_is_a_fraction_in_the_line_and_numbers_in_the_file(
     assert {name: read_metrics(tmp_path)[0][name] for name in averages} == averages
 
 
-def test_waiting_for_the_loss_counts_as_time_of_updates(tmp_path: Path) -> None:
-    clock = HandClock()
-
-    def wait_for_device() -> float:
-        clock.now += 2.0
-        return 0.0
-
-    with open_log(tmp_path, clock=clock, frequent=1) as log:
-        log.start(10)
-        log.update(1, loss=wait_for_device, lr=0.1, images=100)
-    assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(50.0)
-
-
 def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: Path) -> None:
     clock = HandClock()
     with open_log(tmp_path, clock=clock) as log:
-        log.start(10)
-        train(log, clock, range(1, 5))
+        log.start(14, update=4)
+        train(log, clock, range(5, 9))
         with log.paused():
             clock.now += 6.0
-        train(log, clock, range(5, 9))
+        train(log, clock, range(9, 13))
     first, second = read_metrics(tmp_path)
     assert second["images_per_second"] == first["images_per_second"] == pytest.approx(256.0)
     shares = [second[part] for part in (WAITING, BACKBONE, HEAD, COMMUNICATION)]
@@ -150,55 +154,32 @@ def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: 
     assert second["seconds_left"] == pytest.approx(2 * 10.0 / 8)
 
 
-def test_set_up_before_the_start_is_not_counted(tmp_path: Path) -> None:
-    clock = HandClock()
-    with open_log(tmp_path, clock=clock) as log:
-        clock.now += 60.0
-        log.start(10, update=4)
-        train(log, clock, range(5, 9))
-    assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(256.0)
-    assert read_metrics(tmp_path)[0]["seconds_left"] == pytest.approx(2 * 0.5)
-
-
-def summarize(folder: Path, *, updates: int, debug: bool = False) -> list[str]:
-    """The end of a run that waits for data until its first report, and hardly afterwards."""
-    clock, screen = HandClock(), io.StringIO()
-    with open_log(folder, clock=clock, screen=screen) as log:
-        log.start(updates)
-        train(log, clock, range(1, min(updates, 4) + 1), waiting=0.075)
-        train(log, clock, range(5, updates + 1), waiting=0.005)
-        log.summarize(debug=debug)
-    return [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
-
-
-def test_the_summary_says_whether_input_was_the_bottleneck(tmp_path: Path) -> None:
-    times, verdict = summarize(tmp_path, updates=12)
-    assert times.startswith("time: waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%")
-    assert verdict.startswith("input is not the bottleneck: 1.0% of the time")
-
-
-def test_the_summary_counts_all_starts_of_a_run(tmp_path: Path) -> None:
-    clock, screen = HandClock(), io.StringIO()
+@pytest.mark.parametrize(
+    ("starts", "debug", "shares", "verdict"),
+    [
+        ([(12, 0.005)], False, "waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%",
+         "input is not the bottleneck: 1.0% of the time"),
+        # The first report of each start is left out: it waits for the first batches.
+        ([(12, 0.005), (12, 0.095)], False, "waiting 10.0%, backbone 60.0%",
+         "input is a bottleneck: 10.0% of the time"),
+        # Unless it is the only one.
+        ([(4, 0.0)], False, "waiting 15.0%", "input is a bottleneck: 15.0% of the time"),
+        ([(12, 0.005)], True, "waiting 1.0%", "--debug: 256 images/s with batches from memory"),
+    ],
+)  # fmt: skip
+def test_the_summary_says_whether_input_was_the_bottleneck(
+    starts: list[tuple[int, float]], debug: bool, shares: str, verdict: str, tmp_path: Path
+) -> None:
+    clock, screen, first = HandClock(), io.StringIO(), 0
     with open_log(tmp_path, clock=clock, screen=screen) as log:
-        # The first report of each is left out: it waits for the first batches.
-        for first, waiting in ((0, 0.005), (12, 0.095)):
-            log.start(first + 12, first)
+        for updates, waiting in starts:
+            log.start(first + updates, first)
             train(log, clock, range(first + 1, first + 5), waiting=0.075)
-            train(log, clock, range(first + 5, first + 13), waiting=waiting)
-        log.summarize(debug=False)
-    times, verdict = screen.getvalue().splitlines()[-2:]
-    assert "time: waiting 10.0%, backbone 60.0%" in times
-    assert "input is a bottleneck: 10.0% of the time" in verdict
-
-
-def test_the_summary_of_a_run_with_one_report_counts_that_report(tmp_path: Path) -> None:
-    _, verdict = summarize(tmp_path, updates=4)
-    assert verdict.startswith("input is a bottleneck: 15.0% of the time")
-
-
-def test_the_summary_of_a_debug_run_explains_its_speed(tmp_path: Path) -> None:
-    _, verdict = summarize(tmp_path, updates=12, debug=True)
-    assert verdict.startswith("--debug: 256 images/s with batches from memory")
+            train(log, clock, range(first + 5, first + updates + 1), waiting=waiting)
+            first += updates
+        log.summarize(debug=debug)
+    times, said = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
+    assert times.startswith(f"time: {shares}") and said.startswith(verdict)
 
 
 def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
@@ -207,41 +188,6 @@ def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
         log.start(0)
         log.summarize(debug=False)
     assert screen.getvalue().count("\n") == 1
-
-
-def test_slow_runs_show_a_decimal(tmp_path: Path) -> None:
-    clock, screen = HandClock(), io.StringIO()
-    with open_log(tmp_path, clock=clock, screen=screen, frequent=1) as log:
-        log.start(10)
-        clock.now += 8.0
-        log.update(1, loss=0.0, lr=0.1, images=44)
-    assert "5.5 images/s" in update_lines(screen)[0]
-
-
-def test_verification_reaches_screen_and_metrics(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    with open_log(tmp_path, screen=screen) as log:
-        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
-    line = screen.getvalue().splitlines()[-1]
-    for part in ("lfw at update 8", "0.9912 +- 0.0034 (best 0.9923)", "TAR@FAR=0.001 0.9800"):
-        assert part in line
-    record = read_metrics(tmp_path)[-1]
-    assert (record["target"], record["update"]) == ("lfw", 8)
-    assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
-    assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
-
-
-def test_scalars_are_written(tmp_path: Path) -> None:
-    clock = HandClock()
-    with open_log(tmp_path, clock=clock) as log:
-        log.start(10)
-        train(log, clock, range(1, 5))
-        log.verification("lfw", LFW_RESULT, best=0.9923, update=4)
-    (events,) = (tmp_path / "scalars").glob("*tfevents*")
-    content = events.read_bytes()
-    for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
-        assert b"training/" + scalar in content
-    assert b"lfw/accuracy" in content
 
 
 def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: Path) -> None:
@@ -256,28 +202,19 @@ def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: P
         with pytest.raises(DataError, match="is no longer the folder"):
             log.write_report()
     assert not any(root.iterdir())
-    assert len(read_metrics(tmp_path / "moved")) == 2
-
-
-def test_metrics_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
-    for _ in range(2):
-        clock = HandClock()
-        with open_log(tmp_path, clock=clock) as log:
-            log.start(10)
-            train(log, clock, range(1, 5))
-    assert [record["update"] for record in read_metrics(tmp_path)] == [4, 4]
+    # A run that goes on there keeps its metrics.
+    with open_log(tmp_path / "moved", clock=clock, frequent=1) as log:
+        log.start(10, update=2)
+        train(log, clock, range(3, 4))
+    assert [record["update"] for record in read_metrics(tmp_path / "moved")] == [1, 2, 3]
 
 
 def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> None:
-    def run(log: RunLog) -> NoReturn:
+    screen = io.StringIO()
+    with pytest.raises(ZeroDivisionError), open_log(tmp_path, screen=screen) as log:
         log.start(10)
         log.update(1, loss=0.0, lr=0.1, images=1)
         raise ZeroDivisionError("a mistake of ours")
-
-    screen = io.StringIO()
-    with pytest.raises(ZeroDivisionError):
-        with open_log(tmp_path, screen=screen) as log:
-            run(log)
     written = (tmp_path / "logs" / "rank-0000.log").read_text()
     assert "stopped after update 1" in written
     assert "ZeroDivisionError: a mistake of ours" in written
@@ -322,17 +259,12 @@ def test_nothing_is_watched_while_rank_0_makes_the_report(tmp_path: Path, rank: 
         log.begin_part(3, ranks=2)
         log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
         log.write_report()
+        log.record(9, {"accuracy": 0.75}, target="validation")
     watchdog.close.assert_called_once_with()
     called = [call[0] for call in files.mock_calls]
     assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_only_rank_0_writes_records(tmp_path: Path, rank: int) -> None:
-    with open_log(tmp_path, rank=rank) as log:
-        log.record(8, {"accuracy": 0.75}, target="validation")
     if rank == 0:
         record = read_metrics(tmp_path)[-1]
-        assert (record["update"], record["target"], record["accuracy"]) == (8, "validation", 0.75)
+        assert (record["update"], record["target"], record["accuracy"]) == (9, "validation", 0.75)
     else:
         assert not (tmp_path / "metrics.jsonl").exists()

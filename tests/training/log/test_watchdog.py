@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,21 +59,15 @@ class Rank:
             others=lambda: self.others(),
         )  # fmt: skip
 
-    def wait(self, seconds=10.0):
+    def said(self):
+        return self.log_file.read_text() if self.log_file.exists() else ""
+
+    def wait(self, seconds=10.0, words=None):
+        """Wait for the end, or for words in the log."""
         end = time.monotonic() + seconds
-        while not self.ends and time.monotonic() < end:
+        while not self.ends and time.monotonic() < end and not (words and words in self.said()):
             time.sleep(0.01)
         return self.ends
-
-    def wait_for_words(self, words, seconds=10.0):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            said = self.log_file.read_text() if self.log_file.exists() else ""
-            if words in said:
-                break
-            time.sleep(0.01)
-        assert words in said, said
-        return said
 
 
 @pytest.fixture
@@ -91,20 +86,15 @@ def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
         assert "test_no_progress_ends_the_process" in said, "the stacks of all threads"
 
 
-def test_progress_prevents_the_end(rank):
+def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
+    assert rank.wait(0.6) == [] and rank.said() == ""
     for update in range(20):
         rank.watchdog.beat(update)
-        time.sleep(0.05)
-    assert rank.ends == []
-
-
-def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
-    assert rank.wait(0.6) == []
-    rank.watchdog.beat(1)
+        assert rank.wait(0.05) == []
     with rank.watchdog.pause():
         assert rank.wait(0.6) == []
     assert rank.wait() == [STALLED_STATUS]
-    assert "in update 2, rest" in capfd.readouterr().err
+    assert "in update 20, rest" in capfd.readouterr().err
 
 
 def test_what_follows_the_last_update_may_take_longer(rank, capfd):
@@ -132,21 +122,16 @@ def test_a_rank_that_waits_for_others_is_ended_last(tmp_path):
 
 def test_a_rank_that_waits_for_others_warns_long_before_its_end(tmp_path):
     rank = Rank(tmp_path, 5)
-    rank.watchdog.beat(120)
-    with rank.stopwatch.part(COMMUNICATION):
-        said = rank.wait_for_words(f"warning: {WHO} has waited for 1 s for other ranks")
-    assert "in update 121, communication\n" in said
-    rank.watchdog.beat(121)
-    with rank.stopwatch.part(BACKBONE):
-        said = rank.wait_for_words(f"warning: {WHO} has made no progress for")
-    assert "in update 122, backbone\n" in said
-    assert rank.ends == [] and said.count("warning") == 2
+    for update, part, words in (
+        (120, COMMUNICATION, f"warning: {WHO} has waited for 1 s for other ranks"),
+        (121, BACKBONE, f"warning: {WHO} has made no progress for"),
+    ):
+        rank.watchdog.beat(update)
+        with rank.stopwatch.part(part):
+            assert rank.wait(words=words) == [] and words in rank.said()
+        assert f"in update {update + 1}, {part}\n" in rank.said()
+    assert rank.said().count("warning") == 2
     rank.watchdog.close()
-
-
-def test_outside_of_updates_there_is_no_warning(rank):
-    time.sleep(0.4)
-    assert not rank.log_file.exists()
 
 
 def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, monkeypatch):
@@ -159,18 +144,11 @@ def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, m
 
 
 class Part(Stateful):
-    """Something to be saved."""
-
     def export_state(self, update):
         return State(values={})
 
     def load_state(self, saved):
         pass
-
-
-class ConstantSchedule:
-    def lr_at(self, update):
-        return 0.1
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -184,6 +162,7 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
         return publish(*arguments, **options)
 
     monkeypatch.setattr(files, "publish", slowly)
+    schedule = SimpleNamespace(lr_at=lambda update: 0.1)
 
     def train(world):
         log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)
@@ -191,11 +170,9 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
         with log, Checkpointer({"x": Part()}, storage, keep=1, about={}) as checkpointer:
             fit(
                 FunctionStep(lambda batch, update, lr: mx.nd.array([0.0])),
-                itertools.repeat(None),
-                Updates(ConstantSchedule(), total=2, images=1),
-                log,
+                itertools.repeat(None), Updates(schedule, total=2, images=1), log,
                 Hooks([Interlude(checkpointer.save, 0)]),
-            )
+            )  # fmt: skip
         return checkpointer.last
 
     assert run_ranks(size, train) == [tmp_path / "checkpoints" / "update-00000002"] * size
@@ -205,6 +182,7 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
 PROCESS = """
 import sys, threading, time
 from pathlib import Path
+from types import SimpleNamespace
 from runtime.stopwatch import Stopwatch
 from training.log.watchdog import Watchdog
 
@@ -293,17 +271,13 @@ def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
         assert rank.wait() == [STALLED_STATUS], "no other comes further"
 
 
-@pytest.mark.parametrize("pauses", [1, 3])
-def test_an_update_may_wait_for_the_pauses_of_others(pauses, rank):
+@pytest.mark.parametrize(
+    ("part", "pauses"), [(COMMUNICATION, 1), (COMMUNICATION, 3), (BACKBONE, 1000)]
+)
+def test_an_update_may_wait_for_the_pauses_of_others_but_own_work_may_not(part, pauses, rank):
     rank.watchdog.beat(1)
     rank.others = lambda: Others(None, pauses)
-    with rank.stopwatch.part(COMMUNICATION):
-        assert rank.wait(pauses * PAUSE_FACTOR * 0.2) == []
-        assert rank.wait() == [STALLED_STATUS]
-
-
-def test_pauses_of_others_do_not_extend_the_limit_of_own_work(rank):
-    rank.others = lambda: Others(None, 1000)
-    rank.watchdog.beat(1)
-    with rank.stopwatch.part(BACKBONE):
+    with rank.stopwatch.part(part):
+        if part == COMMUNICATION:
+            assert rank.wait(pauses * PAUSE_FACTOR * 0.2) == []
         assert rank.wait() == [STALLED_STATUS]
