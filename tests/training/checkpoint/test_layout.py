@@ -116,14 +116,6 @@ def test_arrays_have_up_to_eight_dimensions(tmp_path):
     read(tmp_path, content)
 
 
-def nodes(tree, path=()):
-    """The paths to everything in a tree of dictionaries and lists."""
-    yield path
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, child in items if isinstance(tree, (dict, list)) else ():
-        yield from nodes(child, (*path, key)) if isinstance(child, (dict, list)) else [(*path, key)]
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -135,19 +127,14 @@ JSON = st.recursive(
 @pytest.mark.parametrize("make", [body, part_body])
 @given(data=st.data())
 def test_any_value_in_any_place(make, data, tmp_path):
-    content = make()
-    paths = [path for path in nodes(content) if path]
-    change = st.tuples(st.sampled_from(paths), JSON)
-    for path, value in data.draw(st.lists(change, min_size=1, max_size=3)):
-        place = content
-        try:
-            for key in path[:-1]:
-                place = place[key]
-            # An earlier change may have put a table where a list was; JSON has no such keys.
-            if isinstance(place, list) == isinstance(path[-1], int):
-                place[path[-1]] = value
-        except (KeyError, IndexError, TypeError):
-            continue
+    content = place = make()
+    while True:
+        keys = sorted(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(JSON)
     try:
         part = read(tmp_path, content)
     except DataError as error:
@@ -158,7 +145,7 @@ def test_any_value_in_any_place(make, data, tmp_path):
             assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"])
-def test_content_that_json_parsers_fail_on(content, tmp_path):
-    with pytest.raises(DataError):
-        read(tmp_path, content)
+def test_content_that_json_parsers_fail_on(tmp_path):
+    for content in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"):
+        with pytest.raises(DataError):
+            read(tmp_path, content)

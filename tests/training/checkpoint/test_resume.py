@@ -120,12 +120,6 @@ def merged(root, update, tmp_path):
         return dict(arrays)
 
 
-def assert_same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(actual[name], array, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("ranks", "loss", "optimizer"),
     [
@@ -145,26 +139,22 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path)
         return losses
 
     def goes_on(world):
-        run = Run(
-            world, tmp_path / "b", loss, optimizer, batch_norm=True,
-            go_on=tmp_path / "a" / "checkpoints" / "update-00000003",
-        )  # fmt: skip
+        saved = tmp_path / "a" / "checkpoints" / "update-00000003"
+        run = Run(world, tmp_path / "b", loss, optimizer, batch_norm=True, go_on=saved)
         losses = run.train(6)
         run.save()
         return losses
 
     before, after = run_ranks(ranks, undisturbed)[0], run_ranks(ranks, goes_on)[0]
     assert after == before[3:] and len(set(before)) == 6
-    files = [Checkpoint(candidates(tmp_path / name / "checkpoints")[0][0]).manifest.files
-             for name in "ab"]  # fmt: skip
-    assert files[0] == files[1], "with its checksums"
+    # With their checksums.
+    newest = [candidates(tmp_path / name / "checkpoints")[0][0] for name in "ab"]
+    files = [Checkpoint(path).manifest.files for path in newest]
+    assert files[0] == files[1]
 
 
 def test_a_run_continues_on_four_three_two_one_and_four_ranks(tmp_path):
-    def undisturbed(world):
-        return Run(world, tmp_path / "whole", go_on="never").train(12)
-
-    expected = run_ranks(4, undisturbed)[0]
+    expected = run_ranks(4, lambda world: Run(world, tmp_path / "whole").train(10))[0]
     losses = []
     root = tmp_path / "parts"
     for number, ranks in enumerate((4, 3, 2, 1, 4)):
@@ -184,8 +174,11 @@ def test_a_run_continues_on_four_three_two_one_and_four_ranks(tmp_path):
             # Saved anew, before it trains, by another number of ranks.
             path = root / "checkpoints" / f"update-{2 * number:08d}"
             assert Checkpoint(path).manifest.world_size == ranks
-            assert_same(merged(root, 2 * number, tmp_path), before)
-    np.testing.assert_allclose(losses, expected[:10], rtol=1e-5)
+            after = merged(root, 2 * number, tmp_path)
+            assert after.keys() == before.keys()
+            for name, array in before.items():
+                np.testing.assert_array_equal(after[name], array, err_msg=name)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def saved_once(tmp_path, updates=(2,)):
@@ -228,32 +221,20 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
-@pytest.mark.parametrize(
-    ("there", "here", "said"),
-    [
-        (
-            {"--network": "r18", "classes": 31}, {"--network": "r50", "classes": 30},
-            "--network r18 there and r50 here, classes 31 there and 30 here",
-        ),
-        (
-            {"--net-output": "E"}, {"--net-output": None},
-            "--net-output E there and as it is by default here",
-        ),
-        (
-            {"--net-output": None}, {"--net-output": "GNAP"},
-            "--net-output as it is by default there and GNAP here",
-        ),
-        # Of a program that had no such option.
-        ({}, {"--net-output": "E"}, "--net-output as it is by default there and E here"),
-    ],
-)  # fmt: skip
-def test_another_model_is_refused_with_all_differences(there, here, said, tmp_path):
-    about = {"identity": there, "configuration": {"lr": 0.1}}
+def test_another_model_is_refused_with_all_differences(tmp_path):
+    there = {"--network": "r18", "classes": 31, "--net-output": "E"}
     storage = Storage.find(tmp_path, LoneWorld())
+    about = {"identity": there, "configuration": {}}
     with Checkpointer({}, storage, keep=1, about=about) as saves:
         saves.save(2)
-    with pytest.raises(ConfigError, match=said):
-        find(tmp_path, about={**about, "identity": here}, ranks=1)
+    for here, said in (
+        ({**there, "classes": 30, "--net-output": "FC"}, "classes 31 there and 30 here, .* E th"),
+        ({**there, "--net-output": None}, "output E there and as it is by default here"),
+        ({"--network": "r18", "classes": 31}, "output E there and as it is by default here"),
+        ({**there, "--bn": 1}, "model: --bn as it is by default there and 1 here; use the same"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            find(tmp_path, about={**about, "identity": here}, ranks=1)
 
 
 def test_other_changes_are_logged(tmp_path, caplog):

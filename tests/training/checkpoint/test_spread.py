@@ -193,9 +193,7 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(
     assert step > 8
 
 
-def test_a_part_without_the_others_is_put_aside_and_its_host_named(
-    hosts: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slice_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[Path]) -> None:
     one, two, three = hosts
     save([one, two], 1, 2)
     with pytest.raises(DataError) as error:
@@ -207,6 +205,13 @@ def test_a_part_without_the_others_is_put_aside_and_its_host_named(
     assert f"{gather} {one}" in said or f"{gather} {three}" in said
     assert load([one, three], go_on="never") is None
     assert names(one) == names(two) == ["update-00000001", "update-00000002"]
+
+
+def test_a_part_without_the_others_is_put_aside_and_its_host_named(
+    hosts: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 2)
     # What one host has removed already is removed on the other.
     shutil.rmtree(one / "checkpoints/update-00000001")
     assert load([one, two]) == 2

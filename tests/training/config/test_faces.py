@@ -21,13 +21,6 @@ def parse_line(line: str) -> FaceConfig:
     return parse(line.split())
 
 
-def test_the_preset_overrides_defaults_and_the_command_line_the_preset() -> None:
-    config = parse_line("--dataset synthetic --batch-size 8")
-    assert config.data.batch_size == 8
-    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
-    assert config.optimizer.momentum == 0.9
-
-
 OTHER_VALUES: dict[str, Any] = {
     "num_classes": 77, "num_images": 7777, "val_targets": ("lfw", "cfp_fp"), "network": "r34",
     "embedding_size": 64, "margins": (1.0, 0.3, 0.2), "loss": "softmax", "scale": 16.0,
@@ -52,13 +45,20 @@ def test_presets_are_valid(preset: str) -> None:
         assert options.values(config)[field] == value
 
 
-def test_one_length_replaces_the_other() -> None:
-    updates = parse_line("--dataset synthetic --max-update 20").schedule
-    assert (updates.max_update, updates.epochs) == (20, None)
-    assert updates.total_updates(125) == 20
-    epochs = parse_line("--dataset 100w --epochs 2").schedule
-    assert (epochs.max_update, epochs.epochs) == (None, 2)
-    assert epochs.total_updates(125) == 250
+def test_values_that_follow_from_others() -> None:
+    config = parse_line("--dataset synthetic --batch-size 64 --accumulate 4 --lr 0.3")
+    assert (config.images_per_rank, config.images_per_pass) == (64, 16)
+    assert config.center_lr_factor == 1.0
+    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
+    # One length replaces the other.
+    config = parse_line("--dataset synthetic --max-update 20 --lr 0.3 --center-lr 0.6")
+    updates = config.schedule
+    assert (updates.max_update, updates.epochs, updates.total_updates(125)) == (20, None, 20)
+    assert config.center_lr_factor == 2.0
+    config = parse_line("--dataset 100w --epochs 2 --center-store d")
+    epochs = config.schedule
+    assert (epochs.max_update, epochs.epochs, epochs.total_updates(125)) == (None, 2, 250)
+    assert config.head.center_store == "d"
 
 
 def test_own_record_sets_have_a_recipe(tmp_path: Path) -> None:
@@ -89,11 +89,6 @@ def test_margins(line: str, margins: tuple[float, ...]) -> None:
     assert parse_line(f"--dataset {line}").head.applied_margins == margins
 
 
-def test_parts_of_a_batch_are_equal() -> None:
-    parts = parse_line("--dataset synthetic --batch-size 64 --accumulate 4")
-    assert (parts.images_per_rank, parts.images_per_pass) == (64, 16)
-
-
 def test_a_weight_needs_a_teacher(tmp_path: Path) -> None:
     (tmp_path / "strong-0000.params").touch()
     line = f"--dataset synthetic --teacher {tmp_path}/strong,0 --teacher-weight 0"
@@ -115,12 +110,6 @@ def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
     for wrong in ("--dataset synthetic --pretrained-centers", f"{line} --debug"):
         with pytest.raises(ConfigError, match="--pretrained-centers without a folder takes the me"):
             parse_line(wrong)
-
-
-def test_center_lr_follows_lr_unless_given() -> None:
-    assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
-    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
-    assert parse_line("--dataset synthetic --center-store d").head.center_store == "d"
 
 
 def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
