@@ -22,13 +22,12 @@ from training.checkpoint.layout import Part
 UPDATE = 4
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[Path, Path]:
-    """A checkpoint and its store, which has gone on after it."""
-    store = tmp_path / "centers"
+def saved(root: Path, ranks: int = 1) -> tuple[Path, Path]:
+    """A checkpoint and the last rank's store, which has gone on after it."""
 
     def run(world: Any) -> dict[str, Any]:
-        head = create(world, store)
+        # Ranks of as many hosts: each finds a folder of its own.
+        head = create(world, root / "centers" / str(world.rank))
         head.export_state(0)
         advance(world, head, 0, UPDATE)
         state = head.export_state(UPDATE)
@@ -36,8 +35,8 @@ def saved(tmp_path: Path) -> tuple[Path, Path]:
         head.rows.close()
         return dict(state.values)
 
-    values = run_ranks(1, run)[0]
-    return publish(tmp_path, {"head": values}), store
+    values = run_ranks(ranks, run)[0]
+    return publish(root, {"head": values}), root / "centers" / str(ranks - 1)
 
 
 def publish(root: Path, values: dict[str, Any]) -> Path:
@@ -49,32 +48,8 @@ def publish(root: Path, values: dict[str, Any]) -> Path:
     return files.publish(folder, header, range(1), 9)
 
 
-def test_merge_takes_the_rows_of_the_store(saved: tuple[Path, Path], capsys) -> None:
-    path, store = saved
-    command.main(["merge", str(path), "--center-store", str(store)])
-    assert "3 arrays" in capsys.readouterr().out
-    expected = reference(UPDATE)
-    with np.load(path.with_suffix(".npz")) as arrays:
-        assert set(arrays) == {"net/weight", "head/centers", "head/momenta"}
-        for name, rows in expected.items():
-            np.testing.assert_array_equal(arrays[f"head/{name}"], rows)
-            assert arrays[f"head/{name}"].dtype == rows.dtype
-
-
-def test_verify_reads_the_store(saved: tuple[Path, Path], capsys) -> None:
-    path, store = saved
-    command.main(["verify", str(path), "--center-store", str(store)])
-    said = capsys.readouterr().out
-    written = np.count_nonzero(reference(UPDATE)["momenta"].any(axis=1))
-    assert f"{store} is intact: {written:,} rows of {CLASSES:,} classes" in said
-    records = store / headers.RECORDS
-    records.write_bytes(bytes(records.stat().st_size))
-    with pytest.raises(DataError, match="does not match its checksum"):
-        command.main(["verify", str(path), "--center-store", str(store)])
-
-
-def test_info_says_what_the_store_has(saved: tuple[Path, Path], capsys) -> None:
-    path, store = saved
+def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
+    path, store = saved(tmp_path)
     command.main(["info", str(path)])
     assert "class centers in a store: add --center-store DIR, for its run ./centers" in (
         capsys.readouterr().out
@@ -82,25 +57,35 @@ def test_info_says_what_the_store_has(saved: tuple[Path, Path], capsys) -> None:
     command.main(["info", str(path), "--center-store", str(store)])
     said = capsys.readouterr().out
     assert f"{store}, {CLASSES:,} classes, of each centers float32 ({EMBEDDING},)" in said
+    for action in ("verify", "merge"):
+        with pytest.raises(DataError, match="in a store.*add --center-store DIR, for its run"):
+            command.main([action, str(path)])
+    assert not list(path.parent.glob("*.npz"))
+    expected = reference(UPDATE)
+    command.main(["verify", str(path), "--center-store", str(store)])
+    written = np.count_nonzero(expected["momenta"].any(axis=1))
+    said = capsys.readouterr().out
+    assert f"{store} is intact: {written:,} rows of {CLASSES:,} classes" in said
+    command.main(["merge", str(path), "--center-store", str(store)])
+    assert "3 arrays" in capsys.readouterr().out
+    with np.load(path.with_suffix(".npz")) as arrays:
+        assert set(arrays) == {"net/weight", "head/centers", "head/momenta"}
+        for name, rows in expected.items():
+            np.testing.assert_array_equal(arrays[f"head/{name}"], rows)
+            assert arrays[f"head/{name}"].dtype == rows.dtype
+    records = store / headers.RECORDS
+    records.write_bytes(bytes(records.stat().st_size))
+    with pytest.raises(DataError, match="does not match its checksum"):
+        command.main(["verify", str(path), "--center-store", str(store)])
 
 
-@pytest.mark.parametrize("action", ["verify", "merge"])
-def test_without_the_store_it_says_what_to_do(saved: tuple[Path, Path], action: str) -> None:
-    with pytest.raises(DataError, match="in a store.*add --center-store DIR, for its run") as said:
-        command.main([action, str(saved[0])])
-    assert "\n" not in str(said.value)
-    assert not list(saved[0].parent.glob("*.npz"))
-
-
-def test_a_store_that_is_not_needed_or_another_one_is_refused(
-    saved: tuple[Path, Path], tmp_path: Path
-) -> None:
-    path, store = saved
+def test_a_store_that_is_not_needed_or_another_one_is_refused(tmp_path: Path) -> None:
+    path, store = saved(tmp_path)
+    other = publish(tmp_path / "other", {"head": {STORE: 17}})
+    without = publish(tmp_path / "without", {"head": {}})
     for action in ("info", "verify", "merge"):
-        other = publish(tmp_path / "other", {"head": {STORE: 17}})
         with pytest.raises(DataError, match="is not the store of this checkpoint"):
             command.main([action, str(other), "--center-store", str(store)])
-        without = publish(tmp_path / "without", {"head": {}})
         with pytest.raises(DataError, match="is not needed: the checkpoint has its class centers"):
             command.main([action, str(without), "--center-store", str(store)])
     with pytest.raises(ConfigError, match="goes with info, verify and merge, not with gather"):
@@ -109,27 +94,16 @@ def test_a_store_that_is_not_needed_or_another_one_is_refused(
 
 def test_a_store_of_some_classes_is_verified_and_not_merged(tmp_path: Path, capsys) -> None:
     """Other hosts have the others: here the store of the second of two."""
-    store = tmp_path / "centers"
-
-    def run(world: Any) -> dict[str, Any]:
-        # Ranks of two hosts: each finds a folder of its own.
-        head = create(world, store / str(world.rank))
-        head.export_state(0)
-        advance(world, head, 0, UPDATE)
-        values = dict(head.export_state(UPDATE).values)
-        head.rows.close()
-        return values
-
-    path = publish(tmp_path, {"head": run_ranks(2, run)[0]})
+    path, store = saved(tmp_path, ranks=2)
     own = Shard(1, 2, CLASSES)
-    command.main(["verify", str(path), "--center-store", str(store / "1")])
+    command.main(["verify", str(path), "--center-store", str(store)])
     assert f"rows of classes {own.start} to {own.stop - 1} of 1,000" in capsys.readouterr().out
     with pytest.raises(DataError, match="as other hosts have the others"):
-        command.main(["merge", str(path), "--center-store", str(store / "1")])
+        command.main(["merge", str(path), "--center-store", str(store)])
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_merge_overwrites_no_other_file(tmp_path: Path, capsys) -> None:
+def test_merge_overwrites_no_other_file(tmp_path: Path) -> None:
     path = publish(tmp_path, {})
     (tmp_path / "user").write_bytes(b"precious")
     for name in (".merged.npz.part", "merged.npz"):

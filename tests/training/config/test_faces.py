@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,51 +21,13 @@ def parse_line(line: str) -> FaceConfig:
     return parse(line.split())
 
 
-def test_the_preset_overrides_defaults_and_the_command_line_the_preset() -> None:
-    config = parse_line("--dataset synthetic --batch-size 8")
-    assert config.data.batch_size == 8
-    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
-    assert config.optimizer.momentum == 0.9
-
-
-OTHER_VALUES = {
-    "num_classes": ("77", 77),
-    "num_images": ("7777", 7777),
-    "val_targets": ("lfw,cfp_fp", ("lfw", "cfp_fp")),
-    "network": ("r34", "r34"),
-    "embedding_size": ("64", 64),
-    "margins": ("1,0.3,0.2", (1.0, 0.3, 0.2)),
-    "loss": ("softmax", "softmax"),
-    "scale": ("16", 16.0),
-    "sample_ratio": ("0.25", 0.25),
-    "batch_size": ("3", 3),
-    "lr": ("5e-3", 0.005),
-    "lr_schedule": ("cosine", "cosine"),
-    "lr_steps": ("10000,16000", (10_000, 16_000)),
-    "warmup": ("7", 7),
-    "max_update": ("20", 20),
-    "epochs": ("4", 4),
-    "verbose": ("11", 11),
-    "save_interval": ("13", 13),
-}
-
-
-@pytest.mark.parametrize(
-    ("preset", "field"),
-    [
-        (preset, field)
-        for preset, recipe in presets.PRESETS.items()
-        for field in recipe
-        # The folder belongs to the name, and a flag has no opposite.
-        if field not in ("rec", "debug")
-    ],
-)
-def test_every_value_of_a_preset_can_be_overridden(preset: str, field: str) -> None:
-    text, value = OTHER_VALUES[field]
-    assert presets.PRESETS[preset][field] != value
-    option = f"--{field.replace('_', '-')}"
-    config = parse(["--dataset", preset, "--dry-run", option, text])
-    assert options.values(config)[field] == value
+OTHER_VALUES: dict[str, Any] = {
+    "num_classes": 77, "num_images": 7777, "val_targets": ("lfw", "cfp_fp"), "network": "r34",
+    "embedding_size": 64, "margins": (1.0, 0.3, 0.2), "loss": "softmax", "scale": 16.0,
+    "sample_ratio": 0.25, "batch_size": 3, "lr": 0.005, "lr_schedule": "cosine",
+    "lr_steps": (10_000, 16_000), "warmup": 7, "max_update": 20, "epochs": 4, "verbose": 11,
+    "save_interval": 13,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("preset", list(presets.PRESETS))
@@ -74,34 +35,39 @@ def test_presets_are_valid(preset: str) -> None:
     config = parse(["--dataset", preset, "--dry-run"])
     assert config.data.dataset == preset
     assert (config.data.rec == ()) == config.data.debug
+    # The folder belongs to the name, and a flag has no opposite.
+    for field in set(presets.PRESETS[preset]) - {"rec", "debug"}:
+        value = OTHER_VALUES[field]
+        assert presets.PRESETS[preset][field] != value
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        option = f"--{field.replace('_', '-')}"
+        config = parse(["--dataset", preset, "--dry-run", option, text])
+        assert options.values(config)[field] == value
 
 
-def test_made_up_presets_have_the_classes_of_their_name() -> None:
-    sizes = [presets.PRESETS[name].num_classes for name in ("100w", "1000w", "10000w")]
-    assert sizes == [10**6, 10**7, 10**8]
+def test_values_that_follow_from_others() -> None:
+    config = parse_line("--dataset synthetic --batch-size 64 --accumulate 4 --lr 0.3")
+    assert (config.images_per_rank, config.images_per_pass) == (64, 16)
+    assert config.center_lr_factor == 1.0
+    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
+    # One length replaces the other.
+    config = parse_line("--dataset synthetic --max-update 20 --lr 0.3 --center-lr 0.6")
+    updates = config.schedule
+    assert (updates.max_update, updates.epochs, updates.total_updates(125)) == (20, None, 20)
+    assert config.center_lr_factor == 2.0
+    config = parse_line("--dataset 100w --epochs 2 --center-store d")
+    epochs = config.schedule
+    assert (epochs.max_update, epochs.epochs, epochs.total_updates(125)) == (None, 2, 250)
+    assert config.head.center_store == "d"
 
 
-def test_one_length_replaces_the_other() -> None:
-    updates = parse_line("--dataset synthetic --max-update 20").schedule
-    assert (updates.max_update, updates.epochs) == (20, None)
-    assert updates.total_updates(125) == 20
-    epochs = parse_line("--dataset 100w --epochs 2").schedule
-    assert (epochs.max_update, epochs.epochs) == (None, 2)
-    assert epochs.total_updates(125) == 250
-
-
-def test_own_record_set_has_a_recipe(tmp_path: Path) -> None:
-    config = parse(["--rec", str(tmp_path)])
-    assert config.data.rec == (str(tmp_path),)
-    assert config.schedule.epochs == presets.OWN_DATA.epochs
-    assert config.schedule.lr_schedule == "poly"
-
-
-def test_several_record_sets(tmp_path: Path) -> None:
+def test_own_record_sets_have_a_recipe(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     config = parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/b"])
     assert config.data.rec == (f"{tmp_path}/a", f"{tmp_path}/b")
+    assert config.schedule.epochs == presets.OWN_DATA.epochs
+    assert config.schedule.lr_schedule == "poly"
     with pytest.raises(ConfigError, match=f"--rec {tmp_path}/c does not exist"):
         parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/c"])
 
@@ -109,27 +75,18 @@ def test_several_record_sets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "margins"),
     [
-        ("--loss arcface", (1.0, 0.5, 0.0)),
-        ("--loss cosface", (1.0, 0.0, 0.35)),
-        ("--loss softmax", (1.0, 0.0, 0.0)),
-        ("--margins 1.1,0.3,0.2", (1.1, 0.3, 0.2)),
-        ("--loss arcface --margins 1,0,0.4", (1.0, 0.0, 0.4)),
+        ("synthetic --loss arcface", (1.0, 0.5, 0.0)),
+        ("synthetic --loss cosface", (1.0, 0.0, 0.35)),
+        ("synthetic --loss softmax", (1.0, 0.0, 0.0)),
+        ("synthetic --margins 1.1,0.3,0.2", (1.1, 0.3, 0.2)),
+        ("webface_r50 --dry-run --loss cosface", (1.0, 0.0, 0.35)),
+        ("100w --loss arcface", (1.0, 0.5, 0.0)),
+        ("100w --loss cosface", (1.0, 0.0, 0.4)),
+        ("100w --loss arcface --margins 1,0,0.4", (1.0, 0.0, 0.4)),
     ],
 )
-@pytest.mark.parametrize("preset", ["synthetic", "webface_r50 --dry-run", "100w"])
-def test_margins(preset: str, line: str, margins: tuple[float, ...]) -> None:
-    if (preset, line) == ("100w", "--loss cosface"):
-        margins = (1.0, 0.0, 0.4)
-    assert parse_line(f"--dataset {preset} {line}").head.applied_margins == margins
-
-
-def test_parts_of_a_batch_are_equal() -> None:
-    parts = parse_line("--dataset synthetic --batch-size 64 --accumulate 4")
-    assert (parts.images_per_rank, parts.images_per_pass) == (64, 16)
-    with pytest.raises(ConfigError, match=r"--best cfp is no set of --val-targets \(lfw, age\)"):
-        parse(["--dataset", "emore", "--debug", *"--best cfp --val-targets lfw,age".split()])
-    with pytest.raises(ConfigError, match="--accumulate 5 does not divide the 64 images"):
-        parse_line("--dataset synthetic --batch-size 64 --accumulate 5")
+def test_margins(line: str, margins: tuple[float, ...]) -> None:
+    assert parse_line(f"--dataset {line}").head.applied_margins == margins
 
 
 def test_a_weight_needs_a_teacher(tmp_path: Path) -> None:
@@ -155,18 +112,6 @@ def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
             parse_line(wrong)
 
 
-def test_a_store_has_no_other_number_format(tmp_path: Path) -> None:
-    line = f"--dataset synthetic --center-store {tmp_path}"
-    assert parse_line(line).head.center_store == str(tmp_path)
-    with pytest.raises(ConfigError, match="--center-dtype bfloat16 is for centers in memory"):
-        parse_line(f"{line} --center-dtype bfloat16")
-
-
-def test_center_lr_follows_lr_unless_given() -> None:
-    assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
-    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
-
-
 def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
     config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
     options.write(config.values(), tmp_path / "config.json")
@@ -182,17 +127,15 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
     ("line", "parts"),
     [
         ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
-        ("--loss combined", ["'combined'", "arcface, cosface, softmax, adaface, curricularface"]),
+        ("--best cfp --val-targets lfw,age", ["--best cfp is no set of --val-targets (lfw, age)"]),
+        ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
+        ("--center-store d --center-dtype bfloat16", ["bfloat16 is for centers in memory"]),
         ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
         ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
         ("--filter-threshold 1.2", ["--filter-threshold 1.2"]),
-        ("--network r97", ["'r97'", "r100"]),
         ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
-        ("--dataset foo", ["'foo'", "emore", "--rec DIR"]),
-        ("--dtype float61", ["did you mean 'float16'?"]),
         ("--lr-schedule linear", ["'linear'", "step, poly, cosine"]),
         ("--rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
-        ("--rec /nowhere --debug", ["does not exist"]),
         ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
         ("--dataset emore --rec /nowhere", ["--rec /nowhere", "train.rec"]),
         ("", ["no data", "--dataset synthetic"]),
@@ -201,11 +144,9 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--batch-size -8", ["--batch-size -8", "at least 1"]),
         ("--batch-size 64x", ["--batch-size", "'64x'", "as in 100"]),
         ("--lr 0", ["--lr 0", "above 0"]),
-        ("--lr -0.1", ["--lr -0.1"]),
         ("--lr nan", ["'nan'", "finite"]),
         ("--lr -1e-3", ["--lr", "--help"]),
         ("--momentum 1", ["--momentum 1", "0.9"]),
-        ("--optimizer adan", ["'adan'", "did you mean 'adam'?"]),
         ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 --wd 0:"]),
         ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "--wd 0.05"]),
         ("--optimizer adamw --lr 1e-3 --wd 0 --momentum 0.8", ["--momentum 0.8", "adamw"]),
@@ -216,16 +157,12 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--seed -1", ["--seed -1"]),
         ("--seed 4294967296", ["--seed 4294967296"]),
         ("--margins 1,0.5", ["'1,0.5'", "m1,m2,m3"]),
-        ("--margins 1,x,0", ["'x'"]),
         ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
         ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
-        ("--margins 4,0,0", ["--margins 4,0,0", "by 360 degrees", "m1 to at most 2"]),
         ("--margins 1.9,0.5,0", ["--margins 1.9,0.5,0", "pushed away", "m1 to at most 1.682"]),
         ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "leave one out"]),
         ("--lr-schedule step", ["--lr-steps"]),
-        ("--lr-steps 16000,10000", ["16000,10000", "rise"]),
         ("--lr-steps 5,5", ["5,5", "rise"]),
-        ("--lr-steps 5,x", ["'x'"]),
         ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
         ("--dry-run --rec .", ["--num-classes"]),
         ("--calibrate", ["--calibrate goes with --dry-run"]),
@@ -236,9 +173,7 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--val-targets lfw,,cfp_fp", ["''"]),
         ("--dataset 100w --val-targets lfw", ["--val-targets lfw", "100w"]),
         ("--num-images 399", ["--num-images 399", "400 identities"]),
-        ("--los arcface", ["--los is not an option", "did you mean '--loss'?"]),
         ("--smaple-ratio=0.1", ["--smaple-ratio is not", "did you mean '--sample-ratio'?"]),
-        ("--debug=1", ["--debug"]),
         ("synthetic", ["synthetic is not an option"]),
         ("--dataset", ["--dataset", "expected one argument"]),
     ],
@@ -253,12 +188,6 @@ def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> Non
     assert "\n" not in message
     for part in parts:
         assert part in message
-
-
-def test_wrong_value_is_named_before_missing_data() -> None:
-    for line in ("--loss cosfase", "--sample-ratio 0", "--network r97"):
-        with pytest.raises(ConfigError, match=line.split()[1]):
-            parse_line(line)
 
 
 def test_every_field_is_an_option_with_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,46 +211,17 @@ def test_check_refuses_what_no_command_line_gave() -> None:
         check(resolve({}))
 
 
-PROGRAM = """
-import sys
-from runtime.errors import run_program
-from training.config.faces import parse
-from training.dry_run import describe
-
-def main():
-    print(describe(parse()))
-    loaded = {"mxnet", "horovod", "cv2", "numba"} & set(sys.modules)
-    return 7 if loaded else 0
-
-run_program(main)
-"""
-
-
-def run_line(line: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run the program; returns its end, and its seconds of work, on however busy a machine."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *line.split()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
+def test_parsing_and_planning_load_no_framework() -> None:
+    """So a mistake is reported at once."""
+    program = (
+        "import sys; from training.config import faces, images; from training import dry_run\n"
+        "images.parse(['--dataset', 'synthetic'])\n"
+        "print(dry_run.describe(faces.parse()))\n"
+        "sys.exit(7 if {'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules) else 0)"
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_a_mistake_is_reported_at_once() -> None:
-    done, seconds = run_line("--loss cosfase")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: --loss 'cosfase'")
-    assert done.stderr.count("\n") == 1
-    assert seconds < 1.0
-
-
-def test_dry_run_loads_no_framework() -> None:
-    done, _ = run_line("--dataset 100w --dry-run --world-size 8")
+    words = "--dataset 100w --dry-run --world-size 8".split()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "1,000,000 classes in 8 shards" in done.stdout

@@ -6,128 +6,82 @@ another run.
 
 from __future__ import annotations
 
-import pytest
-
 from runtime import options
 from training.config.faces import FaceConfig
 from training.config.images import ImageConfig
 from training.config.presets import OWN_DATA, PRESETS, RECIPES
 
-VALIDATION = ("agedb_30", "cfp_fp", "lfw")
 PARTIAL_FC = {
-    "network": "r100",
-    "loss": "cosface",
-    "margins": (1.0, 0.0, 0.4),
-    "sample_ratio": 1.0,
-    "batch_size": 64,
-    "lr": 0.1,
-    "lr_schedule": "step",
-}
+    "network": "r100", "loss": "cosface", "margins": (1.0, 0.0, 0.4), "sample_ratio": 1.0,
+    "batch_size": 64, "lr": 0.1, "lr_schedule": "step",
+}  # fmt: skip
+SHORT = {**PARTIAL_FC, "lr_steps": (20_000, 28_000), "max_update": 32_000}
 WEBFACE = {
-    **PARTIAL_FC,
-    "rec": ("./datasets/webface",),
-    "num_classes": 10_575,
-    "num_images": 490_623,
+    **SHORT, "rec": ("./datasets/webface",), "num_classes": 10_575, "num_images": 490_623,
     "val_targets": ("lfw", "cfp_fp", "agedb_30"),
-    "lr_steps": (20_000, 28_000),
-    "max_update": 32_000,
-}
+}  # fmt: skip
 EMORE = {
-    **PARTIAL_FC,
-    "rec": ("./datasets/faces_emore",),
-    "num_classes": 85_742,
-    "num_images": 5_822_653,
-    "val_targets": VALIDATION,
-    "lr_steps": (100_000, 160_000),
-    "max_update": 180_000,
-}
+    **PARTIAL_FC, "rec": ("./datasets/faces_emore",), "num_classes": 85_742,
+    "num_images": 5_822_653, "val_targets": ("agedb_30", "cfp_fp", "lfw"),
+    "lr_steps": (100_000, 160_000), "max_update": 180_000,
+}  # fmt: skip
 GLINT360K = {
-    **PARTIAL_FC,
-    "rec": ("./datasets/glint360k",),
-    "num_classes": 360_232,
+    **PARTIAL_FC, "rec": ("./datasets/glint360k",), "num_classes": 360_232,
     "num_images": 17_091_657,
-}
+}  # fmt: skip
 GLINT360K_8GPU = {
     **GLINT360K,
     "val_targets": ("agedb_30", "calfw", "cfp_ff", "cfp_fp", "cplfw", "lfw", "vgg2_fp"),
-    "lr_steps": (200_000, 400_000, 500_000, 550_000),
-    "max_update": 600_000,
-}
+    "lr_steps": (200_000, 400_000, 500_000, 550_000), "max_update": 600_000,
+}  # fmt: skip
 GLINT360K_16GPU = {
-    **GLINT360K,
-    "val_targets": VALIDATION,
-    "lr_steps": (200_000, 280_000, 360_000),
-    "max_update": 400_000,
-}
+    **GLINT360K, "val_targets": ("agedb_30", "cfp_fp", "lfw"),
+    "lr_steps": (200_000, 280_000, 360_000), "max_update": 400_000,
+}  # fmt: skip
 EXPECTED = {
     "synthetic": {
-        "rec": ("./datasets/synthetic",),
-        "num_classes": 400,
-        "num_images": 12_000,
-        "val_targets": ("unseen",),
-        "network": "tiny",
-        "embedding_size": 128,
-        "margins": (1.0, 0.0, 0.2),
-        "scale": 32.0,
-        "sample_ratio": 0.5,
-        "batch_size": 64,
-        "lr": 0.1,
-        "lr_schedule": "poly",
-        "warmup": 50,
-        "epochs": 3,
-        "verbose": 140,
+        "rec": ("./datasets/synthetic",), "num_classes": 400, "num_images": 12_000,
+        "val_targets": ("unseen",), "network": "tiny", "embedding_size": 128,
+        "margins": (1.0, 0.0, 0.2), "scale": 32.0, "sample_ratio": 0.5, "batch_size": 64,
+        "lr": 0.1, "lr_schedule": "poly", "warmup": 50, "epochs": 3, "verbose": 140,
         "save_interval": 0,
     },
-    "webface": WEBFACE,
-    "emore": EMORE,
+    "webface": WEBFACE, "webface_r50": {**WEBFACE, "network": "r50", "margins": None},
+    "emore": EMORE, "emore_arcface": {**EMORE, "loss": "arcface", "margins": None},
     "glint360k_8GPU": GLINT360K_8GPU,
-    "glint360k_16GPU": GLINT360K_16GPU,
-    "webface_r50": {**WEBFACE, "network": "r50", "margins": None},
-    "emore_arcface": {**EMORE, "loss": "arcface", "margins": None},
     "glint360k_8GPU_pfc01": {**GLINT360K_8GPU, "sample_ratio": 0.1},
+    "glint360k_16GPU": GLINT360K_16GPU,
     "glint360k_16GPU_pfc01": {**GLINT360K_16GPU, "sample_ratio": 0.1, "lr": 0.2},
     **{
-        f"{wan}w": {
-            **PARTIAL_FC,
-            "debug": True,
-            "num_classes": wan * 10_000,
-            "lr_steps": (20_000, 28_000),
-            "max_update": 32_000,
-        }
+        f"{wan}w": {**SHORT, "debug": True, "num_classes": wan * 10_000}
         for wan in (100, 1_000, 2_000, 3_000, 10_000)
     },
-}
+}  # fmt: skip
 
+DEFAULTS = {
+    "dataset": None, "num_classes": None, "num_images": None, "threads": 0, "pretrained": None,
+    "max_bad_records": 100, "dtype": "float32", "sync_bn": False, "batch_size": 64, "epochs": None,
+    "lr": 0.1, "lr_schedule": "poly", "lr_steps": (), "lr_factor": None, "lr_power": 2.0,
+    "momentum": 0.9, "wd": 5e-4, "keep": 2, "resume": "auto", "stall_timeout": 600, "frequent": 20,
+    "seed": 1,
+}  # fmt: skip
 FACE_DEFAULTS = {
-    "dataset": None, "rec": (), "num_classes": None, "num_images": None, "val_targets": (),
-    "min_images": 0, "color_jitter": 0.0, "cutout": 0.0, "max_bad_records": 100, "threads": 0,
-    "low_resolution": 0.0, "blur": 0.0, "gray": 0.0,
-    "jpeg_compression": 0.0, "network": "r50", "pretrained": None, "embedding_size": 512,
-    "dtype": "float32", "sync_bn": False, "net_output": None, "recompute": False, "accumulate": 1,
+    **DEFAULTS, "rec": (), "val_targets": (), "min_images": 0, "color_jitter": 0.0, "cutout": 0.0,
+    "low_resolution": 0.0, "blur": 0.0, "gray": 0.0, "jpeg_compression": 0.0, "network": "r50",
+    "embedding_size": 512, "net_output": None, "recompute": False, "accumulate": 1,
     "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
-    "pretrained_centers": None, "center_dtype": "float32",
-    "filter_threshold": 1.0, "sample_ratio": 1.0, "batch_size": 64, "lr": 0.1, "center_lr": None,
-    "optimizer": "sgd", "momentum": 0.9, "wd": 5e-4, "lr_schedule": "poly", "lr_steps": (),
-    "lr_factor": None, "lr_power": 2.0, "warmup": 0, "max_update": None, "epochs": None,
-    "frequent": 20, "verbose": 2000,
-    "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
-    "seed": 1, "debug": False, "dry_run": False, "world_size": None,
-    "gpu": False, "calibrate": False, "memory": None, "json": False, "best": None,
-    "teacher": None, "teacher_weight": 1.0,
-    "class_balance": 0.0,
+    "pretrained_centers": None, "center_dtype": "float32", "filter_threshold": 1.0,
+    "sample_ratio": 1.0, "center_lr": None, "optimizer": "sgd", "warmup": 0, "max_update": None,
+    "verbose": 2000, "save_interval": 2000, "on_nan": "stop", "debug": False, "dry_run": False,
+    "world_size": None, "gpu": False, "calibrate": False, "memory": None, "json": False,
+    "best": None, "teacher": None, "teacher_weight": 1.0, "class_balance": 0.0,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {
-    "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
-    "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
-    "pretrained": None, "max_bad_records": 100,
-    "dtype": "float32", "sync_bn": False, "batch_size": 64, "epochs": None, "lr": 0.1,
-    "no_lr_scaling": False, "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (),
-    "lr_factor": None,
-    "lr_power": 2.0, "momentum": 0.9, "wd": 5e-4,
+    **DEFAULTS, "data_dir": None, "rec_train": None, "rec_val": None, "image_size": None,
+    "model": "", "last_gamma": False, "no_lr_scaling": False, "warmup_epochs": 0.0,
     "label_smoothing": 0.0, "mixup": 0.0, "kv_store": "horovod", "staleness": None,
     "data_allocator": 0, "rebalance": None, "num_examples": None, "fp16_allreduce": False,
-    "gradient_predivide_factor": 1.0, "eval_frequency": 1, "save_frequency": 1, "keep": 2,
-    "resume": "auto", "stall_timeout": 600, "frequent": 20, "seed": 1,
+    "gradient_predivide_factor": 1.0, "eval_frequency": 1, "save_frequency": 1,
 }  # fmt: skip
 
 
@@ -137,6 +91,15 @@ def test_recipes_of_faces() -> None:
 
 
 def test_recipes_of_classifiers() -> None:
+    cifar = {
+        "model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200,
+        "image_size": 32,
+    }  # fmt: skip
+    grouping = {
+        "model": "inception-bn-28-small", "batch_size": 128, "lr": 0.05, "no_lr_scaling": True,
+        "lr_schedule": "step", "lr_factor": 1.0, "wd": 1e-5, "epochs": 20, "image_size": 28,
+    }  # fmt: skip
+    imagenet = {"model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224}
     assert RECIPES == {
         "mnist": {
             "model": "LeNet", "batch_size": 64, "wd": 0.0, "lr": 0.01, "lr_schedule": "step",
@@ -146,27 +109,19 @@ def test_recipes_of_classifiers() -> None:
             "model": "LeNet", "batch_size": 64, "wd": 0.0, "lr": 0.05, "epochs": 3,
             "warmup_epochs": 0.5,
         },
-        **{name: {
-            "model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200,
-            "image_size": 32,
-        } for name in ("cifar10", "cifar100")},
-        **{f"{name}_grouping": {
-            "model": "inception-bn-28-small", "batch_size": 128, "lr": 0.05, "no_lr_scaling": True,
-            "lr_schedule": "step", "lr_factor": 1.0, "wd": 1e-5, "epochs": 20, "image_size": 28,
-        } for name in ("cifar10", "cifar100")},
+        "cifar10": cifar, "cifar100": cifar,
+        "cifar10_grouping": grouping, "cifar100_grouping": grouping,
         "cifar10_grouping_resnet": {
             "model": "resnet20", "batch_size": 25, "lr": 0.05, "no_lr_scaling": True,
             "lr_schedule": "step", "lr_steps": (220, 260, 280), "wd": 1e-4, "epochs": 400,
             "image_size": 32,
         },
         "imagenet": {
-            "model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224,
-            "batch_size": 256, "lr": 0.1, "lr_schedule": "poly", "warmup_epochs": 10.0,
+            **imagenet, "batch_size": 256, "lr": 0.1, "lr_schedule": "poly", "warmup_epochs": 10.0,
         },
         "imagenet_steps": {
-            "model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224,
-            "batch_size": 128, "lr": 0.05, "lr_schedule": "step", "lr_steps": (30, 60, 80),
-            "warmup_epochs": 5.0,
+            **imagenet, "batch_size": 128, "lr": 0.05, "lr_schedule": "step",
+            "lr_steps": (30, 60, 80), "warmup_epochs": 5.0,
         },
         "synthetic": {
             "model": "LeNet", "batch_size": 64, "lr": 0.01, "wd": 1e-4, "epochs": 3,
@@ -175,11 +130,10 @@ def test_recipes_of_classifiers() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "config_class, expected",
-    [(FaceConfig, FACE_DEFAULTS), (ImageConfig, CLASSIFY_DEFAULTS)],
-    ids=["train", "classify"],
-)
-def test_defaults(config_class: type, expected: dict[str, object]) -> None:
-    found = options.values(options.compose(config_class, {}))
-    assert {name: found[name] for name in expected} == expected
+def test_defaults() -> None:
+    configs: tuple[tuple[type, dict[str, object]], ...] = (
+        (FaceConfig, FACE_DEFAULTS), (ImageConfig, CLASSIFY_DEFAULTS),
+    )  # fmt: skip
+    for config_class, expected in configs:
+        found = options.values(options.compose(config_class, {}))
+        assert {name: found[name] for name in expected} == expected

@@ -37,32 +37,44 @@ def test_each_measurement_holds_for_what_it_depends_on() -> None:
     assert len(stores) == 4
 
 
+FACES = "train.py --dataset 100w --network tiny --embedding-size 64 --num-classes 2000"
+
+
 @pytest.mark.launcher
-def test_a_plan_after_measuring(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "parts", "entries"),
+    [
+        (
+            f"{FACES} --center-store STORE",
+            {"backbone", "products", "rows", "store", "softmax", "head", "communication"},
+            {"networks": 2, "heads": 2, "stores": 2, "inputs": 1, "collectives": 1},
+        ),
+        (
+            "classify.py --dataset synthetic --model LeNet",
+            {"backbone", "communication"},
+            {"networks": 2, "heads": 0, "stores": 0, "inputs": 0, "collectives": 1},
+        ),
+    ],
+)
+def test_a_plan_after_measuring(
+    line: str, parts: set[str], entries: dict[str, int], tmp_path: Path
+) -> None:
     """One rank and two: a time, and memory that was measured."""
-    words = "--dataset 100w --network tiny --embedding-size 64 --batch-size 8 --num-classes 2000"
-    store = ["--center-store", str(tmp_path / "store")]
-    chosen = [*words.split(), *store, "--dry-run", "--calibrate", "--json"]
-    command = [sys.executable, "train.py", *chosen]
+    words = line.replace("STORE", f"{tmp_path}/store").split()
+    options = "--batch-size 8 --dry-run --calibrate --json --world-size 2".split()
     done = subprocess.run(
-        [*command, "--world-size", "2"],
-        cwd=ROOT,
-        env={**clean_environment(), "XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+        [sys.executable, *words, *options],
+        cwd=ROOT, env={**clean_environment(), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     bases = {item["name"]: item["basis"] for item in plan["memory"]["items"]}
     assert bases["activations"] == bases["libraries"] == "measured"
     assert 2**28 < plan["memory"]["bytes"] < 2**30
-    durations = {item["name"]: item for item in plan["time"]["items"]}
-    parts = {"backbone", "products", "rows", "store", "softmax", "communication"}
-    assert parts < durations.keys() and not (tmp_path / "store").exists()
-    assert all(item["seconds"] > 0 for item in durations.values() if item["name"] != "rows")
+    durations = {item["name"]: item["seconds"] for item in plan["time"]["items"]}
+    assert durations.keys() == parts and not (tmp_path / "store").exists()
+    assert all(seconds > 0 for name, seconds in durations.items() if name != "rows")
     (file,) = (tmp_path / "partial-fc").iterdir()
     written = json.loads(file.read_text())
-    kinds = ("networks", "heads", "stores", "inputs", "collectives")
-    assert [len(written[kind]) for kind in kinds] == [2, 2, 2, 1, 1]
+    assert {kind: len(written[kind]) for kind in entries} == entries

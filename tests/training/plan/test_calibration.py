@@ -23,33 +23,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_written_is_read() -> None:
-    made = Calibration(
-        processors.model(),
-        networks=(NETWORK,),
-        collectives=(CollectiveRates("2 ranks", 1e-3, 1e9),),
-    )
+def test_what_is_written_is_read_where_it_was_measured(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collectives = (CollectiveRates("2 ranks", 1e-3, 1e9),)
+    made = Calibration(processors.model(), networks=(NETWORK,), collectives=collectives)
+    monkeypatch.setattr(platform, "node", lambda: "first")
     calibration.write(made)
     assert calibration.read() == made
-
-
-def test_what_an_earlier_version_did_not_measure_is_not_there() -> None:
-    calibration.write(Calibration(processors.model(), (NETWORK,)))
+    # An earlier version did not measure stores.
     content = json.loads(calibration.path().read_text())
     assert content.pop("stores") == []
     calibration.path().write_text(json.dumps(content))
-    assert calibration.read() == Calibration(processors.model(), (NETWORK,))
-
-
-def test_each_host_has_a_file_of_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "node", lambda: "first")
-    calibration.write(Calibration(processors.model(), (NETWORK,)))
-    monkeypatch.setattr(platform, "node", lambda: "second")
-    assert calibration.read().networks == ()
+    assert calibration.read() == made
     assert [path.name for path in (cache / "partial-fc").iterdir()] == ["calibration-first.json"]
-
-
-def test_a_home_folder_has_it_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another host has a file of its own, and another processor has measured nothing.
+    monkeypatch.setattr(platform, "node", lambda: "second")
+    assert calibration.read() == Calibration(processors.model())
+    calibration.write(Calibration("another one", (NETWORK,)))
+    assert calibration.read() == Calibration(processors.model())
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert calibration.path().parent == Path("/home/someone/.cache/partial-fc")
@@ -64,22 +56,6 @@ def test_a_new_measurement_replaces_that_of_its_key() -> None:
     assert calibration.find(found.networks, "r50") is None
 
 
-def test_another_processor_has_measured_nothing() -> None:
-    calibration.write(Calibration("another one", (NETWORK,)))
-    assert calibration.read() == Calibration(processors.model())
-
-
-def changed(**fields: Any) -> dict[str, Any]:
-    calibration.write(Calibration(processors.model(), (NETWORK,)))
-    content: dict[str, Any] = json.loads(calibration.path().read_text())
-    for name, value in fields.items():
-        if name in content:
-            content[name] = value
-        else:
-            content["networks"][0][name] = value
-    return content
-
-
 @pytest.mark.parametrize(
     "fields, reason",
     [
@@ -89,7 +65,6 @@ def changed(**fields: Any) -> dict[str, Any]:
         ({"networks": [[]]}, "an entry of 'networks' has not the fields key, base_bytes"),
         ({"further": 1.0}, "an entry of 'networks' has not the fields"),
         ({"key": 1}, "'key' of 'networks' is '1'"),
-        ({"base_bytes": "much"}, "'base_bytes' of 'networks' is 'much'"),
         ({"base_bytes": True}, "'base_bytes' of 'networks' is 'True'"),
         ({"bytes_per_image": 0}, "'bytes_per_image' of 'networks' is '0'"),
         ({"seconds_per_image": -1.0}, "'seconds_per_image' of 'networks' is '-1.0'"),
@@ -98,15 +73,18 @@ def changed(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_it_does_not_write_is_refused(fields: dict[str, Any], reason: str) -> None:
-    calibration.path().parent.mkdir(exist_ok=True)
-    calibration.path().write_text(json.dumps(changed(**fields)))
+    calibration.write(Calibration(processors.model(), (NETWORK,)))
+    content: dict[str, Any] = json.loads(calibration.path().read_text())
+    for name, value in fields.items():
+        place = content if name in content else content["networks"][0]
+        place[name] = value
+    calibration.path().write_text(json.dumps(content))
     with pytest.raises(ConfigError) as raised:
         calibration.read()
-    assert reason in str(raised.value) and "\n" not in str(raised.value)
-    assert str(raised.value).endswith("remove it and measure again with --dry-run --calibrate")
+    assert reason in str(raised.value) and "remove it and measure again" in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "3", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
 def test_what_is_no_table_is_refused(text: str) -> None:
     calibration.path().parent.mkdir()
     calibration.path().write_text(text)

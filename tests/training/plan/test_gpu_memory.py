@@ -36,48 +36,35 @@ def total(line: str = "", ranks: int = 2, **changes: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "identities, ranks, batch_size, ratio, published",
+    "line, identities, ranks, batch_size, published",
     [
         # README of InsightFace's recognition/partial_fc, "Performance On Million Identities": r50,
         # mixed precision, RTX 2080 Ti, MXNet. Its model parallel rows use all centers; the one of
         # 10 million identities (9,684 MB at a batch of 32) is left out: that program kept at least
         # three more matrices of logits, 1.2 GB each, and its pool was emptied at the card's 11 GB.
-        (1_000_000, 8, 128, 0.1, 8_100),
-        (1_000_000, 8, 128, 1.0, 10_408),
-        (10_000_000, 64, 64, 0.1, 6_722),
+        ("--network r50 --dtype float16 --sample-ratio 0.1", 1_000_000, 8, 128, 8_100),
+        ("--network r50 --dtype float16 --sample-ratio 1", 1_000_000, 8, 128, 10_408),
+        ("--network r50 --dtype float16 --sample-ratio 0.1", 10_000_000, 64, 64, 6_722),
+        # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest that ran on V100
+        # with 16 GB: r100, a tenth of the centers.
+        ("--network r100 --dtype float32 --sample-ratio 0.1", 85_742, 1, 112, V100),
+        ("--network r100 --dtype float32 --sample-ratio 0.1", 85_742, 8, 112, V100),
+        ("--network r100 --dtype float32 --sample-ratio 0.1", 85_742, 32, 104, V100),
+        ("--network r100 --dtype float32 --sample-ratio 0.1", 360_232, 1, 96, V100),
+        ("--network r100 --dtype float32 --sample-ratio 0.1", 360_232, 8, 96, V100),
+        ("--network r100 --dtype float16 --sample-ratio 0.1", 1_800_000, 1, 64, V100),
+        ("--network r100 --dtype float16 --sample-ratio 0.1", 12_000_000, 8, 64, V100),
     ],
 )
 def test_what_was_published(
-    identities: int, ranks: int, batch_size: int, ratio: float, published: int
+    line: str, identities: int, ranks: int, batch_size: int, published: int
 ) -> None:
-    line = f"--dataset 100w --dry-run --gpu --num-classes {identities} --batch-size {batch_size}"
-    line += f" --network r50 --dtype float16 --sample-ratio {ratio}"
-    assert sum(planned(parse(line.split()), ranks).values()) / MIB == pytest.approx(
-        published, rel=0.15
-    )
+    line += f" --dataset 100w --dry-run --gpu --num-classes {identities} --batch-size {batch_size}"
+    found = sum(planned(parse(line.split()), ranks).values()) / MIB
+    assert found == pytest.approx(published, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    "identities, ranks, batch_size, dtype",
-    [
-        # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest that ran on V100
-        # with 16 GB: r100, a tenth of the centers.
-        (85_742, 1, 112, "float32"),
-        (85_742, 8, 112, "float32"),
-        (85_742, 32, 104, "float32"),
-        (360_232, 1, 96, "float32"),
-        (360_232, 8, 96, "float32"),
-        (1_800_000, 1, 64, "float16"),
-        (12_000_000, 8, 64, "float16"),
-    ],
-)
-def test_what_just_fits(identities: int, ranks: int, batch_size: int, dtype: str) -> None:
-    line = f"--dataset 100w --dry-run --gpu --network r100 --num-classes {identities}"
-    line += f" --batch-size {batch_size} --sample-ratio 0.1 --dtype {dtype}"
-    assert sum(planned(parse(line.split()), ranks).values()) / MIB == pytest.approx(V100, rel=0.15)
-
-
-def test_items_are_listed_and_add_up() -> None:
+def test_items_are_listed_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = config("--world-size 2")
     items, text = planned(chosen, 2), describe(chosen)
     assert "memory of rank 0 on a GPU" in text
@@ -88,6 +75,9 @@ def test_items_are_listed_and_add_up() -> None:
     assert f"{'everything together':<30}{sum(items.values()) / MIB:>8,.0f} MiB" in text
     # The other table stays what it is.
     assert "on a GPU" not in describe(options.replace(chosen, gpu=False))
+    monkeypatch.setitem(sys.modules, "training.plan.gpu_memory", None)
+    with pytest.raises(ConfigError, match="^--gpu counts .*loaded here: .*need nothing$"):
+        describe(chosen)
 
 
 def test_more_needs_more() -> None:
@@ -104,12 +94,9 @@ def test_more_needs_more() -> None:
     assert total(dtype="float16") < base
 
 
-@pytest.mark.parametrize(
-    "size, rounded",
-    [(0, 0), (1, 4096), (4096, 4096), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)],
-)
-def test_rounding_of_the_pool(size: int, rounded: int) -> None:
-    assert pooled(size) == rounded
+def test_rounding_of_the_pool() -> None:
+    sizes = (0, 1, 4096, 2 * MIB, 2 * MIB + 1)
+    assert [pooled(size) for size in sizes] == [0, 4096, 4096, 2 * MIB, 4 * MIB]
 
 
 def test_arrays_of_the_backbone_by_hand() -> None:
@@ -122,12 +109,10 @@ def test_arrays_of_the_backbone_by_hand() -> None:
     # Momenta and master copies, float32, each in one piece.
     assert half["their optimizer"] == pytest.approx(2 * weights, rel=0.01)
     assert half["their gradients"] == pytest.approx(items["their gradients"] / 2, rel=0.15)
-
-
-def test_one_rank_sends_nothing() -> None:
-    sent = ("initial broadcast", "buffers of NCCL", "Horovod's fusion buffer")
-    assert all(planned(config(), 2)[name] > 0 for name in sent)
-    assert not any(planned(config(), 1)[name] for name in sent)
+    # One rank sends nothing.
+    alone = planned(config(), 1)
+    for name in ("initial broadcast", "buffers of NCCL", "Horovod's fusion buffer"):
+        assert items[name] > 0 and alone[name] == 0
 
 
 # Sizes that the pool does not round.
@@ -174,16 +159,14 @@ def test_large_logits_are_worked_on_in_parts() -> None:
     assert curricular["rules for negatives"] == 4 * 2**27
 
 
-def test_mistakes_are_one_line() -> None:
-    with pytest.raises(ConfigError, match="^--gpu goes with --dry-run; .*by itself$"):
-        parse("--dataset 100w --gpu".split())
-    with pytest.raises(ConfigError, match="bfloat16 is for CPUs: .* use float32$"):
-        parse("--dataset 100w --dry-run --gpu --head-dtype bfloat16".split())
-    with pytest.raises(ConfigError, match="^--dtype bfloat16 is for CPUs"):
-        parse("--dataset 100w --dry-run --gpu --dtype bfloat16".split())
-
-
-def test_mxnet_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "training.plan.gpu_memory", None)
-    with pytest.raises(ConfigError, match="^--gpu counts .*loaded here: .*need nothing$"):
-        describe(config())
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("", "^--gpu goes with --dry-run; .*by itself$"),
+        ("--dry-run --head-dtype bfloat16", "bfloat16 is for CPUs: .* use float32$"),
+        ("--dry-run --dtype bfloat16", "^--dtype bfloat16 is for CPUs"),
+    ],
+)
+def test_mistakes(line: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        parse(f"--dataset 100w --gpu {line}".split())

@@ -38,8 +38,9 @@ def parts_of(line: str, ranks: int, measured: Measured) -> dict[str, float]:
     return {one.key: one.seconds for one in found}
 
 
-def test_one_rank_by_hand() -> None:
-    parts = parts_of("--sample-ratio 0.2", 1, ALONE)
+def test_one_rank() -> None:
+    line = "--sample-ratio 0.2"
+    parts = parts_of(line, 1, ALONE)
     # Ten images; 200 rows of 100 numbers; two threads decode, one disk reads.
     assert parts == pytest.approx(
         {
@@ -52,29 +53,19 @@ def test_one_rank_by_hand() -> None:
             "reading": 10.0,
         }
     )
-
-
-def test_rows_of_a_store_take_the_processors() -> None:
-    line = "--sample-ratio 0.2 --center-store centers"
-    assert update_time(config(line), Shard(0, 1, 1000), ALONE) is None
-    stored = ALONE._replace(store=StoreRates("", rows=400.0))
-    parts = parts_of(line, 1, stored)
-    assert parts.pop("store") == pytest.approx(200 / 400.0)
-    assert parts == parts_of("--sample-ratio 0.2", 1, stored)
-
-
-def test_all_rows_are_not_drawn() -> None:
+    # All rows are not drawn, and batches from memory neither read nor decoded.
     assert parts_of("", 1, ALONE)["rows"] == pytest.approx(100_000 / 1e5 + 100_000 / 5e4)
-
-
-def test_batches_from_memory_are_neither_read_nor_decoded() -> None:
     assert not {"decoding", "reading"} & parts_of("--debug", 1, ALONE).keys()
+    assert parts_of("--threads 5", 1, ALONE)["decoding"] == 10 / (2.0 * 5)
+    stored = ALONE._replace(store=StoreRates("", rows=400.0))
+    found = parts_of(f"{line} --center-store centers", 1, stored)
+    assert found.pop("store") == pytest.approx(200 / 400.0)
+    assert found == parts
 
 
 def test_a_slow_disk_counts_where_it_takes_longer_than_the_rest() -> None:
     found = update_time(config("--sample-ratio 0.2"), Shard(0, 1, 1000), ALONE)
-    assert found is not None
-    assert seconds(found) == 10.0
+    assert found is not None and seconds(found) == 10.0
     fast = [one._replace(seconds=1.0) if one.key == "reading" else one for one in found]
     assert seconds(fast) == pytest.approx(sum(one.seconds for one in fast) - 1.0)
 
@@ -86,29 +77,32 @@ def test_parts_of_a_batch_repeat_the_forward_pass() -> None:
 
 
 def test_ranks_share_the_classes_and_wait_for_each_other() -> None:
-    one, two = (parts_of("", ranks, PAIR) for ranks in (2, 4))
+    alone, (one, two) = parts_of("", 1, ALONE), (parts_of("", ranks, PAIR) for ranks in (2, 4))
     # Half of the rows, twice the batch.
-    assert one["products"] == two["products"] == parts_of("", 1, ALONE)["products"]
+    assert one["products"] == two["products"] == alone["products"]
     assert one["softmax"] == two["softmax"]
-    assert "communication" not in parts_of("", 1, ALONE)
+    assert "communication" not in alone
     # Six collectives; the start of one takes two steps among four ranks.
     gradient = 4 * (584_416 + 0)
     assert one["communication"] > 6 * 0.01 + gradient / 1e6
     starts = two["communication"] - 2 * 6 * 0.01
     assert starts > 1.4 * (one["communication"] - 6 * 0.01)
-
-
-def test_what_more_ranks_than_here_need_is_assumed() -> None:
+    # What more ranks than here need is assumed.
     for ranks, basis in ((2, "measured"), (4, "assumed")):
         found = update_time(config(""), Shard(0, ranks, 1000), PAIR)
-        assert found is not None
-        assert {one.key: one.basis for one in found}["communication"] == basis
+        assert {one.key: one.basis for one in found or ()}["communication"] == basis
 
 
-@pytest.mark.parametrize("missing", ["network", "head", "input"])
-def test_what_was_not_measured_is_not_made_up(missing: str) -> None:
-    assert update_time(config(""), Shard(0, 1, 1000), ALONE._replace(**{missing: None})) is None
-
-
-def test_collectives_have_to_be_measured_for_several_ranks() -> None:
-    assert update_time(config(""), Shard(0, 2, 1000), ALONE) is None
+@pytest.mark.parametrize(
+    ("line", "ranks", "missing"),
+    [
+        ("", 1, "network"),
+        ("", 1, "head"),
+        ("", 1, "input"),
+        ("", 2, "collectives"),
+        ("--center-store centers", 1, "store"),
+    ],
+)
+def test_what_was_not_measured_is_not_made_up(line: str, ranks: int, missing: str) -> None:
+    measured = ALONE._replace(**{missing: None})
+    assert update_time(config(line), Shard(0, ranks, 1000), measured) is None

@@ -24,45 +24,38 @@ from training.update.optimizer import BackboneOptimizer
 from training.update.soft_targets import SoftTargets
 
 SIZE, CLASSES = 24, 5
-
-
-def batch() -> Batch:
-    rng = np.random.default_rng(2)
-    images = rng.integers(0, 256, (SIZE, 1, 16, 16), np.uint8)
-    return Batch(images, rng.integers(0, CLASSES, SIZE))
+RANDOM = np.random.default_rng(2)
+BATCH = Batch(
+    RANDOM.integers(0, 256, (SIZE, 1, 16, 16), np.uint8), RANDOM.integers(0, CLASSES, SIZE)
+)
 
 
 def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, EpochCounts]:
     classifier = Classifier.create(
-        ClassifierOptions(model="LeNet"),
-        classes=CLASSES,
-        image_shape=(1, 16, 16),
-        normalization=Normalization((0.5,), (0.25,)),
-        seed=3,
-    )
+        ClassifierOptions(model="LeNet"), classes=CLASSES, image_shape=(1, 16, 16),
+        normalization=Normalization((0.5,), (0.25,)), seed=3,
+    )  # fmt: skip
     optimizer = BackboneOptimizer(
         OptimizerOptions(momentum=0.9, wd=1e-3), classifier.parameters, world, dtype="float32"
     )
     optimizer.contributors = contributors or world.size
     epoch_counts = EpochCounts(world, lambda: EpochPlan(num_images=3 * SIZE, global_batch=SIZE))
+    targets = SoftTargets(LossOptions(**{"label_smoothing": 0.1, **options}), CLASSES, seed=1)
     step = ClassifyStep(
-        classifier,
-        optimizer,
-        SoftTargets(LossOptions(**{"label_smoothing": 0.1, **options}), CLASSES, seed=1),
-        epoch_counts,
-        stopwatch=Stopwatch(),
-        guard=FiniteGuard(),
+        classifier, optimizer, targets, epoch_counts, stopwatch=Stopwatch(), guard=FiniteGuard()
     )
     return step, classifier, epoch_counts
 
 
-def train(world, **options):
+def trained_by(classifier: Classifier) -> list[Any]:
+    return [one for one in classifier.parameters.values() if one.grad_req != "null"]
+
+
+def train(world):
     """Three updates; returns losses, weights and counts."""
-    step, classifier, epoch_counts = make_step(world, **options)
-    own = SIZE // world.size
-    rows = slice(world.rank * own, (world.rank + 1) * own)
-    whole = batch()
-    part = Batch(whole.images[rows], whole.labels[rows])
+    step, classifier, epoch_counts = make_step(world)
+    rows = slice(*(rank * SIZE // world.size for rank in (world.rank, world.rank + 1)))
+    part = Batch(BATCH.images[rows], BATCH.labels[rows])
     losses = [float(step(part, update, 0.05).asscalar()) for update in range(3)]
     weights = {name: p.data().asnumpy() for name, p in classifier.parameters.items()}
     return losses, weights, epoch_counts.counts()
@@ -70,85 +63,47 @@ def train(world, **options):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_compute_what_one_process_does(size: int) -> None:
-    (alone,) = run_ranks(1, train)
+    expected_losses, expected, expected_counts = train(LoneWorld())
+    assert expected_counts.total == 3 * SIZE
     for losses, weights, counts in run_ranks(size, train):
-        np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
-        assert (
-            (counts.correct, counts.total)
-            == (alone[2].correct, alone[2].total)
-            == (
-                alone[2].correct,
-                3 * SIZE,
-            )
-        )
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+        assert counts[1:] == expected_counts[1:]
         for name, weight in weights.items():
-            np.testing.assert_allclose(weight, alone[1][name], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(weight, expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_moves_weights_against_their_gradient_by_lr() -> None:
-    def first_step(world):
-        step, classifier, _ = make_step(world)
-        trained = {n: p for n, p in classifier.parameters.items() if p.grad_req != "null"}
-        classifier(mx.nd.array(batch().images, dtype="uint8"))
-        before = {name: parameter.data().asnumpy() for name, parameter in trained.items()}
-        step(batch(), 0, 0.25)
-        return {
-            name: (before[name], parameter.data().asnumpy(), parameter.grad().asnumpy(), parameter)
-            for name, parameter in trained.items()
-        }
-
-    (found,) = run_ranks(1, first_step)
-    for name, (before, after, gradient, parameter) in found.items():
-        assert np.abs(gradient).max() > 0, name
-        decay = 1e-3 * parameter.wd_mult * before
-        np.testing.assert_allclose(after, before - 0.25 * (gradient + decay), atol=1e-6)
-    assert {parameter.wd_mult for *_, parameter in found.values()} == {0.0, 1.0}
-
-
-def test_workers_alone_contribute_to_a_larger_update() -> None:
-    """As in BSP over servers: each computes addends, and reports the loss of its own images."""
-
-    def gradient(world, contributors):
-        step, classifier, _ = make_step(world, contributors)
-        loss = step(batch(), 0, 0.0).asscalar()
-        trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
-        return loss, [p.grad().asnumpy() for p in trained]
-
-    ((loss, alone),) = run_ranks(1, lambda world: gradient(world, 1))
-    ((same_loss, quarter),) = run_ranks(1, lambda world: gradient(world, 4))
-    assert loss == pytest.approx(same_loss)
-    for whole, part in zip(alone, quarter):
+    step, classifier, _ = make_step(LoneWorld())
+    classifier(mx.nd.array(BATCH.images, dtype="uint8"))
+    before = [parameter.data().asnumpy() for parameter in trained_by(classifier)]
+    loss = step(BATCH, 0, 0.25).asscalar()
+    for old, parameter in zip(before, trained_by(classifier)):
+        new, gradient = parameter.data().asnumpy(), parameter.grad().asnumpy()
+        assert np.abs(gradient).max() > 0, parameter.name
+        decay = 1e-3 * parameter.wd_mult * old
+        np.testing.assert_allclose(new, old - 0.25 * (gradient + decay), atol=1e-6)
+    assert {parameter.wd_mult for parameter in trained_by(classifier)} == {0.0, 1.0}
+    # As in BSP over servers: each worker computes addends, and reports the loss of its own images.
+    step, of_four, _ = make_step(LoneWorld(), contributors=4)
+    assert step(BATCH, 0, 0.0).asscalar() == pytest.approx(loss)
+    for whole, part in zip(trained_by(classifier), trained_by(of_four)):
+        whole, part = whole.grad().asnumpy(), part.grad().asnumpy()
         np.testing.assert_allclose(part, whole / 4, rtol=1e-5, atol=1e-8)
 
 
-def test_the_loss_is_the_smoothed_cross_entropy() -> None:
-    def first_loss(world):
-        step, classifier, _ = make_step(world)
-        logits = classifier(mx.nd.array(batch().images, dtype="uint8")).asnumpy()
-        return float(step(batch(), 0, 0.0).asscalar()), logits
-
-    ((loss, logits),) = run_ranks(1, first_loss)
+@pytest.mark.parametrize("mixup", [0.0, 0.4])
+def test_the_loss_is_the_cross_entropy_of_smoothed_or_mixed_targets(mixup: float) -> None:
+    smoothing = 0.0 if mixup else 0.1
+    step, classifier, _ = make_step(LoneWorld(), mixup=mixup, label_smoothing=smoothing)
+    share = step._targets.share(0) if mixup else 1.0
+    assert 0.5 <= share <= 1 and (share < 1) == (mixup > 0)
+    images = BATCH.images.astype(np.float32)
+    logits = classifier(mx.nd.array(share * images + (1 - share) * images[::-1])).asnumpy()
     log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    of_label = log_shares[np.arange(SIZE), batch().labels]
-    expected = -(0.9 * of_label + 0.1 * log_shares.mean(axis=1)).mean()
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_mixup_mixes_images_and_targets_alike() -> None:
-    def first_loss(world):
-        step, classifier, _ = make_step(world, mixup=0.4, label_smoothing=0.0)
-        share = step._targets.share(0)
-        images = batch().images.astype(np.float32)
-        mixed = share * images + (1 - share) * images[::-1]
-        logits = classifier(mx.nd.array(mixed)).asnumpy()
-        return share, float(step(batch(), 0, 0.0).asscalar()), logits
-
-    ((share, loss, logits),) = run_ranks(1, first_loss)
-    assert 0.5 <= share < 1
-    log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    labels, rows = batch().labels, np.arange(SIZE)
-    expected = share * log_shares[rows, labels] + (1 - share) * log_shares[rows, labels[::-1]]
-    assert loss == pytest.approx(-expected.mean(), rel=1e-4)
+    labels, rows = BATCH.labels, np.arange(SIZE)
+    of_label = share * log_shares[rows, labels] + (1 - share) * log_shares[rows, labels[::-1]]
+    expected = -((1 - smoothing) * of_label + smoothing * log_shares.mean(axis=1)).mean()
+    assert step(BATCH, 0, 0.0).asscalar() == pytest.approx(expected, rel=1e-4 if mixup else 1e-5)
 
 
 def test_two_updates_reduce_their_counts_in_one_array() -> None:
@@ -193,26 +148,19 @@ def test_counts_of_all_ranks_begin_anew_with_each_epoch(size: int) -> None:
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_a_loss_that_is_not_finite_ends_the_run(is_last: bool) -> None:
-    def diverge(world):
-        step, classifier, _ = make_step(world)
-        classifier.parameters["fc_output_weight"].data()[:] = np.nan
-        with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
-            # Judged when the next update is queued, or nothing follows.
-            step(batch(), 0, 0.1)
-            step.finish() if is_last else step(batch(), 1, 0.1)
-
-    run_ranks(1, diverge)
+    step, classifier, _ = make_step(LoneWorld())
+    classifier.parameters["fc_output_weight"].data()[:] = np.nan
+    with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
+        # Judged when the next update is queued, or nothing follows.
+        step(BATCH, 0, 0.1)
+        step.finish() if is_last else step(BATCH, 1, 0.1)
 
 
 def test_a_rank_that_judges_an_update_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the watchdog understands it, which asks for the part."""
-
-    def parts(world):
-        step, _, _ = make_step(world)
-        found: list[str] = []
-        monkeypatch.setattr(step._guard, "finish", lambda: found.append(step._stopwatch.current))
-        step(batch(), 0, 0.1)
-        step.finish()
-        return found
-
-    assert run_ranks(1, parts) == [[COMMUNICATION] * 2]
+    step, _, _ = make_step(LoneWorld())
+    found: list[str] = []
+    monkeypatch.setattr(step._guard, "finish", lambda: found.append(step._stopwatch.current))
+    step(BATCH, 0, 0.1)
+    step.finish()
+    assert found == [COMMUNICATION] * 2

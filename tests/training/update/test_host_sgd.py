@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch
-from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
 from training.update.host_sgd import HostSGD, all_finite
 from training.update.optimizer import BackboneOptimizer
@@ -32,7 +32,7 @@ def updates(rule, shape: tuple[int, ...]) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("shape", [(1,), (37,), (64, 3, 3, 3), (513, 257)])
+@pytest.mark.parametrize("shape", [(1,), (64, 3, 3, 3), (513, 257)])
 def test_it_does_what_mxnet_does(shape: tuple[int, ...]) -> None:
     for ours, theirs in zip(updates(HostSGD, shape), updates(mx.optimizer.SGD, shape)):
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-7)
@@ -60,37 +60,30 @@ def test_many_parameters_at_once_do_as_each_by_itself() -> None:
         np.testing.assert_allclose(together, alone, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
-def test_one_bad_number_among_many_is_seen(bad: float) -> None:
+def test_one_bad_number_among_many_is_seen() -> None:
     values = np.ones(100_003, np.float32)
-    gradients = [mx.nd.zeros((2, 2)), mx.nd.array(values)]
-    assert all_finite(gradients)
-    values[77_777] = bad
     # The square of 1e30 is no float32.
-    assert not all_finite([gradients[0], mx.nd.array(values)])
+    for number in (1.0, np.nan, np.inf, -np.inf, 1e30):
+        values[77_777] = number
+        assert all_finite([mx.nd.zeros((2, 2)), mx.nd.array(values)]) == (number == 1)
 
 
 def test_waiting_for_others_is_not_counted_as_the_update() -> None:
     """An update that is not queued would otherwise be the first to wait for the ranks."""
 
-    def rank_main(world):
-        stopwatch = Stopwatch()
-        parameter = mx.gluon.Parameter("fc_weight", shape=(2,), init=mx.init.One())
-        parameter.initialize()
-        optimizer = BackboneOptimizer(
-            OptimizerOptions(momentum=0.9, wd=0.0),
-            {"fc_weight": parameter},
-            world,
-            dtype="float32",
-            stopwatch=stopwatch,
-        )
-        before = []
-        stopwatch.defer(lambda: before.append(parameter.data().asnumpy()[0]), COMMUNICATION)
-        with mx.autograd.record():
-            loss = parameter.data().sum()
-        loss.backward()
-        reduced = optimizer.reduce(0)
-        optimizer.update(0, lr=0.5)
-        return before, parameter.data().asnumpy().tolist(), reduced.are_finite(())
-
-    assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]
+    stopwatch = Stopwatch()
+    parameter = mx.gluon.Parameter("fc_weight", shape=(2,), init=mx.init.One())
+    parameter.initialize()
+    optimizer = BackboneOptimizer(
+        OptimizerOptions(momentum=0.9, wd=0.0), {"fc_weight": parameter}, LoneWorld(),
+        dtype="float32", stopwatch=stopwatch,
+    )  # fmt: skip
+    before: list[float] = []
+    stopwatch.defer(lambda: before.append(parameter.data().asnumpy()[0]), COMMUNICATION)
+    with mx.autograd.record():
+        loss = parameter.data().sum()
+    loss.backward()
+    reduced = optimizer.reduce(0)
+    optimizer.update(0, lr=0.5)
+    assert before == [1.0] and parameter.data().asnumpy().tolist() == [0.5, 0.5]
+    assert reduced.are_finite(())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.batches.loader import Batch
-from parallel.world import LoneWorld
+from parallel.world import LoneWorld, World
 from partial_fc.head import HeadStep, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from tests.support.thread_world import ThreadWorld, run_ranks
+from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
 from training.config.teacher import TeacherOptions
 from training.update.face_step import FaceStep
@@ -35,17 +36,14 @@ def distance(features: np.ndarray) -> float:
     return float(np.mean(1 - (features * TAUGHT).sum(axis=1) / norms))
 
 
-def slopes(features: np.ndarray) -> np.ndarray:
+def slope(index: tuple[int, ...]) -> float:
     """Its derivative, by differences."""
-    found = np.zeros_like(features)
-    for index in np.ndindex(features.shape):
-        moved = np.zeros_like(features)
-        moved[index] = 1e-6
-        found[index] = (distance(features + moved) - distance(features - moved)) / 2e-6
-    return found
+    step = np.zeros_like(FEATURES)
+    step[index] = 1e-6
+    return (distance(FEATURES + step) - distance(FEATURES - step)) / 2e-6
 
 
-def lesson(world: ThreadWorld, weight: float) -> tuple[HeadStep, HeadStep, float]:
+def lesson(world: World, weight: float) -> tuple[HeadStep, HeadStep, float]:
     """What a rank's head has computed, with the teacher's part, and the reported distance."""
     share = BATCH // world.size
     own = slice(world.rank * share, (world.rank + 1) * share)
@@ -67,37 +65,33 @@ def test_loss_and_gradient_are_those_of_the_global_batch(ranks: int) -> None:
         assert reported == pytest.approx(distance(FEATURES), rel=1e-5)
         assert after.loss.asscalar() == pytest.approx(5 + WEIGHT * distance(FEATURES), rel=1e-5)
     gradient = np.concatenate([after.gradient.asnumpy() for _, after, _ in results])
-    np.testing.assert_allclose(gradient, 1 + WEIGHT * slopes(FEATURES), rtol=1e-4, atol=1e-5)
+    slopes = np.reshape([*map(slope, np.ndindex(FEATURES.shape))], FEATURES.shape)
+    np.testing.assert_allclose(gradient, 1 + WEIGHT * slopes, rtol=1e-4, atol=1e-5)
 
 
-def test_a_weight_of_0_measures_alone() -> None:
-    ((before, after, reported),) = run_ranks(1, lambda world: lesson(world, 0.0))
+def test_embeddings_that_teach_nothing() -> None:
+    # With a weight of 0 they are measured alone.
+    before, after, reported = lesson(LoneWorld(), 0.0)
     assert after is before and reported == pytest.approx(distance(FEATURES), rel=1e-5)
-
-
-def test_embeddings_without_a_direction_teach_nothing() -> None:
+    # Without a direction they have no gradient.
     teacher = Teacher(lambda images: np.zeros((BATCH, EMBEDDING), np.float32), 1.0, LoneWorld())
     before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((BATCH, EMBEDDING)), lambda: None)
     after = teacher.add_to(before, mx.nd.array(FEATURES), IMAGES)
     assert (after.gradient.asnumpy() == 1).all() and after.loss.asscalar() == 6
-
-
-def test_embeddings_that_are_not_finite_teach_nothing() -> None:
-    """The loss of the update would be the student's fault."""
+    # Not finite: the loss of the update would be the student's fault.
     teacher = Teacher(lambda images: np.where(TAUGHT > 2, np.nan, TAUGHT), 1.0, LoneWorld())
-    before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((BATCH, EMBEDDING)), lambda: None)
     with pytest.raises(DataError, match="embeddings that are not finite"):
         teacher.add_to(before, mx.nd.array(FEATURES), IMAGES)
 
 
-def make(seed: int, size: int = EMBEDDING, **options) -> Backbone:
-    chosen = BackboneOptions(network="tiny", embedding_size=size, **options)
+def make(seed: int, size: int = EMBEDDING, freeze: tuple[str, ...] = ()) -> Backbone:
+    chosen = BackboneOptions(network="tiny", embedding_size=size, freeze=freeze)
     return Backbone.create(chosen, image_size=(SIZE, SIZE), seed=seed)
 
 
-def taught_step(weight: float, teacher: Backbone, **options) -> tuple[dict, list[float]]:
+def taught_step(weight: float, teacher: Backbone, *freeze: str) -> tuple[dict, list[float]]:
     """What three updates leave of a network, and the distances."""
-    world, backbone = LoneWorld(), make(1, **options)
+    world, backbone = LoneWorld(), make(1, freeze=freeze)
     head = PartialFC.create(
         HeadOptions(scale=16.0), (5, EMBEDDING), world, mx.cpu(),
         optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
@@ -117,47 +111,39 @@ def taught_step(weight: float, teacher: Backbone, **options) -> tuple[dict, list
 
 def test_a_network_comes_closer_to_its_teacher() -> None:
     _, alone = taught_step(0.0, make(2))
-    _, taught = taught_step(50.0, make(2))
-    assert alone[0] == taught[0] and taught[-1] < alone[-1] - 0.05
-
-
-def test_the_teacher_is_not_changed_and_frozen_tensors_keep_their_bytes() -> None:
     teacher = make(2)
-    weights = {name: one.data().asnumpy() for name, one in teacher.parameters.items()}
-    found, _ = taught_step(50.0, teacher, freeze=("conv0_*", "bn0_*", "stage1_*"))
-    for name, value in teacher.parameters.items():
-        np.testing.assert_array_equal(value.data().asnumpy(), weights[name])
-    before, kept = make(1).parameters, 0
-    for name, array in found.items():
-        if name.startswith(("conv0_", "bn0_", "stage1_")):
-            np.testing.assert_array_equal(array, before[name].data().asnumpy(), err_msg=name)
-            kept += 1
-    assert kept == 10
+    _, taught = taught_step(50.0, teacher)
+    assert alone[0] == taught[0] and taught[-1] < alone[-1] - 0.05
+    # The teacher is not changed, and frozen tensors keep their bytes.
+    found, _ = taught_step(50.0, teacher, "conv0_*", "bn0_*", "stage1_*")
+    for name, value in make(2).parameters.items():
+        kept = teacher.parameters[name].data().asnumpy()
+        np.testing.assert_array_equal(kept, value.data().asnumpy())
+    frozen = [name for name in found if name.startswith(("conv0_", "bn0_", "stage1_"))]
+    assert len(frozen) == 10
+    before = make(1).parameters
+    for name in frozen:
+        np.testing.assert_array_equal(found[name], before[name].data().asnumpy(), err_msg=name)
 
 
 def test_a_teacher_is_loaded(tmp_path: Path) -> None:
+    def load(name: str) -> Optional[Teacher]:
+        options = TeacherOptions(teacher=f"{tmp_path}/{name}", teacher_weight=2.0)
+        return Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
+
     make(2).export(tmp_path / "strong", 4)
-    options = TeacherOptions(teacher=f"{tmp_path}/strong,4", teacher_weight=2.0)
-    teacher = Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
+    teacher = load("strong,4")
     assert teacher is not None
     taught, expected = teacher._infer(IMAGES), make(2).extract(IMAGES)
     np.testing.assert_allclose(taught, expected, rtol=1e-3, atol=1e-4)
     assert Teacher.create(TeacherOptions(), make(1), (SIZE, SIZE), LoneWorld()) is None
-
-
-def test_embeddings_of_another_length_are_refused(tmp_path: Path) -> None:
-    make(2, size=12).export(tmp_path / "strong")
-    options = TeacherOptions(teacher=f"{tmp_path}/strong,0")
-    with pytest.raises(ConfigError, match=r"strong,0 has embeddings of 12 numbers, .* have 8; "):
-        Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
-
-
-def test_a_teacher_without_a_row_per_image_is_refused(tmp_path: Path) -> None:
+    make(2, size=12).export(tmp_path / "other")
+    with pytest.raises(ConfigError, match=r"other,0 has embeddings of 12 numbers, .* have 8; "):
+        load("other,0")
+    # One without a row per image.
     means = mx.sym.Pooling(mx.sym.var("data"), global_pool=True, kernel=(1, 1), pool_type="avg")
     symbol = mx.sym.Convolution(means, kernel=(1, 1), num_filter=EMBEDDING, name="fc1")
     symbol.save(f"{tmp_path}/maps-symbol.json")
-    make(2).export(tmp_path / "strong")
-    (tmp_path / "strong-0000.params").rename(tmp_path / "maps-0000.params")
-    options = TeacherOptions(teacher=f"{tmp_path}/maps,0")
+    (tmp_path / "strong-0004.params").rename(tmp_path / "maps-0000.params")
     with pytest.raises(DataError, match=r"gives \[2, 8, 1, 1\] for two images; its output has"):
-        Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
+        load("maps,0")
