@@ -16,18 +16,13 @@ from data.decoding import (
     decode_file,
     decode_rgb,
     kind_of,
-    turn_upright,
 )
 from data.records.recordio import BrokenRecordError
 from tests.support.jpegs import jpeg_of_scans
-from tests.support.oriented_images import SEEN, stored
 
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
-    assert (
-        decode_rgb(memoryview(make_image(200))).tolist()
-        == np.full((16, 16, 3), (200, 7, 55)).tolist()
-    )
+    assert (decode_rgb(memoryview(make_image(200))) == np.full((16, 16, 3), (200, 7, 55))).all()
     gray = cv2.imencode(".png", np.full((4, 6), 9, np.uint8))[1].tobytes()
     assert (decode_rgb(gray) == np.full((4, 6, 3), 9)).all()
 
@@ -45,6 +40,12 @@ def encode(suffix: str) -> bytes:
     done, encoded = cv2.imencode(suffix, image, options)
     assert done
     return encoded.tobytes()
+
+
+RARE = (".tif", ".pgm", ".ras", ".hdr")
+UNKNOWN = (b"", b"PF", b"GIF89a", b"v/1\1", b"P0", b"P7", b"\0\0\0\x0cjP  \r\n\x87\n",
+           b"\xff\x4f\xff\x51")  # fmt: skip
+BMP = encode(".bmp")
 
 
 @pytest.mark.parametrize("suffix", FILE_ENDINGS)
@@ -90,67 +91,35 @@ def test_files_are_known_by_their_ending_or_their_beginning() -> None:
         assert kind_of("notes", beginning) is kind_of("a.txt", beginning) is FileKind.NONE
 
 
-@pytest.mark.parametrize("suffix", [".tif", ".pgm", ".ras", ".hdr"])
-def test_of_records_four_formats_are_decoded(suffix: str) -> None:
-    with pytest.raises(BrokenRecordError, match="no JPEG, PNG, BMP or WebP"):
-        decode_rgb(encode(suffix))
+HUGE_PNG = encode(".png")[:16] + (1 << 20).to_bytes(4, "big") * 2 + encode(".png")[24:]
+CUT_PNG = encode(".png")[:33] + (2**31 - 1).to_bytes(4, "big") + encode(".png")[37:]
 
 
 @pytest.mark.parametrize(
-    "payload",
+    ("decode", "payload", "message"),
     [
-        b"",
-        b"PF",
-        b"GIF89a",
-        b"\x76\x2f\x31\x01",
-        b"P0",
-        b"P7",
-        b"\0\0\0\x0cjP  \r\n\x87\n",
-        b"\xff\x4f\xff\x51",
+        (decode_file, b"P5\n60000 60000\n255\n" + bytes(100), ""),
+        (decode_file, b"P1\n60000 60000\n1 0 1", ""),
+        (decode_file, BMP[:18] + struct.pack("<ii", 60000, 60000) + BMP[26:], ""),
+        (
+            decode_file,
+            b"\x59\xa6\x6a\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100),
+            "",
+        ),
+        (decode_file, encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"), ""),
+        (decode_rgb, HUGE_PNG, ""),
+        (decode_rgb, memoryview(CUT_PNG), ".*cut off or damaged"),
+        (decode_rgb, b"", ""),
+        (decode_rgb, b"\xff\xd8\xff\xe0 a JPEG's beginning", ""),
+        *((decode_rgb, encode(suffix), ".*no JPEG, PNG, BMP or WebP") for suffix in RARE),
+        *((decode_file, beginning, ".*of no format that is known") for beginning in UNKNOWN),
     ],
 )
-def test_a_file_of_no_known_format(payload: bytes) -> None:
-    with pytest.raises(BrokenRecordError, match="of no format that is known"):
-        decode_file(payload)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"P5\n60000 60000\n255\n" + bytes(100),
-        b"P1\n60000 60000\n1 0 1",
-        encode(".bmp")[:18] + struct.pack("<ii", 60000, 60000) + encode(".bmp")[26:],
-        b"\x59\xa6\x6a\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100),
-        encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"),
-    ],
-    ids=["pgm", "pbm", "bmp", "ras", "hdr"],
-)
-def test_a_file_that_claims_to_be_huge_gets_no_memory(payload: bytes) -> None:
+def test_what_cannot_be_decoded_gets_no_memory(decode, payload, message: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
-        decode_file(payload)
+    with pytest.raises(BrokenRecordError, match="cannot be decoded" + message):
+        decode(payload)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
-
-
-@pytest.mark.parametrize("payload", [b"", b"junk", b"\xff\xd8\xff\xe0 a JPEG's beginning"])
-def test_what_is_no_image_is_a_broken_record(payload: bytes) -> None:
-    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
-        decode_rgb(payload)
-
-
-def test_an_image_that_claims_to_be_huge_is_refused(make_image) -> None:
-    image = bytearray(make_image(1))
-    image[16:24] = (1 << 20).to_bytes(4, "big") * 2
-    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
-        decode_rgb(bytes(image))
-
-
-@pytest.mark.parametrize("place", [8, 33])
-def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, place: int) -> None:
-    image = bytearray(make_image(1))
-    image[place : place + 4] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(BrokenRecordError, match="cut off or damaged"):
-        decode_rgb(memoryview(bytes(image)))
 
 
 def png_with(image: bytes, kind: bytes, content: bytes, place: int) -> bytes:
@@ -195,7 +164,7 @@ def test_every_png_has_as_many_pixels_as_its_size_says(shape, flags) -> None:
     assert (decode_rgb(image)[..., 0] == (pixels if len(shape) == 2 else pixels[..., 2])).all()
 
 
-@pytest.mark.parametrize("white", [15, 100, 255, 1023, 65535])
+@pytest.mark.parametrize("white", [15, 255, 65535])
 @pytest.mark.parametrize("kind", [b"P2", b"P3", b"P5", b"P6"])
 def test_a_portable_map_says_what_is_white(kind: bytes, white: int) -> None:
     samples = np.linspace(0, white, 24).round().astype(int)
@@ -224,32 +193,20 @@ def test_a_bmp_with_other_masks_is_no_image(make_image) -> None:
         decode_rgb(other)
 
 
-@pytest.mark.parametrize("number", range(1, 9))
-def test_every_orientation_is_turned_upright(number: int) -> None:
-    upright = turn_upright(stored(number), number)
-    np.testing.assert_array_equal(upright, SEEN)
-    assert upright.flags.c_contiguous
-
-
 def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:
     """Each scan passes over all pixels: thousands of them take as long as thousands of images."""
     usual = decode_rgb(jpeg_of_scans(10))
-    np.testing.assert_array_equal(decode_rgb(jpeg_of_scans(100)), usual)
-    np.testing.assert_array_equal(decode_file(jpeg_of_scans(100)), usual)
     for decode in (decode_rgb, decode_file):
+        np.testing.assert_array_equal(decode(jpeg_of_scans(100)), usual)
         for progressive in (True, False):
             with pytest.raises(BrokenRecordError, match="a JPEG of too many scans .at most 100"):
                 decode(memoryview(jpeg_of_scans(101, progressive)))
-
-
-def test_a_large_jpeg_has_fewer_scans() -> None:
-    """A hundred scans of 67 million pixels take as long as thousands of a small image."""
+    # A hundred scans of 67 million pixels take as long as thousands of a small image.
     jpeg = jpeg_of_scans(33)
     place = next(at for at in range(len(jpeg)) if jpeg[at : at + 2] in (b"\xff\xc0", b"\xff\xc2"))
     assert jpeg[place + 5 : place + 9] == b"\0\x10\0\x10"
-    large = jpeg[: place + 5] + b"\x20\0\x20\0" + jpeg[place + 9 :]
     with pytest.raises(BrokenRecordError, match="too many scans"):
-        decode_rgb(large)
+        decode_rgb(jpeg[: place + 5] + b"\x20\0\x20\0" + jpeg[place + 9 :])
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"])
@@ -274,5 +231,4 @@ def test_scans_in_other_segments_and_after_the_end_do_not_count() -> None:
     plain = encode(".jpg")
     comment = b"\xff\xfe\x03\x22" + b"\xff\xda\0\0" * 200
     jpeg = plain[:2] + comment + plain[2:] + b"\xff\xda" * 200
-    assert len(comment) == 2 + 0x322
     np.testing.assert_array_equal(decode_rgb(jpeg), decode_rgb(plain))

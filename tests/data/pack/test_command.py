@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -21,19 +24,18 @@ from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
 from tests.support.oriented_images import SEEN, assert_seen, file_with
 
+ROOT = Path(__file__).parents[3]
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @pytest.fixture
 def people(tmp_path: Path, make_image) -> Path:
-    """Ten folders p0 … p9 with 2 + i images; the green value is not needed, red is the person."""
+    """Ten folders p0 … p9 with 2 + i images; red is 20 times the person, and the image."""
     for person in range(10):
         folder = tmp_path / "people" / f"p{person}"
         folder.mkdir(parents=True)
         for image in range(2 + person):
             (folder / f"p{person}_{image + 1:04d}.png").write_bytes(make_image(person * 20 + image))
-    (tmp_path / "people" / "notes.txt").write_text("not a person")
-    (tmp_path / "people" / "p0" / "notes.txt").write_text("not an image")
     return tmp_path / "people"
 
 
@@ -42,19 +44,26 @@ def pack(monkeypatch, *arguments: object) -> None:
     main()
 
 
+def run(folder: Path, out: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "data.pack", str(folder), str(out), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, **how)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.fixture
-def start_packing(people: Path, tmp_path: Path):
+def start_packing(people: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Start a packing of many images, and suspend it in its midst."""
     for number in range(4000):
         os.link(people / "p9" / "p9_0001.png", people / "p9" / f"p9_{1000 + number}.png")
-    root = Path(__file__).parents[3]
     started = []
 
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "data.pack", str(people), str(tmp_path / "out")]
-        process = subprocess.Popen(
-            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
         started.append(process)
         deadline = time.monotonic() + 60
         while not list((tmp_path / "out").glob(".train.rec.*.part")):
@@ -73,9 +82,7 @@ def test_a_folder_becomes_a_set(monkeypatch, capsys, people: Path, tmp_path: Pat
     pack(monkeypatch, people, tmp_path / "out")
     records = RecordSet(tmp_path / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
-    assert np.bincount(records.labels()).tolist() == list(range(2, 12))
-    files = sorted(people.glob("*/*.png"))
-    for i, file in enumerate(files):
+    for i, file in enumerate(sorted(people.glob("*/*.png"))):
         assert bytes(records.read(i).payload) == file.read_bytes()
         assert records.read(i).label == int(file.parent.name[1:])
     assert "10 identities, 65 images of 16 x 16" in capsys.readouterr().out
@@ -100,25 +107,17 @@ def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_pa
     assert read_bin(tmp_path / "other" / "holdout.bin").images != target.images
 
 
-def test_pairs_become_a_verification_set(monkeypatch, people: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.txt").write_text("1 1\np3 1 2\np0 1 p1 3\n")
-    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", people, tmp_path / "set.bin")
-    target = read_bin(tmp_path / "set.bin")
-    assert target.same.tolist() == [True, False]
-    assert target.decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
-
-
-def test_images_of_two_sizes_are_refused(monkeypatch, people, tmp_path, make_image) -> None:
-    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
-    with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16"):
-        pack(monkeypatch, people, tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_a_broken_image_is_named(monkeypatch, people: Path, tmp_path: Path) -> None:
-    (people / "p5" / "p5_0003.png").write_bytes(b"junk")
-    with pytest.raises(DataError, match=r"p5_0003\.png: the image cannot be decoded"):
-        pack(monkeypatch, people, tmp_path / "out")
+def test_images_of_two_sizes_or_broken_are_refused(
+    monkeypatch, people, tmp_path, make_image
+) -> None:
+    for content, message in (
+        (make_image(1, (16, 20)), r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16"),
+        (b"junk", r"p5_0003\.png: the image cannot be decoded"),
+    ):
+        (people / "p5" / "p5_0003.png").write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            pack(monkeypatch, people, tmp_path / "out")
+        assert not list((tmp_path / "out").iterdir())
 
 
 def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make_image) -> None:
@@ -143,13 +142,10 @@ def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make
 @pytest.mark.parametrize("options", [[], ["--resize", "8"]])
 def test_the_number_of_workers_changes_nothing(monkeypatch, people, tmp_path, options) -> None:
     for workers in 1, 3:
-        out = tmp_path / f"out{workers}"
-        pack(monkeypatch, people, out, "--workers", workers, "--holdout-every", 5,
-             "--holdout-pairs", 20, "--folds", 1, *options)  # fmt: skip
-    names = sorted(file.name for file in out.iterdir())
-    assert names == ["holdout.bin", "property", "train.idx", "train.rec"]
-    for name in names:
-        assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out3" / name).read_bytes()
+        pack(monkeypatch, people, tmp_path / f"out{workers}", "--workers", workers,
+             "--holdout-every", 5, "--holdout-pairs", 20, "--folds", 1, *options)  # fmt: skip
+    one, three = (files(tmp_path / f"out{workers}") for workers in (1, 3))
+    assert sorted(one) == ["holdout.bin", "property", "train.idx", "train.rec"] and one == three
 
 
 def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_image) -> None:
@@ -168,7 +164,6 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
 
 
 def test_every_image_is_packed_and_the_rest_is_counted(tmp_path: Path, make_image) -> None:
-    """Of 24 images 9 were packed: those without a usual ending, or in a folder, were dropped."""
     names = "{0}.png", "{0}.PNG", "{0}.jfif", "{0}", "{0}.001", "day/{0}.png", "a/b/{0}", "c/x {0}"
     numbers = iter(range(24))
     expected = {}
@@ -184,9 +179,7 @@ def test_every_image_is_packed_and_the_rest_is_counted(tmp_path: Path, make_imag
     (tmp_path / "in" / "bob" / "x.heic").write_bytes(b"\0\0\0\x18ftypheic")
     (tmp_path / "in" / ".ipynb_checkpoints").mkdir()
     (tmp_path / "in" / "empty").mkdir()
-    command = [sys.executable, "-m", "data.pack", str(tmp_path / "in"), str(tmp_path / "out")]
-    root = Path(__file__).parents[3]
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    result = run(tmp_path / "in", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert "3 identities, 24 images of 16 x 16" in result.stdout
     records = RecordSet(tmp_path / "out")
@@ -229,14 +222,12 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: 
     (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
     # Sound, and with fewer pixels than OpenCV by itself takes.
     (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
-    command = [sys.executable, "-m", "data.pack", str(formats), str(tmp_path / "out"), "--check"]
-    root = Path(__file__).parents[3]
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    result = run(formats, tmp_path / "out", "--check")
     lines = result.stderr.splitlines()
     assert result.returncode == 2 and len(lines) == 3, result.stderr
     assert "cut.pgm: the image cannot be decoded" in lines[0]
     assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in lines[1]
-    assert "2 of 14 images cannot be used" in lines[2]
+    assert lines[2].startswith("error: ") and "2 of 14 images cannot be used" in lines[2]
 
 
 @pytest.mark.parametrize("options", [[], ["--png"], ["--check"], ["--resize", "16", "--png"]])
@@ -246,21 +237,13 @@ def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path
     size = (16, 16) if "--resize" in options else (64, 64)
     assert (len(records), records.num_classes, records.image_size) == (12, 2, size)
     for index in range(12):
-        record = records.read(index)
-        person, number = ("ann", "bob")[index // 6], index % 6
-        assert record.label == index // 6
-        payload = bytes(record.payload)
+        payload = bytes(records.read(index).payload)
+        assert records.read(index).label == index // 6
         assert payload[:2] == (b"\x89P" if "--png" in options else b"\xff\xd8")
         image = decode_rgb(payload)
         assert image.shape == (*size, 3)
-        assert np.abs(image.astype(int) - gray_of(person, number)).max() <= 1
-
-
-def test_pairs_of_images_of_other_formats(monkeypatch, formats, tmp_path: Path) -> None:
-    (tmp_path / "pairs.txt").write_text("1 1\nann 2 4\nann 3 bob 6\n")
-    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", formats, tmp_path / "set.bin")
-    grays = read_bin(tmp_path / "set.bin").decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
-    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
+        gray = gray_of(("ann", "bob")[index // 6], index % 6)
+        assert np.abs(image.astype(int) - gray).max() <= 1
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
@@ -286,12 +269,18 @@ def test_images_are_turned_upright(monkeypatch, tmp_path: Path, suffix: str, ori
     assert np.abs(image[0, [3, -4]] - SEEN[0, [3, -4]]).max() < 40
 
 
-def test_pairs_are_resized_too(monkeypatch, people: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.txt").write_text("1 1\np3 1 2\np0 1 p1 3\n")
-    options = ["--pairs", tmp_path / "pairs.txt", "--resize", "12x10", "--crop"]
-    pack(monkeypatch, *options, people, tmp_path / "set.bin")
-    sizes = {decode_rgb(image).shape for image in read_bin(tmp_path / "set.bin").images}
-    assert sizes == {(12, 10, 3)}
+def test_pairs_become_a_verification_set(monkeypatch, people, formats, tmp_path: Path) -> None:
+    pairs, out = tmp_path / "pairs.txt", tmp_path / "set.bin"
+    pairs.write_text("1 1\np3 1 2\np0 1 p1 3\n")
+    pack(monkeypatch, "--pairs", pairs, people, out)
+    assert read_bin(out).same.tolist() == [True, False]
+    assert read_bin(out).decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
+    pack(monkeypatch, "--pairs", pairs, "--resize", "12x10", "--crop", people, out)
+    assert {decode_rgb(image).shape for image in read_bin(out).images} == {(12, 10, 3)}
+    pairs.write_text("1 1\nann 2 4\nann 3 bob 6\n")
+    pack(monkeypatch, "--pairs", pairs, formats, out)
+    grays = read_bin(out).decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
+    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -307,29 +296,22 @@ def test_a_stopped_packing_leaves_nothing(start_packing, tmp_path: Path, number)
 
 
 def test_a_killed_packing_leaves_the_former_set_unchanged(
-    monkeypatch, write_set, start_packing, tmp_path: Path
+    write_set, start_packing, tmp_path: Path
 ) -> None:
-    before = {file.name: file.read_bytes() for file in write_set([2, 3], "out").iterdir()}
+    before = files(write_set([2, 3], "out"))
     process = start_packing()
     process.kill()
     process.communicate()
-    left = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
-    partial = [name for name in left if name.endswith(".part")]
-    assert len(partial) == 1
-    assert {name: left[name] for name in left if name not in partial} == before
+    left = files(tmp_path / "out")
+    (unfinished,) = [name for name in left if name.endswith(".part")]
+    del left[unfinished]
+    assert left == before
 
 
 def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
     # A file may not grow beyond the limit, which the system reports as it does a full disk.
-    command = [sys.executable, "-m", "data.pack", str(people), str(tmp_path / "out")]
-    result = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
-    )
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (4096, 4096))
+    result = run(people, tmp_path / "out", preexec_fn=limit)
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: {tmp_path / 'out'} cannot be written: File too large")
     assert result.stderr.count("\n") == 1
@@ -340,10 +322,8 @@ def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "out"], "nowhere is no folder"),
-        (["people/p0", "out"], "none of its 0 folders"),
         (["people", "out", "--min-images", "99"], "none of its 10 folders holds 99"),
         (["people", "out", "--holdout-every", "1"], "leaves nothing to train on"),
-        (["people", "out", "--holdout-every", "11"], "only 0 pairs of the same"),
         (["people", "out", "--holdout-every", "5"], "only 70 pairs of the same identity"),
         (["people", "out", "--min-images", "0"], "--min-images 0 is not positive"),
         (["people", "out", "--seed", "-1"], "--seed -1 is negative"),
@@ -351,7 +331,6 @@ def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
         (["people", "out", "--resize", "112x"], "'112x' is no size"),
         (["people", "out", "--resize", "0"], "'0' is no size"),
         (["people", "out", "--workers", "0"], "--workers: '0' is not a positive integer"),
-        (["people", "out", "--frob"], "unrecognized arguments: --frob"),
         (["--pairs", "p.txt", "people", "out", "--min-images", "3"], "leave --min-images"),
         (["--pairs", "nowhere.txt", "people", "out"], "nowhere.txt cannot be read"),
     ],
@@ -362,14 +341,6 @@ def test_mistakes_are_one_line(monkeypatch, people, tmp_path, arguments, message
         pack(monkeypatch, *arguments)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_mistake_ends_the_program_with_status_2(tmp_path: Path) -> None:
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "data.pack", str(tmp_path / "nowhere"), str(tmp_path / "out")]
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
 
 
 def test_lfw(monkeypatch, toolkit_data: Path, lfw_folder: Path, tmp_path: Path) -> None:
@@ -390,11 +361,14 @@ def test_lfw(monkeypatch, toolkit_data: Path, lfw_folder: Path, tmp_path: Path) 
 
 def test_shards_hold_the_set_of_one_file(people: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     pack(monkeypatch, people, tmp_path / "one")
-    pack(monkeypatch, people, tmp_path / "out", "--shards", 3)
+    # Fewer shards than before leave none behind.
+    for shards in (4, 3):
+        pack(monkeypatch, people, tmp_path / "out", "--shards", shards)
+        list(open_sets([tmp_path / "out"]).label_table().chunks())
     assert "out: 10 identities, 65 images of 16 x 16" in capsys.readouterr().out
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    shards = [f"train-0000{number}.{kind}" for number in range(3) for kind in ("idx", "rec")]
-    assert names == ["property", *shards]
+    assert {path.name[:11] for path in (tmp_path / "out").iterdir()} == {
+        "property", "train-00000", "train-00001", "train-00002",
+    }  # fmt: skip
     assert (tmp_path / "out/property").read_text() == "10,16,16\n"
     one, whole = RecordSet(tmp_path / "one"), open_sets([tmp_path / "out"])
     assert len(whole) == len(one) == 65 and whole.num_classes == 10
@@ -404,17 +378,11 @@ def test_shards_hold_the_set_of_one_file(people: Path, tmp_path: Path, monkeypat
     sizes = [len(RecordSet(tmp_path / "out" / f"train-0000{number}.rec")) for number in range(3)]
     # Of 2 to 11 images in an identity.
     assert max(sizes) - min(sizes) <= 11
-
-
-def test_fewer_shards_than_before_leave_none_behind(
-    people: Path, tmp_path: Path, monkeypatch
-) -> None:
-    for shards in (4, 2):
-        pack(monkeypatch, people, tmp_path / "out", "--shards", shards)
-        list(open_sets([tmp_path / "out"]).label_table().chunks())
-    assert {path.name[:11] for path in (tmp_path / "out").iterdir()} == {
-        "property", "train-00000", "train-00001",
-    }  # fmt: skip
+    before = files(tmp_path / "out")
+    (people / "p9/p9_0001.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="p9_0001"):
+        pack(monkeypatch, people, tmp_path / "out", "--shards", 2)
+    assert before == files(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -438,29 +406,16 @@ def test_shards_that_cannot_be(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["train.rec"]
 
 
-def test_an_error_within_the_second_shard_leaves_the_former_set(
-    people: Path, tmp_path: Path, monkeypatch
-) -> None:
-    pack(monkeypatch, people, tmp_path / "out", "--shards", 2)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    (people / "p9/p9_0001.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="p9_0001"):
-        pack(monkeypatch, people, tmp_path / "out", "--shards", 3)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-
-
 @pytest.mark.parametrize(
-    ("sizes", "parts", "counts"),
+    ("sizes", "counts"),
     [
-        ([1] * 6, 3, [2, 2, 2]),
-        ([9, 1, 1, 1], 3, [1, 1, 2]),
-        ([1, 1, 1, 9], 3, [2, 1, 1]),
-        ([1, 1, 1, 9], 4, [1, 1, 1, 1]),
-        ([5, 5], 1, [2]),
+        ([1] * 6, [2, 2, 2]),
+        ([9, 1, 1, 1], [1, 1, 2]),
+        ([1, 1, 1, 9], [2, 1, 1]),
+        ([1, 1, 1, 9], [1, 1, 1, 1]),
+        ([5, 5], [2]),
     ],
 )
-def test_identities_are_divided_by_their_images(sizes, parts, counts) -> None:
+def test_identities_are_divided_by_their_images(sizes: list[int], counts: list[int]) -> None:
     identities = [Identity(str(size), ["image"] * size) for size in sizes]
-    found = split_evenly(identities, parts)
-    assert len(found) == parts and sum(found) == len(sizes) and min(found) >= 1
-    assert found == counts
+    assert split_evenly(identities, len(counts)) == counts
