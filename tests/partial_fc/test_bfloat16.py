@@ -90,57 +90,61 @@ def values():
     return np.concatenate([spread, ties]).astype(np.float32)
 
 
-def test_both_round_as_mxnet_does(values):
+def test_rounding_and_widening_are_those_of_mxnet(values):
     array = mx.nd.amp_cast(mx.nd.array(values), dtype=BFLOAT16)
     theirs = memory(array)
-    compiled = np.empty(values.size, np.uint16)
-    _narrow_all(values, compiled)
+    narrow, wide = np.empty(values.size, np.uint16), np.empty(values.size, np.float32)
+    _narrow_all(values, narrow)
     normal = np.abs(values) > 1e-38
-    assert np.array_equal(compiled[normal], theirs[normal])
-    assert np.array_equal(bfloat16.from_float32(values, compiled.dtype), compiled)
+    assert np.array_equal(narrow[normal], theirs[normal])
+    assert np.array_equal(bfloat16.from_float32(values, narrow.dtype), narrow)
+    matrix = np.resize(values, (9000, 3))
+    assert np.array_equal(bfloat16.narrow_rows(matrix), np.resize(narrow, (9000, 3)))
+
+    _widen_all(narrow, wide)
+    assert np.array_equal(wide, bfloat16.to_float32(narrow))
+    finite = np.isfinite(values) & normal
+    assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
+    assert wide[-8:-3].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0]
+    _narrow_all(np.full(narrow.size, np.nan, np.float32), narrow)
+    assert np.isnan(bfloat16.to_float32(narrow)).all()
+
+    assert bfloat16.to_float32(values) is bfloat16.from_float32(values, values.dtype) is values
+    _narrow_all(values, wide)
+    assert np.array_equal(wide, values)
+    arrays, read = kept_and_read(values, values[::-1].copy(), np.float32)
+    for found, expected in zip((*arrays, *read), (values, values[::-1]) * 2):
+        assert np.array_equal(found, expected)
 
 
-def test_both_widen_exactly(values):
-    halves = bfloat16.from_float32(values, np.dtype(np.uint16))
-    compiled = np.empty(values.size, np.float32)
-    _widen_all(halves, compiled)
-    assert np.array_equal(compiled, bfloat16.to_float32(halves))
-    finite = np.isfinite(values) & (np.abs(values) > 1e-38)
-    assert compiled[finite] == pytest.approx(values[finite], rel=2**-8)
-    assert compiled[-8:-3].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0]
-
-
-def test_float32_passes_through(values):
-    assert bfloat16.to_float32(values) is values
-    assert bfloat16.from_float32(values, values.dtype) is values
-    same = np.empty_like(values)
-    _narrow_all(values, same)
-    assert np.array_equal(same, values)
-
-
-def test_nan_stays_nan():
-    out = np.empty(1, np.uint16)
-    _narrow_all(np.array([np.nan], np.float32), out)
-    assert np.isnan(bfloat16.to_float32(out)).all()
+def assert_share(above, share, count=100_000):
+    """Within five standard deviations."""
+    assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_random_rounding_keeps_the_mean(share, sign):
-    """Between 1 and the next number, 1 + 2^-7, each is as likely as the other one is far."""
-    count = 100_000
-    found = rounded_at_random(np.full(count, sign * (1 + share * 2**-7), np.float32))
-    above = np.abs(found) > 1
-    assert set(np.abs(found).tolist()) <= {1.0, 1 + 2**-7}
-    # Five standard deviations.
-    assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
+def test_random_rounding_keeps_the_mean(share):
+    """Between a number and the next one, each is as likely as the other one is far."""
+    for sign in (1, -1):
+        found = np.abs(rounded_at_random(np.full(100_000, sign * (1 + share * 2**-7), np.float32)))
+        assert {*found.tolist()} <= {1.0, 1 + 2**-7}
+        assert_share(found > 1, share)
+    for unit, part in ((2**-11, 0), (2**-3, 1)):
+        value = np.full(100_000, 1 + share * unit, np.float32)
+        assert_share(kept_and_read(value, value)[1][part] > 1, share)
 
 
 def test_what_fits_is_not_rounded_and_what_is_not_finite_stays_so(values):
     fitting = bfloat16.to_float32(bfloat16.from_float32(values, np.dtype(np.uint16)))
     assert np.array_equal(rounded_at_random(fitting), fitting)
-    lost = np.array([np.inf, -np.inf, np.nan, FULL_NAN] * 50, np.float32)
-    assert np.array_equal(rounded_at_random(lost), lost, equal_nan=True)
+    # To the bits of the last one nothing can be added: they would be those of -0.
+    full_nan = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+    for lost in (np.inf, -np.inf, np.nan, full_nan):
+        numbers = np.full(50, lost, np.float32)
+        assert np.array_equal(rounded_at_random(numbers), numbers, equal_nan=True)
+        numbers = np.array([lost, 1.9999] * 50, np.float32)
+        for array, read in zip(*kept_and_read(numbers, numbers[::-1].copy())):
+            assert np.isfinite(read).sum() == np.isfinite(bfloat16.to_float32(array)).sum() == 50
 
 
 def test_random_numbers_differ_by_update_row_and_entry():
@@ -157,8 +161,7 @@ def test_random_numbers_differ_by_update_row_and_entry():
 
 def updated(optimizer: RowOptimizer, slope: float = 0.0) -> dict[str, NDArray[np.uint16]]:
     """Centers and states of equal entries, rows of two parts, after an update with equal slopes."""
-    rows = np.arange(8)
-    shape = rows.size, 2 * PART
+    rows, shape = np.arange(8), (8, 2 * PART)
     names = "centers", *(name for name, state in optimizer.states.items() if state.wide)
     arrays = {name: np.zeros(shape, np.uint16) for name in names}
     arrays["centers"][:] = bfloat16.from_float32(np.full(1, 1.1, np.float32), np.dtype(np.uint16))
@@ -169,23 +172,14 @@ def updated(optimizer: RowOptimizer, slope: float = 0.0) -> dict[str, NDArray[np
     return arrays
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "states"),
-    [
-        (SGD(momentum=0.0, weight_decay=0.01), ("momenta",)),
-        (Adam(weight_decay=0.01, decoupled=False), ("first_moments", "second_moments")),
-    ],
-)
-def test_the_parts_of_a_row_are_rounded_by_other_numbers(optimizer, states):
-    arrays = updated(optimizer)
-    for name in states:
-        first, second = np.split(arrays[name], 2, axis=1)
-        share = np.mean(first != second)
-        assert share > 0.1, (name, share)
-
-
-def test_a_center_is_rounded_by_other_numbers_than_its_second_moment():
-    """Both round by the upper bits of a number; nothing but decay moves the centers here."""
+def test_parts_of_a_row_and_second_moments_are_rounded_by_other_numbers():
+    for optimizer in (SGD(0.0, 0.01), Adam(0.01, decoupled=False)):
+        arrays = updated(optimizer)
+        assert len(arrays) > 1
+        for name in arrays.keys() - {"centers"}:
+            first, second = np.split(arrays[name], 2, axis=1)
+            assert np.mean(first != second) > 0.1, name
+    # Both round by the upper bits of a number; nothing but decay moves the centers here.
     arrays = updated(Adam(weight_decay=0.0155, decoupled=True, epsilon=1e9), slope=1.0)
     longs = arrays["centers"].astype(np.uint32) << 4 | arrays["first_moments"] & 0xF
     raised = [np.ravel(values > values.min()) for values in (longs, arrays["second_moments"])]
@@ -193,45 +187,29 @@ def test_a_center_is_rounded_by_other_numbers_than_its_second_moment():
     assert abs(np.corrcoef(raised)[0, 1]) < 5 / np.sqrt(longs.size)
 
 
-def test_narrow_rows_rounds_to_the_nearest(values):
-    matrix = np.resize(values, (9000, 3))
-    expected = bfloat16.from_float32(matrix, np.dtype(np.uint16))
-    assert np.array_equal(bfloat16.narrow_rows(matrix), expected)
-
-
 def test_training_in_bfloat16_loses_nothing():
-    """500 updates on features with noise: loss within 1 % of float32, accuracy within 0.01."""
+    """On features with noise the losses of 100 updates are within 1 % of those of float32."""
 
-    def train(dtype, center_dtype="float32"):
-        options = {"head_dtype": dtype, "center_dtype": center_dtype, "sample_ratio": 0.5}
-        head = PartialFC.create(
-            HeadOptions(margins=(1, 0, 0.2), scale=32.0, **options),
-            (CLASSES, EMBEDDING), OneRank(), mx.cpu(), optimizer=SGD(0.9, 5e-4), seed=1,
+    def train(dtype, center_dtype):
+        options = HeadOptions(
+            margins=(1, 0, 0.2), scale=32.0, sample_ratio=0.5, head_dtype=dtype,
+            center_dtype=center_dtype,
         )  # fmt: skip
+        shape, rule = (CLASSES, EMBEDDING), SGD(0.9, 5e-4)
+        head = PartialFC.create(options, shape, OneRank(), mx.cpu(), optimizer=rule, seed=1)
         generator = np.random.default_rng(3)
-        prototypes = generator.normal(size=(CLASSES, EMBEDDING))
-        losses = []
-        for update in range(500):
+        prototypes, losses = generator.normal(size=shape), []
+        for update in range(100):
             labels = generator.integers(CLASSES, size=128)
-            noise = 1.5 * generator.normal(size=(128, EMBEDDING))
-            features = mx.nd.array(prototypes[labels] + noise)
-            lr = 0.1 * (1 - update / 500) ** 2
-            losses.append(head.step(features, labels, update, lr).loss.asscalar())
-        labels = generator.integers(CLASSES, size=2000)
-        features = prototypes[labels] + 1.5 * generator.normal(size=(2000, EMBEDDING))
-        centers = bfloat16.to_float32(head.rows.export()["centers"])
-        units = centers / np.linalg.norm(centers, axis=1, keepdims=True)
-        return np.array(losses), np.mean((features @ units.T).argmax(axis=1) == labels)
+            features = prototypes[labels] + 1.5 * generator.normal(size=(128, EMBEDDING))
+            losses.append(head.step(mx.nd.array(features), labels, update, 0.1).loss.asscalar())
+        return np.array(losses)
 
-    losses, accuracy = train("float32")
-    halved_losses, halved_accuracy = train("bfloat16")
-    assert losses[-50:].mean() < 0.4 * losses[:5].mean() and accuracy > 0.9
-    assert np.abs(halved_losses / losses - 1).max() < 0.01
-    assert abs(halved_accuracy - accuracy) < 0.01
-
-    kept_losses, kept_accuracy = train("float32", "bfloat16")
-    assert kept_losses[-50:].mean() == pytest.approx(losses[-50:].mean(), rel=0.01)
-    assert abs(kept_accuracy - accuracy) < 0.01
+    losses = train("float32", "float32")
+    assert losses[-20:].mean() < 0.7 * losses[:5].mean()
+    assert train("bfloat16", "float32") == pytest.approx(losses, rel=0.01)
+    kept = train("float32", "bfloat16")
+    assert kept[-20:].mean() == pytest.approx(losses[-20:].mean(), rel=0.03)
 
 
 def test_a_center_has_twenty_bits_and_its_momentum_twelve(values):
@@ -251,34 +229,6 @@ def test_a_center_has_twenty_bits_and_its_momentum_twelve(values):
     finite = np.isfinite(centers) & np.isfinite(momenta)
     for first, second in zip((kept, carriers), again):
         assert np.array_equal(first[finite], second[finite])
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_centers_and_momenta_keep_the_mean(share):
-    count = 100_000
-    for unit, part in ((2**-11, 0), (2**-3, 1)):
-        value = np.full(count, 1 + share * unit, np.float32)
-        above = kept_and_read(value, value)[1][part] > 1
-        assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
-
-
-# To whose bits nothing can be added: they would be those of -0.
-FULL_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
-
-
-@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan, FULL_NAN])
-def test_what_is_not_finite_can_be_found(lost):
-    numbers = np.array([lost, 1.9999] * 50, np.float32)
-    arrays, read = kept_and_read(numbers, numbers[::-1].copy())
-    for array, values_read in zip(arrays, read):
-        assert np.isfinite(values_read).sum() == 50
-        assert np.isfinite(bfloat16.to_float32(array)).sum() == 50
-
-
-def test_float32_centers_and_momenta_pass_through(values):
-    arrays, read = kept_and_read(values, values[::-1].copy(), np.float32)
-    for found, expected in zip((*arrays, *read), (values, values[::-1]) * 2):
-        assert np.array_equal(found, expected)
 
 
 def test_momenta_are_converted_to_the_nearest_without_tails():

@@ -17,89 +17,65 @@ from runtime.mxnet import mx
 from tests.support.stored_head import (
     CLASSES,
     EMBEDDING,
-    SavedStore,
+    LONE,
     advance,
     are_equal,
     create,
     joined,
-    opened,
+    restored,
+    saved,
+    stored,
     trained,
 )
 from tests.support.thread_world import run_ranks
 
+ANOTHER = "holds the centers of another run, at update {}; give"
+
+
+def header_of(folder: Path) -> Header:
+    header = Header.read(folder)
+    assert header is not None
+    return header
+
 
 def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
     origin = trained(tmp_path)
-
-    def run(world: Any) -> None:
-        head = create(world, tmp_path)
-        try:
-            advance(world, head, 0, 1)
-        finally:
-            head.rows.close()
-
-    with pytest.raises(ConfigError, match="holds the centers of another run, at update 8; give"):
-        run_ranks(1, run)
+    refused = pytest.raises(ConfigError, match=ANOTHER.format(8))
+    with refused, stored(LONE, tmp_path) as head:
+        advance(LONE, head, 0, 1)
     with pytest.raises(DataError, match="is not the store of this checkpoint"):
-        opened(tmp_path, origin._replace(number=17), 8)
+        restored(origin._replace(number=17), 8, tmp_path)
     with pytest.raises(DataError, match="does not reach back to update 6"):
-        opened(tmp_path, origin, 6)
-    opened(tmp_path, origin, 8)
+        restored(origin, 6, tmp_path)
+    with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
+        create(LONE, None).load_state(saved(origin, 8))
+    restored(origin, 8, tmp_path)
 
 
 def test_a_store_that_no_checkpoint_needs_is_made_anew(tmp_path: Path) -> None:
-    def run(world: Any) -> Any:
-        head = create(world, tmp_path)
-        head.export_state(0)
-        advance(world, head, 0, 3)
-        arrays = head.rows.export()
-        head.rows.close()
-        return arrays
+    def run() -> Any:
+        with stored(LONE, tmp_path) as head:
+            head.export_state(0)
+            advance(LONE, head, 0, 3)
+            return head.rows.export()
 
-    first, second = run_ranks(1, run)[0], run_ranks(1, run)[0]
-    assert are_equal(first, second)
-
-
-def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
-    def run(world: Any) -> None:
-        head = create(world, tmp_path)
-        try:
-            with pytest.raises(ConfigError, match="is in use by another run; give each run"):
-                create(world, tmp_path)
-        finally:
-            head.rows.close()
-
-    run_ranks(1, run)
-
-
-def test_a_checkpoint_of_a_store_needs_its_folder(tmp_path: Path) -> None:
-    origin = trained(tmp_path)
-
-    def run(world: Any) -> None:
-        create(world, None).load_state(SavedStore(origin, 8))
-
-    with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
-        run_ranks(1, run)
+    assert are_equal(run(), run())
 
 
 def began(folder: Path, run: Path, *, killed: bool) -> Any:
     """Begin a run, which ends without a checkpoint if it is killed; returns the centers."""
 
     def rank(world: Any) -> Any:
-        head = create(world, folder)
-        try:
+        with stored(world, folder) as head:
             head.begin(run)
             head.export_state(0)
             advance(world, head, 0, 3)
             # The checkpoint is begun; only ``when_saved`` would say that it exists.
             state = head.export_state(3)
-            arrays = head.rows.export()
             if not killed:
                 assert state.when_saved is not None
                 state.when_saved([3])
-        finally:
-            head.rows.close()
-        return arrays
+            return head.rows.export()
 
     return joined(run_ranks(2, rank))
 
@@ -108,41 +84,30 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path:
     store, run = tmp_path / "store", tmp_path / "run"
     first = began(store, run, killed=True)
     # Nobody else may: the checkpoint may exist.
-    with pytest.raises(ConfigError, match="holds the centers of another run, at update 3; give"):
+    with pytest.raises(ConfigError, match=ANOTHER.format(3)):
         began(store, tmp_path / "another", killed=True)
     assert are_equal(began(store, run, killed=False), first)
-    with pytest.raises(ConfigError, match="holds the centers of another run"):
+    with pytest.raises(ConfigError, match=ANOTHER.format(3)):
         began(store, run, killed=True)
 
 
 def test_centers_that_are_read_are_those_of_a_new_run(tmp_path: Path) -> None:
-    (tmp_path / "centers").mkdir()
+    folder, store = tmp_path / "centers", tmp_path / "store"
+    folder.mkdir()
     values = np.full((CLASSES, EMBEDDING), 0.75, np.float32)
-    mx.nd.save(str(tmp_path / "centers" / "0_centers.param"), mx.nd.array(values))
-
-    def run(world: Any) -> None:
-        head = create(world, tmp_path / "store", pretrained_centers=str(tmp_path / "centers"))
+    mx.nd.save(str(folder / "0_centers.param"), mx.nd.array(values))
+    with stored(LONE, store, pretrained_centers=str(folder)) as head:
         head.begin(tmp_path)
         assert np.array_equal(head.rows.export()["centers"], values)
         assert not head.rows.export()["momenta"].any()
-        head.rows.close()
-
-    run_ranks(1, run)
 
 
 def gone_back(folder: Path, origin: Origin, **others: Any) -> Origin:
     """Train from update 4 to 8 again; returns the origin of the new rows."""
-
-    def run(world: Any) -> Origin:
-        head = create(world, folder)
-        try:
-            head.load_state(SavedStore(origin, 4, **others))
-            advance(world, head, 4, 8)
-            return Origin(*head.export_state(8).values.values())
-        finally:
-            head.rows.close()
-
-    return run_ranks(1, run)[0]
+    with stored(LONE, folder) as head:
+        head.load_state(saved(origin, 4, **others))
+        advance(LONE, head, 4, 8)
+        return Origin(*head.export_state(8).values.values())
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["checkpoint", "of an earlier version"])
@@ -151,30 +116,26 @@ def test_a_checkpoint_fits_no_rows_of_its_update_that_were_trained_again(
 ) -> None:
     origin = trained(tmp_path)
     if not is_known:
-        header = Header.read(tmp_path)
-        assert header is not None
-        replace(header, attempts={}).write(tmp_path)
+        replace(header_of(tmp_path), attempts={}).write(tmp_path)
         origin = Origin(origin.number, 0)
     again = gone_back(tmp_path, origin)
     assert again.number == origin.number and again != origin
     with pytest.raises(DataError, match="its rows of update 8 are not those of this checkpoint"):
-        opened(tmp_path, origin, 8)
+        restored(origin, 8, tmp_path)
     with pytest.raises(DataError, match="its rows of update 8"), SavedRows(tmp_path, origin, 8):
         pass
-    opened(tmp_path, again, 8)
+    restored(again, 8, tmp_path)
     # The one from which it went back is as it was.
-    opened(tmp_path, origin, 4)
+    restored(origin, 4, tmp_path)
 
 
 def test_a_store_that_another_run_needs_is_refused(tmp_path: Path) -> None:
-    store, run, other = (tmp_path / name for name in ("store", "run", "other"))
+    store, run, other, moved = (tmp_path / name for name in ("store", "run", "other", "moved"))
     for folder in (run, other):
         folder.mkdir()
     trained(store)
-    header = Header.read(store)
-    assert header is not None
     # A store of an earlier version does not know its place, and is taken.
-    origin = header.origin(8)
+    origin = header_of(store).origin(8)
     gone_back(store, origin, run=run)
     needed = {run: [{STORE: origin.number}], other: [{STORE: origin.number}]}
     before = {path.name: path.read_bytes() for path in store.iterdir()}
@@ -184,32 +145,27 @@ def test_a_store_that_another_run_needs_is_refused(tmp_path: Path) -> None:
     # A copy may be used, also if the store itself is moved.
     shutil.copytree(store, tmp_path / "copy")
     gone_back(tmp_path / "copy", origin, run=other, others=needed)
-    store.rename(tmp_path / "moved")
+    store.rename(moved)
     with pytest.raises(ConfigError, match="belongs to the run"):
-        gone_back(tmp_path / "moved", origin, run=other, others=needed)
+        gone_back(moved, origin, run=other, others=needed)
     # The folder has checkpoints of another store, the same run has two paths, or it was moved.
-    gone_back(tmp_path / "moved", origin, run=other, others={run: [{STORE: 17}, {}]})
+    gone_back(moved, origin, run=other, others={run: [{STORE: 17}, {}]})
     (tmp_path / "link").symlink_to(other)
-    gone_back(tmp_path / "moved", origin, run=tmp_path / "link", others=needed)
+    gone_back(moved, origin, run=tmp_path / "link", others=needed)
     other.rmdir()
-    gone_back(tmp_path / "moved", origin, run=run, others=needed)
+    gone_back(moved, origin, run=run, others=needed)
 
 
 def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
     store = tmp_path / "store"
-
-    def run(world: Any) -> None:
-        head = create(world, store)
+    with stored(LONE, store) as head:
         head.export_state(0)
-        advance(world, head, 0, 4)
-        state = head.export_state(4)
+        advance(LONE, head, 0, 4)
+        when_saved = head.export_state(4).when_saved
+        assert when_saved is not None
         store.rename(tmp_path / "moved")
         store.mkdir()
-        assert state.when_saved is not None
-        for go_on in (lambda: state.when_saved([4]), lambda: head.export_state(8)):
+        for go_on in (lambda: when_saved([4]), lambda: head.export_state(8)):
             with pytest.raises(DataError, match=f"--center-store {store} is no longer the folder"):
                 go_on()
-        head.rows.close()
-        assert not [*store.iterdir()]
-
-    run_ranks(1, run)
+    assert not [*store.iterdir()]

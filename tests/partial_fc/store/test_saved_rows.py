@@ -1,4 +1,4 @@
-"""Rows of checkpoints are read from a store as a run that resumes would have them."""
+"""Rows of checkpoints are read from a store as a run that resumes would have them; damage."""
 
 from __future__ import annotations
 
@@ -9,40 +9,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partial_fc.store.header import Origin
 from partial_fc.store.index import Index
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import blocks
 from runtime.errors import ConfigError, DataError
-from tests.support.stored_head import ADAM, MOMENTUM, advance, are_equal, create, reference
-from tests.support.thread_world import run_ranks
+from tests.support.stored_head import (
+    ADAM,
+    LONE,
+    MOMENTUM,
+    are_equal,
+    damage,
+    reference,
+    restored,
+    stored,
+    trained,
+)
 
-UPDATES = (0, 4, 8)
-
-
-def train(folder: Path, ranks: int = 1, rule: Any = MOMENTUM) -> Origin:
-    """A store with three checkpoints and updates after the last; returns its origin."""
-
-    def run(world: Any) -> Origin:
-        head = create(world, folder, rule)
-        for update in UPDATES:
-            state = head.export_state(update)
-            advance(world, head, update, update + 4)
-        head.rows.close()
-        return Origin(*state.values.values())
-
-    return run_ranks(ranks, run)[0]
+LOG = "undo-00000008.rank-0000"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("rule", [MOMENTUM, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize(("rule", "ranks"), [(MOMENTUM, 2), (ADAM, 1)], ids=["sgd", "adam"])
 def test_the_rows_are_those_of_each_checkpoint(
     tmp_path: Path, rule: Any, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    origin = train(tmp_path, ranks, rule)
+    origin = trained(*[tmp_path] * ranks, rule=rule)
     monkeypatch.setattr("partial_fc.store.saved_rows._ROWS", 137)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for update in UPDATES:
+    for update in (0, 4, 8):
         with SavedRows(tmp_path, origin, update) as rows:
             arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
             written = rows.verify()
@@ -56,30 +49,37 @@ def test_the_rows_are_those_of_each_checkpoint(
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
-    origin = train(tmp_path)
-    log = tmp_path / "undo-00000008.rank-0000"
-    changed = {row for block in blocks(log, 48) for row in (*block.new, *block.classes)}
-    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    kept = max({*np.flatnonzero(index.checks)} - changed)
-    # A row that is as it was at the checkpoint, and one that has changed since then.
-    for path, where in ((tmp_path / "records.bin", 192 * index.places[kept]), (log, -1)):
-        content = bytearray(path.read_bytes())
-        content[where] ^= 1
-        intact = path.read_bytes()
-        path.write_bytes(content)
-        with SavedRows(tmp_path, origin, 8) as rows:
-            damaged = pytest.raises(DataError, match="damaged|does not match its checksum")
-            with damaged as raised:
+@pytest.mark.parametrize("name", ["store.json", "undo-00000004.rank-0000", LOG, "records.bin"])
+def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
+    origin, where = trained(tmp_path), 60
+    if name == "records.bin":
+        # A row that is as it was at the checkpoint.
+        index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+        found = blocks(tmp_path / LOG, 48)
+        changed = {row for block in found for row in (*block.new, *block.classes)}
+        where = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
+    damage(tmp_path / name, where)
+    update = 4 if "undo-00000004" in name else 8
+
+    def refused() -> None:
+        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+            restored(origin, update, tmp_path)
+        assert "\n" not in str(raised.value)
+        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+            with SavedRows(tmp_path, origin, update) as rows:
                 rows.verify()
-            assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
-        path.write_bytes(intact)
+        assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
+
+    refused()
+    if name == "records.bin":
+        os.truncate(tmp_path / name, where + 100)
+        refused()
 
 
 def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
-    origin = train(tmp_path)
+    origin = trained(tmp_path)
 
-    def said(folder: Path = tmp_path, origin: Origin = origin, update: int = 8) -> str:
+    def said(folder: Path = tmp_path, origin: Any = origin, update: int = 8) -> str:
         with pytest.raises(DataError) as raised, SavedRows(folder, origin, update):
             pass
         assert "\n" not in str(raised.value)
@@ -92,21 +92,14 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
     assert "index.bin has 40 bytes instead of 8000" in said()
 
 
-def test_a_run_and_a_reader_exclude_each_other(tmp_path: Path) -> None:
-    origin = train(tmp_path)
-
-    def run(world: Any) -> None:
-        in_use = pytest.raises(ConfigError, match="is in use by another run")
-        with SavedRows(tmp_path, origin, 8), in_use:
-            create(world, tmp_path)
-        head = create(world, tmp_path)
-        try:
-            with (
-                pytest.raises(DataError, match="is in use by a run,"),
-                SavedRows(tmp_path, origin, 8),
-            ):
-                pass
-        finally:
-            head.rows.close()
-
-    run_ranks(1, run)
+def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
+    origin = trained(tmp_path)
+    in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+    with SavedRows(tmp_path, origin, 8), in_use, stored(LONE, tmp_path):
+        pass
+    with stored(LONE, tmp_path):
+        with pytest.raises(DataError, match="is in use by a run,"), SavedRows(tmp_path, origin, 8):
+            pass
+        in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+        with in_use, stored(LONE, tmp_path):
+            pass
