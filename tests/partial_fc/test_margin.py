@@ -89,34 +89,6 @@ def memory_of(margin):
     return {name.removeprefix("margin."): stored.array for name, stored in arrays.items()}
 
 
-def adaface_steps(world):
-    """Two updates on two ranks; the norms of the global batches are 1 3, then 2 4."""
-    margin, results = AdaFace(m=0.4, h=0.5), []
-    for norms in ([1.0, 3.0], [2.0, 4.0]):
-        own = norms if world.size == 1 else norms[world.rank : world.rank + 1]
-        results.append(margin(make_targets(world, [0.5, 0.5], own)))
-    return results, memory_of(margin)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_adaface_by_hand(ranks):
-    outputs = run_ranks(ranks, adaface_steps)
-    for (first, second), state in outputs:
-        # Mean 2, deviation 1: distances ±1, times h = 0.5, times m = 0.4 gives margins of ∓0.2.
-        angles = np.pi / 3 + np.array([0.2, -0.2])
-        expected = np.cos(angles) - np.array([-0.2, 0.2]) - 0.4
-        assert first.cosines_B.asnumpy() == pytest.approx(expected, abs=1e-3)
-        slopes = np.sin(angles) / np.sin(np.pi / 3)
-        assert first.slopes_B.asnumpy() == pytest.approx(slopes, abs=1e-3)
-        # The second batch has mean 3 and deviation 1: a hundredth of it counts.
-        assert state["norm_mean"] == pytest.approx(0.99 * 2 + 0.01 * 3)
-        assert state["norm_deviation"] == pytest.approx(1.0)
-        margins = np.minimum(0.2 * (np.array([2.0, 4.0]) - 2.01) / 1.001, [1.0, 0.4])
-        expected = np.cos(np.pi / 3 - margins) - margins - 0.4
-        assert second.cosines_B.asnumpy() == pytest.approx(expected, abs=1e-5)
-    assert outputs[0][1] == outputs[-1][1]
-
-
 def test_adaface_clips_the_distance_and_the_angle():
     def rank_main(world):
         norms, cosines = [1.0, 3.0, 1.0, 3.0], [0.5, 0.5, -0.99, 0.99]
@@ -129,24 +101,6 @@ def test_adaface_clips_the_distance_and_the_angle():
     expected = [np.cos(np.pi / 3 + 0.4), np.cos(np.pi / 3 - 0.4) - 0.8, -1.0, 1.0 - 0.8]
     assert cosines == pytest.approx(expected, abs=1e-5)
     assert slopes[2:] == pytest.approx([0.0, 0.0], abs=1e-5)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_curricularface_by_hand(ranks):
-    def steps(world):
-        """Two updates; of two targets each rank of two has one, cosines 0.8 0.4, then 0.6 0.6."""
-        margin = CurricularFace(m=0.5)
-        for cosines in ([0.8, 0.4], [0.6, 0.6]):
-            local = np.ones(2) if world.size == 1 else (np.arange(2) == world.rank).astype(float)
-            margined = margin(make_targets(world, np.where(local, cosines, 0.123), [1.0], local))
-        return margined.curriculum, memory_of(margin)
-
-    for curriculum, state in run_ranks(ranks, steps):
-        # t: 0.01 · 0.6, then 0.99 of that and 0.01 · 0.6.
-        assert curriculum.hardness.asscalar() == pytest.approx(0.99 * 0.006 + 0.006, rel=1e-5)
-        assert state["hardness"] == pytest.approx(curriculum.hardness.asscalar())
-        expected = [np.cos(np.arccos(0.6) + 0.5)] * 2
-        assert curriculum.thresholds_B.asnumpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_margins_are_built_by_name():

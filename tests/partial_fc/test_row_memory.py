@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 import pytest
 
-from partial_fc.initial import initial_centers
 from partial_fc.row_memory import zeros
-from partial_fc.shard import Shard
 from runtime.errors import ConfigError
 
 
@@ -29,10 +25,3 @@ def test_more_memory_than_there_is() -> None:
     for shape in ((1 << 24, 1 << 22), (1 << 55,)):
         with pytest.raises(ConfigError, match=f"{shape[0]:,} rows .* number of classes .property"):
             zeros(shape, np.float32)
-
-
-def test_many_centers_begin_at_a_page() -> None:
-    """Elsewhere each wide access to a row meets two lines of the processor's cache."""
-    for narrow in (False, True):
-        centers = initial_centers(Shard(0, 1, 9000), 512, 1, narrow=narrow)
-        assert centers.ctypes.data % mmap.PAGESIZE == 0

@@ -1,12 +1,7 @@
-"""A head whose class centers are in a store, and runs of it; also a process to be killed.
-
-python -m tests.support.stored_head FOLDER PROGRESS UPDATES
-python -m tests.support.stored_head reference UPDATES FILE
-"""
+"""A head whose class centers are in a store, and runs of it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +14,11 @@ from parallel.world import LoneWorld
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.store.header import ATTEMPT, STORE, Origin
+from partial_fc.store.header import Origin
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 
 CLASSES, EMBEDDING, BATCH, LR = 1000, 24, 32, 0.1
-INTERVAL = 4
 MOMENTUM = SGD(0.9, 1e-4)
 ADAM = Adam(1e-3, decoupled=False)
 LONE = LoneWorld()
@@ -105,9 +99,9 @@ def trained(
 
     def run(world: Any) -> Origin:
         with stored(world, folders[world.rank], rule, ratio) as head:
-            for update in range(0, updates + 1, INTERVAL):
+            for update in range(0, updates + 1, 4):
                 state = head.export_state(update)
-                advance(world, head, update, update + INTERVAL)
+                advance(world, head, update, update + 4)
         return Origin(*state.values.values())
 
     return run_ranks(len(folders), run)[0]
@@ -140,35 +134,3 @@ def damage(path: Path, where: int) -> None:
     content = bytearray(path.read_bytes())
     content[where] ^= 1
     path.write_bytes(content)
-
-
-def resume(head: PartialFC, progress: Path) -> int:
-    """Go back to the last checkpoint that a process has reported; returns its update."""
-    lines = progress.read_text().splitlines() if progress.exists() else []
-    if not lines:
-        return 0
-    *origin, update = map(int, lines[-1].split())
-    head.load_state(saved(Origin(*origin), update))
-    return update
-
-
-def main(folder: Path, progress: Path, updates: int) -> None:
-    """Train and save, from the last checkpoint on."""
-    with stored(LONE, folder) as head:
-        update = resume(head, progress)
-        head.export_state(update)
-        while update < updates:
-            advance(LONE, head, update, update + INTERVAL)
-            update += INTERVAL
-            state = head.export_state(update)
-            with progress.open("a") as file:
-                file.write(f"{state.values[STORE]} {state.values[ATTEMPT]} {update}\n")
-            assert state.when_saved is not None
-            state.when_saved([update])
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "reference":
-        np.savez(sys.argv[3], **reference(int(sys.argv[2])))
-    else:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

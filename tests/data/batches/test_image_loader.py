@@ -32,11 +32,11 @@ class Numbered(ImagesInMemory):
 
 
 def load(
-    dataset, count, start=0, *, transform: Any = Unchanged(), batch_size=4, rank=0, world_size=1,
+    dataset, count, start=0, *, transform=None, batch_size=4, rank=0, world_size=1,
     epoch_part=None, side=8, threads=2, max_broken=0,
 ):  # fmt: skip
     epoch_part = epoch_part or EpochPart.of_rank(len(dataset), batch_size, rank, world_size)
-    images = TransformedImages(dataset, transform, (3, side, side), max_broken)
+    images = TransformedImages(dataset, transform or Unchanged(), (3, side, side), max_broken)
     settings: dict[str, Any] = {"batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
     with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
@@ -107,7 +107,7 @@ def shared(dataset, count, shares, worker, group=None, **options):
     return load(dataset, count, epoch_part=epoch_part, **options)[0]
 
 
-@pytest.mark.parametrize("shares", [equal_shares(4), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
+@pytest.mark.parametrize("shares", [equal_shares(3), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
 def test_shares_hold_each_image_once_per_epoch(shares) -> None:
     found: list[list[int]] = [[], []]
     for worker, (start, end) in enumerate(shares):
@@ -128,14 +128,6 @@ def test_the_smallest_share_of_a_group_determines_the_length_of_an_epoch() -> No
     assert len(first) == len(second) == 24 and first != second
 
 
-def test_workers_change_their_images_differently() -> None:
-    images = np.broadcast_to(np.arange(12, dtype=np.uint8)[:, None], (64, 12, 12, 3))
-    dataset = ImagesInMemory(images, np.zeros(64, np.uint8), 2)
-    options = {"transform": RandomResizedCrop(8)}
-    first, second = (shared(dataset, 1, equal_shares(2), worker, **options) for worker in (0, 1))
-    assert (first != second).any()
-
-
 def test_a_run_on_the_first_examples_of_each_order() -> None:
     numbers = numbers_of(load(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))[0])
     np.testing.assert_array_equal(numbers[:2], numbers_of(load(Numbered(100), 2)[0]))
@@ -150,7 +142,7 @@ def test_sets_that_make_no_batch_are_refused() -> None:
         load(Numbered(7), 1, world_size=2)
     with pytest.raises(DataError, match="of 9 x 9 x 3 .*not of 8 x 8 x 3; bring all to one"):
         load(Numbered(20, size=9), 1)
-    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-bad-records"):
+    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-.*; the last"):
         load(Numbered(24, frozenset({3, 4, 23})), 6, max_broken=2)
     with pytest.raises(DataError, match="8 broken records, which are all of the set"):
         load(Numbered(8, frozenset(range(8))), 2, max_broken=100)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from data.records.index_cache import Arrays, cached_arrays
-from data.records.record_set import RecordSet
 
 ARRAYS = {
     "offsets": np.arange(5, dtype=np.int64) * 2**40,
@@ -88,15 +87,6 @@ def test_where_nothing_can_be_written_arrays_are_built_without_a_cache(
     arrays = cached_arrays(tmp_path / "no folder" / "cache", [], lambda: ARRAYS, holds_all)
     assert np.array_equal(arrays["labels"], ARRAYS["labels"])
     assert "cannot be written" in caplog.text and len(caplog.records) == 1
-
-
-def test_a_record_set_opens_from_its_cache_alike(write_set) -> None:
-    folder = write_set([3, 4, 5])
-    first, second = RecordSet(folder), RecordSet(folder)
-    for i in range(12):
-        assert second.read(i) == first.read(i)
-    assert np.array_equal(second.labels(), np.repeat(np.arange(3), [3, 4, 5]))
-    assert second.num_classes == first.num_classes == 3
 
 
 def test_links_are_neither_followed_nor_a_traceback(read, tmp_path: Path) -> None:

@@ -5,22 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import sys
-from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data import unpack
-from data.batches.face_loader import FaceLoader
-from data.clean import __main__ as clean
-from data.inspect import __main__ as inspect
-from data.named_images import open_sources
-from data.options import FaceDataOptions
+from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, encode
+from data.records.recordio import encode
 from data.records.shards import (
     ShardedSet,
     allow_open_files,
@@ -78,24 +70,6 @@ def test_images_and_classes_of_all_shards(folder: Path) -> None:
     assert [path.name for path in compared_files(folder)] == [*SHARDS, "property"]
 
 
-@pytest.mark.parametrize("options", [{}, {"min_images": 3}, {"class_balance": 1.0}])
-def test_batches_are_those_of_one_file_with_the_same_images(
-    folder: Path, tmp_path: Path, options
-) -> None:
-    with RecordWriter(tmp_path / "one", image_size=(16, 16)) as writer:
-        for number, label in enumerate(LABELS.tolist()):
-            writer.write(jpeg(number), label)
-    data, seen = FaceDataOptions(batch_size=3, threads=2, **options), []
-    for path in (tmp_path / "one", folder):
-        with FaceLoader(open_sets([path]), data, rank=1, world_size=2, seed=4) as loader:
-            seen.append((loader.num_classes, list(islice(loader.batches(), 7))))
-    (classes, expected), (found_classes, found) = seen
-    assert classes == found_classes and len(expected) == len(found)
-    for one, other in zip(expected, found):
-        assert np.array_equal(one.images, other.images)
-        assert np.array_equal(one.labels, other.labels)
-
-
 def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_set) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
@@ -128,15 +102,6 @@ def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
     assert whole.jpegs(np.arange(5)).labels.tolist() == [4, 0, 1, 4, 2]
     assert "1 of the 5 classes in property have no image, the first is 3" in caplog.text
     assert "if a shard behind train-00001.rec is missing" in caplog.text
-
-
-def test_a_class_whose_only_image_is_unreadable_has_none(tmp_path: Path, caplog) -> None:
-    records = im2rec([0, 2, 1], [jpeg(key) for key in range(3)], range(3))
-    records[1] = 1, bytes(len(records[1][1]))
-    write_shards(tmp_path, [records], "4,16,16")
-    shard_path(tmp_path, 0).with_suffix(".idx").write_text(index_of(records))
-    assert open_sets([tmp_path]).jpegs(np.array([0, 2])).labels.tolist() == [0, 1]
-    assert "2 of the 4 classes in property have no image, the first is 2" in caplog.text
 
 
 def test_flat_shards_have_no_more_classes_than_labels_can_name(tmp_path: Path) -> None:
@@ -192,82 +157,13 @@ def test_what_is_no_whole_set_is_told_in_one_line(folder: Path, damage, message:
     assert "\n" not in str(caught.value)
 
 
-def test_a_shard_that_is_replaced_while_others_are_opened(folder: Path, monkeypatch) -> None:
-    opened = RecordSet.__init__
-
-    def replace_the_first(self, path, whole=None):
-        opened(self, path, whole)
-        if path == shard_path(folder, 2):
-            copy = folder / "copy"
-            shutil.copy(shard_path(folder, 0), copy)
-            copy.replace(shard_path(folder, 0))
-
-    monkeypatch.setattr(RecordSet, "__init__", replace_the_first)
-    with pytest.raises(DataError, match="00000.rec was replaced or changed while it was open"):
-        open_sets([folder])
-
-
-def test_a_shard_that_is_written_anew_while_it_is_read_is_no_broken_record(folder: Path) -> None:
-    whole = open_sets([folder])
-    path = shard_path(folder, 1)
-    with path.open("r+b") as file:
-        file.write(bytes(path.stat().st_size))
-    os.utime(path, ns=(1, 1))
-    assert whole.jpegs(np.array([5])).sizes.tolist() == [0]
-    with pytest.raises(DataError, match="00001.rec was replaced or changed") as caught:
-        whole.image(5)
-    assert not isinstance(caught.value, BrokenRecordError)
-
-
-def test_a_rebuilt_shard_gets_a_new_cache(folder: Path) -> None:
-    list(open_sets([folder]).label_table().chunks())
-    with RecordWriter(shard_path(folder, 1), image_size=(16, 16)) as writer:
-        for label in range(3):
-            writer.write(jpeg(label), label)
-    (folder / "property").write_text("6,16,16\n")
-    whole = open_sets([folder])
-    assert len(whole) == 4 + 3 + 5
-    assert labels_of(whole) == [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
-
-
-def clean_without_embeddings() -> None:
-    with pytest.raises(DataError, match=r"gone\.npy"):
-        clean.main(["set", "--features", "gone.npy"])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        lambda: open_sets(["set"]),
-        lambda: open_sources(["set"]),
-        inspect.main,
-        unpack.main,
-        clean_without_embeddings,
-    ],
-    ids=["training", "evaluation.embed", "data.inspect", "data.unpack", "data.clean"],
-)
-def test_shards_that_are_not_read_are_named_once(
-    folder: Path, command: Callable[[], object], monkeypatch, caplog
-) -> None:
-    monkeypatch.chdir(folder)
-    Path("set").mkdir()
-    for shard in range(3):
-        shutil.copy(shard_path(folder, shard), "set")
-    shutil.copy(shard_path(folder, 2), "set/train.rec")
-    monkeypatch.setattr(sys, "argv", ["command", "set", *["new"] * (command is unpack.main)])
-    command()
-    line = "set has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
-    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
-    caplog.clear()
-    RecordSet("set/train.rec")
-    assert not caplog.text
-
-
-def test_single_files_and_other_names_stay_as_they_were(folder: Path) -> None:
+def test_single_files_and_other_names_stay_as_they_were(folder: Path, caplog) -> None:
     alone = RecordSet(shard_path(folder, 2))
     assert (len(alone), alone.num_classes) == (5, 6)
     shutil.copy(shard_path(folder, 2), folder / "train.rec")
-    assert isinstance(open_sets([folder]), RecordSet)
+    assert not caplog.text and isinstance(open_sets([folder]), RecordSet)
+    line = "has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
+    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
     (folder / "train.rec").unlink()
     for shard in range(3):
         shard_path(folder, shard).rename(folder / f"faces-{shard}.rec")
@@ -287,3 +183,22 @@ def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) ->
         allow_open_files(0, folder)
     with pytest.raises(DataError, match="3 shards need 265 open files, .* may open 200; raise"):
         open_sets([folder])
+
+
+def test_unreadable_labels_stay_unreadable(tmp_path: Path, write_set) -> None:
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    written = im2rec([0, 0, 0], [b"x"] * 3, range(3))
+    written[1] = 1, bytes(len(written[1][1]))
+    (folder / "train.rec").write_bytes(b"".join(content for _, content in written))
+    (folder / "train.idx").write_text(index_of(written))
+    (folder / "property").write_text("1,16,16")
+    joined = JoinedSet([RecordSet(write_set([3, 4])), RecordSet(folder)])
+    assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
+
+
+def test_sets_of_different_sizes_are_refused(tmp_path: Path, write_set, make_image) -> None:
+    with RecordWriter(tmp_path / "large", image_size=(32, 32)) as writer:
+        writer.write(make_image(1), 0)
+    with pytest.raises(DataError, match="16 x 16 pixels.*32 x 32; pack them anew"):
+        JoinedSet([RecordSet(write_set([1])), RecordSet(tmp_path / "large")])

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
 
+import numba
 import numpy as np
 import pytest
 
 from partial_fc.negatives import NEVER, Curriculum, Negatives
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.rows import device as device_module
+from partial_fc.rows import host
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Logits
 from partial_fc.shard import Sample
+from runtime.kernels.sums import product_of
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
 
@@ -179,13 +179,6 @@ def test_exponentials_and_the_largest_logit_wherever_it_stands(rows, columns):
         assert shift.tolist() == [-1.0] * columns
 
 
-def test_exponentials_of_very_small_logits_are_zero(rows):
-    _, sums, found = exponentiate(rows, [[-1e30, -1000.0, -100.0, 0.0]])
-    # The third is 4e-44, which MXNet on a device may keep.
-    first, second, third, last = found[0].tolist()
-    assert [first, second] == [0.0, 0.0] and third < 4e-44 and last == sums[0] == 1.0
-
-
 def test_a_target_counts_with_its_margin_and_not_among_the_negatives(rows):
     """Its own logit is the largest of the first sample, that with the margin of the second."""
     logits = [[1.0, 9.0, 2.0, 1.5], [1.0, 2.0, -3.0, 0.0], [4.0, 3.0, 2.0, 1.0]]
@@ -231,14 +224,6 @@ def test_rules_for_negatives(rows, columns, limit, adapts, part_bytes, monkeypat
     assert found == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
 
 
-def test_what_is_at_the_limit_stays(rows):
-    rules = Negatives(5.0, None, scale=8.0)
-    shift, sums, _ = exponentiate(rows, [[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]], rules=rules)
-    assert shift.tolist() == [1.0, 5.0]
-    expected = np.exp([[-1.0, -np.inf, 0.0], [0.0, -1.0, -14.0]])
-    assert sums == pytest.approx(expected.sum(axis=1), rel=1e-6)
-
-
 @pytest.mark.parametrize("place", [0, 70, 135])
 def test_nan_is_not_hidden(rows, place):
     logits = np.zeros((1, 136), np.float32)
@@ -260,24 +245,6 @@ def test_targets_are_read_and_those_of_this_rank_replaced_in_place(rows, sampled
     rows.set_targets(matrix, where, mx.nd.array([-1.0, -2.0, -3.0, np.nan, -4.0, np.nan]))
     values[np.flatnonzero(local), columns[local]] = [-1.0, -2.0, -3.0, -4.0]
     assert np.array_equal(as_matrix(matrix), values)
-
-
-def test_a_sample_is_not_changed_by_those_that_follow(rows, sampled):
-    """They may be placed before the device has read it."""
-    matrix = as_logits(rows, np.arange(3 * S).reshape(3, S))
-    samples = [placed(rows, sampled, [shift, 2, 4]) for shift in range(8)]
-    found = [rows.get_targets(matrix, sample).asnumpy().tolist() for sample in samples]
-    assert found == [[shift, S + 2, 2 * S + 4] for shift in range(8)]
-
-
-@pytest.mark.parametrize("optimizer", [SGD_09, Adam(0.01, decoupled=False)], ids=["sgd", "adam"])
-def test_a_device_copies_no_rows_if_all_are_sampled(centers, optimizer, monkeypatch):
-    monkeypatch.setattr(mx.nd, "take", None)
-    monkeypatch.setattr(device_module, "invoke", None)
-    with mx.cpu(1):
-        rows = MAKERS["one block"](centers.copy(), optimizer)
-        update(rows, range(C), np.random.default_rng(5).normal(size=(C, D)))
-    assert (rows.export()["centers"] != centers).all()
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 20])
@@ -340,34 +307,27 @@ def test_a_row_of_zeros_stays_one(rows) -> None:
     assert not units.asnumpy().any() and np.isfinite(inverse_norms.asnumpy()).all()
 
 
-# With one thread for operators a gather would come behind the update before it in any case.
-GATHER_BEHIND_UPDATE = """
-import time
-import numpy as np
-from partial_fc.rows.host import HostRows
-from partial_fc.optimizers import SGD
-from partial_fc.shard import Sample
-from runtime.engine import submit
-from runtime.ndarray import new_array
-
-centers = np.eye(4, dtype=np.float32)
-rows = HostRows(centers, SGD(0.9, 0.0))
-sample = Sample(np.arange(4), np.zeros(1, np.int64), np.ones(1, bool))
-units = new_array(4, 4)
-
-def gather():
-    rows.gather(rows.place(sample), slice(0, 4), units, new_array(4, 4))
-    return units.asnumpy()
-
-# Kernels are loaded by their first call.
-gather()
-submit(lambda: (time.sleep(0.5), centers.fill(3)), [], [rows._order])
-print(*np.unique(gather()))
-"""
+@numba.njit
+def squares_of(vectors):
+    found = np.empty(len(vectors), np.float32)
+    for row in range(len(vectors)):
+        found[row] = product_of(vectors[row], vectors[row])
+    return found
 
 
-def test_rows_are_gathered_behind_the_update_before() -> None:
-    environment = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"}
-    program = [sys.executable, "-c", GATHER_BEHIND_UPDATE]
-    ended = subprocess.run(program, env=environment, capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("0.5\n", "")
+@pytest.mark.parametrize("width", [16, 100, 128, 130, 512, 520])
+@pytest.mark.parametrize("first", [0, 1, 4, 16])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 100])
+def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> None:
+    """Each number is the product of the vector's and 1 / norm, and nothing beside is written."""
+    generator = np.random.default_rng(width)
+    vectors = generator.standard_normal((120, width), np.float32)
+    rows = np.sort(generator.permutation(120)[:count])
+    line = np.full(count * width + 64, 7, np.float32)
+    start = -line.ctypes.data % 64 // 4 + first
+    units, norms = line[start : start + count * width].reshape(count, width), np.empty(count, "f4")
+    host._normalize(vectors, rows, units, norms)
+    expected = np.float32(1) / np.sqrt(squares_of(vectors[rows]))
+    np.testing.assert_array_equal(norms, expected)
+    np.testing.assert_array_equal(units, vectors[rows] * expected[:, None])
+    assert (line[:start] == 7).all() and (line[start + count * width :] == 7).all()

@@ -31,15 +31,15 @@ from tests.support.thread_world import run_ranks
 def test_the_numbers_are_those_of_rows_in_memory(
     tmp_path: Path, rule: RowOptimizer, ranks: int, ahead: bool
 ) -> None:
-    def run(world: Any, store: Any) -> Any:
+    def run(world: Any, store: Any, ahead: bool) -> Any:
         head = create(world, store, rule)
         results = advance(world, head, 0, 12, ahead=ahead)
         arrays = head.rows.export()
         head.rows.close()
         return results, arrays
 
-    stored = run_ranks(ranks, lambda world: run(world, tmp_path))
-    in_memory = run_ranks(ranks, lambda world: run(world, None))
+    stored = run_ranks(ranks, lambda world: run(world, tmp_path, ahead))
+    in_memory = run_ranks(ranks, lambda world: run(world, None, ahead=False))
     for (steps, arrays), (expected_steps, expected) in zip(stored, in_memory):
         assert are_equal(arrays, expected)
         for (loss, gradient), (expected_loss, expected_gradient) in zip(steps, expected_steps):
