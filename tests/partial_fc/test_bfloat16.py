@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,53 +40,38 @@ from training.checkpoint import files
 CLASSES, EMBEDDING = 400, 128
 
 
+class Written(NamedTuple):
+    """What kernels make of values and states, and what they read of that."""
+
+    narrow: Any
+    random: Any
+    kept: Any
+    carriers: Any
+    wide: Any
+    centers: Any
+    states: Any
+
+
 @parallel_kernel
-def _narrow_all(values, out):
+def _write_all(values, states, key, row, written):
     for i in prange(values.size):
-        out[i] = narrowed(values[i], out)
+        bits = random_bits(row_key(key, row), i)
+        written.narrow[i] = narrowed(values[i], written.narrow)
+        written.random[i] = rounded(values[i], written.random, bits)
+        long = lengthened(values[i], written.kept, bits)
+        written.carriers[i] = carrying(states[i], written.carriers, bits, long)
+        written.kept[i] = head_of(long, written.kept)
+        written.wide[i] = widened(written.narrow[i])
+        written.centers[i] = float_of(long_of(written.kept[i], written.carriers[i]))
+        written.states[i] = without_tail(written.carriers[i])
 
 
-@parallel_kernel
-def _widen_all(values, out):
-    for i in prange(values.size):
-        out[i] = widened(values[i])
-
-
-@parallel_kernel
-def _round_all(values, key, row, out):
-    for i in prange(values.size):
-        out[i] = rounded(values[i], out, random_bits(row_key(key, row), i))
-
-
-@parallel_kernel
-def _keep_all(centers, states, key, kept, carriers):
-    for i in prange(centers.size):
-        random = random_bits(key, i)
-        long = lengthened(centers[i], kept, random)
-        carriers[i] = carrying(states[i], carriers, random, long)
-        kept[i] = head_of(long, kept)
-
-
-@parallel_kernel
-def _read_all(kept, carriers, centers, states):
-    for i in prange(kept.size):
-        centers[i] = float_of(long_of(kept[i], carriers[i]))
-        states[i] = without_tail(carriers[i])
-
-
-def kept_and_read(centers, states, dtype=np.uint16, key=1):
-    """Arrays of centers and of the state with their tails, and what is read of both."""
-    kept, carriers = np.empty(centers.size, dtype), np.empty(centers.size, dtype)
-    _keep_all(centers, states, np.uint32(key), kept, carriers)
-    read = np.empty_like(centers), np.empty_like(states)
-    _read_all(kept, carriers, *read)
-    return (kept, carriers), read
-
-
-def rounded_at_random(values, key=1, row=0):
-    out = np.empty(values.size, np.uint16)
-    _round_all(values, np.uint32(key), np.int64(row), out)
-    return bfloat16.to_float32(out)
+def write(values, states=None, key=1, row=0, dtype=np.uint16):
+    types = [dtype] * 4 + [np.float32] * 3
+    written = Written(*(np.empty(values.size, each) for each in types))
+    states = values if states is None else states
+    _write_all(values, states, np.uint32(key), np.int64(row), written)
+    return written
 
 
 @pytest.fixture(scope="module")
@@ -99,66 +85,61 @@ def values():
 
 def test_rounding_and_widening_are_those_of_mxnet(values):
     array = mx.nd.amp_cast(mx.nd.array(values), dtype=BFLOAT16)
-    theirs = memory(array)
-    narrow, wide = np.empty(values.size, np.uint16), np.empty(values.size, np.float32)
-    _narrow_all(values, narrow)
+    theirs, written = memory(array), write(values)
     normal = np.abs(values) > 1e-38
-    assert np.array_equal(narrow[normal], theirs[normal])
-    assert np.array_equal(bfloat16.from_float32(values, narrow.dtype), narrow)
+    assert np.array_equal(written.narrow[normal], theirs[normal])
+    assert np.array_equal(bfloat16.from_float32(values, theirs.dtype), written.narrow)
     matrix = np.resize(values, (9000, 3))
-    assert np.array_equal(bfloat16.narrow_rows(matrix), np.resize(narrow, (9000, 3)))
-
-    _widen_all(narrow, wide)
-    assert np.array_equal(wide, bfloat16.to_float32(narrow))
+    assert np.array_equal(bfloat16.narrow_rows(matrix), np.resize(written.narrow, (9000, 3)))
+    assert np.array_equal(written.wide, bfloat16.to_float32(written.narrow))
     finite = np.isfinite(values) & normal
-    assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
-    assert wide[-8:-3].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0]
-    _narrow_all(np.full(narrow.size, np.nan, np.float32), narrow)
-    assert np.isnan(bfloat16.to_float32(narrow)).all()
-
+    assert written.wide[finite] == pytest.approx(values[finite], rel=2**-8)
+    assert written.wide[-8:-3].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0]
+    # float32 passes through.
     assert bfloat16.to_float32(values) is bfloat16.from_float32(values, values.dtype) is values
-    _narrow_all(values, wide)
-    assert np.array_equal(wide, values)
-    arrays, read = kept_and_read(values, values[::-1].copy(), np.float32)
-    for found, expected in zip((*arrays, *read), (values, values[::-1]) * 2):
-        assert np.array_equal(found, expected)
-
-
-def assert_share(above, share, count=100_000):
-    """Within five standard deviations."""
-    assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
+    states = values[::-1].copy()
+    written = write(values, states, dtype=np.float32)
+    for name, found in written._asdict().items():
+        expected = states if name in ("carriers", "states") else values
+        assert np.array_equal(found, expected), name
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
 def test_random_rounding_keeps_the_mean(share):
     """Between a number and the next one, each is as likely as the other one is far."""
-    for sign in (1, -1):
-        found = np.abs(rounded_at_random(np.full(100_000, sign * (1 + share * 2**-7), np.float32)))
-        assert {*found.tolist()} <= {1.0, 1 + 2**-7}
-        assert_share(found > 1, share)
-    for unit, part in ((2**-11, 0), (2**-3, 1)):
-        value = np.full(100_000, 1 + share * unit, np.float32)
-        assert_share(kept_and_read(value, value)[1][part] > 1, share)
+    count = 100_000
+    for name, unit in (("random", 2**-7), ("centers", 2**-11), ("states", 2**-3)):
+        for sign in (1, -1):
+            written = write(np.full(count, sign * (1 + share * unit), np.float32))
+            found = np.abs(bfloat16.to_float32(getattr(written, name)))
+            assert {*found.tolist()} <= {1.0, 1 + unit}
+            # Five standard deviations.
+            error = 5 * np.sqrt(share * (1 - share) / count)
+            assert abs((found > 1).mean() - share) <= error
 
 
 def test_what_fits_is_not_rounded_and_what_is_not_finite_stays_so(values):
     fitting = bfloat16.to_float32(bfloat16.from_float32(values, np.dtype(np.uint16)))
-    assert np.array_equal(rounded_at_random(fitting), fitting)
+    assert np.array_equal(bfloat16.to_float32(write(fitting).random), fitting)
     # To the bits of the last one nothing can be added: they would be those of -0.
     full_nan = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
     for lost in (np.inf, -np.inf, np.nan, full_nan):
-        numbers = np.full(50, lost, np.float32)
-        assert np.array_equal(rounded_at_random(numbers), numbers, equal_nan=True)
         numbers = np.array([lost, 1.9999] * 50, np.float32)
-        for array, read in zip(*kept_and_read(numbers, numbers[::-1].copy())):
-            assert np.isfinite(read).sum() == np.isfinite(bfloat16.to_float32(array)).sum() == 50
+        written = write(numbers, numbers[::-1].copy())
+        random = bfloat16.to_float32(written.random)[::2]
+        assert np.array_equal(random, numbers[::2], equal_nan=True)
+        for name in ("random", "kept", "carriers", "centers", "states"):
+            found = np.isfinite(bfloat16.to_float32(getattr(written, name)))
+            assert found.sum() == 50, name
+    assert np.isnan(write(np.full(9, np.nan, np.float32)).wide).all()
 
 
 def test_random_numbers_differ_by_update_row_and_entry():
     """Two of four rows that share no number would share one entry in 2^15 by chance."""
     half = np.full(1 << 15, 1 + 2**-8, np.float32)
     rows = [(1, 0), (2, 0), (1, 1), (1, 2**32), (1, 2**32 + 1)]
-    drawn = np.array([rounded_at_random(half, key, row) > 1 for key, row in rows], float)
+    written = [write(half, None, key, row) for key, row in rows]
+    drawn = np.array([bfloat16.to_float32(each.random) > 1 for each in written], float)
     correlations = np.corrcoef(drawn) - np.eye(len(rows))
     assert np.abs(correlations).max() < 5 / np.sqrt(half.size)
     for shift in (1, 2, 16, 64, 512):
@@ -196,21 +177,20 @@ def test_parts_of_a_row_and_second_moments_are_rounded_by_other_numbers():
 
 def test_a_center_has_twenty_bits_and_its_momentum_twelve(values):
     states = values[::-1].copy()
-    (kept, carriers), (centers, momenta) = kept_and_read(values, states)
+    written = write(values, states)
     normal = np.isfinite(values) & (np.abs(values) > 1e-37)
+    centers, momenta = written.centers, written.states
     assert centers[normal] == pytest.approx(values[normal], rel=2**-11)
     assert np.abs(centers[normal] / values[normal] - 1).max() > 2**-13
-    normal = normal[::-1]
-    assert momenta[normal] == pytest.approx(states[normal], rel=2**-3)
+    assert momenta[normal[::-1]] == pytest.approx(states[normal[::-1]], rel=2**-3)
     # What is read of the centers alone is cut off, and so never further from zero.
-    alone = bfloat16.to_float32(kept)
+    alone = bfloat16.to_float32(written.kept)
     assert np.array_equal(alone.view(np.uint32) >> 16, centers.view(np.uint32) >> 16)
-    assert np.array_equal(bfloat16.carrier_to_float32(carriers), momenta, equal_nan=True)
+    assert np.array_equal(bfloat16.carrier_to_float32(written.carriers), momenta, equal_nan=True)
     # Both are kept again without a loss, by any random numbers.
-    again, _ = kept_and_read(centers, momenta, key=2)
-    finite = np.isfinite(centers) & np.isfinite(momenta)
-    for first, second in zip((kept, carriers), again):
-        assert np.array_equal(first[finite], second[finite])
+    again, finite = write(centers, momenta, key=2), np.isfinite(centers) & np.isfinite(momenta)
+    assert np.array_equal(written.kept[finite], again.kept[finite])
+    assert np.array_equal(written.carriers[finite], again.carriers[finite])
 
 
 def test_momenta_are_converted_to_the_nearest_without_tails():

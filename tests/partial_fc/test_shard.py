@@ -62,6 +62,9 @@ def test_draws_are_those_of_earlier_runs() -> None:
     drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
     assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
     assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
+    for count, expected in ((3, 317), (20, 13356), (45, 67872), (70, 172456)):
+        drawn = draw_distinct(np.random.default_rng(count), 100, count)
+        assert int(drawn @ np.arange(1, count + 1)) == expected
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0])

@@ -150,15 +150,6 @@ def test_images_of_records_come_upright(tmp_path: Path, suffix: str) -> None:
         assert_seen(image.transpose(1, 2, 0))
 
 
-def test_identities_with_few_images_are_left_out(records) -> None:
-    with open_loader(records, min_images=5, batch_size=9) as loader:
-        assert (loader.num_classes, loader.updates_per_epoch) == (3, 2)
-    with pytest.raises(DataError, match="no identity has 8 images or more"):
-        open_loader(records, min_images=8, batch_size=9)
-    with pytest.raises(DataError, match="25 images, fewer than one global batch of 26"):
-        open_loader(records, batch_size=13, world_size=2)
-
-
 def damage(folder: Path, keys: list[int], content: bytes = b"junk", at: int = 0) -> RecordSet:
     index = dict(line.split("\t") for line in (folder / "train.idx").read_text().splitlines())
     with (folder / "train.rec").open("r+b") as file:
@@ -201,13 +192,6 @@ def test_images_of_another_size_are_resized_and_it_is_said_once(tmp_path: Path, 
         assert (image.transpose(1, 2, 0) == expected).all()
     (said,) = (record.getMessage() for record in caplog.records)
     assert "40 x 40 pixels; images of another size than the set's 16 x 16" in said
-
-
-def test_images_of_another_shape_count_as_broken(write_set) -> None:
-    folder = write_set([5])
-    (folder / "property").write_text("1,16,20")
-    with pytest.raises(DataError, match="16 x 16 pixels, which is another shape than the set's 16"):
-        load(RecordSet(folder), 1, max_bad_records=0)
 
 
 @pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])

@@ -47,14 +47,6 @@ def numbers_of(images: np.ndarray) -> np.ndarray:
     return images[..., 0, 0, 0]
 
 
-def test_an_epoch_holds_every_image_at_most_once_in_a_new_order() -> None:
-    images, labels = load(Numbered(26), 12)
-    numbers = numbers_of(images).reshape(2, 24)
-    assert [len(set(epoch)) for epoch in numbers.tolist()] == [24, 24]
-    assert numbers[0].tolist() != numbers[1].tolist() != sorted(numbers[1])
-    np.testing.assert_array_equal(labels.reshape(2, 24), numbers % 10)
-
-
 @pytest.mark.parametrize(
     ("transform", "side", "world_size"), [(PadCropFlip(), 12, 2), (RandomResizedCrop(8), 8, 3)]
 )

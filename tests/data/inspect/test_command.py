@@ -127,11 +127,8 @@ def test_the_program_answers_with_its_status(write_set, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "data.inspect", str(path), "--out", str(tmp_path / "out")]
     root = Path(__file__).parents[3]
     path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX", 1))
-    for content, status in ((path.read_bytes(), 1), (b"", 2)):
-        path.write_bytes(content)
-        result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
-        assert result.returncode == status
-        assert result.stderr.count("\n") == (status == 2)
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, "")
 
 
 @pytest.fixture

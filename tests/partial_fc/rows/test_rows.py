@@ -50,19 +50,10 @@ def rows(make_rows, centers):
     return make_rows(centers)
 
 
-@pytest.fixture
-def sampled():
-    return np.sort(np.random.default_rng(1).choice(C, S, replace=False))
-
-
-def placed(rows, chosen, targets=(0,)):
-    targets = np.array(targets)
-    return rows.place(Sample(np.asarray(chosen), targets, np.ones(targets.size, dtype=bool)))
-
-
 def gather(rows, chosen, units, gradient):
     """All rows in one block."""
-    return rows.gather(placed(rows, chosen), slice(0, len(chosen)), units, gradient)
+    sample = Sample(np.asarray(chosen), np.zeros(1, np.int64), np.ones(1, bool))
+    return rows.gather(rows.place(sample), slice(0, len(chosen)), units, gradient)
 
 
 def gathered(rows, chosen, width=D):
@@ -88,17 +79,6 @@ def as_logits(rows, matrix):
     return logits
 
 
-def as_matrix(logits):
-    return np.concatenate([block.asnumpy() for block in logits.blocks()], axis=1)
-
-
-@pytest.mark.parametrize("chosen", [[3], [0, 10, 11, 49], range(C)])
-def test_gather_gives_unit_vectors(rows, centers, chosen):
-    units, _, _ = gathered(rows, chosen)
-    norms = np.linalg.norm(centers[chosen].astype(np.float64), axis=1)
-    assert units.asnumpy() == pytest.approx(centers[chosen] / norms[:, None], abs=1e-6)
-
-
 def test_a_zero_center_stays_finite(make_rows, centers):
     centers[4] = 0.0
     rows = make_rows(centers)
@@ -113,7 +93,8 @@ def test_a_zero_center_stays_finite(make_rows, centers):
     [SGD_09, Adam(0.01, decoupled=False), Adam(0.2, decoupled=True)],
     ids=["sgd", "adam", "adamw"],
 )
-def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
+def test_updates_move_sampled_rows_only(make_rows, centers, optimizer):
+    sampled = np.sort(np.random.default_rng(1).choice(C, S, replace=False))
     gradient = np.random.default_rng(2).normal(size=(S, D)).astype(np.float32)
     rows = make_rows(centers.copy(), optimizer)
     expected = zero_states(optimizer, centers)
@@ -162,7 +143,8 @@ def exponentiate(rows, logits, columns=None, targets=None, rules=None):
     # Any number where the class belongs to another rank.
     targets = np.full(batch, np.nan) if targets is None else targets
     shift, sums = rows.exponentiate(array, sample, mx.nd.array(targets), rules)
-    return shift.asnumpy(), sums.asnumpy(), as_matrix(array)
+    left = np.concatenate([block.asnumpy() for block in array.blocks()], axis=1)
+    return shift.asnumpy(), sums.asnumpy(), left
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 37, 63, 64, 65, 200, 1000])
@@ -234,19 +216,6 @@ def test_nan_is_not_hidden(rows, place):
         assert np.isnan(exponentiate(rows, logits, rules=rules)[1]).all()
 
 
-def test_targets_are_read_and_those_of_this_rank_replaced_in_place(rows, sampled):
-    values = np.arange(B * S, dtype=np.float32).reshape(B, S)
-    columns, local = np.array([0, 3, 12, 0, 5, 5]), np.array([1, 1, 1, 0, 1, 0], bool)
-    matrix, where = as_logits(rows, values), rows.place(Sample(sampled, columns, local))
-    assert where.local_B.dtype == np.float32 and where.local_B.context == mx.current_context()
-    assert where.local_B.asnumpy().tolist() == local.tolist()
-    expected = values[np.arange(B), columns]
-    assert rows.get_targets(matrix, where).asnumpy().tolist() == expected.tolist()
-    rows.set_targets(matrix, where, mx.nd.array([-1.0, -2.0, -3.0, np.nan, -4.0, np.nan]))
-    values[np.flatnonzero(local), columns[local]] = [-1.0, -2.0, -3.0, -4.0]
-    assert np.array_equal(as_matrix(matrix), values)
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 20])
 def test_rows_of_any_width_are_written_back(width):
     """A device writes pieces of rows, whose length divides the width."""
@@ -275,36 +244,6 @@ def test_snapshots_use_the_same_memory(make_rows, centers):
         assert np.shares_memory(first[name], second[name])
         assert np.array_equal(second[name], exported[name])
         assert (second[name] != before[name]).any()
-
-
-# More rows than columns and the other way round: a loop over the wrong axis ends too early.
-@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (1, 1), (40, 2)])
-def test_passes_over_features(rows, shape) -> None:
-    matrix = np.random.default_rng(0).normal(size=shape)
-    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    units, inverse_norms = rows.normalize(mx.nd.array(matrix))
-    assert units.asnumpy() == pytest.approx(matrix / norms, abs=1e-6)
-    assert 1 / inverse_norms.asnumpy() == pytest.approx(norms)
-
-    factors = np.arange(1.0, len(matrix) + 1)[:, None]
-    product = rows.multiply_rows(mx.nd.array(matrix), mx.nd.array(factors))
-    assert product.asnumpy() == pytest.approx(matrix * factors, rel=1e-6)
-    shares, tripled = mx.nd.array(matrix[None]), mx.nd.array(3 * matrix)
-    total, scaled = rows.multiply_shares(shares, tripled, mx.nd.array(factors))
-    assert total.asnumpy() == pytest.approx(matrix * factors, rel=1e-6)
-    assert scaled.asnumpy() == pytest.approx(3 * matrix * factors, rel=1e-6)
-
-    # Of f(x / |x|): what points along x makes no difference to it.
-    gradient = np.random.default_rng(1).normal(size=shape)
-    found = rows.project(*map(mx.nd.array, (gradient, matrix / norms, 1 / norms)))
-    radial = (gradient * matrix / norms).sum(axis=1, keepdims=True)
-    expected = (gradient - radial * matrix / norms) / norms
-    assert found.asnumpy() == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_row_of_zeros_stays_one(rows) -> None:
-    units, inverse_norms = rows.normalize(mx.nd.zeros((2, 3)))
-    assert not units.asnumpy().any() and np.isfinite(inverse_norms.asnumpy()).all()
 
 
 @numba.njit
