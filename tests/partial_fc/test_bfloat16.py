@@ -11,19 +11,6 @@ from numpy.typing import NDArray
 
 from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
-from partial_fc.bfloat16 import (
-    carrying,
-    float_of,
-    head_of,
-    lengthened,
-    long_of,
-    narrowed,
-    random_bits,
-    rounded,
-    row_key,
-    widened,
-    without_tail,
-)
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, Draws, RowGradients, RowOptimizer
 from partial_fc.options import HeadOptions
@@ -53,24 +40,24 @@ class Written(NamedTuple):
 
 
 @parallel_kernel
-def _write_all(values, states, key, row, written):
+def _write_all(values, states, key, row, narrow, random, kept, carriers, wide, centers, read):
     for i in prange(values.size):
-        bits = random_bits(row_key(key, row), i)
-        written.narrow[i] = narrowed(values[i], written.narrow)
-        written.random[i] = rounded(values[i], written.random, bits)
-        long = lengthened(values[i], written.kept, bits)
-        written.carriers[i] = carrying(states[i], written.carriers, bits, long)
-        written.kept[i] = head_of(long, written.kept)
-        written.wide[i] = widened(written.narrow[i])
-        written.centers[i] = float_of(long_of(written.kept[i], written.carriers[i]))
-        written.states[i] = without_tail(written.carriers[i])
+        bits = bfloat16.random_bits(bfloat16.row_key(key, row), i)
+        narrow[i] = bfloat16.narrowed(values[i], narrow)
+        random[i] = bfloat16.rounded(values[i], random, bits)
+        long = bfloat16.lengthened(values[i], kept, bits)
+        carriers[i] = bfloat16.carrying(states[i], carriers, bits, long)
+        kept[i] = bfloat16.head_of(long, kept)
+        wide[i] = bfloat16.widened(narrow[i])
+        centers[i] = bfloat16.float_of(bfloat16.long_of(kept[i], carriers[i]))
+        read[i] = bfloat16.without_tail(carriers[i])
 
 
 def write(values, states=None, key=1, row=0, dtype=np.uint16):
     types = [dtype] * 4 + [np.float32] * 3
     written = Written(*(np.empty(values.size, each) for each in types))
     states = values if states is None else states
-    _write_all(values, states, np.uint32(key), np.int64(row), written)
+    _write_all(values, states, np.uint32(key), np.int64(row), *written)
     return written
 
 

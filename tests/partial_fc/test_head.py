@@ -208,8 +208,8 @@ def test_every_loss_sends_what_its_row_says(loss):
     def rank_main(world: Any):
         sizes, gather, reduce = {}, world.allgather, world.allreduce
 
-        def recorded(kind, collective, array, name, *op):
-            result = collective(array, name, *op)
+        def recorded(kind, collective, array, name, **op):
+            result = collective(array, name, **op)
             sizes[f"{kind} {name}"] = result.size
             return result
 

@@ -9,14 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from data.decoding import decode_rgb
-from data.inspect.sheets import (
-    SheetRow,
-    draw_batch,
-    draw_histogram,
-    draw_identities,
-    draw_pairs,
-    draw_rows,
-)
+from data.inspect import sheets
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin
 
@@ -43,7 +36,7 @@ def drawn_axes(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> Any:
             Figure, "savefig", lambda figure, *args, **options: figures.append(figure)
             or savefig(figure, *args, **options),
         )  # fmt: skip
-        draw_histogram(np.array(counts), "faces")
+        sheets.draw_histogram(np.array(counts), "faces")
     (axes,) = figures[-1].axes
     return axes
 
@@ -95,7 +88,7 @@ def test_a_histogram_of_unequal_identities_has_logarithmic_axes(monkeypatch) -> 
 
 def test_a_row_shows_one_identity(write_set, monkeypatch) -> None:
     records = RecordSet(write_set([3, 1, 2]))
-    png = draw_identities(records, records.labels().astype(np.int64), "faces")
+    png = sheets.draw_identities(records, records.labels().astype(np.int64), "faces")
     sheet = decode_rgb(png)
     # A margin of 8, the title of 32, rows of 112 with 4 below each; a name of 124 before the tiles.
     assert png.startswith(b"\x89PNG") and sheet.shape == (8 + 36 + 3 * 116 + 8, 8 + 720 + 8, 3)
@@ -115,14 +108,14 @@ def test_a_row_shows_one_identity(write_set, monkeypatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(cv2, "putText", lambda paper, text, *rest: written.append(text))
     # Unreadable images have no identity.
-    sheet = decode_rgb(draw_identities(records, np.array([0, 0, 0, 5, -1, -1]), "faces"))
+    sheet = decode_rgb(sheets.draw_identities(records, np.array([0, 0, 0, 5, -1, -1]), "faces"))
     assert written == ["identity 0", "3 images", "identity 5", "1 image", "faces"]
     assert numbers_in(sheet) == {0, 1, 2, 3} and len(sheet) == 8 + 36 + 2 * 116 + 8
 
 
 def test_large_sets_are_sampled_evenly_over_their_images(write_set) -> None:
     records = RecordSet(write_set([100, *[1] * 10]))
-    sheet = decode_rgb(draw_identities(records, records.labels().astype(np.int64), "faces"))
+    sheet = decode_rgb(sheets.draw_identities(records, records.labels().astype(np.int64), "faces"))
     # Of 110 images every twelfth; the first identity's row shows eight of its hundred.
     shown = numbers_in(sheet)
     assert {0, 99, 109} <= shown and len(shown) == 8 + 1
@@ -132,7 +125,7 @@ def test_a_broken_image_is_drawn_as_a_cross(write_set) -> None:
     folder = write_set([2])
     path = folder / "train.rec"
     path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX", 1))
-    sheet = decode_rgb(draw_identities(RecordSet(folder), np.zeros(2, np.int64), "faces"))
+    sheet = decode_rgb(sheets.draw_identities(RecordSet(folder), np.zeros(2, np.int64), "faces"))
     assert numbers_in(sheet) == {1}
     tile = sheet[8 + 36 : 8 + 36 + 112, 136 : 136 + 112]
     red = (tile == (200, 30, 30)).all(axis=2)
@@ -143,7 +136,7 @@ def test_a_broken_image_is_drawn_as_a_cross(write_set) -> None:
 def test_thirty_pairs_of_each_kind_are_shown(tmp_path: Path, make_image) -> None:
     same = [number % 2 == 0 for number in range(80)]
     write_bin(tmp_path / "set.bin", [make_image(n, (8, 16)) for n in range(160)], same)
-    sheet = decode_rgb(draw_pairs(read_bin(tmp_path / "set.bin"), "set"))
+    sheet = decode_rgb(sheets.draw_pairs(read_bin(tmp_path / "set.bin"), "set"))
     # Three pairs of 224 with 8 between them, twice, with 24 between the halves.
     half = 3 * 224 + 2 * 8
     assert sheet.shape == (8 + 36 + (36 + 10 * 116) + 4 + 8, 8 + 2 * half + 24 + 8, 3)
@@ -167,7 +160,7 @@ def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> No
     images = np.zeros((count, channels, side, side), np.uint8)
     images[0, 0] = 200
     before = images.copy()
-    sheet = decode_rgb(draw_batch(images, np.arange(count)))
+    sheet = decode_rgb(sheets.draw_batch(images, np.arange(count)))
     assert (images == before).all()
     first = [200, 200, 200] if channels == 1 else [200, 0, 0]
     assert np.abs(sheet[20, 20].astype(int) - first).max() < 12
@@ -179,5 +172,6 @@ def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> No
 def test_a_name_of_other_bytes_or_of_a_formula_is_drawn() -> None:
     """OpenCV would end the process, matplotlib raise the error of a formula."""
     for name in ("a\udcff", "\x1b[2J\n", "$\\frac{1}{0}$ $"):
-        assert decode_rgb(draw_histogram(np.array([1, 2]), name)).std() > 1
-        assert decode_rgb(draw_rows([SheetRow([name], [[(b"", name)]])], name)).std() > 1
+        assert decode_rgb(sheets.draw_histogram(np.array([1, 2]), name)).std() > 1
+        row = sheets.SheetRow([name], [[(b"", name)]])
+        assert decode_rgb(sheets.draw_rows([row], name)).std() > 1

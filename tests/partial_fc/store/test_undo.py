@@ -158,11 +158,14 @@ def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) 
             assert content(store) == expected
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_log_that_was_removed_is_noticed(tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "removed", "first"), [(1, 0, 0), (2, 1, 500), (3, 1, 500)])
+def test_a_log_that_was_removed_is_noticed(
+    tmp_path: Path, ranks: int, removed: int, first: int
+) -> None:
     origin = trained(tmp_path, tmp_path)
-    (tmp_path / f"undo-{UPDATE:08d}.rank-0001").unlink()
-    with pytest.raises(DataError, match="the undo log of class 500 was removed; use another"):
+    (tmp_path / f"undo-{UPDATE:08d}.rank-{removed:04d}").unlink()
+    message = f"the undo log of class {first} was removed; use another"
+    with pytest.raises(DataError, match=message):
         restored(origin, UPDATE, *[tmp_path] * ranks)
     with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, origin, UPDATE):
         pass
