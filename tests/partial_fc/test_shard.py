@@ -1,17 +1,21 @@
-"""Shards cover the classes once and evenly; initial centers do not depend on the shards."""
+"""Shards cover the classes; samples: all positives, no repeats, uniform negatives."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from partial_fc.initial import initial_centers
-from partial_fc.shard import Shard
+from partial_fc.shard import Sampler, Shard, _sorted_distinct, draw_distinct
 
 
-@pytest.mark.parametrize("num_classes", [1, 7, 8, 9, 1000, 360_232])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
-def test_shards_partition_the_classes(num_classes, world_size):
+@given(num_classes=st.integers(1, 400_000), world_size=st.integers(1, 64))
+@settings(max_examples=25, deadline=None)
+def test_shards_partition_the_classes(num_classes: int, world_size: int) -> None:
     shards = [Shard(rank, world_size, num_classes) for rank in range(world_size)]
     assert shards[0].start == 0 and shards[-1].stop == num_classes
     assert all(one.stop == other.start for one, other in zip(shards, shards[1:]))
@@ -19,29 +23,94 @@ def test_shards_partition_the_classes(num_classes, world_size):
     assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
 
 
-def test_shards_by_hand():
-    assert [(s.start, s.stop) for s in (Shard(r, 3, 8) for r in range(3))] == [
-        (0, 3),
-        (3, 6),
-        (6, 8),
-    ]
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_any_number_of_ranks_gives_the_same_centers(world_size):
-    whole = initial_centers(Shard(0, 1, 2600), 8, seed=1)
-    parts = [initial_centers(Shard(rank, world_size, 2600), 8, 1) for rank in range(world_size)]
-    assert np.array_equal(np.concatenate(parts), whole)
-
-
-def test_distribution_of_initial_centers():
+def test_initial_centers() -> None:
     centers = initial_centers(Shard(0, 1, 5000), 64, seed=2)
-    assert centers.dtype == np.float32
-    assert abs(centers.mean()) < 1e-4
+    assert centers.dtype == np.float32 and abs(centers.mean()) < 1e-4
     assert centers.std() == pytest.approx(0.01, rel=0.01)
     assert np.unique(centers[:, 0]).size == 5000, "two classes share a center"
+    assert (centers[:10] != initial_centers(Shard(0, 1, 10), 64, seed=1)).any()
+    for ranks in (2, 3, 5):
+        parts = [initial_centers(Shard(rank, ranks, 5000), 64, 2) for rank in range(ranks)]
+        assert np.array_equal(np.concatenate(parts), centers)
 
 
-def test_seeds_give_different_centers():
-    shard = Shard(0, 1, 10)
-    assert not np.array_equal(initial_centers(shard, 4, 0), initial_centers(shard, 4, 1))
+def chi_square(counts: np.ndarray, expected: float) -> float:
+    """The statistic per degree of freedom: 1 on average when the counts are uniform."""
+    return float(((counts - expected) ** 2 / expected).sum() / counts.size)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 40, 60, 99, 100])
+def test_draws_are_distinct_sorted_and_in_range(count: int) -> None:
+    drawn = draw_distinct(np.random.default_rng(count), 100, count)
+    assert drawn.size == count and np.all(np.diff(drawn) > 0)
+    assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < 100)
+
+
+@pytest.mark.parametrize("population", [2000, 2**31, 2**31 + 1, 2**40])
+def test_populations_beyond_32_bits(population: int) -> None:
+    drawn = draw_distinct(np.random.default_rng(0), population, 1000)
+    assert drawn.size == 1000 and drawn.dtype == np.int64
+    assert np.all(np.diff(drawn) > 0) and 0 <= drawn[0]
+    assert 0.98 * population < drawn[-1] < population
+    values = np.concatenate([drawn[5:0:-1], drawn[:5], [population - 1, 0, 0]])
+    distinct = _sorted_distinct(values, population)
+    assert distinct.dtype == np.int64 and distinct.tolist() == sorted({*values.tolist()})
+
+
+def test_draws_are_those_of_earlier_runs() -> None:
+    """A run that goes on from a checkpoint samples as it would have before."""
+    drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
+    assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
+    assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
+    for count, expected in ((3, 317), (20, 13356), (45, 67872), (70, 172456)):
+        drawn = draw_distinct(np.random.default_rng(count), 100, count)
+        assert int(drawn @ np.arange(1, count + 1)) == expected
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0])
+def test_rows_hold_every_positive_and_targets_point_at_them(ratio: float) -> None:
+    shard = Shard(1, 3, 301)
+    labels = np.random.default_rng(2).integers(301, size=64)
+    sample = Sampler(shard, ratio, seed=0).sample(labels, update=5)
+    assert np.all(np.diff(sample.rows) > 0) and sample.rows.size == round(ratio * shard.size)
+    assert sample.rows[0] >= 0 and sample.rows[-1] < shard.size
+    for label, target, local in zip(labels, sample.targets, sample.local):
+        assert local == (shard.start <= label < shard.stop)
+        assert sample.rows[target] == label - shard.start if local else target == 0
+
+
+def test_more_positives_than_the_ratio_enlarge_the_sample() -> None:
+    sample = Sampler(Shard(0, 1, 100), 0.1, seed=0).sample(np.arange(30, 60), update=0)
+    assert np.array_equal(sample.rows, np.arange(30, 60))
+
+
+def test_negatives_are_uniform_beside_the_positives() -> None:
+    sampler, counts = Sampler(Shard(0, 1, 60), 0.2, seed=7), np.zeros(60)
+    labels = np.array([3, 4, 5, 30, 59])
+    for update in range(3000):
+        counts[sampler.sample(labels, update).rows] += 1
+    assert np.all(counts[labels] == 3000)
+    negatives = np.delete(counts, labels)
+    assert chi_square(negatives, negatives.mean()) / (1 - 7 / 55) < 1.6
+
+
+def test_a_sample_depends_on_seed_update_and_rank_alone() -> None:
+    def rows(seed: int = 0, update: int = 0, rank: int = 0) -> list[int]:
+        sampler = Sampler(Shard(rank, 2, 2000), 0.1, seed)
+        found: list[int] = sampler.sample(np.array([1, 2, 3]), update).rows.tolist()
+        return found
+
+    assert rows() == rows()
+    assert rows() not in (rows(seed=1), rows(update=1), rows(rank=1))
+
+
+def test_large_shards_take_little_memory_and_keep_ids_exact() -> None:
+    """float32 would round these neighbors to the same class."""
+    sampler = Sampler(Shard(0, 1, 50_000_000), 1e-4, seed=0)
+    labels = np.append(np.arange(0, 50_000_000, 500_000), [2**24 + 1, 2**24 + 2])
+    tracemalloc.start()
+    sample = sampler.sample(labels, update=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sample.rows.size == 5000 and np.array_equal(sample.rows[sample.targets], labels)
+    assert peak < 1_000_000, "an array of the shard's length was made"

@@ -103,9 +103,8 @@ def reference_step(
         by_norm = by_angle * norm_terms.margin_slopes + norm_terms.penalty_slopes
         features_gradient += by_norm[:, None] * units / labels.size
         loss += float(norm_terms.penalties.mean())
-    return ReferenceStep(
-        loss, features_gradient, _through_norm(rows_gradient, row_units, row_norms)
-    )
+    centers_gradient = _through_norm(rows_gradient, row_units, row_norms)
+    return ReferenceStep(loss, features_gradient, centers_gradient)
 
 
 def _through_norm(gradient: np.ndarray, units: np.ndarray, norms: np.ndarray) -> np.ndarray:

@@ -9,28 +9,24 @@ from data.batches.draws import seed_words, uniform, uniform32
 _numbers = st.one_of(st.integers(0, 2**70), st.integers(0, 3), st.integers(2**32 - 1, 2**32 + 1))
 
 
-@given(st.lists(_numbers, min_size=1, max_size=7), st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=300, deadline=None)
-def test_the_numbers_are_those_of_numpy(seed: list[int], first: int, count: int) -> None:
-    expected = np.random.default_rng(seed).random(first + count)[first:]
-    numbers = uniform(seed_words(*seed), first, count)
-    assert numbers.shape == (count,) and numbers.tobytes() == expected.tobytes()
-
-
 @given(
-    st.lists(_numbers, min_size=1, max_size=4),
-    st.integers(0, 30),
+    st.lists(_numbers, min_size=1, max_size=7),
+    st.integers(0, 40),
     st.lists(st.integers(0, 30), min_size=1, max_size=4),
     st.data(),
 )
-@settings(max_examples=300, deadline=None)
-def test_narrow_numbers_are_those_of_calls_one_behind_the_other(
+@settings(max_examples=200, deadline=None)
+def test_the_numbers_are_those_of_numpy(
     seed: list[int], doubles: int, counts: list[int], data: st.DataObject
 ) -> None:
-    rng = np.random.default_rng(seed)
-    rng.random(doubles)
-    drawn = np.concatenate([rng.random(count, np.float32) for count in counts])
-    first = data.draw(st.integers(0, len(drawn)))
-    last = data.draw(st.integers(first, len(drawn)))
-    found = uniform32(seed_words(*seed), doubles, first, last - first)
-    assert found.dtype == np.float32 and found.tobytes() == drawn[first:last].tobytes()
+    rng, words = np.random.default_rng(seed), seed_words(*seed)
+    expected: np.ndarray = rng.random(doubles)
+    first = data.draw(st.integers(0, doubles))
+    found = uniform(words, first, doubles - first)
+    assert found.shape == (doubles - first,) and found.tobytes() == expected[first:].tobytes()
+    # Narrow ones, of calls one behind the other.
+    expected = np.concatenate([rng.random(count, np.float32) for count in counts])
+    first = data.draw(st.integers(0, len(expected)))
+    last = data.draw(st.integers(first, len(expected)))
+    found = uniform32(words, doubles, first, last - first)
+    assert found.dtype == np.float32 and found.tobytes() == expected[first:last].tobytes()

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.batches import planes as compiled_planes
 from data.batches.planes import write_planes
-from runtime.kernels.memory import end_of_writes
 
 _MOST_IMAGES = 8
 
@@ -21,7 +18,7 @@ _MOST_IMAGES = 8
     st.sampled_from([0, 1, 8, 16]),
     st.integers(0, 255),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_planes_are_those_of_the_images(
     count: int, height: int, width: int, shift: int, seed: int
 ) -> None:
@@ -43,24 +40,3 @@ def test_an_image_of_another_size_is_never_written_beyond_its_rows() -> None:
     images = np.ones((_MOST_IMAGES, 5, 5, 3), np.uint8)
     with pytest.raises(ValueError, match="total size"):
         write_planes(images, np.zeros((1, 3, 4, 4), np.uint8), np.zeros(1, bool))
-
-
-def test_what_nobody_reads_at_once_is_written_past_the_caches() -> None:
-    """Which no result shows: by the code that runs."""
-
-    # Not cached, as the code of cached kernels cannot be inspected.
-    split, ends = compiled_planes._split_some, end_of_writes
-
-    @numba.njit
-    def some(pixels, planes):
-        to, size = np.uint64(planes.ctypes.data), np.uint64(16)
-        split(np.uint64(pixels.ctypes.data), to, to + size, to + size + size)
-        ends()
-
-    memory = np.zeros(64, np.uint8)
-    first = -memory.ctypes.data % 16
-    planes, pixels = memory[first : first + 48], np.arange(48, dtype=np.uint8)
-    some(pixels, planes)
-    assert (planes.reshape(3, 16) == pixels.reshape(16, 3).T).all()
-    (code,) = some.inspect_llvm().values()
-    assert code.count("!nontemporal") == 3 and "fence seq_cst" in code

@@ -190,21 +190,18 @@ def test_given_cosines_replace_those_that_are_found() -> None:
     assert len(find(rows, owners, own=1.0, home=1.0).wrong.of_kind(Kind.JUNK).images) == 80
 
 
-def test_sets_that_cannot_be_compared_are_refused() -> None:
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_compared_is_refused() -> None:
+    """The squares of 1e30 are no float32: such an embedding would be far from all others."""
     with pytest.raises(DataError, match="1 identities with images"):
         find(np.ones((3, WIDTH), np.float32), np.zeros(3))
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_embeddings_that_have_no_length_are_refused(value: float) -> None:
-    """The squares of 1e30 are no float32: such an embedding would be far from all others."""
     rows, owners = people([4] * 20)
-    spoiled = rows.copy()
-    spoiled[7, 3] = value
-    with pytest.raises(DataError, match="embedding 7 of the set is not finite"):
-        find(spoiled, owners)
     faces = EmbeddedFaces(rows, owners, 20)
-    target = Targets("lfw", spoiled, np.ones(40, np.bool_), np.arange(80))
-    with pytest.raises(DataError, match="embedding 7 of lfw is not finite"):
-        find_all(faces, [target], NONE, search)
+    for value in (np.nan, np.inf, 1e30):
+        spoiled = rows.copy()
+        spoiled[7, 3] = value
+        with pytest.raises(DataError, match="embedding 7 of the set is not finite"):
+            find(spoiled, owners)
+        target = Targets("lfw", spoiled, np.ones(40, np.bool_), np.arange(80))
+        with pytest.raises(DataError, match="embedding 7 of lfw is not finite"):
+            find_all(faces, [target], NONE, search)

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data.inspect.__main__ import main
+from data.inspect.survey import survey_records
+from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
@@ -15,123 +19,92 @@ from runtime.errors import ConfigError, DataError
 REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
 
 
-def inspect(monkeypatch, capsys, *arguments: object) -> tuple[int, list[str]]:
-    monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
-    status = main()
-    return status, capsys.readouterr().out.splitlines()
+@pytest.fixture
+def inspect(monkeypatch, capsys, tmp_path: Path) -> Any:
+    """Return a function that returns the status, the lines that are printed, and those by name."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, list[str], dict[str, str]]:
+        monkeypatch.setattr(sys, "argv", ["inspect", *arguments])
+        status, lines = main(), capsys.readouterr().out.splitlines()
+        return status, lines, {line[:22].strip(): line[22:] for line in lines}
+
+    return run
 
 
-def described(lines: list[str]) -> dict[str, str]:
-    return {line[:22].strip(): line[22:] for line in lines}
+def write(name: str, images: list[bytes], labels: list[int]) -> Path:
+    with RecordWriter(Path(name), image_size=(16, 16)) as writer:
+        for image, label in zip(images, labels):
+            writer.write(image, label)
+    return Path(name) / "train.rec"
 
 
 @pytest.mark.parametrize("options", [[], ["--no-check"]])
-def test_a_good_set_is_counted(monkeypatch, capsys, write_set, tmp_path: Path, options) -> None:
-    folder = write_set([1, 3, 12, 60, 4])
-    out = tmp_path / "out"
-    status, lines = inspect(monkeypatch, capsys, folder, "--out", out, *options)
-    rows = described(lines)
+def test_a_good_set_is_counted(inspect, write_set, options: list[str]) -> None:
+    write_set([1, 3, 12, 60, 4])
+    status, lines, rows = inspect("faces", "--out", "out", *options)
     assert status == 0
-    assert lines[0].startswith(f"{folder / 'train.rec'}: identity-grouped, 0.0 MB")
+    assert lines[0].startswith("faces/train.rec: identity-grouped, 0.0 MB")
     assert rows["images"].startswith("80 of 16 x 16")
     assert rows["identities"] == "5 with images, of 5 classes"
     assert rows["images per identity"] == "1 to 60, median 4, mean 16.0"
-    assert (
-        rows["1"] == "1 (20.0%) of the identities"
-        and rows["2 to 9"] == "2 (40.0%) of the identities"
-    )
-    assert rows["10 to 49"] == rows["50 or more"] == "1 (20.0%) of the identities"
+    shares = {"1": 1, "2 to 9": 2, "10 to 49": 1, "50 or more": 1}
+    for span, count in shares.items():
+        assert rows[span] == f"{count} ({20 * count}.0%) of the identities"
     assert rows.get("bad images") == ("0" if not options else None)
     names = ["faces-images-per-identity.png", "faces-samples.png"]
-    assert sorted(file.name for file in out.iterdir()) == names
-    assert all(str(out / name) in lines for name in names)
+    assert sorted(file.name for file in Path("out").iterdir()) == names
+    assert all(f"out/{name}" in lines for name in names)
 
 
-def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make_image) -> None:
-    with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
-        for number in range(90):
-            image = make_image(number) if number % 3 == 0 else b"junk%d" % number
-            writer.write(image, number // 30)
-    status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
-    assert status == 1
-    assert described(lines)["bad images"] == "60"
+def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
+    images = [b"junk%d" % n if n % 3 else make_image(n) for n in range(90)]
+    write("faces", images, [n // 30 for n in range(90)])
+    status, lines, rows = inspect("faces", "--out", "out")
+    assert status == 1 and rows["bad images"] == "60"
     start = next(i for i, line in enumerate(lines) if line.startswith("bad images"))
     assert lines[start + 1] == f"  record 2: {REASON}"
     assert lines[start + 20] == f"  record 30: {REASON}"
     assert lines[start + 21] == "  and 40 more"
-    listed = (tmp_path / "out" / "faces-bad.txt").read_text().splitlines()
-    assert [int(line.split()[1][:-1]) for line in listed] == [
-        number + 1 for number in range(90) if number % 3
-    ]
+    listed = Path("out/faces-bad.txt").read_text().splitlines()
+    assert [int(line.split()[1][:-1]) for line in listed] == [n + 1 for n in range(90) if n % 3]
 
 
-def test_the_name_of_a_set_is_one_line(monkeypatch, capsys, tmp_path: Path, make_image) -> None:
-    folder = tmp_path / "a\nb\x1b[2Jé"
-    with RecordWriter(folder, image_size=(16, 16)) as writer:
-        writer.write(make_image(1), 0)
-        writer.write(b"junk", 1)
-    _, lines = inspect(monkeypatch, capsys, folder, "--out", tmp_path / "out")
-    shown = str(tmp_path / r"a\nb\x1b[2Jé")
-    assert lines[0].startswith(f"{shown}/train.rec: identity-grouped")
-    assert "\x1b" not in "".join(lines)
-    assert any(line.endswith(r"/a\nb\x1b[2Jé-samples.png") for line in lines)
+def test_a_set_of_any_name_without_a_readable_image(inspect) -> None:
+    write("a\nb\x1b[2Jé", [b"junk"], [0])
+    status, lines, rows = inspect("a\nb\x1b[2Jé", "--out", "out\n")
+    assert lines[0].startswith(r"a\nb\x1b[2Jé/train.rec: identity-grouped")
+    assert "\x1b" not in "".join(lines) and (status, rows["bad images"]) == (1, "1")
 
 
-def test_sizes_and_contradictory_labels_are_told(
-    monkeypatch, capsys, tmp_path: Path, make_image
-) -> None:
+def test_sizes_repeated_images_and_contradictory_labels_are_told(inspect, make_image) -> None:
     """Images that training resizes are good; one of another shape, or class, is not."""
-    with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
-        for number, label in enumerate((0, 0, 0, 1, 1)):
-            writer.write(make_image(number, (32, 32) if number % 2 else (16, 16)), label)
-        writer.write(make_image(5, (20, 16)), 1)
-        writer.write(make_image(6), 1)
-    path = tmp_path / "faces" / "train.rec"
+    images = [make_image(n, (32, 32) if n % 2 else (16, 16)) for n in (0, 1, 2, 3, 4, 2, 2)]
+    images += [make_image(5, (20, 16)), make_image(6)]
+    path = write("faces", images, [0, 0, 0, 1, 1, 1, 1, 1, 1])
     content = bytearray(path.read_bytes())
-    place = content.index(make_image(1, (32, 32))) - 20
-    content[place : place + 4] = np.float32(1).tobytes()
-    place = content.index(make_image(6)) - 20
-    content[place : place + 4] = np.float32(2).tobytes()
+    for image, label in ((images[1], 1), (images[8], 2)):
+        place = content.index(image) - 20
+        content[place : place + 4] = np.float32(label).tobytes()
     path.write_bytes(content)
-    status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
-    rows = described(lines)
+    status, lines, rows = inspect("faces", "--out", "out")
     assert (status, rows["bad images"]) == (1, "2")
     assert rows["of 32 x 32"] == "2, resized in training"
     assert rows["of 20 x 16"] == "1, of another shape"
     assert rows["contradictory labels"] == "1" and "    record 2 has label 1" in lines
-    assert any(line.startswith("  record 7 has label 2, but the classes are") for line in lines)
+    assert any(line.startswith("  record 9 has label 2, but the classes are") for line in lines)
+    assert rows["repeated images"] == "2" and rows["of other identities"] == "2"
+    assert {"    record 3 = record 6", "    record 3 = record 7"} <= {*lines}
 
 
-def test_one_image_of_two_identities_is_reported(
-    monkeypatch, capsys, tmp_path: Path, make_image
-) -> None:
-    with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
-        for number, label in ((1, 0), (1, 0), (2, 0), (3, 1), (2, 1)):
-            writer.write(make_image(number), label)
-    status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
-    assert status == 0
-    rows = described(lines)
-    assert rows["repeated images"] == "2" and rows["of other identities"] == "1"
-    assert "    record 3 = record 5" in lines
-
-
-def test_a_verification_set_is_counted(monkeypatch, capsys, tmp_path: Path, make_image) -> None:
-    images = [make_image(i % 7) for i in range(40)]
-    write_bin(tmp_path / "lfw.bin", images, [True, False] * 10)
-    status, lines = inspect(monkeypatch, capsys, tmp_path / "lfw.bin", "--out", tmp_path / "out")
-    rows = described(lines)
+def test_a_verification_set_is_counted(inspect, make_image) -> None:
+    write_bin(Path("lfw.bin"), [make_image(i % 7) for i in range(40)], [True, False] * 10)
+    status, _, rows = inspect("lfw.bin", "--out", "out")
     assert status == 0
     assert rows["pairs"] == "20: 10 same, 10 different"
     assert rows["same pairs by fold"] == "1 1 1 1 1 1 1 1 1 1"
     assert rows["images"].startswith("40, 7 different") and rows["of 16 x 16"] == "40"
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["lfw-samples.png"]
-
-
-def test_a_set_without_a_readable_image_is_reported(monkeypatch, capsys, tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
-        writer.write(b"junk", 0)
-    status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
-    assert status == 1 and described(lines)["bad images"] == "1"
+    assert [file.name for file in Path("out").iterdir()] == ["lfw-samples.png"]
 
 
 @pytest.mark.parametrize(
@@ -143,23 +116,48 @@ def test_a_set_without_a_readable_image_is_reported(monkeypatch, capsys, tmp_pat
         (["faces", "--out", "faces/property"], "cannot be written: .* --out"),
     ],
 )
-def test_mistakes_are_one_line(
-    monkeypatch, capsys, write_set, tmp_path: Path, arguments, message: str
-) -> None:
+def test_mistakes_are_one_line(inspect, write_set, arguments, message: str) -> None:
     write_set([2])
-    monkeypatch.chdir(tmp_path)
     with pytest.raises((ConfigError, DataError), match=message):
-        inspect(monkeypatch, capsys, *arguments)
+        inspect(*arguments)
 
 
 def test_the_program_answers_with_its_status(write_set, tmp_path: Path) -> None:
     path = write_set([2]) / "train.rec"
     command = [sys.executable, "-m", "data.inspect", str(path), "--out", str(tmp_path / "out")]
     root = Path(__file__).parents[3]
-    statuses = []
-    for content in (path.read_bytes(), path.read_bytes().replace(b"IHDR", b"XXXX", 1), b""):
-        path.write_bytes(content)
-        result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
-        statuses.append(result.returncode)
-        assert result.stderr.count("\n") == (result.returncode == 2)
-    assert statuses == [0, 1, 2]
+    path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX", 1))
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, make_image) -> RecordSet:
+    """Records 1 … 8 of identities 0, 0, 1, 1, 1, 2, 2, 3; some bad, some repeated."""
+    images = [make_image(0), b"junk", make_image(2), make_image(3, (16, 20)), make_image(2),
+              make_image(0), make_image(5), make_image(6)]  # fmt: skip
+    with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
+        for image, label in zip(images, (0, 0, 1, 1, 1, 2, 2, 3)):
+            writer.write(image, label)
+    path = tmp_path / "faces" / "train.rec"
+    content = bytearray(path.read_bytes())
+    offsets = np.loadtxt(path.with_suffix(".idx"), np.int64)[:, 1]
+    # The frame's magic number of record 7, and the label of record 8.
+    content[offsets[7]] ^= 1
+    content[offsets[8] + 12 : offsets[8] + 16] = np.float32(7).tobytes()
+    path.write_bytes(content)
+    return RecordSet(path)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_fault_is_found(faulty: RecordSet, workers: int) -> None:
+    survey = survey_records(faulty, workers)
+    assert survey.labels.tolist() == [0, 0, 1, 1, 1, 2, -1, -1]
+    assert survey.sizes == Counter({(16, 16): 4, (16, 20): 1})
+    assert [line.split(":")[0].split(" has ")[0] for line in survey.bad] == [
+        "record 2", "record 4", "record 7", "record 8",
+    ]  # fmt: skip
+    for line, reason in zip(survey.bad, ("cannot be decoded", "16 x 20 pixels, which is another",
+                                         "wrong magic number", "label 7")):  # fmt: skip
+        assert reason in line and str(faulty.path) + ":" not in line
+    assert survey.repeated.tolist() == [[4, 2], [5, 0]]

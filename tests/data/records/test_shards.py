@@ -5,25 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import sys
-from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
-from data import unpack
-from data.batches.face_loader import FaceLoader
-from data.clean import __main__ as clean
-from data.inspect import __main__ as inspect
-from data.named_images import open_sources
-from data.options import FaceDataOptions
-from data.records import shards
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, encode
+from data.records.recordio import encode
 from data.records.shards import (
     ShardedSet,
     allow_open_files,
@@ -33,17 +22,21 @@ from data.records.shards import (
 )
 from data.records.writer import RecordWriter
 from runtime.errors import ConfigError, DataError
-from tests.support.foreign_records import face2rec2, im2rec, index_of
-from tests.support.jpegs import bytes_of
+from tests.support.foreign_records import Numbered, face2rec2, im2rec, index_of
+from tests.support.jpegs import as_jpeg, bytes_of
 
 # Images of each identity, by shard.
 COUNTS = [[3, 1], [2, 2, 4], [5]]
 LABELS = np.repeat(np.arange(6), [3, 1, 2, 2, 4, 5])
+SHARDS = [f"train-0000{number}.rec" for number in range(3)]
 
 
 def jpeg(number: int) -> bytes:
-    pixels = np.full((16, 16, 3), 10 * number, np.uint8)
-    return cv2.imencode(".jpg", pixels)[1].tobytes()
+    return as_jpeg(np.full((16, 16, 3), 10 * number, np.uint8))
+
+
+def labels_of(records) -> list[int]:
+    return np.concatenate([labels for _, labels in records.label_table().chunks()]).tolist()
 
 
 @pytest.fixture
@@ -60,74 +53,49 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("time", ["first", "second"])
-def test_images_and_classes_of_all_shards(folder: Path, time: str) -> None:
-    if time == "second":
-        list(open_sets([folder]).label_table().chunks())
-    whole = open_sets([folder])
-    assert isinstance(whole, ShardedSet) and whole.path == folder
-    assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
-    table = whole.label_table()
-    assert len(table) == 17 and np.array_equal(
-        np.concatenate([labels for _, labels in table.chunks()]), LABELS
-    )
+def test_images_and_classes_of_all_shards(folder: Path) -> None:
+    # The second time there are caches.
+    for _ in range(2):
+        whole = open_sets([folder])
+        assert isinstance(whole, ShardedSet) and whole.path == folder
+        assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
+        assert len(whole.label_table()) == 17 and labels_of(whole) == LABELS.tolist()
     order = np.array([16, 0, 3, 4, 11, 12, 4])
     found = whole.jpegs(order)
     assert found.labels.tolist() == LABELS[order].tolist()
     for index, payload in zip(order.tolist(), bytes_of(found)):
-        assert payload == jpeg(index)
         one, label = whole.image(index)
-        assert (bytes(one), label) == (jpeg(index), LABELS[index])
+        assert (payload, bytes(one), label) == (jpeg(index), jpeg(index), LABELS[index])
     assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
+    assert [path.name for path in compared_files(folder)] == [*SHARDS, "property"]
 
 
-@pytest.mark.parametrize("options", [{}, {"min_images": 3}, {"class_balance": 1.0}])
-def test_batches_are_those_of_one_file_with_the_same_images(
-    folder: Path, tmp_path: Path, options
-) -> None:
-    with RecordWriter(tmp_path / "one", image_size=(16, 16)) as writer:
-        for number, label in enumerate(LABELS.tolist()):
-            writer.write(jpeg(number), label)
-    seen = []
-    for path in (tmp_path / "one", folder):
-        with FaceLoader(
-            open_sets([path]),
-            FaceDataOptions(batch_size=3, threads=2, **options),
-            rank=1,
-            world_size=2,
-            seed=4,
-        ) as loader:
-            seen.append((loader.num_classes, list(islice(loader.batches(), 7))))
-    (classes, expected), (found_classes, found) = seen
-    assert classes == found_classes
-    for one, other in zip(expected, found):
-        assert np.array_equal(one.images, other.images)
-        assert np.array_equal(one.labels, other.labels)
-
-
-def test_shards_and_other_sets_are_joined(folder: Path, write_set) -> None:
+def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_set) -> None:
     other = write_set([2, 1], "other")
+    assert isinstance(open_sets([other]), RecordSet)
+    assert [path.name for path in compared_files(other)] == ["train.rec", "train.idx", "property"]
     joined = open_sets([other, folder, write_set([2, 1], "third")])
     assert (len(joined), joined.num_classes) == (3 + 17 + 3, 2 + 6 + 2)
-    labels = np.concatenate([labels for _, labels in joined.label_table().chunks()])
-    assert labels.tolist() == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
-    assert [joined.image(index)[1] for index in range(23)] == labels.tolist()
+    labels = labels_of(joined)
+    assert labels == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
+    assert [joined.image(index)[1] for index in range(23)] == labels
     assert joined.jpegs(np.array([3, 19])).labels.tolist() == [2, 7]
-    assert isinstance(open_sets([other]), RecordSet)
-
-
-def test_a_set_that_is_named_twice_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
-    for other in (folder, tmp_path / "link"):
+    for same in (folder, tmp_path / "link"):
         with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
-            open_sets([folder, other])
+            open_sets([folder, same])
+
+
+def write_shards(folder: Path, shards: list[list[Numbered]], description: str) -> None:
+    for number, records in enumerate(shards):
+        shard_path(folder, number).write_bytes(b"".join(content for _, content in records))
+    (folder / "property").write_text(description)
 
 
 def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
-    for shard, labels in enumerate([[4, 0], [1, 4, 2]]):
-        records = [encode((float(label),), key, jpeg(key)) for key, label in enumerate(labels)]
-        shard_path(tmp_path, shard).write_bytes(b"".join(records))
-    (tmp_path / "property").write_text("5,16,16")
+    jpegs = [jpeg(number) for number in range(3)]
+    shards = [im2rec(labels, jpegs, range(3)) for labels in ([4, 0], [1, 4, 2])]
+    write_shards(tmp_path, shards, "5,16,16")
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
@@ -136,20 +104,9 @@ def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
     assert "if a shard behind train-00001.rec is missing" in caplog.text
 
 
-def test_a_class_whose_only_image_is_unreadable_has_none(tmp_path: Path, caplog) -> None:
-    records = im2rec([0, 2, 1], [jpeg(key) for key in range(3)], range(3))
-    (_, first), (_, damaged), (_, last) = records
-    shard_path(tmp_path, 0).write_bytes(first + bytes(len(damaged)) + last)
-    shard_path(tmp_path, 0).with_suffix(".idx").write_text(index_of(records))
-    (tmp_path / "property").write_text("4,16,16")
-    assert open_sets([tmp_path]).jpegs(np.array([0, 2])).labels.tolist() == [0, 1]
-    assert "2 of the 4 classes in property have no image, the first is 2" in caplog.text
-
-
 def test_flat_shards_have_no_more_classes_than_labels_can_name(tmp_path: Path) -> None:
     """More would take gigabytes before the first label is read."""
-    shard_path(tmp_path, 0).write_bytes(encode((1.0,), 0, jpeg(0)))
-    (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
+    write_shards(tmp_path, [im2rec([1], [jpeg(0)], [0])], f"{2**24 + 1},16,16")
     with pytest.raises(DataError, match="16777217 classes, but shards without .* at most 16777216"):
         open_sets([tmp_path])
     (tmp_path / "property").write_text(f"{2**24},16,16")
@@ -158,14 +115,12 @@ def test_flat_shards_have_no_more_classes_than_labels_can_name(tmp_path: Path) -
 
 def test_shards_of_unsorted_lists_have_the_classes_of_their_labels(tmp_path: Path) -> None:
     """Each shard has more identity records than classes."""
-    for shard, labels in enumerate([[0, 1, 0, 1], [2, 0, 1, 2, 1]]):
-        written = face2rec2(labels, [jpeg(number) for number in range(len(labels))])
-        shard_path(tmp_path, shard).write_bytes(b"".join(content for _, content in written))
-    (tmp_path / "property").write_text("5,16,16")
+    jpegs = [jpeg(number) for number in range(5)]
+    shards = [face2rec2(labels, jpegs) for labels in ([0, 1, 0, 1], [2, 0, 1, 2, 1])]
+    write_shards(tmp_path, shards, "5,16,16")
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (9, 5)
-    expected = [0, 1, 0, 1, 4, 2, 3, 4, 3]
-    assert [whole.image(index)[1] for index in range(9)] == expected
+    assert [whole.image(index)[1] for index in range(9)] == [0, 1, 0, 1, 4, 2, 3, 4, 3]
     (tmp_path / "property").write_text("4,16,16")
     with pytest.raises(DataError, match="4 classes, but the 2 shards hold 5 identities"):
         open_sets([tmp_path])
@@ -202,83 +157,13 @@ def test_what_is_no_whole_set_is_told_in_one_line(folder: Path, damage, message:
     assert "\n" not in str(caught.value)
 
 
-def test_a_shard_that_is_replaced_while_others_are_opened(folder: Path, monkeypatch) -> None:
-    opened = RecordSet.__init__
-
-    def replace_the_first(self, path, whole=None):
-        opened(self, path, whole)
-        if path == shard_path(folder, 2):
-            copy = folder / "copy"
-            shutil.copy(shard_path(folder, 0), copy)
-            copy.replace(shard_path(folder, 0))
-
-    monkeypatch.setattr(RecordSet, "__init__", replace_the_first)
-    with pytest.raises(DataError, match="00000.rec was replaced or changed while it was open"):
-        open_sets([folder])
-
-
-def test_a_shard_that_is_written_anew_while_it_is_read_is_no_broken_record(folder: Path) -> None:
-    whole = open_sets([folder])
-    path = shard_path(folder, 1)
-    with path.open("r+b") as file:
-        file.write(bytes(path.stat().st_size))
-    os.utime(path, ns=(1, 1))
-    assert whole.jpegs(np.array([5])).sizes.tolist() == [0]
-    with pytest.raises(DataError, match="00001.rec was replaced or changed") as caught:
-        whole.image(5)
-    assert not isinstance(caught.value, BrokenRecordError)
-
-
-def test_a_rebuilt_shard_gets_a_new_cache(folder: Path) -> None:
-    list(open_sets([folder]).label_table().chunks())
-    with RecordWriter(shard_path(folder, 1), image_size=(16, 16)) as writer:
-        for label in range(3):
-            writer.write(jpeg(label), label)
-    (folder / "property").write_text("6,16,16\n")
-    whole = open_sets([folder])
-    assert len(whole) == 4 + 3 + 5
-    labels = np.concatenate([labels for _, labels in whole.label_table().chunks()])
-    assert labels.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
-
-
-def clean_without_embeddings() -> None:
-    with pytest.raises(DataError, match=r"gone\.npy"):
-        clean.main(["set", "--features", "gone.npy"])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        lambda: open_sets(["set"]),
-        lambda: open_sources(["set"]),
-        inspect.main,
-        unpack.main,
-        clean_without_embeddings,
-    ],
-    ids=["training", "evaluation.embed", "data.inspect", "data.unpack", "data.clean"],
-)
-def test_shards_that_are_not_read_are_named_once(
-    folder: Path, command: Callable[[], object], monkeypatch, caplog
-) -> None:
-    monkeypatch.chdir(folder)
-    Path("set").mkdir()
-    for shard in range(3):
-        shutil.copy(shard_path(folder, shard), "set")
-    shutil.copy(shard_path(folder, 2), "set/train.rec")
-    monkeypatch.setattr(sys, "argv", ["command", "set", *["new"] * (command is unpack.main)])
-    command()
-    line = "set has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
-    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
-    caplog.clear()
-    RecordSet("set/train.rec")
-    assert not caplog.text
-
-
-def test_single_files_and_other_names_stay_as_they_were(folder: Path) -> None:
+def test_single_files_and_other_names_stay_as_they_were(folder: Path, caplog) -> None:
     alone = RecordSet(shard_path(folder, 2))
     assert (len(alone), alone.num_classes) == (5, 6)
     shutil.copy(shard_path(folder, 2), folder / "train.rec")
-    assert isinstance(open_sets([folder]), RecordSet)
+    assert "shards" not in caplog.text and isinstance(open_sets([folder]), RecordSet)
+    line = "has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
+    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
     (folder / "train.rec").unlink()
     for shard in range(3):
         shard_path(folder, shard).rename(folder / f"faces-{shard}.rec")
@@ -286,25 +171,34 @@ def test_single_files_and_other_names_stay_as_they_were(folder: Path) -> None:
         open_sets([folder])
 
 
-def test_files_that_hosts_compare(folder: Path, write_set) -> None:
-    names = [path.name for path in compared_files(folder)]
-    assert names == ["train-00000.rec", "train-00001.rec", "train-00002.rec", "property"]
-    names = [path.name for path in compared_files(write_set([1], "other"))]
-    assert names == ["train.rec", "train.idx", "property"]
-
-
 def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) -> None:
     limits = [(100, 5000)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
-    assert isinstance(open_sets([folder]), JoinedSet)
+    assert isinstance(open_sets([folder]), ShardedSet)
     assert limits[1:] == [(3 * 3 + 256, 5000)]
     limits[:] = [(100, 200)]
     # A set of a single file has no shards.
-    with pytest.raises(
-        DataError, match=r": reading it needs 256 .* raise the limit \(ulimit -Hn\)$"
-    ):
+    with pytest.raises(DataError, match=r": reading it needs 256 .* the limit \(ulimit -Hn\)$"):
         allow_open_files(0, folder)
     with pytest.raises(DataError, match="3 shards need 265 open files, .* may open 200; raise"):
         open_sets([folder])
-    assert shards._FILES_OF_SHARD == 3
+
+
+def test_unreadable_labels_stay_unreadable(tmp_path: Path, write_set) -> None:
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    written = im2rec([0, 0, 0], [b"x"] * 3, range(3))
+    written[1] = 1, bytes(len(written[1][1]))
+    (folder / "train.rec").write_bytes(b"".join(content for _, content in written))
+    (folder / "train.idx").write_text(index_of(written))
+    (folder / "property").write_text("1,16,16")
+    joined = JoinedSet([RecordSet(write_set([3, 4])), RecordSet(folder)])
+    assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
+
+
+def test_sets_of_different_sizes_are_refused(tmp_path: Path, write_set, make_image) -> None:
+    with RecordWriter(tmp_path / "large", image_size=(32, 32)) as writer:
+        writer.write(make_image(1), 0)
+    with pytest.raises(DataError, match="16 x 16 pixels.*32 x 32; pack them anew"):
+        JoinedSet([RecordSet(write_set([1])), RecordSet(tmp_path / "large")])

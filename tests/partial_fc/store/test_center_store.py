@@ -1,13 +1,11 @@
-"""A store: back to each checkpoint, also through kills."""
+"""A store: back to each checkpoint, also through kills and a full disk; and no other file."""
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
-import subprocess
-import sys
-import time
-from functools import partial
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,170 +13,71 @@ import numpy as np
 import pytest
 
 from partial_fc.store.center_store import CenterStore
-from partial_fc.store.header import Origin
+from partial_fc.store.header import STORE, Header, Origin
 from partial_fc.store.index import Index
+from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import UndoLog, logs
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
+from runtime.mxnet import mx
 from tests.support.stored_head import (
-    INTERVAL,
-    SavedStore,
+    CLASSES,
+    EMBEDDING,
+    LONE,
     advance,
     are_equal,
     batch,
     create,
     joined,
-    opened,
     reference,
     restored,
-    resume,
+    saved,
+    stored,
     trained,
 )
 from tests.support.thread_world import run_ranks
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (1, 2), (2, 3)])
 def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    def train(world: Any) -> Origin:
-        head = create(world, tmp_path)
-        for update in range(0, 12, 4):
-            state = head.export_state(update)
-            advance(world, head, update, update + 4)
-        advance(world, head, 12, 14)
-        head.rows.close()
-        return Origin(*state.values.values())
-
-    origin = run_ranks(before, train)[0]
-
+    origin = trained(*[tmp_path] * before, updates=12)
+    # What a kill has cut off is not read.
+    with (tmp_path / "undo-00000012.rank-0000").open("ab") as file:
+        file.write(b"PFCUNDO1 and no more")
     for update in (8, 4):
-        saved = SavedStore(origin, update)
-        arrays = joined(run_ranks(after, partial(restored, folder=tmp_path, saved=saved)))
+        arrays = restored(origin, update, *[tmp_path] * after)
         assert are_equal(arrays, reference(update, ranks=before)), update
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path, ranks: int) -> None:
     """Rows that are undone lose their places, and others get these."""
-
-    def train(world: Any) -> Origin:
-        head = create(world, tmp_path, ratio=0.1)
-        for update in range(0, 12, 4):
-            state = head.export_state(update)
-            advance(world, head, update, update + 4)
-        head.rows.close()
-        return Origin(*state.values.values())
-
-    def expected(world: Any) -> Any:
-        head = create(world, None, ratio=0.1)
-        advance(world, head, 0, 7)
-        return head.rows.export()
-
-    origin = run_ranks(ranks, train)[0]
-    reached = joined(run_ranks(ranks, expected))
-
-    def again(world: Any) -> Any:
-        head = create(world, tmp_path, ratio=0.1)
-        head.load_state(SavedStore(origin, 4))
-        advance(world, head, 4, 7)
-        arrays = head.rows.export()
-        head.rows.close()
-        return arrays
-
-    lengths = set()
+    origin = trained(*[tmp_path] * ranks, ratio=0.1)
+    expected, lengths = reference(7, ranks=ranks, ratio=0.1), set()
     for _ in range(3):
-        assert are_equal(joined(run_ranks(ranks, again)), reached)
+        assert are_equal(restored(origin, 4, *[tmp_path] * ranks, stop=7, ratio=0.1), expected)
         lengths.add((tmp_path / "records.bin").stat().st_size)
     assert len(lengths) == 1
 
 
 def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None:
-    def run(world: Any) -> None:
-        head = create(world, tmp_path)
+    with stored(LONE, tmp_path) as head:
         for update in range(0, 16, 4):
             state = head.export_state(update)
-            advance(world, head, update, update + 4)
+            advance(LONE, head, update, update + 4)
         assert state.when_saved is not None
         state.when_saved([8, 12])
         assert [update for update, _ in logs(tmp_path)] == [12, 8]
-        head.rows.close()
-
-    run_ranks(1, run)
-
-
-@pytest.mark.waits
-def test_a_kill_at_any_moment_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    check_kills(tmp_path, kills=int(os.environ.get("KILLS", "2")))
-
-
-def check_kills(folder: Path, kills: int) -> None:
-    store, progress = folder / "store", folder / "progress"
-    # Kernels of their own: two processes that compile at the same time, as those of other tests do,
-    # may round differently.
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "kernels")}
-
-    def expected(updates: int) -> dict[str, Any]:
-        file = folder / "reference.npz"
-        command = [sys.executable, "-m", "tests.support.stored_head", "reference"]
-        subprocess.run([*command, str(updates), str(file)], cwd=ROOT, env=environment, check=True)
-        with np.load(file) as arrays:
-            return dict(arrays)
-
-    expected(1)
-    delays = np.random.default_rng(3).uniform(0.0, 0.4, kills)
-    for delay in delays:
-        lines = count_lines(progress)
-        command = [sys.executable, "-m", "tests.support.stored_head"]
-        process = subprocess.Popen(
-            [*command, str(store), str(progress), "100000"], cwd=ROOT, env=environment
-        )
-        try:
-            while count_lines(progress) < lines + 2:
-                assert process.poll() is None
-                time.sleep(0.01)
-            time.sleep(delay)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-
-        def back(world: Any) -> Any:
-            head = create(world, store)
-            update = resume(world, head, progress)
-            arrays = head.rows.export()
-            head.rows.close()
-            return update, arrays
-
-        update, arrays = run_ranks(1, back)[0]
-        assert update >= INTERVAL * (lines + 2)
-        assert are_equal(arrays, expected(update))
-
-
-def count_lines(path: Path) -> int:
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def test_a_log_that_a_kill_has_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
-    origin = trained(tmp_path)
-    with (tmp_path / "undo-00000008.rank-0000").open("ab") as file:
-        file.write(b"PFCUNDO1 and no more")
-    opened(tmp_path, origin, 8)
 
 
 def test_numbers_that_are_not_finite_get_no_checkpoint(tmp_path: Path) -> None:
-    def run(world: Any) -> None:
-        head = create(world, tmp_path)
+    with stored(LONE, tmp_path) as head:
         head.export_state(0)
-        features, labels = batch(world, 0)
+        features, labels = batch(LONE, 0)
         head.step(features * float("nan"), labels, 0, 0.1)
-        try:
-            with pytest.raises(DataError, match="not finite"):
-                head.export_state(1)
-        finally:
-            head.rows.close()
-
-    run_ranks(1, run)
+        with pytest.raises(DataError, match="not finite"):
+            head.export_state(1)
 
 
 def test_a_kill_while_it_is_restored_can_be_undone_again(
@@ -192,10 +91,28 @@ def test_a_kill_while_it_is_restored_can_be_undone_again(
     with monkeypatch.context() as patch:
         patch.setattr(CenterStore, "_begin_log", killed)
         with pytest.raises(KeyboardInterrupt):
-            opened(tmp_path, origin, 8)
+            restored(origin, 8, tmp_path)
     assert [update for update, _ in logs(tmp_path)] == [8, 4, 0]
-    again = partial(restored, folder=tmp_path, saved=SavedStore(origin, 8))
-    assert are_equal(run_ranks(1, again)[0], reference(8))
+    assert are_equal(restored(origin, 8, tmp_path), reference(8))
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = trained(tmp_path)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    no_room = pytest.raises(DataError, match="No space left on device.*start again")
+    with stored(LONE, tmp_path) as head, monkeypatch.context() as patch:
+        head.load_state(saved(origin, 8))
+        patch.setattr(UndoLog, "append", full)
+        with no_room as said:
+            advance(LONE, head, 8, 12)
+            head.export_state(12)
+    assert "\n" not in str(said.value)
+    assert are_equal(restored(origin, 8, tmp_path), reference(8))
 
 
 @pytest.mark.parametrize("name", ["records.bin", "index.bin", "lock"])
@@ -211,25 +128,165 @@ def test_no_other_file_is_overwritten(tmp_path: Path, name: str, is_new: bool) -
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(tmp_path / "user")
 
-    def train(world: Any) -> None:
-        head = create(world, folder)
-        head.export_state(0)
-        advance(world, head, 0, 2)
-        head.rows.close()
+    def train() -> None:
+        with stored(LONE, folder) as head:
+            head.export_state(0)
+            advance(LONE, head, 0, 2)
 
     if is_new and name != "lock":
-        run_ranks(1, train)
+        train()
         assert not (folder / name).is_symlink()
     else:
         with pytest.raises(DataError, match="it is a link|it is damaged"):
-            run_ranks(1, train)
+            train()
     assert (tmp_path / "user").read_bytes() == bytes(1 << 20)
 
 
 def test_an_undo_log_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "user").write_bytes(b"precious")
-    (tmp_path / "store").mkdir()
-    log = tmp_path / "store" / "undo-00000000.rank-0000"
+    log = tmp_path / "undo-00000000.rank-0000"
     log.symlink_to(tmp_path / "user")
-    UndoLog(tmp_path / "store", 0, 0, Index(np.zeros((1, 2), np.uint32)), (0, 1)).close()
+    UndoLog(tmp_path, 0, 0, Index(np.zeros((1, 2), np.uint32)), (0, 1)).close()
     assert (tmp_path / "user").read_bytes() == b"precious" and not log.is_symlink()
+
+
+ANOTHER = "holds the centers of another run, at update {}; give"
+
+
+def header_of(folder: Path) -> Header:
+    header = Header.read(folder)
+    assert header is not None
+    return header
+
+
+def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
+    origin = trained(tmp_path)
+    refused = pytest.raises(ConfigError, match=ANOTHER.format(8))
+    with refused, stored(LONE, tmp_path) as head:
+        advance(LONE, head, 0, 1)
+    with pytest.raises(DataError, match="is not the store of this checkpoint"):
+        restored(origin._replace(number=17), 8, tmp_path)
+    with pytest.raises(DataError, match="does not reach back to update 6"):
+        restored(origin, 6, tmp_path)
+    with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
+        create(LONE, None).load_state(saved(origin, 8))
+    restored(origin, 8, tmp_path)
+
+
+def test_a_store_that_no_checkpoint_needs_is_made_anew(tmp_path: Path) -> None:
+    def run() -> Any:
+        with stored(LONE, tmp_path) as head:
+            head.export_state(0)
+            advance(LONE, head, 0, 3)
+            return head.rows.export()
+
+    assert are_equal(run(), run())
+
+
+def began(folder: Path, run: Path, *, killed: bool) -> Any:
+    """Begin a run, which ends without a checkpoint if it is killed; returns the centers."""
+
+    def rank(world: Any) -> Any:
+        with stored(world, folder) as head:
+            head.begin(run)
+            head.export_state(0)
+            advance(world, head, 0, 3)
+            # The checkpoint is begun; only ``when_saved`` would say that it exists.
+            state = head.export_state(3)
+            if not killed:
+                assert state.when_saved is not None
+                state.when_saved([3])
+            return head.rows.export()
+
+    return joined(run_ranks(2, rank))
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    store, run = tmp_path / "store", tmp_path / "run"
+    first = began(store, run, killed=True)
+    # Nobody else may: the checkpoint may exist.
+    with pytest.raises(ConfigError, match=ANOTHER.format(3)):
+        began(store, tmp_path / "another", killed=True)
+    assert are_equal(began(store, run, killed=False), first)
+    with pytest.raises(ConfigError, match=ANOTHER.format(3)):
+        began(store, run, killed=True)
+
+
+def test_centers_that_are_read_are_those_of_a_new_run(tmp_path: Path) -> None:
+    folder, store = tmp_path / "centers", tmp_path / "store"
+    folder.mkdir()
+    values = np.full((CLASSES, EMBEDDING), 0.75, np.float32)
+    mx.nd.save(str(folder / "0_centers.param"), mx.nd.array(values))
+    with stored(LONE, store, pretrained_centers=str(folder)) as head:
+        head.begin(tmp_path)
+        assert np.array_equal(head.rows.export()["centers"], values)
+        assert not head.rows.export()["momenta"].any()
+
+
+def gone_back(folder: Path, origin: Origin, **others: Any) -> Origin:
+    """Train from update 4 to 8 again; returns the origin of the new rows."""
+    with stored(LONE, folder) as head:
+        head.load_state(saved(origin, 4, **others))
+        advance(LONE, head, 4, 8)
+        return Origin(*head.export_state(8).values.values())
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["checkpoint", "of an earlier version"])
+def test_a_checkpoint_fits_no_rows_of_its_update_that_were_trained_again(
+    tmp_path: Path, is_known: bool
+) -> None:
+    origin = trained(tmp_path)
+    if not is_known:
+        replace(header_of(tmp_path), attempts={}).write(tmp_path)
+        origin = Origin(origin.number, 0)
+    again = gone_back(tmp_path, origin)
+    assert again.number == origin.number and again != origin
+    with pytest.raises(DataError, match="its rows of update 8 are not those of this checkpoint"):
+        restored(origin, 8, tmp_path)
+    with pytest.raises(DataError, match="its rows of update 8"), SavedRows(tmp_path, origin, 8):
+        pass
+    restored(again, 8, tmp_path)
+    # The one from which it went back is as it was.
+    restored(origin, 4, tmp_path)
+
+
+def test_a_store_that_another_run_needs_is_refused(tmp_path: Path) -> None:
+    store, run, other, moved = (tmp_path / name for name in ("store", "run", "other", "moved"))
+    for folder in (run, other):
+        folder.mkdir()
+    trained(store)
+    # A store of an earlier version does not know its place, and is taken.
+    origin = header_of(store).origin(8)
+    gone_back(store, origin, run=run)
+    needed = {run: [{STORE: origin.number}], other: [{STORE: origin.number}]}
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    with pytest.raises(ConfigError, match=f"belongs to the run in {run}, whose checkpoints need"):
+        gone_back(store, origin, run=other, others=needed)
+    assert before == {path.name: path.read_bytes() for path in store.iterdir()}
+    # A copy may be used, also if the store itself is moved.
+    shutil.copytree(store, tmp_path / "copy")
+    gone_back(tmp_path / "copy", origin, run=other, others=needed)
+    store.rename(moved)
+    with pytest.raises(ConfigError, match="belongs to the run"):
+        gone_back(moved, origin, run=other, others=needed)
+    # The folder has checkpoints of another store, the same run has two paths, or it was moved.
+    gone_back(moved, origin, run=other, others={run: [{STORE: 17}, {}]})
+    (tmp_path / "link").symlink_to(other)
+    gone_back(moved, origin, run=tmp_path / "link", others=needed)
+    other.rmdir()
+    gone_back(moved, origin, run=run, others=needed)
+
+
+def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with stored(LONE, store) as head:
+        head.export_state(0)
+        advance(LONE, head, 0, 4)
+        when_saved = head.export_state(4).when_saved
+        assert when_saved is not None
+        store.rename(tmp_path / "moved")
+        store.mkdir()
+        for go_on in (lambda: when_saved([4]), lambda: head.export_state(8)):
+            with pytest.raises(DataError, match=f"--center-store {store} is no longer the folder"):
+                go_on()
+    assert not [*store.iterdir()]

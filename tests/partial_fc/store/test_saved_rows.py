@@ -1,48 +1,48 @@
-"""Rows of checkpoints are read from a store as a run that resumes would have them."""
+"""Rows of checkpoints are read from a store as a run that resumes would have them; damage."""
 
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from partial_fc.store.header import Origin
+from partial_fc.store.header import Header
 from partial_fc.store.index import Index
+from partial_fc.store.room import Room
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import blocks
 from runtime.errors import ConfigError, DataError
-from tests.support.stored_head import ADAM, MOMENTUM, advance, are_equal, create, reference
+from tests.support.stored_head import (
+    ADAM,
+    CLASSES,
+    LONE,
+    MOMENTUM,
+    advance,
+    are_equal,
+    damage,
+    reference,
+    restored,
+    stored,
+    trained,
+)
 from tests.support.thread_world import run_ranks
 
-UPDATES = (0, 4, 8)
+LOG = "undo-00000008.rank-0000"
 
 
-def train(folder: Path, ranks: int = 1, rule: Any = MOMENTUM) -> Origin:
-    """A store with three checkpoints and updates after the last; returns its origin."""
-
-    def run(world: Any) -> Origin:
-        head = create(world, folder, rule)
-        for update in UPDATES:
-            state = head.export_state(update)
-            advance(world, head, update, update + 4)
-        head.rows.close()
-        return Origin(*state.values.values())
-
-    return run_ranks(ranks, run)[0]
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("rule", [MOMENTUM, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize(("rule", "ranks"), [(MOMENTUM, 2), (ADAM, 1)], ids=["sgd", "adam"])
 def test_the_rows_are_those_of_each_checkpoint(
     tmp_path: Path, rule: Any, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    origin = train(tmp_path, ranks, rule)
+    origin = trained(*[tmp_path] * ranks, rule=rule)
     monkeypatch.setattr("partial_fc.store.saved_rows._ROWS", 137)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for update in UPDATES:
+    for update in (0, 4, 8):
         with SavedRows(tmp_path, origin, update) as rows:
             arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
             written = rows.verify()
@@ -56,30 +56,37 @@ def test_the_rows_are_those_of_each_checkpoint(
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
-    origin = train(tmp_path)
-    log = tmp_path / "undo-00000008.rank-0000"
-    changed = {row for block in blocks(log, 48) for row in (*block.new, *block.classes)}
-    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    kept = max({*np.flatnonzero(index.checks)} - changed)
-    # A row that is as it was at the checkpoint, and one that has changed since then.
-    for path, where in ((tmp_path / "records.bin", 192 * index.places[kept]), (log, -1)):
-        content = bytearray(path.read_bytes())
-        content[where] ^= 1
-        intact = path.read_bytes()
-        path.write_bytes(content)
-        with SavedRows(tmp_path, origin, 8) as rows:
-            damaged = pytest.raises(DataError, match="damaged|does not match its checksum")
-            with damaged as raised:
+@pytest.mark.parametrize("name", ["store.json", "undo-00000004.rank-0000", LOG, "records.bin"])
+def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
+    origin, where = trained(tmp_path), 60
+    if name == "records.bin":
+        # A row that is as it was at the checkpoint.
+        index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+        found = blocks(tmp_path / LOG, 48)
+        changed = {row for block in found for row in (*block.new, *block.classes)}
+        where = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
+    damage(tmp_path / name, where)
+    update = 4 if "undo-00000004" in name else 8
+
+    def refused() -> None:
+        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+            restored(origin, update, tmp_path)
+        assert "\n" not in str(raised.value)
+        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+            with SavedRows(tmp_path, origin, update) as rows:
                 rows.verify()
-            assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
-        path.write_bytes(intact)
+        assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
+
+    refused()
+    if name == "records.bin":
+        os.truncate(tmp_path / name, where + 100)
+        refused()
 
 
 def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
-    origin = train(tmp_path)
+    origin = trained(tmp_path)
 
-    def said(folder: Path = tmp_path, origin: Origin = origin, update: int = 8) -> str:
+    def said(folder: Path = tmp_path, origin: Any = origin, update: int = 8) -> str:
         with pytest.raises(DataError) as raised, SavedRows(folder, origin, update):
             pass
         assert "\n" not in str(raised.value)
@@ -92,21 +99,106 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
     assert "index.bin has 40 bytes instead of 8000" in said()
 
 
-def test_a_run_and_a_reader_exclude_each_other(tmp_path: Path) -> None:
-    origin = train(tmp_path)
+def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
+    origin = trained(tmp_path)
+    in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+    with SavedRows(tmp_path, origin, 8), in_use, stored(LONE, tmp_path):
+        pass
+    with stored(LONE, tmp_path):
+        with pytest.raises(DataError, match="is in use by a run,"), SavedRows(tmp_path, origin, 8):
+            pass
+        in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+        with in_use, stored(LONE, tmp_path):
+            pass
 
+
+RECORD = 64
+
+
+def test_the_end_is_behind_the_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Checksums and places; a class without a record may have any place.
+    index = Index(np.array([[7, 4], [0, 90], [1, 0], [2, 6], [0, 0]], np.uint32))
+    for at_once in (2, 3, 100):
+        monkeypatch.setattr("partial_fc.store.index._AT_ONCE", at_once)
+        bounds = ((0, 5), (0, 3), (2, 3), (4, 5), (1, 2))
+        assert [index.end(*some) for some in bounds] == [7, 5, 1, 0, 0]
+
+
+def opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def test_places_follow_each_other(tmp_path: Path) -> None:
+    room = Room(opened(tmp_path / "records"), RECORD)
+    assert room.take(0).size == (tmp_path / "records").stat().st_size == 0
+    taken = [room.take(count) for count in (3, 0, 5000, 7)]
+    assert np.array_equal(np.concatenate(taken), np.arange(5010))
+    file = opened(tmp_path / "left")
+    # The last record was being written by another run, or is of a file that was cut off.
+    os.ftruncate(file, 10 * RECORD + 1)
+    assert np.array_equal(Room(file, RECORD).take(2), [11, 12])
+
+
+def test_ranks_get_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partial_fc.store.room._AT_ONCE", 3)
+    rooms = [Room(opened(tmp_path / "records"), RECORD) for _ in range(4)]
+    taken: list[np.ndarray] = []
+
+    def take(room: Room) -> None:
+        for count in range(400):
+            taken.append(room.take(count % 9))
+
+    threads = [threading.Thread(target=take, args=(room,)) for room in rooms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    places = np.concatenate(taken)
+    assert np.unique(places).size == places.size == 4 * sum(count % 9 for count in range(400))
+    assert places.max() < (tmp_path / "records").stat().st_size // RECORD
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_records_stand_side_by_side(tmp_path: Path, ranks: int) -> None:
     def run(world: Any) -> None:
-        in_use = pytest.raises(ConfigError, match="is in use by another run")
-        with SavedRows(tmp_path, origin, 8), in_use:
-            create(world, tmp_path)
-        head = create(world, tmp_path)
-        try:
-            with (
-                pytest.raises(DataError, match="is in use by a run,"),
-                SavedRows(tmp_path, origin, 8),
-            ):
-                pass
-        finally:
-            head.rows.close()
+        with stored(world, tmp_path, MOMENTUM, 0.02) as head:
+            # It is written as memory, where a full disk would end the process without a word.
+            assert (tmp_path / "index.bin").stat().st_blocks * 512 >= 8 * CLASSES
+            advance(world, head, 0, 3)
 
-    run_ranks(1, run)
+    run_ranks(ranks, run)
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+    places = np.sort(index.places[index.checks != 0])
+    # Each rank has taken room for some thousands of records at once.
+    taken = np.sort(places // 4096)
+    assert np.array_equal(np.unique(taken), np.arange(ranks))
+    for rank in range(ranks):
+        own = places[taken == rank]
+        assert np.array_equal(own, rank * 4096 + np.arange(own.size))
+    assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 < places.size * 192 + ranks * 8192
+
+
+def made_first_format(folder: Path) -> None:
+    """Make of a store what the first format would have: records in the order of classes."""
+    header = Header.read(folder)
+    assert header is not None
+    index = Index(np.fromfile(folder / "index.bin", np.uint32))
+    stand = np.fromfile(folder / "records.bin", np.uint8).reshape(-1, 192)
+    records, written = np.zeros((CLASSES, 192), np.uint8), np.flatnonzero(index.checks)
+    records[written] = stand[index.places[written]]
+    records.tofile(folder / "records.bin")
+    index.checks.tofile(folder / "checks.bin")
+    # Another run was killed when it had written an index and not yet that it is there.
+    (folder / "index.bin").write_bytes(b"an index")
+    replace(header, format="class centers 1").write(folder)
+
+
+def test_a_store_of_the_first_format_goes_on(tmp_path: Path) -> None:
+    origin = trained(tmp_path)
+    made_first_format(tmp_path)
+    with SavedRows(tmp_path, origin, 4) as rows:
+        arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
+    assert are_equal(arrays, reference(4))
+    assert are_equal(restored(origin, 8, tmp_path, stop=11), reference(11))
+    assert not (tmp_path / "checks.bin").exists()
+    assert are_equal(restored(origin, 8, tmp_path, tmp_path), reference(8))

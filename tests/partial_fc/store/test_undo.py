@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
 
-from parallel.world import LoneWorld
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
@@ -17,15 +17,7 @@ from partial_fc.store.header import Origin
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import DataError
-from tests.support.stored_head import (
-    SavedStore,
-    advance,
-    are_equal,
-    create,
-    joined,
-    reference,
-)
-from tests.support.thread_world import run_ranks
+from tests.support.stored_head import LONE, are_equal, damage, reference, restored, saved, trained
 
 LAYOUT = Layout(3, {})
 CLASSES, UPDATE = 4, 8
@@ -34,14 +26,7 @@ HEAD, RECORD = 32, 64
 
 
 class Killed(NamedTuple):
-    """A store as a killed process leaves it.
-
-    Attributes:
-        folder: of the store.
-        origin: of its rows.
-        rows: by the update of each checkpoint.
-        log: the content of the newest undo log.
-    """
+    """A store as a killed process leaves it: rows by update, the newest undo log."""
 
     folder: Path
     origin: Origin
@@ -50,7 +35,7 @@ class Killed(NamedTuple):
 
 
 def opened(folder: Path) -> CenterStore:
-    return CenterStore(StoreOptions(folder, 1 << 20, 1), Shard(0, 1, CLASSES), LAYOUT, LoneWorld())
+    return CenterStore(StoreOptions(folder, 1 << 20, 1), Shard(0, 1, CLASSES), LAYOUT, LONE)
 
 
 def write(store: CenterStore, classes: list[int], value: float) -> None:
@@ -103,14 +88,12 @@ def outcome(
             is_intact = True
     except DataError as error:
         assert "\n" not in str(error)
-    store = opened(scratch)
-    try:
-        store.restore(SavedStore(killed.origin, update))
-        found = content(store)
-    except DataError as error:
-        assert "\n" not in str(error)
-    finally:
-        store.close()
+    with closing(opened(scratch)) as store:
+        try:
+            store.restore(saved(killed.origin, update))
+            found = content(store)
+        except DataError as error:
+            assert "\n" not in str(error)
     return found, is_intact
 
 
@@ -136,14 +119,13 @@ def test_a_log_that_has_lost_its_end_is_detected(killed: Killed, tmp_path: Path)
         assert found == ((None, False) if size < whole else (killed.rows[UPDATE], True)), size
 
 
-@pytest.mark.parametrize("count", [2**38, 2**63])
+@pytest.mark.parametrize("counts", [(2**38, 0), (0, 2**38), (2**63, 0), (0, 2**63)])
 def test_no_memory_is_taken_for_more_than_the_file_holds(
-    killed: Killed, tmp_path: Path, count: int
+    killed: Killed, tmp_path: Path, counts: tuple[int, int]
 ) -> None:
-    for counts in ((count, 0), (0, count)):
-        head = undo._head(undo._BLOCK, 0, *counts)
-        log = killed.log[:HEAD] + head + killed.log[2 * HEAD :]
-        assert outcome(killed, log, tmp_path / "copy") == (None, False)
+    head = undo._head(undo._BLOCK, 0, *counts)
+    log = killed.log[:HEAD] + head + killed.log[2 * HEAD :]
+    assert outcome(killed, log, tmp_path / "copy") == (None, False)
 
 
 def test_verify_reads_the_newer_records_of_a_row_too(killed: Killed, tmp_path: Path) -> None:
@@ -155,93 +137,59 @@ def test_verify_reads_the_newer_records_of_a_row_too(killed: Killed, tmp_path: P
 
 
 def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    store = opened(folder)
-    store.begin("")
-    write(store, [0, 1], 1.0)
-    store.checkpoint(4)
-    write(store, [0, 2], 2.0)
-    write(store, [1], 3.0)
-    store.checkpoint(UPDATE)
-    expected, origin = content(store), store.origin(UPDATE)
-    store.close()
-    old = folder / "undo-00000004.rank-0000"
+    with closing(opened(tmp_path)) as store:
+        store.begin("")
+        write(store, [0, 1], 1.0)
+        store.checkpoint(4)
+        write(store, [0, 2], 2.0)
+        write(store, [1], 3.0)
+        store.checkpoint(UPDATE)
+        expected, origin = content(store), store.origin(UPDATE)
+    old = tmp_path / "undo-00000004.rank-0000"
     log = old.read_bytes()
-    flipped = bytearray(log)
-    flipped[-1] ^= 1
-    for damaged in (bytes(flipped), log[: -HEAD - 8 - 12 - RECORD]):
+    damage(old, -1)
+    for damaged in (old.read_bytes(), log[: -HEAD - 8 - 12 - RECORD]):
         old.write_bytes(damaged)
-        for update in (4, UPDATE):
-            store = opened(folder)
-            if update == 4:
-                with pytest.raises(DataError, match="damaged|does not lead back"):
-                    store.restore(SavedStore(origin, update))
-            else:
-                store.restore(SavedStore(origin, update))
-                assert content(store) == expected
-            store.close()
+        with closing(opened(tmp_path)) as store:
+            with pytest.raises(DataError, match="damaged|does not lead back"):
+                store.restore(saved(origin, 4))
+        with closing(opened(tmp_path)) as store:
+            store.restore(saved(origin, UPDATE))
+            assert content(store) == expected
 
 
-def trained(folders: list[Path]) -> Origin:
-    """A store in one or several folders, one for each rank; returns its origin."""
-
-    def run(world: Any) -> Origin:
-        head = create(world, folders[world.rank])
-        for update in (0, 4, UPDATE):
-            state = head.export_state(update)
-            advance(world, head, update, update + 4)
-        head.rows.close()
-        return Origin(*state.values.values())
-
-    return run_ranks(len(folders), run)[0]
-
-
-def back(folders: list[Path], origin: Origin) -> dict[str, Any]:
-    """The rows of all ranks, restored."""
-
-    def run(world: Any) -> Any:
-        head = create(world, folders[world.rank])
-        try:
-            head.load_state(SavedStore(origin, UPDATE))
-            return head.rows.export()
-        finally:
-            head.rows.close()
-
-    return joined(run_ranks(len(folders), run))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_log_that_was_removed_is_noticed(tmp_path: Path, ranks: int) -> None:
-    origin = trained([tmp_path] * 2)
-    (tmp_path / f"undo-{UPDATE:08d}.rank-0001").unlink()
-    with pytest.raises(DataError, match="the undo log of class 500 was removed; use another"):
-        back([tmp_path] * ranks, origin)
+@pytest.mark.parametrize(("ranks", "removed", "first"), [(1, 0, 0), (2, 1, 500), (3, 1, 500)])
+def test_a_log_that_was_removed_is_noticed(
+    tmp_path: Path, ranks: int, removed: int, first: int
+) -> None:
+    origin = trained(tmp_path, tmp_path)
+    (tmp_path / f"undo-{UPDATE:08d}.rank-{removed:04d}").unlink()
+    message = f"the undo log of class {first} was removed; use another"
+    with pytest.raises(DataError, match=message):
+        restored(origin, UPDATE, *[tmp_path] * ranks)
     with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, origin, UPDATE):
         pass
 
 
-def test_ranks_of_two_hosts_in_turn(tmp_path: Path) -> None:
-    """Each host's classes have those of the other between them."""
+def test_stores_of_two_hosts(tmp_path: Path) -> None:
+    """Of ranks in turn: each host's classes have those of the other between them."""
     folders = [tmp_path / str(rank % 2) for rank in range(4)]
-    origin = trained(folders)
-    assert are_equal(back(folders, origin), reference(UPDATE, ranks=4))
-    with SavedRows(tmp_path / "0", origin, UPDATE) as rows:
+    origin = trained(*folders)
+    assert are_equal(restored(origin, UPDATE, *folders), reference(UPDATE, ranks=4))
+    with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
-
-
-def test_copies_of_a_store_on_two_hosts(tmp_path: Path) -> None:
-    """Each has more classes than its ranks."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    origin = trained(folders[:1])
-    shutil.copytree(folders[0], folders[1])
-    assert are_equal(back(folders, origin), reference(UPDATE))
+    # Copies: each has more classes than its ranks.
+    first, second = tmp_path / "first", tmp_path / "second"
+    origin = trained(first)
+    shutil.copytree(first, second)
+    assert are_equal(restored(origin, UPDATE, first, second), reference(UPDATE))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_kill_while_other_ranks_begin_their_logs(
     tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    origin, begin = trained([tmp_path] * 2), CenterStore._begin_log
+    origin, begin = trained(tmp_path, tmp_path), CenterStore._begin_log
 
     def begun(store: CenterStore, *given: Any) -> None:
         if store.shard.rank == 0:
@@ -251,6 +199,5 @@ def test_a_kill_while_other_ranks_begin_their_logs(
     with monkeypatch.context() as patch:
         patch.setattr(CenterStore, "_begin_log", begun)
         with pytest.raises(KeyboardInterrupt):
-            back([tmp_path] * ranks, origin)
-    expected = reference(UPDATE, ranks=2)
-    assert are_equal(back([tmp_path] * 2, origin), expected)
+            restored(origin, UPDATE, *[tmp_path] * ranks)
+    assert are_equal(restored(origin, UPDATE, tmp_path, tmp_path), reference(UPDATE, ranks=2))
