@@ -86,17 +86,17 @@ def times() -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("detector_score", "norm", "like"),
+    "words",
     [
-        (True, True, "ijb.py"), (True, False, "ijb_11.py"), (False, True, "ijb_11.py"),
-        (False, False, "ijb.py"),
+        "", "--no-norm-score --like ijb_11.py", "--no-detector-score --like ijb_11.py",
+        "--no-detector-score --no-norm-score",
     ],
 )  # fmt: skip
-def test_results(made: MadeSet, detector_score: bool, norm: bool, like: str) -> None:
+def test_results(made: MadeSet, words: str) -> None:
+    like = "ijb_11.py" if "like" in words else "ijb.py"
+    detector_score, norm = "detector" not in words, "norm" not in words
     views = write_features(made, Path("out"), Path("m.onnx"), 16)
-    words = [] if detector_score else ["--no-detector-score"]
-    words += [] if norm else ["--no-norm-score"]
-    found = run(*MADE, *words, *(["--like", like] if like != "ijb.py" else []))
+    found = run(*MADE, *words.split())
     lists = find_lists(made.folder)
     faces, pairs = read_faces(lists), read_pairs(lists.pairs, template_ids(Sizes(templates=300)))
 
@@ -105,9 +105,8 @@ def test_results(made: MadeSet, detector_score: bool, norm: bool, like: str) -> 
         return template_features(sums, faces, Weighting(detector_score, norm))
 
     cosines = cosines_of_pairs(templates(like == "ijb.py"), pairs)
-    probes, *galleries = (
-        read_subjects(path, faces.template_ids) for path in (lists.probes, *lists.galleries)
-    )
+    paths = (lists.probes, *lists.galleries)
+    probes, *galleries = (read_subjects(path, faces.template_ids) for path in paths)
     identified = [identify(templates(False), one, probes) for one in galleries]
     assert found == {
         "set": "IJB-C", "model": "m.onnx", "like": like, "flip": True,
