@@ -69,7 +69,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nan", "arg:stage2_conv0_weight", np.nan),
         # Before it an activation makes numbers of what is none.
         ("huge", "arg:pre_fc1_weight", 1e38),
-        ("zero", "arg:", 0),
+        ("zero", "", 0),
     ):
         arrays = {
             one: np.full_like(array, value) if one.startswith(key) else array

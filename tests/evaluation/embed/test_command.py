@@ -18,11 +18,9 @@ from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation.embed import __main__ as command
 from evaluation.embed.rows_file import reserve
-from evaluation.export import __main__ as export
 from evaluation.features import normalized
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError, DataError
-from runtime.untrusted.onnx_model import import_onnx
 from tests.support.launch import clean_environment
 from tests.support.thread_world import run_ranks
 
@@ -68,25 +66,6 @@ def features(model: Path, numbers: list[int], flip: bool = True) -> np.ndarray:
     return backbone.extract(images) + (backbone.extract(images[..., ::-1].copy()) if flip else 0)
 
 
-def means_of_channels(names: tuple[str, str]) -> bytes:
-    """An ONNX network whose nodes of these names do nothing."""
-    onnx = import_onnx()
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        helper.make_node("Identity", ["x"], ["a"], names[0]),
-        helper.make_node("Identity", ["a"], ["b"], names[1]),
-        helper.make_node("GlobalAveragePool", ["b"], ["c"], "pool"),
-        helper.make_node("Flatten", ["c"], ["out"], "flatten"),
-    ]
-    given = helper.make_tensor_value_info("x", kind, ["None", 3, "h", "w"])
-    made = helper.make_tensor_value_info("out", kind, ["None", 3])
-    graph = helper.make_graph(nodes, "g", [given], [made])
-    opset = helper.make_opsetid("", 13)
-    built = helper.make_model(graph, opset_imports=[opset], ir_version=7)
-    content: bytes = built.SerializeToString()
-    return content
-
-
 def embed(model: Path, *words: str) -> tuple[np.ndarray, list[list[str]]]:
     command.main(["--model", f"{model},0", *SIZE, "--batch-size", "4", "--out", "out", *words])
     lines = Path("out.tsv").read_text().splitlines()
@@ -108,11 +87,10 @@ def test_folders(model: Path, people: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_raw_features_without_mirror_images(model: Path, people: list[str]) -> None:
-    rows, _ = embed(model, *people[:5], "--raw", "--no-flip")
+    rows, index = embed(model, *people[:5], "--raw", "--no-flip")
     close(rows, features(model, list(range(5)), flip=False))
-    rows, index = embed(model, *people[:5], "--raw")
-    close(rows, features(model, list(range(5))))
     assert [line[2] for line in index] == [""] * 5
+    close(embed(model, *people[:5], "--raw")[0], features(model, list(range(5))))
 
 
 def test_sets_and_several_inputs(model: Path, people: list[str]) -> None:
@@ -125,24 +103,6 @@ def test_sets_and_several_inputs(model: Path, people: list[str]) -> None:
     records = [["set/train.rec:1", "0"], ["set/train.rec:2", "0"], ["set/train.rec:3", "1"]]
     pairs = [[f"pairs.bin:{n}", ""] for n in range(4)]
     assert [line[1:] for line in index] == [*records, *pairs, [people[6], ""], *records]
-
-
-def test_onnx_gives_the_same(model: Path, people: list[str]) -> None:
-    expected, _ = embed(model, "faces")
-    export.main(["--model", f"{model},0", *SIZE, "--output", "m.onnx"])
-    command.main(["--model", "m.onnx", "faces", "--out", "other", "--batch-size", "3"])
-    close(np.load("other.npy"), expected)
-
-
-@pytest.mark.parametrize("names", [("x", "y"), ("Sub_1", "Mul_1")])
-def test_pixels_are_scaled_for_an_onnx_file_as_by_insightface(people, names) -> None:
-    """The mean of each channel, of pixels that are scaled outside or not."""
-    Path("m.onnx").write_bytes(means_of_channels(names))
-    words = ["--model", "m.onnx", people[3], "--image-size", "32", "32", "--raw", "--no-flip"]
-    command.main([*words, "--out", "out"])
-    mean = pixels(3).mean(axis=(0, 1))
-    expected = mean if names[0] == "Sub_1" else (mean - 127.5) / 127.5
-    np.testing.assert_allclose(np.load("out.npy"), [expected], rtol=1e-4, atol=1e-5)
 
 
 def test_broken_images(model: Path, people: list[str], capsys: pytest.CaptureFixture[str]) -> None:
