@@ -33,16 +33,13 @@ def test_judgments_are_those_of_the_accuracy() -> None:
     assert [one.threshold for one in judgments] == pytest.approx([0.21] * 4 + [0.11] * 4)
     assert [one.distance for one in judgments] == pytest.approx(DISTANCES)
     assert [one.pair for one in judgments if not one.is_right] == [1, 2, 5]
+    on_the_threshold = Judgment(0, 0, same=False, distance=1.5, threshold=1.5)
+    assert on_the_threshold.is_right and not on_the_threshold._replace(same=True).is_right
     generator = np.random.default_rng(2)
     same = generator.random(200) < 0.5
     embeddings = embedded(*np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.4), 0, 4))
     right = np.mean([one.is_right for one in judge(embeddings, same)])
     assert right == pytest.approx(verify(embeddings, same, xnorm=1.0).accuracy)
-
-
-def test_a_distance_on_the_threshold_is_not_accepted() -> None:
-    assert Judgment(0, 0, same=False, distance=1.5, threshold=1.5).is_right
-    assert not Judgment(0, 0, same=True, distance=1.5, threshold=1.5).is_right
 
 
 def test_the_farthest_comes_first_in_a_list_and_on_a_sheet_for_each_kind(tmp_path) -> None:
@@ -67,21 +64,16 @@ def test_the_farthest_comes_first_in_a_list_and_on_a_sheet_for_each_kind(tmp_pat
     ]
 
 
-def test_a_kind_without_mistakes_has_no_sheet(tmp_path) -> None:
+def test_a_kind_without_mistakes_has_no_sheet_and_a_sheet_forty_pairs(tmp_path: Path) -> None:
     sheets = Sheets()
-    write_bad_cases(tmp_path, "lfw", judge(embedded(*DISTANCES), SAME, folds=2), sheets)
+    judgments = [Judgment(pair, 0, True, 2 + pair / 100, 1.5) for pair in range(100)]
+    write_bad_cases(tmp_path, "lfw", judgments, sheets)
+    assert sheets.drawn[0][0] == list(range(99, 59, -1)) and len(sheets.drawn) == 1
+    assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == 101
     right = judge(embedded(*[0.1, 1.9] * 10), bools("SD" * 10))
     lines = write_bad_cases(tmp_path, "lfw", right, sheets)
-    assert len(sheets.drawn) == 2 and len(lines) == 1
+    assert len(sheets.drawn) == len(lines) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["lfw-wrong.tsv"]
-
-
-def test_a_sheet_has_room_for_forty_pairs(tmp_path) -> None:
-    judgments = [Judgment(pair, 0, True, 2 + pair / 100, 1.5) for pair in range(100)]
-    sheets = Sheets()
-    write_bad_cases(tmp_path, "lfw", judgments, sheets)
-    assert sheets.drawn[0][0] == list(range(99, 59, -1))
-    assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == 101
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Otherwise such a network is as good as chance: no distance is smaller than a thr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images, of which 0.png is brighter than all others, sets of them, and six networks.
 
-    ``nan`` has a weight that is not a number, ``huge`` finite ones whose products are not finite,
-    ``zero`` zeros alone, and ``some.onnx`` gives numbers for all but bright images; ``maps`` ends
-    with a Convolution, and ``number`` gives one number per image.
+    ``huge`` has finite weights whose products are not finite, ``some.onnx`` gives numbers for all
+    but bright images, ``maps`` ends with a Convolution, ``number`` gives one number per image.
     """
     folder = tmp_path_factory.mktemp("inputs")
     shape = (24, SIDE, SIDE, 3)
@@ -65,16 +64,17 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_set(folder / "IJBC", images=True)
     options = BackboneOptions(network="tiny", embedding_size=8)
     Backbone.create(options, image_size=(SIDE, SIDE)).export(folder / "m")
-    for name, value in (("nan", np.nan), ("huge", 1e38), ("zero", 0)):
-        found = read_parameters(folder / "m-0000.params")
-        arrays = {key: array.copy() for key, array in found.items()}
-        if name == "nan":
-            arrays["arg:stage2_conv0_weight"][0, 0, 0, 0] = value
-        elif name == "zero":
-            arrays = {key: np.zeros_like(array) for key, array in arrays.items()}
-        else:
-            # Before it an activation makes numbers of what is none.
-            arrays["arg:pre_fc1_weight"][:] = value
+    found = read_parameters(folder / "m-0000.params")
+    for name, key, value in (
+        ("nan", "arg:stage2_conv0_weight", np.nan),
+        # Before it an activation makes numbers of what is none.
+        ("huge", "arg:pre_fc1_weight", 1e38),
+        ("zero", "", 0),
+    ):
+        arrays = {
+            one: np.full_like(array, value) if one.startswith(key) else array
+            for one, array in found.items()
+        }
         with (folder / f"{name}-0000.params").open("wb") as file:
             write_parameters(file, arrays)
         (folder / f"{name}-symbol.json").write_bytes((folder / "m-symbol.json").read_bytes())
@@ -111,74 +111,35 @@ def write_some(path: Path) -> None:
     onnx.save(model, str(path))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_weight_that_is_not_finite(
-    inputs: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(inputs)
-    main, words = COMMANDS[name]
-    with pytest.raises(DataError, match="nan-0000.params: 'stage2_conv0_weight' has values that"):
-        main([*words, "--model", "nan,0"])
-    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images; its output has to be"),
-        ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to be"),
-        ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too long)"),
-    ],
-    ids=["maps", "number", "long name"],
-)
-def test_a_checkpoint_without_a_row_per_image(
-    inputs: Path, name: str, model: str, message: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(inputs)
-    main, words = COMMANDS[name]
-    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
-    with pytest.raises(DataError, match=message):
-        main([*words, "--model", model])
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if "torch" not in name])
-def test_outputs_that_are_not_finite(
-    inputs: Path, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.chdir(inputs)
-    main, words = COMMANDS[name]
-    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
-    with pytest.raises(DataError, match="the network gives embeddings that are not finite"):
-        main([*words, "--model", "huge,0"])
-    assert "accuracy" not in capsys.readouterr().out
-    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
-
-
-@pytest.mark.parametrize("name", ["verification", "compare", "embed", "clean", "ijb"])
-def test_a_network_of_zeros(
-    inputs: Path, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.chdir(inputs)
-    main, words = COMMANDS[name]
-    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
-    with pytest.raises(DataError, match="the network gives embeddings of length 0 for all"):
-        main([*words, "--model", "zero,0"])
-    assert "accuracy" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["verification", "compare", "embed", "clean", "ijb"])
-def test_an_onnx_file_that_has_no_numbers_for_some_images(
-    inputs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(inputs)
-    main, words = COMMANDS[name]
-    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+COMPUTING = ["verification", "compare", "embed", "clean", "ijb"]
+NOT_FINITE = "the network gives embeddings that are not finite"
+MISTAKES: list[tuple[str, str, Iterable[str]]] = [
+    ("nan,0", "nan-0000.params: 'stage2_conv0_weight' has values that", COMMANDS),
+    ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images; its output has", COMMANDS),
+    ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to", COMMANDS),
+    ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too)", COMMANDS),
+    ("huge,0", NOT_FINITE, [*COMPUTING, "compare with a set", "export"]),
+    ("zero,0", "the network gives embeddings of length 0 for all", COMPUTING),
+    ("some.onnx", rf"{NOT_FINITE} \([12] of \d+\)", COMPUTING[:-1]),
     # The images of IJB are bright, all of them.
-    some = r"\d+" if name == "ijb" else "[12]"
-    with pytest.raises(DataError, match=rf"not finite \({some} of \d+\)") as failure:
-        main([*words, "--model", "some.onnx"])
-    assert "\n" not in str(failure.value)
+    ("some.onnx", rf"{NOT_FINITE} \(\d+ of \d+\)", ["ijb"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "name"),
+    [(model, message, name) for model, message, names in MISTAKES for name in names],
+)
+def test_a_network_without_a_finite_row_per_image(
+    inputs: Path, model: str, message: str, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+    with pytest.raises(DataError, match=message) as failure:
+        main([*words, "--model", model])
+    assert "\n" not in str(failure.value) and "accuracy" not in capsys.readouterr().out
+    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
 
 
 def test_numbers_whose_length_is_too_large() -> None:

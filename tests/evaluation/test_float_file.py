@@ -28,6 +28,8 @@ def saved(array: np.ndarray, **options: object) -> bytes:
 )  # fmt: skip
 def test_a_table_is_mapped(tmp_path: Path, table: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", table)
+    with pytest.raises(FileNotFoundError):
+        map_floats(tmp_path / "b.npy")
     found = map_floats(tmp_path / "a.npy")
     assert found is not None and found.dtype == table.dtype
     np.testing.assert_array_equal(found, table)
@@ -57,11 +59,6 @@ def test_the_header_of_version_2_and_of_other_writers(tmp_path: Path) -> None:
 def test_anything_else_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npy").write_bytes(content)
     assert map_floats(tmp_path / "a.npy") is None
-
-
-def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        map_floats(tmp_path / "a.npy")
 
 
 def test_damage_is_none_or_a_table(tmp_path: Path) -> None:

@@ -17,17 +17,18 @@ from runtime.untrusted.onnx_model import import_onnx
 ROOT = Path(__file__).resolve().parents[2]
 
 
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
+MEANS = IMAGES.mean(axis=(2, 3))
+
+
 def model(inputs: int = 1, shape: tuple[Any, ...] = ("None", 3, 4, 4)) -> bytes:
     """The mean of each map."""
     onnx = import_onnx()
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    nodes = [
-        helper.make_node("GlobalAveragePool", [f"x{index}"], [f"y{index}"])
-        for index in range(inputs)
-    ]
-    nodes.append(helper.make_node("Sum", [f"y{index}" for index in range(inputs)], ["z"]))
+    helper, kind, numbers = onnx.helper, onnx.TensorProto.FLOAT, range(inputs)
+    nodes = [helper.make_node("GlobalAveragePool", [f"x{n}"], [f"y{n}"]) for n in numbers]
+    nodes.append(helper.make_node("Sum", [f"y{n}" for n in numbers], ["z"]))
     nodes.append(helper.make_node("Flatten", ["z"], ["out"]))
-    given = [helper.make_tensor_value_info(f"x{n}", kind, shape) for n in range(inputs)]
+    given = [helper.make_tensor_value_info(f"x{n}", kind, shape) for n in numbers]
     made = [helper.make_tensor_value_info("out", kind, [shape[0], 3])]
     graph = helper.make_graph(nodes, "g", given, made)
     opset = helper.make_opsetid("", 13)
@@ -76,22 +77,20 @@ def test_an_output_that_is_no_row_per_image_is_refused(
 
 def test_a_row_per_batch_of_one_is_a_row_per_image(tmp_path: Path) -> None:
     network = opened(tmp_path / "model.onnx", "Reshape", ["z", "s"], batch=1)
-    images = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
-    expected = (images.mean(axis=(2, 3)) - 127.5) / 127.5
-    np.testing.assert_allclose(network.extract(images), expected, rtol=1e-5, atol=1e-6)
+    expected = (MEANS - 127.5) / 127.5
+    np.testing.assert_allclose(network.extract(IMAGES), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", ["None", 2, 8])
 def test_any_number_of_images(tmp_path: Path, batch: Any) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
     path = tmp_path / "model.onnx"
     path.write_bytes(model(shape=(batch, 3, 4, 4)))
     network = OnnxNetwork(path)
     assert network.batch_size == (None if batch == "None" else batch)
     assert network.image_shape == (3, 4, 4)
-    found = network.extract(images)
+    found = network.extract(IMAGES)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, images.mean(axis=(2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(found, MEANS, rtol=1e-6)
 
 
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -119,11 +118,20 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         (["Conv_0", "Mul_1", "Div_2"], False),
     ],
 )
-def test_a_difference_and_a_product_or_quotient_normalize(names: list[str], normalizes) -> None:
-    made = import_onnx().load_from_string(model())
+def test_a_difference_and_a_product_or_quotient_normalize(
+    tmp_path: Path, names: list[str], normalizes: bool
+) -> None:
+    """Other pixels are scaled outside, as by InsightFace."""
+    made = import_onnx().load_from_string(model(shape=("None", 3, "h", "w")))
     for name in reversed(names):
-        made.graph.node.insert(0, import_onnx().helper.make_node("Identity", ["a"], ["b"], name))
-    assert normalizes_pixels(made.SerializeToString()) == normalizes
+        node = import_onnx().helper.make_node("Identity", ["x0"], [f"unused {name}"], name)
+        made.graph.node.insert(0, node)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    assert normalizes_pixels(path.read_bytes()) == normalizes
+    network = open_network(Namespace(model=path, image_size=(4, 4), dtype="float32"))
+    expected = MEANS if normalizes else (MEANS - 127.5) / 127.5
+    np.testing.assert_allclose(network.extract(IMAGES), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_else_imports_them() -> None:

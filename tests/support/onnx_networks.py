@@ -46,14 +46,10 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
     return found._replace(weights=weights)
 
 
-def network_of(found: Checkpoint) -> Network:
-    """As the command hands it over."""
-    return Network(found.graph, found.attributes(), found.weights, found.shapes())
-
-
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
     """The ONNX model."""
-    return to_onnx(network_of(found), form, found.output, "a test's")
+    network = Network(found.graph, found.attributes(), found.weights, found.shapes())
+    return to_onnx(network, form, found.output, "a test's")
 
 
 def by_mxnet(found: Checkpoint, images: np.ndarray) -> np.ndarray:

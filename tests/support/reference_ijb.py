@@ -37,10 +37,6 @@ def templates(
     return found
 
 
-def cosines(vectors: dict[int, np.ndarray], pairs: np.ndarray) -> np.ndarray:
-    return np.array([vectors[a] @ vectors[b] for a, b, _ in pairs.tolist()])
-
-
 def curve(scores: np.ndarray, same: np.ndarray) -> list[tuple[int, int, float]]:
     """False and true accepts, and the threshold, at each score, without points on a line."""
     points = []

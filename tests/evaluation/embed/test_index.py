@@ -27,41 +27,34 @@ def test_names_and_labels_come_back(tmp_path: Path) -> None:
     assert isinstance(found.rows, np.memmap)
 
 
-def test_an_index_that_a_spreadsheet_has_written(tmp_path: Path) -> None:
-    """Labels are compared with those of other files."""
-    path = written(tmp_path, np.eye(2), [("a", "ann"), ("b", "")])
+def test_an_index_that_a_spreadsheet_has_written_or_none(tmp_path: Path) -> None:
+    path = written(tmp_path, np.eye(2), [("a", ""), ("b", "")])
+    assert read_embeddings(path).labels == []
+    # Labels are compared with those of other files.
     (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n")
     found = read_embeddings(path)
     assert (found.names, found.labels) == (["a", "b"], ["ann", ""])
-
-
-def test_no_index_or_no_label_means_no_labels(tmp_path: Path) -> None:
-    path = written(tmp_path, np.eye(2), [("a", ""), ("b", "")])
-    assert read_embeddings(path).labels == []
     (tmp_path / "x.tsv").unlink()
-    assert read_embeddings(path).names == ["0", "1"] and read_embeddings(path).labels == []
+    found = read_embeddings(path)
+    assert (found.names, found.labels) == (["0", "1"], [])
 
 
-@pytest.mark.parametrize(
-    "rows", [np.eye(2, dtype=int), np.zeros(3), np.array([[None]]), np.array(["x"])]
-)
-def test_other_arrays_are_refused(tmp_path: Path, rows: np.ndarray) -> None:
-    np.save(tmp_path / "x.npy", rows, allow_pickle=True)
-    with pytest.raises(DataError, match=r"x.npy holds no embeddings, floats \[n, D\]"):
-        read_embeddings(tmp_path / "x.npy")
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_arrays_and_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
     with pytest.raises(DataError, match="x.npy cannot be read: No such file"):
-        read_embeddings(tmp_path / "x.npy")
+        read_embeddings(path)
+    for rows in (np.eye(2, dtype=int), np.zeros(3), np.array([[None]]), np.array(["x"])):
+        np.save(path, rows, allow_pickle=True)
+        with pytest.raises(DataError, match=r"x.npy holds no embeddings, floats \[n, D\]"):
+            read_embeddings(path)
     for content in (b"", b"no array", b"\x93NUMPY\x01\x00\x10\x00{'descr': broken"):
-        (tmp_path / "x.npy").write_bytes(content)
+        path.write_bytes(content)
         with pytest.raises(DataError, match="holds no embeddings") as caught:
-            read_embeddings(tmp_path / "x.npy")
+            read_embeddings(path)
         assert "\n" not in str(caught.value)
-    np.save(tmp_path / "x.npy", np.zeros((0, 4)))
+    np.save(path, np.zeros((0, 4)))
     with pytest.raises(DataError, match="holds no embedding; its shape"):
-        read_embeddings(tmp_path / "x.npy")
+        read_embeddings(path)
 
 
 def test_an_index_of_other_rows_is_refused(tmp_path: Path) -> None:

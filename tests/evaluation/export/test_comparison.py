@@ -36,12 +36,11 @@ def test_batches_of_each_size_without_the_rest() -> None:
     assert sizes == [3, 3, 7]
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_what_is_not_finite_differs(wrong: float) -> None:
+def test_what_is_not_finite_differs() -> None:
     images = np.ones((2, 3, 2, 2), np.uint8)
-    assert largest_difference(means, lambda b: means(b) * wrong, images, (1,)) == float("inf")
-    assert largest_difference(lambda b: means(b) * wrong, means, images, (1,)) == float("inf")
-    assert largest_difference(means, lambda b: means(b)[:, :2], images, (1,)) == float("inf")
+    for wrong in (lambda b: means(b) * np.nan, lambda b: means(b) * np.inf, lambda b: b[:, :2, 0]):
+        assert largest_difference(means, wrong, images, (1,)) == float("inf")
+        assert largest_difference(wrong, means, images, (1,)) == float("inf")
 
 
 def test_drawn_images_are_the_same_and_differ_from_each_other() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import backbones
+from backbones.checkpoint import Checkpoint
 from evaluation.export.graph import Form
 from runtime.mxnet import mx
 from tests.support.onnx_networks import by_mxnet, by_onnx, drawn, exported
 
 sym = mx.sym
-SHAPE = (3, 8, 8)
 
 
 def normalizes_itself(model: Any) -> bool:
@@ -22,10 +22,6 @@ def normalizes_itself(model: Any) -> bool:
     names = [node.name for node in model.graph.node[:8]]
     has_difference = any(name.startswith(("Sub", "_minus")) for name in names)
     return has_difference and any(name.startswith(("Mul", "_mul")) for name in names)
-
-
-def per_channel(x: Any) -> Any:
-    return sym.image.normalize(x / 255.0, mean=(0.5, 0.4, 0.3), std=(0.2, 0.21, 0.22))
 
 
 def hard_swish(x: Any) -> Any:
@@ -37,7 +33,7 @@ def hard_swish(x: Any) -> Any:
 CASES: dict[str, Callable[[Any], Any]] = {
     "InsightFace's": lambda x: (x - 127.5) * 0.0078125,
     "arcface_torch's": lambda x: (x / 255.0 - 0.5) / 0.5,
-    "per channel": per_channel,
+    "per channel": lambda x: sym.image.normalize(x / 255.0, (0.5, 0.4, 0.3), (0.2, 0.21, 0.22)),
     "a BatchNorm": lambda x: sym.BatchNorm(x, name="bn_data"),
     "none": lambda x: x,
     "a product": lambda x: x * 0.01,
@@ -52,39 +48,37 @@ CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def network(case: str) -> Any:
+def network(case: str) -> Checkpoint:
     x = CASES[case](sym.var("data"))
     x = sym.Convolution(x, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
-    return sym.FullyConnected(x, num_hidden=5, name="fc1")
+    return drawn(sym.FullyConnected(x, num_hidden=5, name="fc1"), (3, 8, 8))
 
 
-@pytest.fixture
-def images() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (4, *SHAPE), dtype=np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
+
+
+def check(found: Checkpoint, model: Any, limit: float) -> None:
+    """The client hands over the pixels as they are, and gets what MXNet gives."""
+    assert normalizes_itself(model)
+    expected = by_mxnet(found, IMAGES)
+    atol = limit * np.abs(expected).max()
+    np.testing.assert_allclose(by_onnx(model, IMAGES), expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("form", [Form(), Form(takes_bytes=True), Form("float16")])
-def test_the_client_hands_over_pixels_as_they_are(
-    case: str, form: Form, images: np.ndarray
-) -> None:
-    found = drawn(network(case), SHAPE)
-    model = exported(found, form)
-    assert normalizes_itself(model)
-    expected = by_mxnet(found, images)
-    limit = 1e-2 if form.dtype == "float16" else 1e-5
-    np.testing.assert_allclose(
-        by_onnx(model, images), expected, rtol=0, atol=limit * np.abs(expected).max()
-    )
+def test_the_client_hands_over_pixels_as_they_are(case: str) -> None:
+    found = network(case)
+    for form, limit in ((Form(), 1e-5), (Form(takes_bytes=True), 1e-5), (Form("float16"), 1e-2)):
+        check(found, exported(found, form), limit)
 
 
-def test_pixels_that_nothing_is_done_to_stay_exact(images: np.ndarray) -> None:
+def test_pixels_that_nothing_is_done_to_stay_exact() -> None:
     """A weight of one, so that the result is the pixels."""
-    found = drawn(sym.FullyConnected(sym.var("data"), num_hidden=192, name="fc1"), SHAPE)
+    found = drawn(sym.FullyConnected(sym.var("data"), num_hidden=192, name="fc1"), (3, 8, 8))
     found.weights["fc1_weight"][:] = np.eye(192)
     found.weights["fc1_bias"][:] = 0
-    features = by_onnx(exported(found), images)
-    np.testing.assert_array_equal(features, images.reshape(4, -1).astype(np.float32))
+    features = by_onnx(exported(found), IMAGES)
+    np.testing.assert_array_equal(features, IMAGES.reshape(4, -1).astype(np.float32))
 
 
 def test_the_two_nodes_are_ours_exactly() -> None:
@@ -97,12 +91,10 @@ def test_the_two_nodes_are_ours_exactly() -> None:
     assert not [node for node in model.graph.node if node.op_type == "Constant"]
 
 
-def test_the_client_comes_out_right_after_simplification(images: np.ndarray) -> None:
+def test_the_client_comes_out_right_after_simplification() -> None:
     simplifier = pytest.importorskip("onnxsim", reason="a throwaway environment has it")
     for case in CASES:
-        found = drawn(network(case), SHAPE)
+        found = network(case)
         simple, is_right = simplifier.simplify(exported(found))
-        assert is_right and normalizes_itself(simple), case
-        expected = by_mxnet(found, images)
-        limit = 1e-5 * np.abs(expected).max()
-        np.testing.assert_allclose(by_onnx(simple, images), expected, rtol=0, atol=limit)
+        assert is_right, case
+        check(found, simple, 1e-5)

@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import math
 
-import pytest
-
 from evaluation.ijb.identification import Identification
-from evaluation.ijb.report import as_json, identification_table, summarize, verification_table
+from evaluation.ijb.report import as_json, identification_table, verification_table
 from evaluation.ijb.verification import AcceptRate, Verification
 
 WANTED = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -20,15 +18,14 @@ GALLERIES = [
 
 
 def test_tables() -> None:
-    assert (
-        verification_table("m,0", VERIFIED)
-        == """\
+    """Ranks are averaged over probes, rates over galleries."""
+    table = """\
 +------------+-------+-------+--------+-------+-------+-------+-------+
 | TAR at FAR | 1e-06 | 1e-05 | 0.0001 | 0.001 | 0.01  |  0.1  |  AUC  |
 +------------+-------+-------+--------+-------+-------+-------+-------+
 |    m,0     | 90.00 | 91.00 | 92.00  | 93.00 | 94.00 | 95.00 | 99.00 |
 +------------+-------+-------+--------+-------+-------+-------+-------+"""
-    )
+    assert verification_table("m,0", VERIFIED) == table
     lines = identification_table(["G1", "G2"], GALLERIES).splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     names = ["gallery", "templates", "mated", "others", "rank-1", "rank-5", "rank-10"]
@@ -40,17 +37,25 @@ def test_tables() -> None:
     ]
 
 
-def test_ranks_are_averaged_over_probes_and_rates_over_galleries() -> None:
-    assert summarize(GALLERIES) == ([35 / 40, 36 / 40, 38 / 40], [0.5, 0.75])
-
-
 def test_json() -> None:
     found = as_json(VERIFIED, GALLERIES, ["G1", "G2"])
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["1:1"]["tar_at_far"][2] == {
+    verified = found["1:1"]
+    assert [verified[name] for name in ("pairs", "same", "auc")] == [1000, 100, 0.99]
+    assert verified["tar_at_far"][2] == {
         "far": 1e-4, "tar": 0.92, "nearest_far": 1e-4, "threshold": None,
     }  # fmt: skip
-    assert found["1:N"]["galleries"]["G1"]["rank-5"] == pytest.approx(0.6)
-    assert found["1:N"]["mean"]["tpir_at_fpir"] == {"0.01": 0.5, "0.1": 0.75}
+    assert found["1:N"]["galleries"]["G1"] == {
+        "templates": 1772, "mated": 10, "others": 30, "rank-1": 0.5, "rank-5": 0.6, "rank-10": 0.8,
+        "tpir_at_fpir": {"0.01": 0.25, "0.1": 0.5}, "thresholds": {"0.01": 0.6, "0.1": 0.5},
+    }  # fmt: skip
+    mean = {"rank-1": 35 / 40, "rank-5": 36 / 40, "rank-10": 38 / 40}
+    assert found["1:N"]["mean"] == {**mean, "tpir_at_fpir": {"0.01": 0.5, "0.1": 0.75}}
+    accepted = VERIFIED._replace(rates=[AcceptRate(1e-6, 0, 0.5, 0.25)])
+    assert as_json(accepted, [], []) == {
+        "1:1": {
+            "pairs": 1000, "same": 100, "auc": 0.99,
+            "tar_at_far": [{"far": 1e-6, "tar": 0.5, "nearest_far": 0, "threshold": 0.25}],
+        }
+    }  # fmt: skip
     assert as_json(None, GALLERIES, ["G1", "G2"]).keys() == {"1:N"}
-    assert as_json(VERIFIED, [], []).keys() == {"1:1"}

@@ -46,21 +46,16 @@ def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
     assert "running mean" not in charts.lines(FRAME, [series(20)], smooths=True).frame.note
 
 
-def test_a_running_mean_is_of_what_has_gone_before() -> None:
-    assert charts._running_mean(np.array([4.0, 2, 6, 10]), 2).tolist() == [4, 3, 4, 8]
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_the_first_reports_can_be_drawn(count: int) -> None:
     assert "<svg" in charts.lines(FRAME, [series(count)], smooths=True, from_zero=True).svg
+    # A running mean is of what has gone before.
+    assert charts._running_mean(np.array([4.0, 2, 6, 10]), 2).tolist() == [4, 3, 4, 8]
 
 
-def test_a_run_keeps_its_color_where_another_is_missing() -> None:
+def test_a_run_keeps_its_color_and_more_runs_than_colors_are_dashed() -> None:
     alone = charts.lines(FRAME, [series(3, "c", place=2)])
     assert alone.legend == {"c": 2} and "var(--c12)" in alone.svg
     assert charts.lines(FRAME, [series(3)]).legend == {}
-
-
-def test_more_runs_than_colors_are_dashed() -> None:
     assert charts._style(1)["color"] == charts._style(9)["color"]
     assert charts._style(1)["linestyle"] != charts._style(9)["linestyle"]

@@ -14,19 +14,17 @@ from tests.support.launch import clean_environment
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_page_of_one_run_is_in_its_folder(tmp_path: Path, capsys) -> None:
+def test_the_page_of_one_run_and_of_several(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Of one in its folder, of several where one is."""
     run = made_up_runs.write_faces(tmp_path / "run")
     report.main([str(run)])
     first = (run / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr().out == f"{run / 'report.html'}\n" and "<svg" in first
     report.main([str(run), "--out", str(tmp_path / "again.html")])
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == first
-
-
-def test_the_page_of_several_runs_is_where_one_is(tmp_path: Path, monkeypatch) -> None:
-    runs = [str(made_up_runs.write_images(tmp_path / name)) for name in "ab"]
+    other = made_up_runs.write_images(tmp_path / "other")
     monkeypatch.chdir(tmp_path)
-    report.main(runs)
+    report.main([str(run), str(other)])
     assert "Comparison of runs" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
 
 

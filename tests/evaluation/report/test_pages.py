@@ -104,19 +104,6 @@ def test_the_report_of_a_classifier_of_an_earlier_version(tmp_path: Path) -> Non
     assert "The folder has no training images, host and versions." in page.text
 
 
-def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
-    made_up_runs.write(tmp_path / "run", [], {})
-    page = check(write_page(read(tmp_path / "run")))
-    assert page.figures() == [] and "run" in page.text
-
-
-def test_a_loss_that_was_no_number_is_left_out(tmp_path: Path) -> None:
-    records = [made_up_runs.training_record(update, 1.0) for update in range(1, 100)]
-    records[50]["loss"] = records[98]["loss"] = None
-    made_up_runs.write(tmp_path / "run", records, {})
-    assert "nan" not in check(write_page(read(tmp_path / "run"))).text
-
-
 @pytest.mark.parametrize("writes_one", [True, False])
 def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path, writes_one: bool) -> None:
     """Not its name, not names and values of options, not sets, hosts, commands and versions."""
@@ -134,21 +121,19 @@ def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path, writes_one: bool) -> Non
     assert EVIL in page.text and folder.name in page.text
 
 
-@pytest.mark.parametrize(("accuracy", "total"), [(2.0, 10), (-1e200, 1e-200), (1e299, None)])
-def test_an_accuracy_that_is_no_share_is_a_dash(
-    tmp_path: Path, accuracy: float, total: float | None
-) -> None:
-    """Its interval would be the square root of a negative number."""
-    record = made_up_runs.verification("lfw", 10, accuracy) | {"total": total}
-    made_up_runs.write(tmp_path / "run", [made_up_runs.training_record(10, 1.0), record], {})
-    assert "accuracy lfw–" in check(write_page(read(tmp_path / "run"))).text
-
-
-def test_times_that_are_none_of_a_run_are_left_out(tmp_path: Path) -> None:
-    records = [made_up_runs.training_record(10, 1.0), made_up_runs.training_record(20, 1.0)]
-    records[1]["time"] = 1e250
-    made_up_runs.write(tmp_path / "run", records, {})
-    assert "timein one part" not in check(write_page(read(tmp_path / "run"))).text
+def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
+    """The interval of an accuracy that is no share would be the root of a negative number."""
+    made_up_runs.write(tmp_path / "begun", [], {})
+    page = check(write_page(read(tmp_path / "begun")))
+    assert page.figures() == [] and "begun" in page.text
+    records = [made_up_runs.training_record(update, 1.0) for update in range(1, 100)]
+    records[50]["loss"] = records[98]["loss"] = None
+    records[98]["time"] = 1e250
+    for number, (accuracy, total) in enumerate([(2.0, 10), (-1e200, 1e-200), (1e299, None)]):
+        record = made_up_runs.verification("lfw", 10, accuracy) | {"total": total}
+        made_up_runs.write(tmp_path / str(number), [*records, record], {})
+        text = check(write_page(read(tmp_path / str(number)))).text
+        assert "nan" not in text and "accuracy lfw–" in text and "timein one part" not in text
 
 
 def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -> None:

@@ -43,27 +43,21 @@ def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path)
     assert [record["update"] for record in found.targets["lfw"]] == [20, 50]
 
 
-def test_a_run_that_began_anew_in_the_folder_has_nothing_of_the_former(tmp_path: Path) -> None:
-    former = [training_record(10, 1.0), training_record(20, 1.0), verification("lfw", 20, 0.9)]
+    # A run that began anew in the folder has nothing of the former.
     anew = [verification("lfw", 0, 0.5), training_record(15, 3.0)]
-    made_up_runs.write(tmp_path / "run", [*former, *anew], {})
-    found = run_files.read(tmp_path / "run")
+    made_up_runs.write(tmp_path / "other", [*first, *anew], {})
+    found = run_files.read(tmp_path / "other")
     assert [record["update"] for record in found.training] == [15]
     assert [record["accuracy"] for record in found.targets["lfw"]] == [0.5]
 
 
-def test_what_an_earlier_version_has_not_written_is_missing(tmp_path: Path) -> None:
-    found = run_files.read(made_up_runs.write_images(tmp_path / "run"))
+def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
+    """An earlier version wrote less, and a last line may still be written."""
+    found = run_files.read(made_up_runs.write_images(tmp_path / "images"))
     assert not found.scores and found.samples is None and not found.parts
-
-
-def test_a_last_line_that_is_still_being_written_is_left_out(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"time": 1.0, "upd')
     assert run_files.read(run).training[-1]["update"] == 2000
-
-
-def test_a_folder_without_metrics_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no folder of a run: it has no metrics.jsonl; give the"):
         run_files.read(tmp_path)
 
@@ -97,8 +91,8 @@ def test_a_damaged_file_is_named(run: Path, name: str, content: bytes) -> None:
     [
         np.zeros(4), np.zeros((4, 3)), np.zeros((4, 2), int), np.full((4, 2), 0.5),
         np.array([[{}, 1]], object),
+        *(np.array([[0.5, 1], [value, 0], [0.1, 0]]) for value in (1e30, -2.0, np.inf)),
     ],
-    ids=["flat", "wide", "whole numbers", "other kinds", "objects"],
 )  # fmt: skip
 def test_scores_of_another_form_are_refused(run: Path, scores: np.ndarray) -> None:
     np.save(run / "report/scores-unseen.npy", scores, allow_pickle=True)
@@ -106,24 +100,22 @@ def test_scores_of_another_form_are_refused(run: Path, scores: np.ndarray) -> No
         run_files.read(run)
 
 
-def test_scores_without_both_kinds_of_pairs_are_left_out(run: Path) -> None:
+def test_scores_of_one_kind_and_pairs_that_are_no_numbers_are_left_out(run: Path, capsys) -> None:
+    np.save(run / "report/scores-unseen.npy", np.array([[0.5, 1], [np.nan, 0], [0.1, 0]]))
+    assert len(run_files.read(run).scores["unseen"]) == 2
+    assert "left out 1 of 3 pairs of" in capsys.readouterr().err
     np.save(run / "report/scores-unseen.npy", np.ones((4, 2)))
     assert not run_files.read(run).scores
 
 
-def test_a_cut_off_file_is_refused_or_read_everywhere(run: Path) -> None:
-    """Whatever is left of a file, there is a page or one line."""
-    content = (run / "report/scores-unseen.npy").read_bytes()
-    for length in range(0, len(content), 97):
-        (run / "report/scores-unseen.npy").write_bytes(content[:length])
-        with pytest.raises(DataError, match="is damaged"):
-            run_files.read(run)
-
-
-def test_damaged_scores_give_a_page_or_one_line(run: Path, tmp_path: Path) -> None:
+def test_damaged_scores_give_a_page_or_one_line(run: Path) -> None:
     """No traceback: np.load raises errors of a dozen classes."""
     path = run / "report/scores-unseen.npy"
     content, read = path.read_bytes(), 0
+    for length in range(0, len(content), 97):
+        path.write_bytes(content[:length])
+        with pytest.raises(DataError, match="is damaged"):
+            run_files.read(run)
     for seed in range(1500):
         path.write_bytes(make_input([content], seed))
         try:
@@ -136,31 +128,17 @@ def test_damaged_scores_give_a_page_or_one_line(run: Path, tmp_path: Path) -> No
     assert 0 < read < 1500
 
 
-@pytest.mark.parametrize("value", [1e30, -2.0, np.inf])
-def test_cosines_outside_of_their_range_are_damage(run: Path, value: float, capsys) -> None:
-    scores = np.array([[0.5, 1], [value, 0], [0.1, 0]])
-    np.save(run / "report/scores-unseen.npy", scores)
-    with pytest.raises(DataError, match="scores-unseen.npy is damaged"):
-        run_files.read(run)
-    scores[1, 0] = np.nan
-    np.save(run / "report/scores-unseen.npy", scores)
-    assert len(run_files.read(run).scores["unseen"]) == 2
-    assert "left out 1 of 3 pairs of" in capsys.readouterr().err
-
-
-def test_names_of_sets_make_no_other_folders() -> None:
+def test_names_of_sets_make_no_other_folders(run: Path) -> None:
     assert run_files.scores_file("../../x y") == "scores-..%2F..%2Fx%20y.npy"
     assert run_files.scores_file("../../x_y") == "scores-..%2F..%2Fx_y.npy"
+    # No file can have this name, so there are no scores.
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(verification("a" * 300, 2000, 0.9)) + "\n")
+    found = run_files.read(run)
+    assert "a" * 300 in found.targets and [*found.scores] == ["unseen"]
 
 
 def test_numbers_that_cannot_be_drawn_are_not_numbers() -> None:
     values = [1, 2.5, None, "3", True, 1e305, json.loads("NaN"), 10**400]
     found = run_files.column([{"loss": value} for value in values], "loss")
     assert found[:2].tolist() == [1, 2.5] and np.isnan(found[2:]).all()
-
-
-def test_a_set_whose_name_no_file_can_have_has_no_scores(run: Path) -> None:
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(verification("a" * 300, 2000, 0.9)) + "\n")
-    found = run_files.read(run)
-    assert "a" * 300 in found.targets and [*found.scores] == ["unseen"]

@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.folds import folds_of
-from evaluation.verification.curves import (
-    Pairs,
-    area_under,
-    cosines_of_pairs,
-    equal_error_rate,
-    hold_out,
-    rate,
-    roc,
-    tar_at,
-    threshold_for,
-)
+from evaluation.verification import curves
+from evaluation.verification.curves import Pairs, hold_out, roc, tar_at, threshold_for
 from tests.evaluation.verification.test_verification import bools
 
 PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
@@ -31,14 +22,9 @@ def arrays(drawn):
     return np.array([score / 10 for score, _ in drawn]), np.array([same for _, same in drawn])
 
 
-def pairs(cosines: np.ndarray, same: np.ndarray, fold: np.ndarray) -> Pairs:
-    distances: np.ndarray = 2 - 2 * cosines
-    return Pairs(same, cosines, distances, fold)
-
-
 def test_a_curve_by_hand() -> None:
     curve = roc(np.array([0.9, 0.8, 0.7, 0.6]), bools("SDSD"))
-    assert area_under(curve) == 0.75 and equal_error_rate(curve) == 0.5
+    assert curves.area_under(curve) == 0.75 and curves.equal_error_rate(curve) == 0.5
     assert [tar_at(curve, far) for far in (0.4, 0.5, 0.9)] == [None, 1.0, 1.0]
 
 
@@ -48,10 +34,10 @@ def test_curves_are_what_counting_and_scikit_learn_say(drawn) -> None:
     cosines, same = arrays(drawn)
     curve = roc(cosines, same)
     gaps = cosines[same][:, None] - cosines[~same]
-    assert area_under(curve) == pytest.approx(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
-    assert area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
+    assert curves.area_under(curve) == pytest.approx(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+    assert curves.area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
     far, tar, _ = roc_curve(same, cosines, drop_intermediate=False)
-    error = equal_error_rate(curve)
+    error = curves.equal_error_rate(curve)
     assert 0 <= error <= 1 and np.interp(error, far, tar) >= 1 - error - 1e-9
     for wanted in (0.05, 0.2, 0.5):
         found = tar_at(curve, wanted)
@@ -96,7 +82,7 @@ def test_the_printed_threshold_is_the_one_that_was_counted() -> None:
 
 def test_the_interval_of_clopper_and_pearson() -> None:
     # Of 0 in n, the upper end is 1 - 0.025^(1/n).
-    found = rate(0, 100)
+    found = curves.rate(0, 100)
     assert (found.low, found.high) == pytest.approx((0, 1 - 0.025**0.01))
 
 
@@ -104,25 +90,15 @@ def test_held_out_pairs_do_not_choose_their_threshold() -> None:
     fold = folds_of(40, 2)
     same = np.arange(40) % 2 == 0
     cosines = np.where(same, 0.9, np.arange(40) / 100)
-    found = hold_out(pairs(cosines, same, fold), 0.1)
+    pairs = Pairs(same, cosines, 2 - 2 * cosines, fold)
+    found = hold_out(pairs, 0.1)
     assert found is not None
     # Of ten pairs in each fold one may be accepted: 0.01 ... 0.19 and 0.21 ... 0.39.
     assert found.fold_thresholds == pytest.approx((0.38, 0.18))
     assert (found.held_out.accepted, found.held_out.pairs) == (10, 20)
     assert found.threshold == pytest.approx(0.36) and found.held_out_tar == 1.0
-    assert hold_out(pairs(cosines, same, fold), 0.06) is None
-
-
-def test_a_threshold_keeps_its_rate_on_held_out_folds() -> None:
-    generator = np.random.default_rng(4)
-    same, fold = np.arange(4000) % 2 == 0, folds_of(4000, 10)
-    kept = 0
-    for _ in range(40):
-        found = hold_out(pairs(generator.normal(same * 1.0, 0.3), same, fold), 0.01)
-        assert found is not None
-        kept += found.held_out.low <= 0.01 <= found.held_out.high
-    assert kept >= 36
+    assert hold_out(pairs, 0.06) is None
 
 
 def test_a_network_that_diverged_accepts_nothing() -> None:
-    assert cosines_of_pairs(np.full((4, 2), np.nan, np.float32)).tolist() == [-1, -1]
+    assert curves.cosines_of_pairs(np.full((4, 2), np.nan, np.float32)).tolist() == [-1, -1]

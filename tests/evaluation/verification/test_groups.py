@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
@@ -92,19 +93,16 @@ def test_the_spread_by_hand() -> None:
     assert perfect is not None and perfect.error_ratio is None
 
 
-@pytest.mark.parametrize("content", [b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"])
-def test_files_of_other_systems(content: bytes, tmp_path) -> None:
-    (tmp_path / "g.txt").write_bytes(content)
-    assert read_groups(tmp_path / "g.txt", 2, "lfw") == ["a b", "é"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("a\nb\n", "has 2 lines, and the set 'lfw' 3 pairs"), ("a\n\nb\n", "line 2: '' is no name")],
-)
-def test_files_that_do_not_fit(text: str, message: str, tmp_path) -> None:
-    (tmp_path / "g.txt").write_text(text)
-    with pytest.raises(DataError, match=message):
-        read_groups(tmp_path / "g.txt", 3, "lfw")
+def test_files_of_groups(tmp_path: Path) -> None:
+    path = tmp_path / "g.txt"
     with pytest.raises(DataError, match="cannot be read"):
-        read_groups(tmp_path / "none.txt", 3, "lfw")
+        read_groups(path, 3, "lfw")
+    # Of other systems.
+    for content in (b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"):
+        path.write_bytes(content)
+        assert read_groups(path, 2, "lfw") == ["a b", "é"]
+    with pytest.raises(DataError, match="has 2 lines, and the set 'lfw' 3 pairs"):
+        read_groups(path, 3, "lfw")
+    path.write_text("a\n\nb\n")
+    with pytest.raises(DataError, match="line 2: '' is no name"):
+        read_groups(path, 3, "lfw")

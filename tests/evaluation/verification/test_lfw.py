@@ -12,7 +12,7 @@ from scipy.stats import binom
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
 from evaluation.folds import FOLDS
-from evaluation.verification import embed_pairs
+from evaluation.verification import embed_pairs, evaluate
 from evaluation.verification.curves import accepted_by_folds, hold_out
 from evaluation.verification.report import SetReport
 from tests.evaluation.verification.test_verification import bools
@@ -37,29 +37,36 @@ def lfw_pairs(folder: Path, same: int, different: int) -> VerificationSet:
     with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
         for member in archive:
             if Path(member.name).name in wanted:
-                file = archive.extractfile(member)
-                assert file is not None
-                found[Path(member.name).name] = file.read()
+                found[Path(member.name).name] = archive.extractfile(member).read()
     answers = bools(("S" * same + "D" * different) * FOLDS)
     return VerificationSet(Path("lfw.bin"), [found[name] for name in names], answers)
 
 
-@pytest.mark.parametrize(
-    ("same", "different", "fars"),
-    [
-        (6, 60, (0.1, 0.02)),
-        pytest.param(
-            300, 300, (0.1, 0.01, 0.001), marks=[pytest.mark.models, pytest.mark.timeout(1800)]
-        ),
-    ],
-)
-def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
-    toolkit_data: Path, same: int, different: int, fars: tuple[float, ...]
-) -> None:
-    target = lfw_pairs(toolkit_data, same, different)
+@pytest.fixture(scope="module")
+def published(toolkit_data: Path) -> Backbone:
     backbone = Backbone.load(toolkit_data / "mobilefacenet_y1" / "model")
     backbone.hybridize()
-    embeddings, xnorm = embed_pairs(backbone.inference(), target, batch_size=64, flip=False)
+    return backbone
+
+
+def test_the_accuracy_of_a_published_checkpoint(toolkit_data: Path, published: Backbone) -> None:
+    """A hundred pairs: enough to see swapped channels or a wrong scale."""
+    target = lfw_pairs(toolkit_data, 5, 5)
+    assert evaluate(published.extract, target, batch_size=20, flip=False).accuracy >= 0.97
+
+
+LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("same", "different", "fars"),
+    [(6, 60, (0.1, 0.02)), pytest.param(300, 300, (0.1, 0.01, 0.001), marks=LONG)],
+)
+def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
+    toolkit_data: Path, published: Backbone, same: int, different: int, fars: tuple[float, ...]
+) -> None:
+    target = lfw_pairs(toolkit_data, same, different)
+    embeddings, xnorm = embed_pairs(published.inference(), target, batch_size=64, flip=False)
     report = SetReport("lfw", embeddings, target.same, xnorm=xnorm)
     pairs = report.pairs
     for far in fars:

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
-from data.verification.bin_file import VerificationSet, write_bin
-from evaluation.verification import EmbeddingRanks, embed, evaluate, verify
-from evaluation.verification import __main__ as command
-from runtime.errors import ConfigError, DataError
+from evaluation.verification import EmbeddingRanks, VerificationResult, embed, evaluate, verify
+from runtime.errors import DataError
 
 
 def embedded(*distances: float) -> np.ndarray:
@@ -54,12 +49,6 @@ def corner(images: np.ndarray) -> np.ndarray:
 
 
 class TestVerify:
-    def test_separable_pairs(self) -> None:
-        result = verify(embedded(0.505, 1.5, 0.505, 1.6), bools("SDSD"), xnorm=7.0, folds=2)
-        assert (result.accuracy, result.accuracy_std) == (1.0, 0.0)
-        assert result.threshold == pytest.approx(0.51)
-        assert result.xnorm == 7.0
-
     def test_threshold_comes_from_the_other_fold(self) -> None:
         embeddings = embedded(0.105, 0.305, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
         result = verify(embeddings, bools("SSDDSSDD"), xnorm=1.0, folds=2)
@@ -74,37 +63,26 @@ class TestVerify:
         embeddings = embedded(0.105, 0.505, 0.405, 0.205, 0.305)
         result = verify(embeddings, bools("SSDSD"), xnorm=1.0, folds=2)
         assert result.accuracy == pytest.approx((2 / 3 + 0.5) / 2)
-        assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
-
-    def test_a_distance_on_the_threshold_is_not_below_it(self) -> None:
+        # A distance on the threshold is not below it.
         embeddings = np.array([[0, 0], [0.5, 0], [0, 0], [1, 0]] * 2, np.float32)
         result = verify(embeddings, bools("SDSD"), xnorm=1.0, folds=2)
         assert (result.accuracy, result.threshold) == pytest.approx((1.0, 0.26))
 
-    def test_true_accept_rate_is_interpolated_between_thresholds(self) -> None:
+    def test_true_accept_rate_by_hand(self) -> None:
         # In each fold, the first of 500 wrong acceptances starts above 1.0005, so that the rate
         # grows from 0 at 1.000 to 1/500 at 1.001; it is 1/1000 at 1.0005.
-        different = [1.0005] + [3.0] * 499
-        same = [0.5, 0.9, 1.0003, 1.0007]
-        letters = "S" * 4 + "D" * 500
-        result = verify(embedded(*(same + different) * 2), bools(letters * 2), xnorm=1.0, folds=2)
-        assert result.tar_at_far == {1e-3: 0.75}
-
-    def test_true_accept_rate_takes_the_largest_threshold_with_the_wanted_rate(self) -> None:
-        # One of 1000 is wrongly accepted from 1.001 to 3.000.
-        different = [1.0005] + [3.0005] * 999
-        same = [0.5, 2.9995, 3.0003, 3.5]
-        letters = "S" * 4 + "D" * 1000
-        result = verify(embedded(*(same + different) * 2), bools(letters * 2), xnorm=1.0, folds=2)
-        assert result.tar_at_far == {1e-3: 0.5}
-
-    def test_true_accept_rate_has_its_threshold_from_the_other_fold(self) -> None:
+        interpolated = [0.5, 0.9, 1.0003, 1.0007, 1.0005, *[3.0] * 499] * 2
+        # One of 1000 is wrongly accepted from 1.001 to 3.000: the largest threshold counts.
+        largest = [0.5, 2.9995, 3.0003, 3.5, 1.0005, *[3.0005] * 999] * 2
         # One wrong acceptance in 1000 allows 3.000 by fold 0 and little more than 2.000 by fold 1.
-        first = [2.5] + [1.0005] + [3.0005] * 999
-        second = [2.5] * 3 + [2.0005] * 998
-        letters = "S" + "D" * 1000 + "SSS" + "D" * 998
-        result = verify(embedded(*first, *second), bools(letters), xnorm=1.0, folds=2)
-        assert result.tar_at_far == {1e-3: 0.75}
+        other_fold = [2.5, 1.0005, *[3.0005] * 999, *[2.5] * 3, *[2.0005] * 998]
+        for distances, letters, tar in (
+            (interpolated, ("S" * 4 + "D" * 500) * 2, 0.75),
+            (largest, ("S" * 4 + "D" * 1000) * 2, 0.5),
+            (other_fold, "S" + "D" * 1000 + "SSS" + "D" * 998, 0.75),
+        ):
+            result = verify(embedded(*distances), bools(letters), xnorm=1.0, folds=2)
+            assert result.tar_at_far == {1e-3: tar}
 
     def test_a_rate_of_one_in_ten_thousand_needs_ten_thousand_pairs(self) -> None:
         generator = np.random.default_rng(0)
@@ -132,9 +110,9 @@ class TestVerify:
         result = verify(embeddings, bools("SD" * 10), xnorm=float("nan"))
         assert result.accuracy == 0.5
 
-    def test_result_reads_as_one_line(self) -> None:
+    def test_separable_pairs_read_as_one_line(self) -> None:
         result = verify(embedded(0.505, 1.5, 0.505, 1.6), bools("SDSD"), xnorm=7.0, folds=2)
-        assert str(result) == (
+        assert result.xnorm == 7.0 and str(result) == (
             "accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001, threshold 0.510, XNorm 7.00"
         )
 
@@ -158,198 +136,81 @@ class TestEmbed:
         np.testing.assert_allclose(norms, [np.sqrt(73)], rtol=1e-6)
 
     def test_every_batch_has_one_shape(self) -> None:
-        target = FakeTarget(pairs=5)
-        shapes = set()
+        target, shapes = FakeTarget(pairs=5), set()
 
         def extract(images: np.ndarray) -> np.ndarray:
             shapes.add(images.shape)
             return corner(images)
 
         embeddings, norms = embed(extract, lambda a, b: target.images[a:b], 10, 4)
-        assert shapes == {(4, 3, 4, 4)}
-        assert embeddings.shape == (10, 12)
-        assert norms.shape == (10,)
+        assert shapes == {(4, 3, 4, 4)} and norms.shape == (10,)
         whole, _ = embed(corner, lambda a, b: target.images[a:b], 10, 10)
         np.testing.assert_array_equal(embeddings, whole)
-
-    def test_a_row_of_zeros_stays_finite(self) -> None:
         black = np.zeros((2, 3, 4, 4), np.uint8)
         embeddings, norms = embed(corner, lambda a, b: black[a:b], 2, 2)
-        np.testing.assert_array_equal(embeddings, np.zeros((2, 12)))
-        np.testing.assert_array_equal(norms, [0, 0])
+        assert not embeddings.any() and not norms.any()
 
 
 class _Sent(Exception):
     """Carries the rows that a rank sends to the allgather."""
 
 
-def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list:
+def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list[VerificationResult]:
     """Evaluate on every rank, one after the other."""
 
     def send(rows: np.ndarray, name: str) -> np.ndarray:
         assert name == "verification.fake"
         raise _Sent(rows)
 
-    def run(rank: int, allgather):
-        return evaluate(
-            corner,
-            target,
-            batch_size=4,
-            ranks=EmbeddingRanks(rank, world_size, allgather),
-            image_size=(4, 4),
-        )
+    def run(rank: int, allgather: Any) -> VerificationResult:
+        ranks = EmbeddingRanks(rank, world_size, allgather)
+        return evaluate(corner, target, batch_size=4, ranks=ranks, image_size=(4, 4))
 
     sent = []
     for rank in range(world_size):
         with pytest.raises(_Sent) as caught:
             run(rank, send)
         sent.append(caught.value.args[0])
-    gathered = np.concatenate(sent)
-    return [run(rank, lambda rows, name: gathered) for rank in range(world_size)]
+    return [run(rank, lambda rows, name: np.concatenate(sent)) for rank in range(world_size)]
+
+
+def evaluate_alone(target: FakeTarget) -> VerificationResult:
+    return evaluate(corner, target, batch_size=4, image_size=(4, 4))
 
 
 class TestEvaluate:
-    def test_one_rank_and_three_find_the_same(self) -> None:
-        target = FakeTarget(pairs=20)
-        alone = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+    @pytest.mark.parametrize(("pairs", "ranks"), [(20, 3), (10, 12)])
+    def test_one_rank_and_several_find_the_same(self, pairs: int, ranks: int) -> None:
+        target = FakeTarget(pairs)
+        alone = evaluate_alone(target)
+        mirrored = target.images[..., ::-1]
+        norms = [np.linalg.norm(corner(images), axis=1) for images in (target.images, mirrored)]
+        assert alone.xnorm == pytest.approx(np.mean(norms), rel=1e-6)
         assert 0.5 < alone.accuracy < 1.0
-        for result in evaluate_over_ranks(target, 3):
-            assert result.accuracy == alone.accuracy
-            assert result.accuracy_std == alone.accuracy_std
-            assert result.threshold == alone.threshold
-            assert result.tar_at_far == alone.tar_at_far
+        target.decoded.clear()
+        for result in evaluate_over_ranks(target, ranks):
             assert result.xnorm == pytest.approx(alone.xnorm, rel=1e-6)
+            assert replace(result, xnorm=alone.xnorm) == alone
+        # Every image is embedded once, and once more with the result.
+        assert target.decoded == list(range(2 * pairs)) * 2
 
-    def test_every_image_is_embedded_once(self) -> None:
-        target = FakeTarget(pairs=20)
-        evaluate_over_ranks(target, 3)
-        assert target.decoded[: len(target.decoded) // 2] == list(range(40))
-
-    @pytest.mark.parametrize("world_size", [1, 3])
-    def test_an_image_of_several_pairs_is_embedded_once(self, world_size: int) -> None:
+    @pytest.mark.parametrize("ranks", [1, 3])
+    def test_an_image_of_several_pairs_is_embedded_once(self, ranks: int) -> None:
         target = FakeTarget(pairs=20)
         target.images[[5, 8, 39]] = target.images[[3, 3, 12]]
-        expected = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+        expected = evaluate_alone(target)
         target.firsts[[5, 8, 39]] = [3, 3, 12]
         target.decoded.clear()
-        if world_size == 1:
-            results = [evaluate(corner, target, batch_size=4, image_size=(4, 4))]
-        else:
-            results = evaluate_over_ranks(target, world_size)
+        results = [evaluate_alone(target)] if ranks == 1 else evaluate_over_ranks(target, ranks)
         once = [number for number in range(40) if number not in (5, 8, 39)]
         assert target.decoded[: len(once)] == once
         for result in results:
             assert str(result) == str(expected)
             assert result.xnorm == pytest.approx(expected.xnorm, rel=1e-6)
 
-    def test_more_ranks_than_pairs(self) -> None:
-        target = FakeTarget(pairs=10)
-        alone = evaluate(corner, target, batch_size=4, image_size=(4, 4))
-        assert [r.accuracy for r in evaluate_over_ranks(target, 12)] == [alone.accuracy] * 12
-
-    def test_xnorm_is_the_mean_over_all_images(self) -> None:
-        target = FakeTarget(pairs=20)
-        mirrored = target.images[..., ::-1]
-        norms = [np.linalg.norm(corner(images), axis=1) for images in (target.images, mirrored)]
-        result = evaluate(corner, target, batch_size=4, image_size=(4, 4))
-        assert result.xnorm == pytest.approx(np.mean(norms), rel=1e-6)
-
     @pytest.mark.parametrize("letters", ["SDSDSDSDS", "S" * 20, "D" * 20])
     def test_sets_that_cannot_be_judged(self, letters: str) -> None:
         target = FakeTarget(pairs=len(letters))
         target.same = bools(letters)
         with pytest.raises(DataError, match=f"'fake' has {len(letters)} pairs"):
-            evaluate(corner, target, batch_size=4, image_size=(4, 4))
-
-
-class TestProgram:
-    @pytest.fixture
-    def pairs_file(self, tmp_path: Path) -> Path:
-        generator = np.random.default_rng(5)
-        images = []
-        for pair in range(12):
-            first = cv2.resize(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8), (32, 32))
-            other = cv2.resize(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8), (32, 32))
-            images += [first, first if pair % 2 == 0 else other]
-        encoded = [cv2.imencode(".png", image)[1].tobytes() for image in images]
-        write_bin(tmp_path / "squares.bin", encoded, [pair % 2 == 0 for pair in range(12)])
-        return tmp_path / "squares.bin"
-
-    def test_it_prints_the_result(self, pairs_file, tmp_path, capsys) -> None:
-        Backbone.create(
-            BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32)
-        ).export(tmp_path / "m", 4)
-        arguments = ["--model", f"{tmp_path}/m,4", "--target", str(pairs_file)]
-        command.main([*arguments, "--batch-size", "7", "--image-size", "32", "32"])
-        printed = capsys.readouterr().out
-        assert printed.startswith("squares: accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001")
-
-    def test_it_writes_the_pairs_that_it_judges_wrongly(self, tmp_path, capsys) -> None:
-        """Of ten pairs two with a wrong label, one of each kind."""
-        generator = np.random.default_rng(5)
-        image = [generator.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(11)]
-        pairs = [(image[n], image[n if n % 2 == 0 else n + 1]) for n in range(10)]
-        same = [n % 2 == 0 for n in range(10)]
-        same[2], same[7] = not same[2], not same[7]
-        encoded = [cv2.imencode(".png", side)[1].tobytes() for pair in pairs for side in pair]
-        write_bin(tmp_path / "squares.bin", encoded, same)
-        options = BackboneOptions(network="tiny", embedding_size=8)
-        Backbone.create(options, image_size=(32, 32)).export(tmp_path / "m")
-        arguments = ["--model", f"{tmp_path}/m,0", "--target", f"{tmp_path}/squares.bin"]
-        arguments += ["--image-size", "32", "32", "--bad-cases", f"{tmp_path}/wrong"]
-        command.main(arguments)
-        printed = capsys.readouterr().out.splitlines()
-        assert "accuracy 0.8000" in printed[0]
-        assert printed[1] == f"{tmp_path}/wrong/squares-wrong.tsv: 2 of 10 pairs are judged wrongly"
-        _, *rows = (tmp_path / "wrong/squares-wrong.tsv").read_text().splitlines()
-        assert sorted(row.split("\t")[:3] for row in rows) == [
-            ["2", "2", "different"], ["7", "7", "same"],
-        ]  # fmt: skip
-        sheets = {path.stem for path in (tmp_path / "wrong").glob("*.png")}
-        assert sheets == {"squares-same", "squares-different"}
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--model", "model", "--target", "x.bin"], "'model' is not PREFIX,EPOCH"),
-            (["--model", "a,b", "--target", "x.bin"], "'a,b' is not PREFIX,EPOCH"),
-            (["--target", "x.bin"], "--model"),
-            (["--model", "m,0", "--target", "x.bin", "--batch-size", "0"], "'0' is not a positive"),
-        ],
-    )
-    def test_wrong_options(self, options: list[str], message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            command.main(options)
-
-    def test_missing_files(self, pairs_file, tmp_path) -> None:
-        with pytest.raises(DataError, match="nowhere.bin"):
-            command.main(["--model", "m,0", "--target", f"{tmp_path}/nowhere.bin"])
-        with pytest.raises(DataError, match="m-symbol.json"):
-            command.main(["--model", f"{tmp_path}/m,0", "--target", str(pairs_file)])
-
-
-def test_published_checkpoint_on_real_faces(toolkit_data: Path) -> None:
-    """A hundred of LFW's pairs: enough to see swapped channels or a wrong scale."""
-    target = some_lfw_pairs(toolkit_data, of_each_kind=50)
-    backbone = Backbone.load(toolkit_data / "mobilefacenet_y1" / "model")
-    backbone.hybridize()
-    result = evaluate(backbone.extract, target, batch_size=20, flip=False)
-    assert result.accuracy >= 0.97
-
-
-def some_lfw_pairs(folder: Path, *, of_each_kind: int) -> VerificationSet:
-    """Return pairs of LFW's first fold, of one person and of two by turns."""
-    lines = (folder / "lfw_pairs.txt").read_text().splitlines()[1:]
-    wanted = []
-    for index in range(of_each_kind):
-        name, first, second = lines[index].split()
-        wanted += [f"{name}_{int(first):04d}.jpg", f"{name}_{int(second):04d}.jpg"]
-        name, first, other, second = lines[300 + index].split()
-        wanted += [f"{name}_{int(first):04d}.jpg", f"{other}_{int(second):04d}.jpg"]
-    found = {}
-    with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
-        for member in archive:
-            if Path(member.name).name in wanted:
-                found[Path(member.name).name] = archive.extractfile(member).read()
-    images = [found[name] for name in wanted]
-    return VerificationSet(Path("lfw_part.bin"), images, bools("SD" * of_each_kind))
+            evaluate_alone(target)
