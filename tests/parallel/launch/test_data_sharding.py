@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel.launch.cluster_files import read_groups, read_hosts
@@ -22,7 +22,6 @@ from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 from tests.support import mxnet_g
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # "9" is above "2" and "10": addresses are compared as text.
 CLUSTER = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
 ONE = ("127.0.0.1",) * 3
@@ -45,25 +44,21 @@ def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
 
 
-def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -> None:
-    found = shares_in(tmp_path, "0.5 1\n0 0.2\n0.2 0.5\n")
-    assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "  # fast\n\n"])
+@pytest.mark.parametrize(
+    ("encoding", "end"), [("utf-8", "  # fast\n\n"), ("utf-8-sig", "\r\n"), ("utf-16", "\r")]
+)
 def test_every_spelling(tmp_path: Path, encoding: str, end: str) -> None:
     path = tmp_path / "data_sharding"
-    path.write_bytes(f"# shares{end}0 0.2{end}0.2\t.5{end} 5e-1  1.0{end}".encode(encoding))
+    path.write_bytes(f"# shares{end}0.5 1{end}0\t.2{end} 2e-1  .50{end}".encode(encoding))
     found = read_shares(path, ONE)
-    assert found.of_workers == ((0, 0.2), (0.2, 0.5), (0.5, 1)) and not found.warnings
+    # Slots of one address, in the order of hosts.
+    assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
 
 
 @pytest.mark.parametrize(
     ("content", "warnings"),
     [
-        ("0 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 4 % of the data: 0.96 to 1"]),
-        ("0.1 0.5\n0.5 0.7\n0.7 1\n", ["nobody reads 10 % of the data: 0 to 0.1"]),
+        ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
         ("0 0.5\n0.7 1\n0.6 0.7\n", ["nobody reads 10 % of the data: 0.5 to 0.6"]),
         ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
         ("0 1\n0 1\n0 1\n", ["several workers read 100 % of the data: 0 to 1"]),
@@ -72,12 +67,8 @@ def test_every_spelling(tmp_path: Path, encoding: str, end: str) -> None:
             ["nobody reads 60 % of the data: 0.3 to 0.4, 0.5 to 1", "several workers read 10 %"],
         ),
         # Decimal fractions that were added up, and rounded to more than the whole.
-        ("0 0.1\n0.1 0.30000000000000004\n0.3 1\n", []),
-        ("0 0.1\n0.1 0.3\n0.3 1.0000000000000002\n", []),
-        (
-            "0 0.5\n0.5 1\n1 1\n",
-            ["data_sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1 1'"],
-        ),
+        ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
+        ("0 0.5\n0.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1 1"]),
         (
             "0 0.5\n0.5 1.0000000000000002\n1.0000000000000002 0.9900000000000002\n",
             ["line 3 gives no image to worker 2 on 127.0.0.1: '1.0000000000000002 0.99"],
@@ -97,15 +88,9 @@ def test_every_spelling(tmp_path: Path, encoding: str, end: str) -> None:
         # It reads the first two words of a line.
         (
             "0 .2 fast\n.2 .5 0.9 slow\n.5 1\n",
-            [
-                "data_sharding, line 1 has '0 .2 fast': what follows the two numbers is not used, "
-                "nor on 1 more lines"
-            ],
+            ["line 1 has '0 .2 fast': what follows the two numbers is not used, nor on 1 more"],
         ),
-        (
-            "0 .2\n.2 .5\n.5 1 7\n",
-            ["data_sharding, line 3 has '.5 1 7': what follows the two numbers is not used"],
-        ),
+        ("0 .2\n.2 .5\n.5 1 7\n", ["line 3 has '.5 1 7': what follows the two numbers is not used"]),
     ],
 )
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
@@ -120,19 +105,18 @@ def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "data_sharding is empty; each line holds two numbers"),
-        ("# none\n", "data_sharding is empty; each line holds two numbers"),
-        ("0 0.5\n0.5 1\n", "data_sharding has 2 lines, but there are 3 workers"),
-        ("0 0.5\n0.5\n0.5 1\n", "data_sharding, line 2: '0.5' is not two numbers"),
-        ("0 0.5\n\n0.5 all\n0.5 1\n", "data_sharding, line 3: 'all' is not a number from 0 to 1"),
-        ("0 nan\n0.5 1\n0.5 1\n", "data_sharding, line 1: 'nan' is not a number from 0 to 1"),
-        ("0 0.5\n0.7 0.5\n0.7 1\n", "data_sharding, line 2: '0.7 0.5' must rise"),
-        ("0 0.5\n0.5 0.7\n0.7 2\n", "data_sharding, line 3: '2' is not a number from 0 to 1"),
-        ("-0.1 0.5\n0.5 0.7\n0.7 1\n", "data_sharding, line 1: '-0.1' is not a number from 0"),
+        ("# none\n", " is empty; each line holds two numbers"),
+        ("0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
+        ("0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
+        ("0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
+        ("0 nan\n0.5 1\n0.5 1\n", ", line 1: 'nan' is not a number from 0 to 1"),
+        ("0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
+        ("0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
+        ("-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/{message}"):
+    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/data_sharding{message}"):
         shares_in(tmp_path, content)
 
 
@@ -144,11 +128,13 @@ def test_a_group_reads_no_more_than_its_smallest_share_allows() -> None:
     assert unread_in_groups(shares, [(0,), (1,), (2, 3)]) == []
 
 
-@UNHURRIED
+@settings(deadline=None, max_examples=25)
 @given(
     cuts=st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True), max_size=6), data=st.data()
 )
-def test_shares_are_read_as_they_were_written(tmp_path_factory, cuts, data) -> None:
+def test_shares_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, cuts: set[float], data: st.DataObject
+) -> None:
     edges = [0.0, *sorted(cuts), 1.0]
     shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
     some = st.sampled_from(["10.0.0.9", "10.0.0.10", "b", "a"])
@@ -156,20 +142,6 @@ def test_shares_are_read_as_they_were_written(tmp_path_factory, cuts, data) -> N
     path = tmp_path_factory.getbasetemp() / "written-shares"
     path.write_text(format_shares(shares, addresses))
     assert read_shares(path, addresses).of_workers == tuple(shares)
-
-
-@UNHURRIED
-@given(content=st.text(st.sampled_from("0.15 \n-ex#"), max_size=20))
-def test_any_content_is_shares_or_one_error(tmp_path_factory, content) -> None:
-    path = tmp_path_factory.getbasetemp() / "any-shares"
-    path.write_text(content)
-    try:
-        found = read_shares(path, ("a", "b"))
-    except DataError as error:
-        assert str(path) in str(error)
-    else:
-        assert len(found.of_workers) == 2
-        assert all(0 <= start <= end <= 1 for start, end in found.of_workers)
 
 
 @mxnet_g.NEEDED
@@ -195,9 +167,9 @@ def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Pa
 
 @mxnet_g.NEEDED
 def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
-    """200 clusters of 4 to 20 workers and three speeds; most of the shares end below 1."""
+    """Clusters of 4 to 20 workers and three speeds; most of the shares end below 1."""
     warned = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = random.Random(seed)
         count, kinds = rng.randint(4, 20), [rng.uniform(20, 2000) for _ in range(3)]
         addresses = [f"10.10.10.{rng.randint(1, 254)}" for _ in range(count)]
@@ -214,4 +186,4 @@ def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
             cut = [[min(1, float(word)) for word in words] for words in own]
             assert found.of_workers[worker] in [(start, max(start, end)) for start, end in cut]
         warned += any("nobody reads" in line for line in found.warnings)
-    assert warned > 100
+    assert warned > 50

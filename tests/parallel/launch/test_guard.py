@@ -19,9 +19,8 @@ from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 # Prints that it is ready; answers a signal after a moment with a status of its own.
-LISTENS = (
-    "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP; echo ready; while :; do sleep 0.01; done"
-)
+LISTENS = "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP\n"
+LOOP = "\necho ready; while :; do sleep 0.01; done"
 
 
 @contextmanager
@@ -80,9 +79,6 @@ def test_status_and_output_are_those_of_the_command() -> None:
     with guarded("sh", "-c", "echo out; echo err >&2; exit 7") as process:
         assert process.wait(60) == 7
         assert (process.stdout.read(), process.stderr.read()) == ("out\n", "err\n")
-
-
-def test_a_command_that_does_not_exist_is_127() -> None:
     with guarded("/no/such/command") as process:
         assert process.wait(60) == 127
         errors = process.stderr.read()
@@ -98,7 +94,7 @@ def test_a_command_gets_the_signals_that_the_guard_holds_back_at_its_start() -> 
 
 def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
     process = subprocess.run(
-        [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS],
+        [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS + LOOP],
         cwd=ROOT, env=clean_environment(), stdin=subprocess.PIPE, timeout=60, check=False,
     )  # fmt: skip
     assert process.returncode == 3
@@ -106,7 +102,7 @@ def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_the_guard_are_forwarded(number: int) -> None:
-    with guarded("sh", "-c", LISTENS) as process:
+    with guarded("sh", "-c", LISTENS + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
         wait_for_handlers(process)
         process.send_signal(number)
@@ -115,27 +111,21 @@ def test_signals_to_the_guard_are_forwarded(number: int) -> None:
         assert process.stdout.readline() == "saved\n"
 
 
-@pytest.mark.parametrize("name, status", [("INT", 3), ("TERM", 3), ("KILL", 137)])
-def test_a_line_is_a_signal(name: str, status: int) -> None:
-    with guarded("sh", "-c", LISTENS) as process:
+@pytest.mark.parametrize(
+    ("ignored", "line", "status"),
+    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("", None, 3), ("trap '' TERM", None, 137)],
+)
+def test_a_line_is_a_signal_and_the_end_of_its_input_a_request_before_the_kill(
+    ignored: str, line: str | None, status: int
+) -> None:
+    with guarded("sh", "-c", LISTENS + ignored + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
-        process.stdin.write(f"STOP\n\nUSR1\n{name}\n")
+        if line is None:
+            process.stdin.close()
+        else:
+            process.stdin.write(f"STOP\n\nUSR1\n{line}\n")
         assert process.wait(60) == status
-
-
-def test_the_end_of_its_input_is_a_request_before_the_kill() -> None:
-    with guarded("sh", "-c", LISTENS) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.stdin.close()
-        assert process.wait(60) == 3
-        assert process.stdout.readline() == "saved\n"
-
-
-def test_a_process_that_ignores_signals_is_killed_after_the_grace() -> None:
-    with guarded("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done") as process:
-        assert process.stdout.readline() == "ready\n"
-        process.stdin.close()
-        assert process.wait(60) == 137
+        assert process.stdout.read() == ("saved\n" if status == 3 else "")
 
 
 def test_children_that_the_command_left_are_killed(tmp_path: Path) -> None:
@@ -145,7 +135,7 @@ def test_children_that_the_command_left_are_killed(tmp_path: Path) -> None:
     assert not processes.left([int(file.read_text())])
 
 
-@pytest.mark.parametrize("sharers, chosen", [(1, ""), (2, ""), (10_000, ""), (2, "17")])
+@pytest.mark.parametrize("sharers, chosen", [(1, ""), (10_000, ""), (2, "17")])
 def test_sharers_get_equal_parts_of_the_processors(sharers: int, chosen: str) -> None:
     variables = {"OMP_NUM_THREADS": chosen} if chosen else {}
     with guarded("sh", "-c", "echo $OMP_NUM_THREADS", sharers=sharers, **variables) as process:

@@ -34,16 +34,15 @@ def test_what_libraries_read_is_sent_and_nothing_else() -> None:
         assert named == sorted((*READ, "HF_TOKEN", "http_proxy"))
 
 
-def test_slurm_gives_each_host_its_gpus() -> None:
-    own = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
-    assert variables.names(own) == ["CUDA_DEVICE_ORDER"]
+    # Slurm gives each host its GPUs.
+    slurm = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
+    assert variables.names(slurm) == ["CUDA_DEVICE_ORDER"]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("HF_TOKEN=hf_abc", "'HF_TOKEN' is not the name of a variable; give names without values"),
-        ("A-B", "'A-B' is not the name"),
         ("1A", "'1A' is not the name"),
         ("HF_TOKEN MISSING", "MISSING is not set; set it, or leave it out"),
     ],
@@ -63,10 +62,8 @@ def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left() -> None:
     values = {"A": "it's \"two\"\n\nlines\n", "B": "", "C": "$HOME `x` \\ ü", "D": "a=b "}
     show = 'for name in A B C D; do printf "%s|" "${!name}"; done; cat'
     data = variables.packed(values) + b"TERM\n"
-    said = subprocess.run(
-        [*variables.RECEIVER, "bash", "-c", show], input=data, capture_output=True, check=True
-    )
-    assert said.stdout.decode() == "|".join([*values.values(), "TERM\n"])
+    said = subprocess.check_output([*variables.RECEIVER, "bash", "-c", show], input=data)
+    assert said.decode() == "|".join([*values.values(), "TERM\n"])
 
 
 def test_shells_of_the_command_do_not_read_bashrc(tmp_path: Path) -> None:
@@ -74,14 +71,9 @@ def test_shells_of_the_command_do_not_read_bashrc(tmp_path: Path) -> None:
     (tmp_path / ".bashrc").write_text("PATH=/elsewhere:$PATH\n")
     session = {"HOME": str(tmp_path), "SSH_CLIENT": "::1 1 22", "PATH": "/usr/bin:/bin"}
     command = [*variables.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
-    said = subprocess.run(
-        ["bash", "-c", shlex.join(command)],
-        input=variables.packed({"PATH": "/usr/bin:/bin"}),
-        capture_output=True,
-        check=True,
-        env=session,
-    )
-    assert said.stdout == b"/usr/bin:/bin\n"
+    data = variables.packed({"PATH": "/usr/bin:/bin"})
+    said = subprocess.check_output(["bash", "-c", shlex.join(command)], input=data, env=session)
+    assert said == b"/usr/bin:/bin\n"
 
 
 def test_a_host_is_no_option_of_ssh() -> None:
