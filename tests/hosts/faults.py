@@ -2,11 +2,8 @@
 
     python -m tests.hosts.faults --faults 20 --seed 1
 
-Each round starts a job by one of the launchers and disturbs it: a process is killed on either host,
-the hosts are cut off from each other for good or for twenty seconds, the network between them
-delays and loses frames, or the disk fills up. A job that ends has to do so in the promised time and
-to say which host or rank is why, to leave no process on either host and an intact checkpoint; then
-``run.sh --restarts``, or a second start by the same launcher, goes on. Whatever happened, the last
+A job that ends has to say which host or rank is why, and to leave no process and an intact
+checkpoint; then ``run.sh --restarts``, or a second start, goes on. Whatever happened, the last
 checkpoint has to be that of an undisturbed job, byte by byte.
 """
 
@@ -55,24 +52,17 @@ class Scene(NamedTuple):
     job: HostJob
     launcher: str
     rank: int
-    """Of the process that a fault is about, if it is about one."""
 
 
 class Fault(NamedTuple):
-    """What happens to a job.
-
-    Attributes:
-        begin: makes it happen.
-        end: removes its cause, so that the job can be started again.
-        seconds: in which the job ends; None if it goes on.
-        says: what the job says then, by launcher ("" for the others): a pattern.
-        launchers: those to which it can happen.
-    """
+    """What happens to a job: how it begins, and how its cause is removed before another start."""
 
     begin: Callable[[Scene], None]
     end: Callable[[Scene], None] = lambda _: None
     seconds: Optional[float] = None
+    """In which the job ends; None if it goes on."""
     says: dict[str, str] = {}
+    """A pattern of what the job says then, by launcher ("" for the others)."""
     launchers: Sequence[str] = tuple(LAUNCHERS)
 
 
@@ -89,15 +79,14 @@ def _is_launcher(_: Scene, process: Process) -> bool:
     return words[0] == "mpirun" or (len(words) > 1 and words[1].endswith("/horovodrun.py"))
 
 
-def _disturb(**effects: float) -> Callable[[Scene], None]:
-    return lambda scene: scene.job.two.disturb(**effects)
+def _disturb(seconds: float = 0, **effects: float) -> Callable[[Scene], None]:
+    """For a while, or until the end of the fault."""
 
-
-def _disturb_for_a_while(**effects: float) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
         scene.job.two.disturb(**effects)
-        time.sleep(_DISTURBED_SECONDS)
-        scene.job.two.disturb()
+        if seconds:
+            time.sleep(seconds)
+            scene.job.two.disturb()
 
     return begin
 
@@ -141,9 +130,9 @@ FAULTS = {
         seconds=_AFTER_CUT,
         says={"": "error: the connection to host2 is lost"},
     ),
-    "cut the link for 20 s": Fault(_disturb_for_a_while(loss=1.0)),
+    "cut the link for 20 s": Fault(_disturb(_DISTURBED_SECONDS, loss=1.0)),
     "delay 50 +- 20 ms, lose 1 %": Fault(
-        _disturb_for_a_while(delay=0.05, spread=0.02, loss=0.01)
+        _disturb(_DISTURBED_SECONDS, delay=0.05, spread=0.02, loss=0.01)
     ),
     "fill the disk": Fault(
         _fill_disk,
@@ -155,15 +144,7 @@ FAULTS = {
 
 
 class Round(NamedTuple):
-    """One fault, chosen at random.
-
-    Attributes:
-        fault: one of ``FAULTS``.
-        launcher: one of ``LAUNCHERS``.
-        rank: that it is about.
-        updates: after so many.
-        delay: seconds to wait after that.
-    """
+    """A fault, chosen at random: after so many updates, and some seconds."""
 
     fault: str
     launcher: str
@@ -183,13 +164,7 @@ def choose(rng: random.Random) -> Iterator[Round]:
 
 
 def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each round, and return a line for each, see ``is_right``.
-
-    Args:
-        rounds: what is to happen, with numbers.
-        two: the hosts, relayed.
-        folder: for the runs, which both hosts share or each has for itself; it may be filled up.
-    """
+    """Disturb a job in each round on hosts that are relayed; return a line for each."""
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
         with HostJob(two, "run.sh", folder / name, *OPTIONS, "--max-update", updates) as job:
@@ -234,7 +209,8 @@ def _round(
         scene = Scene(job, chosen.launcher, chosen.rank)
         job.wait_until(lambda: job.updates() >= chosen.updates, _LONGEST)
         time.sleep(chosen.delay)
-        before = _of_attempt(job)
+        # All that has to end with this attempt, which run.sh may outlive.
+        before = [one for one in job.processes() if one.words[:2] != ["bash", "run.sh"]]
         began = time.monotonic()
         fault.begin(scene)
         if fault.seconds is None:
@@ -263,11 +239,6 @@ def _round(
     assert ".broken" not in job.said(), job.said()[-3000:]
     assert _results(job) == expected, f"{how}: ANOTHER RESULT"
     return f"{how}, right"
-
-
-def _of_attempt(job: HostJob) -> list[Process]:
-    """All processes that have to end with this attempt, which run.sh may outlive."""
-    return [process for process in job.processes() if process.words[:2] != ["bash", "run.sh"]]
 
 
 def _wait_for_the_end(

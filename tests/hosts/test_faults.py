@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,9 +41,9 @@ def test_each_fault_ends_right(hosts_and_disk: tuple[TwoHosts, Path]) -> None:
     assert len(lines) == len(FAULTS) and all(map(faults.is_right, lines)), lines
 
 
-def arrays(models: Path, output: Path) -> dict[str, Any]:
+def arrays(models: Path) -> dict[str, Any]:
     """Of all ranks in the last checkpoint, as one would hold them."""
-    path = models / f"checkpoints/update-{UPDATES:08d}"
+    path, output = models / f"checkpoints/update-{UPDATES:08d}", models / "merged.npz"
     command = [sys.executable, "-m", "training.checkpoint", "merge", str(path)]
     subprocess.run([*command, "--output", str(output)], check=True)
     with np.load(output) as archive:
@@ -52,17 +51,14 @@ def arrays(models: Path, output: Path) -> dict[str, Any]:
 
 
 def test_a_run_goes_on_without_a_host_that_is_gone(
-    hosts_and_disk: tuple[TwoHosts, Path], tmp_path: Path
+    hosts_and_disk: tuple[TwoHosts, Path],
 ) -> None:
-    """With the centers of both ranks: nothing is left to train, so they are what they were.
-
-    The host goes while the run starts; before the first start, it would be a user's error.
-    """
+    """With the centers of both ranks. The host goes while the run starts."""
     two, disk = hosts_and_disk
     models = disk / "gone"
     with HostJob(two, "run.sh", models, *OPTIONS) as job:
         assert job.process.wait(300) == 0, job.said()
-    before = arrays(models, tmp_path / "before.npz")
+    before = arrays(models)
     # In a folder of its own, the run writes the checkpoint again from which it goes on.
     alone, resume = disk / "alone", ("--resume", models / f"checkpoints/update-{UPDATES:08d}")
     try:
@@ -77,7 +73,7 @@ def test_a_run_goes_on_without_a_host_that_is_gone(
     assert f"update {UPDATES} of {UPDATES} is finished already" in job.said()
     written = alone.glob(f"checkpoints/update-{UPDATES:08d}/rank-*.bin")
     assert [path.name for path in written] == ["rank-0000.bin"]
-    after = arrays(alone, tmp_path / "after.npz")
+    after = arrays(alone)
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert np.array_equal(value, after[name]), name
@@ -89,11 +85,9 @@ def test_a_host_that_is_gone_before_the_first_start_is_a_users_error(
     two, disk = hosts_and_disk
     two.disturb(loss=1)
     try:
-        began = time.monotonic()
         with HostJob(two, "run.sh", disk / "never", *OPTIONS, "--restarts", 3) as job:
-            assert job.process.wait(300) == 2, job.said()
+            assert job.process.wait(HOST_TIMEOUT + 60) == 2, job.said()
     finally:
         two.disturb()
-    assert time.monotonic() - began < HOST_TIMEOUT + 60
     assert job.said().startswith("error: host host2: no connection by ssh (")
     assert len(job.said().splitlines()) == 1

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support import hosts
-from tests.support.hosts import Host, TwoHosts
+from tests.support.hosts import TwoHosts
 from tests.support.listeners import listeners
 from tests.support.security_page import HOSTS, ONE_HOST, table
 
@@ -46,22 +46,13 @@ def role(pid: int) -> str:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
         return ""
-    names = {Path(word).name for word in words}
-    if names & {"sshd"} or any(word.startswith("sshd:") for word in words):
+    names = {Path(word).name.removesuffix(".py") for word in words}
+    if any(word.startswith("sshd") for word in (*names, *words)):
         return ""
     if "horovod.runner.task_fn" in words:
         return "horovodrun"
-    for name in ("mpirun", "orted", "horovodrun"):
-        if names & {name, f"{name}.py"}:
-            return name
-    return "rank" if names & {"train.py"} else " ".join(words)
-
-
-def look(host: Host, found: Found) -> None:
-    """Note who listens on a host now."""
-    for pid in host.processes():
-        if at := listeners(pid):
-            found.setdefault(role(pid), set()).update(at)
+    found = [name for name in ("mpirun", "orted", "horovodrun") if name in names]
+    return found[0] if found else "rank" if "train" in names else " ".join(words)
 
 
 def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: str) -> list[Found]:
@@ -72,7 +63,9 @@ def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: s
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
             for found, host in zip(seen, two.all):
-                look(host, found)
+                for pid in host.processes():
+                    if at := listeners(pid):
+                        found.setdefault(role(pid), set()).update(at)
 
     words = LAUNCHERS[launcher]
     if launcher == "run.sh":
@@ -132,17 +125,14 @@ def test_mpirun_keeps_to_the_ports_that_are_pinned(two, tmp_path) -> None:
 
 
 def test_gloo_takes_ports_of_the_system(two, tmp_path) -> None:
+    choice = "net.ipv4.ip_local_port_range"
     for host in two.all:
-        subprocess.run(
-            host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=43000 43999"), check=True
-        )
+        subprocess.run(host.inside("sysctl", "-qw", f"{choice}=43000 43999"), check=True)
     try:
         found = train(two, tmp_path, "horovodrun --gloo", "host1:1,host2:1", NIC="eth0")
     finally:
         for host in two.all:
-            subprocess.run(
-                host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999"), check=True
-            )
+            subprocess.run(host.inside("sysctl", "-qw", f"{choice}=32768 60999"), check=True)
     ports = {port for one in found for at in one.values() for _, port in at}
     assert ports and ports <= set(range(43000, 44000))
 

@@ -67,13 +67,10 @@ def on(two: TwoHosts, host: int, *command: object) -> str:
     return done.stdout
 
 
-def test_without_a_copy_the_host_is_named(two: TwoHosts, project: Path) -> None:
+def test_a_job_on_a_host_that_has_had_nothing(two: TwoHosts, project: Path) -> None:
     result = run(two, project)
     assert result.returncode == 2 and "error: host host2: " in result.stderr
     assert "every host needs the project and its environment in the same folders" in result.stderr
-
-
-def test_a_job_on_a_host_that_has_had_nothing(two: TwoHosts, project: Path) -> None:
     result = run(two, project, SYNC="cifar10")
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("launch: host")]
@@ -83,11 +80,7 @@ def test_a_job_on_a_host_that_has_had_nothing(two: TwoHosts, project: Path) -> N
     line = f"cd '{project}' && sha256sum classify.py cifar10/*.rec cifar10/*.idx"
     sums = [on(two, host, line) for host in (1, 2)]
     assert sums[0] == sums[1] and sums[0].count("\n") == 5
-
-
-def test_the_second_copy_sends_what_has_changed_and_removes_nothing(
-    two: TwoHosts, project: Path
-) -> None:
+    # The second copy sends what has changed and removes nothing.
     on(two, 2, f"cd '{project}' && echo own >room && rm train.py && echo damaged >>classify.py")
     result = run(two, project, SYNC="")
     assert result.returncode == 0, result.stdout + result.stderr

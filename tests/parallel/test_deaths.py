@@ -36,15 +36,14 @@ class Job:
         folder: Path,
         scheme: str,
         *options: str,
-        training: tuple = ENDLESS,
-        program: tuple = ("classify.py",),
+        training: tuple[str, ...] = ENDLESS,
+        program: tuple[str, ...] = ("classify.py",),
     ) -> None:
-        self.folder = folder
+        self.folder, self.output = folder, folder / "output"
         (folder / "groups").write_text(GROUPS)
         if scheme == "dist_gsync":
             options = (*options, "--groups", str(folder / "groups"))
         more = ("--staleness", "3") if scheme == "dist_ssync" else ()
-        self.output = folder / "output"
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
@@ -52,24 +51,21 @@ class Job:
                     *("--", sys.executable, *program, *training, "--kv-store", scheme, *more),
                     *("--models-root", str(folder / "models")),
                 ],
-                cwd=ROOT,
                 # By this its processes are known.
                 env={**clean_environment(), processes.FOLDER: str(folder)},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+                cwd=ROOT, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
 
-    def processes(self) -> dict[str, int]:
-        """Process ids of all but the guards: worker-k, and server- and scheduler-pid."""
-        found = {}
+    def kill(self, name: str) -> None:
+        """The first process of a role, worker-k or server or scheduler, without its guard."""
         for running in processes.of_job(self.folder):
-            if running.words and "parallel.launch.guard" not in running.words:
-                role = running.variables.get("DMLC_ROLE", "launcher")
-                is_worker = role == "worker"
-                number = running.variables["GROUPING_WORKER"] if is_worker else running.pid
-                found[f"{role}-{number}"] = running.pid
-        return found
+            role = running.variables.get("DMLC_ROLE", "launcher")
+            number = running.variables.get("GROUPING_WORKER")
+            is_guard = not running.words or "parallel.launch.guard" in running.words
+            if not is_guard and name in (role, f"{role}-{number}"):
+                os.kill(running.pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"no {name}")
 
     def all_pids(self) -> list[int]:
         """All processes of the job, guards and launcher among them."""
@@ -83,10 +79,6 @@ class Job:
         while not all(word in self.said() for word in words):
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.1)
-
-    def kill(self, name: str) -> None:
-        pids = [pid for one, pid in self.processes().items() if one.startswith(name)]
-        os.kill(pids[0], signal.SIGKILL)
 
     def ends(self) -> int:
         """The status, after which no process is left."""
@@ -142,8 +134,14 @@ def test_a_killed_launcher_leaves_no_process(start, scheme):
     job.process.wait()
     end = time.monotonic() + SECONDS
     while job.all_pids():
-        assert time.monotonic() < end, job.processes()
+        assert time.monotonic() < end, job.all_pids()
         time.sleep(0.1)
+
+
+def stops_with_a_checkpoint(job: Job) -> None:
+    job.process.send_signal(signal.SIGTERM)
+    assert job.ends() == 128 + signal.SIGTERM
+    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
@@ -151,9 +149,7 @@ def test_a_signal_leaves_a_checkpoint(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
     assert " classify.py " in holder(job.folder / "models")
-    job.process.send_signal(signal.SIGTERM)
-    assert job.ends() == 128 + signal.SIGTERM
-    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
+    stops_with_a_checkpoint(job)
 
 
 def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path):
@@ -164,9 +160,7 @@ def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path):
     job.wait_until("update 100/100")
     time.sleep(1)
     assert "epoch 1: training loss" not in job.said()
-    job.process.send_signal(signal.SIGTERM)
-    assert job.ends() == 128 + signal.SIGTERM
-    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
+    stops_with_a_checkpoint(job)
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_ssync"])

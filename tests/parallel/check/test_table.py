@@ -29,33 +29,25 @@ def test_hosts_are_columns() -> None:
     assert cells["sends"] == ["1100 MB/s b", "1100 MB/s a"]
 
 
-def test_the_worst_connection_is_shown() -> None:
+def test_the_worst_connection_is_shown_and_projects_that_differ_look_different() -> None:
     survey = healthy({"a": 1, "b": 1, "c": 1})
     pairs = [pair for pair in survey.pairs if (pair.sender, pair.receiver) != ("a", "c")]
     survey.pairs[:] = [*pairs, Pair("a", "c", Link(0.5, 2e6))]
+    survey.facts["b"] = replace(survey.facts["b"], files={"train.py": "9"})
     text = "\n".join(table(survey))
     assert "500.00 ms c" in text and "2 MB/s c" in text
-
-
-def test_projects_that_differ_look_different() -> None:
-    survey = healthy({"a": 1, "b": 1})
-    survey.facts["b"] = replace(survey.facts["b"], files={"train.py": "9"})
     (line,) = (line for line in table(survey) if line.startswith("project"))
-    first, second = line.split()[1:]
-    assert len(first) == len(second) == 12 and first != second
+    first, second, third = line.split()[1:]
+    assert len(first) == len(second) == 12 and first == third != second
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 5, 17])
+@pytest.mark.parametrize("count", [1, 5, 17])
 def test_lines_fit_into_the_width(count: int) -> None:
     slots = {f"node-{number}.of.a.cluster.example": 8 for number in range(count)}
     lines = list(table(healthy(slots, "mxnet-cu112")))
     assert max(map(len, lines)) <= WIDTH
     assert all(any(host in line for line in lines) for host in slots)
-
-
-def test_a_name_longer_than_a_line() -> None:
-    lines = list(table(healthy({"x" * 200: 1, "b": 1})))
-    assert max(map(len, lines)) <= WIDTH
+    assert max(map(len, table(healthy({"x" * 200: 1, **slots})))) <= WIDTH
 
 
 def test_hosts_that_have_not_answered() -> None:

@@ -134,7 +134,8 @@ def test_every_process_has_its_assignment(tmp_path: Path) -> None:
         "server_speeds=(4.0, 1.0, 1.0)",
         f"bucket_elements=5000, trace='{tmp_path}/trace')",
     )
-    assert len(found) == 3 and all(part in line for line in found.values() for part in parts), errors
+    assert len(found) == 3, errors
+    assert all(part in line for line in found.values() for part in parts), output
     last = "node_host='127.0.0.2', interface='lo', num_workers=3"
     assert last in found["worker 2"] and "worker=2, local_worker=1" in found["worker 2"]
     for name, sharers in (("worker 0", 1), ("worker 2", 2)):

@@ -20,6 +20,7 @@ from tests.support.launch import clean_environment
 ROOT = Path(__file__).resolve().parents[3]
 # Prints that it is ready; answers a signal after a moment with a status of its own.
 LISTENS = "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP\n"
+IGNORES = "trap '' TERM"
 LOOP = "\necho ready; while :; do sleep 0.01; done"
 
 
@@ -113,7 +114,7 @@ def test_signals_to_the_guard_are_forwarded(number: int) -> None:
 
 @pytest.mark.parametrize(
     ("ignored", "line", "status"),
-    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("", None, 3), ("trap '' TERM", None, 137)],
+    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("", None, 3), (IGNORES, None, 137)],
 )
 def test_a_line_is_a_signal_and_the_end_of_its_input_a_request_before_the_kill(
     ignored: str, line: str | None, status: int

@@ -9,17 +9,13 @@ import pytest
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 
 
-@pytest.mark.parametrize("version", [0, 1, 2**20 - 1, 2**20, 2**24, 2**24 + 1, 2**40 + 12345])
+@pytest.mark.parametrize("version", [0, 2**20 - 1, 2**20, 2**24 + 1, 2**40 + 12345])
 def test_a_version_travels_exactly(version: int) -> None:
     numbers = Tail(version, lr=0.25, pusher=3).encode()
     assert numbers.dtype == np.float32 and numbers.shape == (TAIL,)
     assert Tail.decode(numbers) == Tail(version, 0.25, 3, 1)
-
-
-def test_a_sum_has_the_count_of_its_pushes() -> None:
     total: Any = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
-    tail = Tail.decode(total)
-    assert (tail.pushes, tail.lr) == (3, 1.5)
+    assert (Tail.decode(total).pushes, Tail.decode(total).lr) == (3, 1.5)
 
 
 @pytest.mark.parametrize("invalid", [float("nan"), float("inf"), -1.0, 0.5])

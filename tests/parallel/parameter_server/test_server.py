@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,18 +35,17 @@ class Server:
 
     def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
         values = np.array(gradient, np.float32)
-        self._apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
+        self.apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
 
     def push_sum(self, gradients: list[list[float]], lr: float, pulled: int) -> None:
-        self._apply(
-            sum(
-                np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
-                for pusher, gradient in enumerate(gradients)
-            )
-        )
+        rows = [
+            np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
+            for pusher, gradient in enumerate(gradients)
+        ]
+        self.apply(np.sum(rows, axis=0))
 
-    def _apply(self, numbers) -> None:
-        self.updater(KEY, mx.nd.array(numbers), self.stored)
+    def apply(self, numbers: np.ndarray, key: int = KEY) -> None:
+        self.updater(key, mx.nd.array(numbers, dtype=numbers.dtype), self.stored)
 
     def expect(self, gradient: list[float], lr: float, staleness: int) -> None:
         """MXNet-G's formula, by hand: the gradient is divided by staleness, the decay is not."""
@@ -67,16 +69,6 @@ class Server:
         np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
 
 
-def test_three_workers_that_pulled_the_same_version() -> None:
-    server = Server()
-    gradients = [[0.1, 0.2, 0.3], [1.0, -1.0, 0.5], [-0.4, 0.0, 2.0]]
-    for worker, gradient in enumerate(gradients):
-        server.push(gradient, 0.5, worker, pulled=0)
-        server.expect(gradient, 0.5, staleness=worker + 1)
-        server.check()
-    assert server.pull() == 3
-
-
 def test_a_scripted_interleaving() -> None:
     """Each line: a worker that pushes and then pulls, and the staleness of its gradient."""
     server, rng = Server(), np.random.default_rng(3)
@@ -95,6 +87,12 @@ def test_a_scripted_interleaving() -> None:
         assert table.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
         assert table.rows[worker, Column.LARGEST] == max(found[worker])
     assert table.clocks.tolist() == [4, 3, 2]
+    # A cleared row begins without staleness; a change of another row keeps that of this one.
+    assert not server.clear().rows.any()
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
+    server.add_steps(1, steps=2)
+    table = server.add_steps(0)
+    assert table.rows[0, Column.LARGEST] == 1 and table.clocks.tolist() == [1, 2, 0]
 
 
 @mxnet_g.NEEDED
@@ -124,54 +122,60 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
     assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
-def test_a_run_that_goes_on_counts_from_its_version() -> None:
-    server = Server(version=2**24 + 5)
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=2**24 + 5)
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=2**24 + 5)
+def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
+    first = 2**24 + 5
+    server = Server(version=first)
+    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
+    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=first)
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=first + 4)
+    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=first)
     server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
     server.expect([1.0, 1.0, 1.0], 0.1, staleness=2)
     server.check()
-    assert server.pull() == 2**24 + 7
+    assert server.pull() == first + 2
+    # A line for each push that was applied.
+    lines = (tmp_path / "one").read_text().splitlines()
+    assert lines == [f"4 2 {first} {first} 1", f"4 1 {first} {first + 1} 2"]
 
 
-def numbers(gradient=(1.0, 1.0, 1.0), **tail):
+def numbers(gradient: tuple[float, ...] = (1.0, 1.0, 1.0), **tail: Any) -> np.ndarray:
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
     whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
     return np.concatenate([np.array(gradient, np.float32), whole])
 
 
 NAN, INF = float("nan"), float("inf")
-# What was pushed, why it is refused, and whether its pusher is known.
-INVALID = [
-    (numbers(version=3), "version from the future", True),
-    (numbers(version=2**40), "version from the future", True),
-    (numbers((1.0, NAN, 1.0)), "not finite", True),
-    (numbers((1.0, 1.0, -INF)), "not finite", True),
-    # Its square is more than float32 holds.
-    (numbers((1.0, 1e20, 1.0)), "not finite", True),
-    (numbers(pusher=3), "unknown pusher", False),
-    (numbers(pushes=0), "wrong count", False),
-    (numbers(pushes=2), "wrong count", False),
-    (numbers(lr=NAN), "no tail", False),
-    (numbers(lr=INF), "no tail", False),
-    (numbers(lr=-0.5), "no tail", False),
-    (np.array([1, 1, 1, 0, 2, 0.5, 1, NAN], np.float32), "no tail", False),
-    (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail", False),
-    (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail", False),
-    (numbers()[1:], "wrong size", False),
-    (numbers((1.0,) * 4), "wrong size", False),
-    (np.zeros(1), "wrong size", False),
-    (numbers().astype(np.float64), "wrong size", False),
-]
 
 
-@pytest.mark.parametrize(("pushed", "reason", "is_known"), INVALID)
-def test_an_invalid_push_is_refused_and_counted(pushed, reason, is_known, caplog) -> None:
+@pytest.mark.parametrize(
+    ("pushed", "reason"),
+    [
+        (numbers(version=3), "version from the future"),
+        (numbers((1.0, NAN, 1.0)), "not finite"),
+        (numbers((1.0, 1.0, -INF)), "not finite"),
+        # Its square is more than float32 holds.
+        (numbers((1.0, 1e20, 1.0)), "not finite"),
+        (numbers(pusher=3), "unknown pusher"),
+        (numbers(pushes=0), "wrong count"),
+        (numbers(pushes=2), "wrong count"),
+        (numbers(lr=NAN), "no tail"),
+        (numbers(lr=-0.5), "no tail"),
+        (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail"),
+        (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail"),
+        (numbers()[1:], "wrong size"),
+        (numbers((1.0,) * 4), "wrong size"),
+        (np.zeros(1), "wrong size"),
+        (numbers().astype(np.float64), "wrong size"),
+    ],
+)
+def test_an_invalid_push_is_refused_and_counted(
+    pushed: np.ndarray, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server()
     for version in range(2):
         server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=version)
         server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
-    server.updater(KEY, mx.nd.array(pushed, dtype=pushed.dtype), server.stored)
+    server.apply(pushed)
     # Weights and version are what they were, and the momentum, which the next push shows.
     server.check()
     assert server.pull() == 2
@@ -180,7 +184,7 @@ def test_an_invalid_push_is_refused_and_counted(pushed, reason, is_known, caplog
     server.check()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f"1 so far because of: {reason}"), line
-    table = server.add_steps(1)
+    table, is_known = server.add_steps(1), reason in ("version from the future", "not finite")
     assert table.rows[:, Column.REFUSED].tolist() == [0, int(is_known), 0]
     assert table.rows[1, Column.LARGEST] == 1
     assert table.numbers("worker").get("refused_pushes", 0) == is_known
@@ -214,38 +218,10 @@ def test_an_invalid_change_of_the_table_is_refused(change, caplog) -> None:
     assert len(caplog.records) == 1
 
 
-def test_unknown_keys_and_commands_are_refused(caplog) -> None:
+def test_unknown_keys_and_commands_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
-    server.updater(KEY + 1, mx.nd.array(numbers()), server.stored)
+    server.apply(numbers(), key=KEY + 1)
     server.updater.refuse_command(b"a pickle")
     server.check()
     reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
     assert reasons == ["unknown key", "unknown command"]
-
-
-def test_a_trace_has_a_line_for_each_applied_push(tmp_path) -> None:
-    server = Server(version=5)
-    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
-    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=5)
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=5)
-    assert (tmp_path / "one").read_text().splitlines() == ["4 2 5 5 1", "4 1 5 6 2"]
-
-
-def test_a_cleared_row_begins_without_staleness() -> None:
-    server = Server()
-    for _ in range(3):
-        server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=0)
-    assert server.add_steps(0).rows[0, Column.LARGEST] == 3
-    assert not server.clear().rows.any()
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=3)
-    # A change of another row keeps the staleness of this one.
-    server.add_steps(1)
-    assert server.add_steps(0).rows[0, Column.LARGEST] == 1
-    assert server.pull() == 4
-
-
-def test_changes_of_the_table_add_up_by_row() -> None:
-    server = Server()
-    server.add_steps(0, steps=2)
-    assert server.add_steps(2).clocks.tolist() == [2, 0, 1]
