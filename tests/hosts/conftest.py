@@ -7,8 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import hosts
 from tests.support.hosts import TwoHosts
 from tests.support.server_job import assert_nothing_left, copy_product
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder need the hosts, and run by ``make hosts`` alone."""
+    why_not = hosts.missing()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.hosts)
+            item.add_marker(pytest.mark.skipif(why_not is not None, reason=str(why_not)))
 
 
 @pytest.fixture(scope="module")

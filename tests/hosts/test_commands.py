@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import hosts
 from tests.support.hosts import INTERFACES, TwoHosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +30,6 @@ CONFIG = ("bash", "config.sh", "--debug")
 RUN = ("bash", "run.sh", "--debug")
 SHOW = "echo $(hostname) $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME $(command -v python)"
 
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 each_launcher = pytest.mark.parametrize(
     "command", [("mpirun",), ("horovodrun",), ("horovodrun", "--gloo")], ids=" ".join
 )

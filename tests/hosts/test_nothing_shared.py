@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
 from tests.support.hosts import Host, TwoHosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +33,6 @@ IMAGES = (
 )
 _SECONDS = 400
 
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 def horovodrun(names: str, models: Path) -> list[str]:
     words = ["horovodrun", "-np", "2", "-H", names, "bash", "config.sh", *CHOICES]

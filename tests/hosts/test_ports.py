@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import hosts
 from tests.support.hosts import TwoHosts
 from tests.support.listeners import listeners
 from tests.support.security_page import HOSTS, ONE_HOST, table
@@ -35,9 +34,6 @@ LAUNCHERS = {
 }
 Found = dict[str, set[tuple[str, int]]]
 """Addresses and ports by process."""
-
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
 def role(pid: int) -> str:

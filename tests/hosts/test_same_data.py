@@ -16,7 +16,6 @@ import pytest
 
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
-from tests.support import hosts
 from tests.support.hosts import Host, TwoHosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,9 +27,6 @@ IMAGES = (
     f"mpirun -np 2 -H {NAMES} -bind-to none python classify.py --dataset imagenet "
     "--model mobilenet0.25 --image-size 64 --batch-size 4 --epochs 1"
 ).split()
-
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from tests.soak.soak import busy_loops
-from tests.support import hosts
 from tests.support.hosts import TwoHosts
 from tests.support.server_job import (
     SCHEMES,
@@ -21,12 +20,7 @@ from tests.support.server_job import (
     wait_until,
 )
 
-WHY_NOT = hosts.missing()
-pytestmark = [
-    pytest.mark.hosts,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.usefixtures("nothing_is_left"),
-]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 KILLED = "ended with status 137 (SIGKILL); ending the job"

@@ -16,14 +16,12 @@ import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
-from tests.support import attacker, hosts
+from tests.support import attacker
 from tests.support.hosts import INTERFACES, TwoHosts
 from tests.support.server_job import (
     ADDRESSES,
     GROUPED,
     NAMES,
-    PROGRAMS,
-    ROOT,
     SCHEMES,
     SECONDS,
     SHORT,
@@ -33,12 +31,7 @@ from tests.support.server_job import (
     write_files,
 )
 
-WHY_NOT = hosts.missing()
-pytestmark = [
-    pytest.mark.hosts,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.usefixtures("nothing_is_left"),
-]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @pytest.mark.parametrize(
@@ -94,47 +87,16 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(two, project, 
         job.end()
 
 
-def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None:
-    """Worker 0 writes on its host; the other needs a copy, and says so."""
-    write_files(project, NAMES)
-    models = tmp_path / "models"
-    models.mkdir()
-    training = (*SHORT, "--models-root", str(models), "--lr", "0.01")
-    longer = (*training, "--epochs", "2")
-    subprocess.run(two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(models)), check=True)
-    try:
-        first = run(two, project, "dist_async", "-i", "eth0", training=training)
-        assert first.returncode == 0, first.stdout + first.stderr
-        second = run(two, project, "dist_async", "-i", "eth0", training=longer)
-        assert second.returncode == 2, second.stdout + second.stderr
-        assert "begins with other weights than the other hosts: their --mod" in second.stderr
-        # -O: without the server's part for sftp.
-        copy = ("scp", "-O", "-q", "-r", str(models / "checkpoints"), f"host2:{models}")
-        assert two.run(*copy, folder=project).returncode == 0
-        third = run(two, project, "dist_async", "-i", "eth0", training=longer)
-        assert third.returncode == 0, third.stdout + third.stderr
-        assert "resumed at update" in third.stdout and "epoch 2: training loss" in third.stdout
-    finally:
-        subprocess.run(two.second.inside("umount", str(models)), check=True)
-
-
-@pytest.fixture
-def on_second_network(two: TwoHosts) -> Iterator[None]:
-    """The hosts' names stand for addresses that ssh does not listen on."""
-    two.name_on("eth1")
-    yield
-    two.name_on("eth0")
-
-
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, request, scheme) -> None:
-    if scheme == "dist_gsync":
-        request.getfixturevalue("on_second_network")
+def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme) -> None:
     write_files(project, ADDRESSES)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
+    # The groups' names then stand for addresses that ssh does not listen on.
+    two.name_on("eth1" if scheme == "dist_gsync" else "eth0")
     groups = GROUPED if scheme == "dist_gsync" else ()
     training = (*SHORT, "--models-root", str(tmp_path))
     result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    two.name_on("eth0")
     assert result.returncode == 0, result.stdout + result.stderr
     sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
     # The output of the workers, and what ssh needs to log in, is on the network of its addresses.
@@ -186,19 +148,6 @@ def test_a_host_that_ssh_does_not_reach_is_named(two, project, fault, host, reas
         line = refused(two, project, "-i", "eth0")
     assert line.startswith(f"error: host {host}: no connection by ssh (") and reason in line
     assert line.endswith(f"it has to work without a question: ssh -oBatchMode=yes {host} true\n")
-
-
-def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
-    """An ssh server refuses the eleventh connection that has not logged in."""
-    (project / "hosts").write_text("host1\n" + 16 * "host2\n")
-    options = ("-n", "17", "-s", "1", "-H", "hosts", "-i", "eth0", "--launcher", "ssh")
-    result = two.run(
-        "python", "-m", "tests.parallel.dummy_job", "import time; time.sleep(300)", *options,
-        "--", "echo", "in", "--kv-store", "dist_async", folder=project, path=[PROGRAMS],
-        PYTHONPATH=str(ROOT),
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count(": in --kv-store dist_async\n") == 17
 
 
 @pytest.mark.cluster

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,9 @@ class Job:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait_until(self, *words: str) -> None:
+    def wait_until(self, words: str) -> None:
         end = time.monotonic() + 250
-        while not all(word in self.said() for word in words):
+        while words not in self.said():
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.1)
 
@@ -94,11 +95,12 @@ class Job:
 
 
 @pytest.fixture
-def start(tmp_path):
-    jobs = []
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
 
-    def start_job(*arguments, **further) -> Job:
+    def start_job(*arguments: str, until: str = "update 10/", **further: tuple[str, ...]) -> Job:
         jobs.append(Job(tmp_path, *arguments, **further))
+        jobs[-1].wait_until(until)
         return jobs[-1]
 
     yield start_job
@@ -116,20 +118,18 @@ def start(tmp_path):
         ("scheduler", "scheduler on 127.0.0.1"),
     ],
 )
-def test_a_killed_process_ends_the_job_and_is_named(start, scheme, victim, named):
+def test_a_killed_process_ends_the_job_and_is_named(start, scheme, victim, named) -> None:
     job = start(scheme)
-    job.wait_until("update 10/")
     job.kill(victim)
     assert job.ends() == 128 + signal.SIGKILL
-    announced = [line for line in job.said().splitlines() if line.startswith("launch: ")]
-    assert len(announced) == 1 and announced[0].startswith(f"launch: {named}"), announced
-    assert announced[0].endswith("ended with status 137 (SIGKILL); ending the job")
+    (line,) = [line for line in job.said().splitlines() if line.startswith("launch: ")]
+    assert line.startswith(f"launch: {named}")
+    assert line.endswith("ended with status 137 (SIGKILL); ending the job")
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_a_killed_launcher_leaves_no_process(start, scheme):
+def test_a_killed_launcher_leaves_no_process(start, scheme) -> None:
     job = start(scheme)
-    job.wait_until("update 10/")
     job.process.kill()
     job.process.wait()
     end = time.monotonic() + SECONDS
@@ -138,37 +138,34 @@ def test_a_killed_launcher_leaves_no_process(start, scheme):
         time.sleep(0.1)
 
 
-def stops_with_a_checkpoint(job: Job) -> None:
+def stop_with_a_checkpoint(job: Job) -> None:
     job.process.send_signal(signal.SIGTERM)
     assert job.ends() == 128 + signal.SIGTERM
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
-def test_a_signal_leaves_a_checkpoint(start, scheme):
+def test_a_signal_leaves_a_checkpoint(start, scheme) -> None:
     job = start(scheme)
-    job.wait_until("update 10/")
     assert " classify.py " in holder(job.folder / "models")
-    stops_with_a_checkpoint(job)
+    stop_with_a_checkpoint(job)
 
 
-def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path):
+def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path: Path) -> None:
     """With --rebalance; the second group is slow, and does not wait for the new groups yet."""
     slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8")
     training = (*ENDLESS[:5], "6400", *ENDLESS[6:], "--rebalance", "1")
-    job = start("dist_gsync", training=training, program=slow)
-    job.wait_until("update 100/100")
+    job = start("dist_gsync", until="update 100/100", training=training, program=slow)
     time.sleep(1)
     assert "epoch 1: training loss" not in job.said()
-    stops_with_a_checkpoint(job)
+    stop_with_a_checkpoint(job)
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_ssync"])
-def test_a_tolerant_job_continues_without_a_dead_worker(start, scheme):
+def test_a_tolerant_job_continues_without_a_dead_worker(start, scheme) -> None:
     # 800 updates of each worker, of which the killed one has done a few.
     short = (*ENDLESS[:5], "12800", *ENDLESS[6:], "--epochs", "4")
     job = start(scheme, "--tolerate-workers", training=short)
-    job.wait_until("update 10/")
     job.kill("worker-2")
     job.wait_until("worker 2 on 127.0.0.1 ended with status 137 (SIGKILL); the job goes on")
     assert job.process.wait(280) == 0, job.said()

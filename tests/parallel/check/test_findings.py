@@ -120,7 +120,7 @@ def test_open_mpi_5_is_wrong_everywhere() -> None:
     survey = healthy(BOTH)
     survey.facts["a"] = replace(survey.facts["a"], open_mpi="5.0.3")
     lines = found(survey, open_mpi="5.0.3")
-    assert [line[:31] for line in lines] == [f"{one}: Open MPI 5.0.3 starts ranks" for one in "ab"]
+    assert [line[:30] for line in lines] == [f"{one}: Open MPI 5.0.3 starts ranks" for one in "ab"]
 
 
 def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
