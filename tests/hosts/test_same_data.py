@@ -131,16 +131,3 @@ def test_a_set_that_does_not_open_on_one_host_is_named_with_it(
     result = run(two, tmp_path, copies, *command)
     assert result.returncode == 2
     assert f"error: host2: {words.format(copies)}" in result.stdout + result.stderr
-
-
-@pytest.mark.parametrize("is_private", [True, False])
-def test_hosts_draw_the_synthetic_set_together_or_each_its_own(
-    two, copies: Path, private: Path, tmp_path: Path, is_private: bool
-) -> None:
-    place = (private if is_private else tmp_path) / "drawn"
-    drawn = f"--dataset synthetic --num-classes 4 --num-images 40 --rec {place}"
-    result = run(two, tmp_path / "models", copies, "bash", "run.sh", *drawn.split())
-    assert result.returncode == 0, result.stdout + result.stderr
-    listed = [shell(host, f"ls {place}") for host in two.all]
-    assert listed[0] == listed[1] and "synthetic.json" in listed[0]
-    assert "part" not in shell(two.first, f"ls -A {place.parent}")

@@ -89,21 +89,14 @@ def test_the_facts_of_this_host(quick: None, tmp_path: Path) -> None:
 def test_what_hangs_fails_or_is_missing_is_a_fact(
     quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken() -> list[installed.Gpu]:
-        raise ConfigError("no driver")
-
-    def hanging(folder: Path) -> int:
-        time.sleep(3)
-        return 1
-
-    def crashing() -> None:
-        raise ZeroDivisionError("what")
+    def fail(error: Exception) -> None:
+        raise error
 
     monkeypatch.setattr(facts_module, "_GATHER_SECONDS", 1)
     monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
-    monkeypatch.setattr(installed, "gpus", broken)
-    monkeypatch.setattr(facts_module, "_free_for", hanging)
-    monkeypatch.setattr(facts_module, "_nvcc", crashing)
+    monkeypatch.setattr(installed, "gpus", lambda: fail(ConfigError("no driver")))
+    monkeypatch.setattr(facts_module, "_free_for", lambda _: time.sleep(3))
+    monkeypatch.setattr(facts_module, "_nvcc", lambda: fail(ZeroDivisionError("what")))
     monkeypatch.setattr(facts_module, "_open_mpi", lambda: facts_module._run("sleep", "5"))
     start = time.monotonic()
     facts = gather(tmp_path)

@@ -44,14 +44,8 @@ def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "end"), [("utf-8", "  # fast\n\n"), ("utf-8-sig", "\r\n"), ("utf-16", "\r")]
-)
-def test_every_spelling(tmp_path: Path, encoding: str, end: str) -> None:
-    path = tmp_path / "data_sharding"
-    path.write_bytes(f"# shares{end}0.5 1{end}0\t.2{end} 2e-1  .50{end}".encode(encoding))
-    found = read_shares(path, ONE)
-    # Slots of one address, in the order of hosts.
+def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -> None:
+    found = shares_in(tmp_path, "\ufeff# shares\r\n0.5 1\r\n\r\n0\t.2 # slow\r\n 2e-1  .50")
     assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
 
 

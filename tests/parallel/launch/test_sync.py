@@ -26,6 +26,9 @@ exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
 """
 
 
+PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two files in a folder with other things, from which commands are typed."""
@@ -35,13 +38,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     folder = tmp_path / "here" / "two words"
-    (folder / "room" / "__pycache__").mkdir(parents=True)
-    (folder / "run.sh").write_text("echo red\n")
+    own = {"room/__pycache__/one.pyc": "compiled", "models/big": "none of the project"}
+    for name, text in {**PROJECT, **own}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     (folder / "run.sh").chmod(0o755)
-    (folder / "room" / "one's.py").write_text("red = 1\n")
-    (folder / "room" / "__pycache__" / "one.pyc").write_text("compiled")
-    (folder / "models").mkdir()
-    (folder / "models" / "big").write_text("none of the project")
     monkeypatch.setattr(sync, "_PROJECT", folder)
     monkeypatch.setattr(sync, "PROJECT_NAMES", ("room", "run.sh", "absent.md"))
     monkeypatch.chdir(folder)
@@ -55,9 +56,6 @@ def on(here: Path, host: str) -> Path:
 def content(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_text() for path in files}
-
-
-PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
 
 def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path) -> None:

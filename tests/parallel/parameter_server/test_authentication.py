@@ -64,11 +64,6 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
-def nonces_after(connection: socket.socket) -> bytes:
-    """Of both ends, the caller's one being zero; the listener's proof is dropped."""
-    return bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
-
-
 def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(door: Door) -> None:
     with ThreadPoolExecutor(50) as pool:
         called = list(pool.map(lambda _: call(door.address, KEY), range(50)))
@@ -84,32 +79,22 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
             assert connection.recv(100) == b"the answer"
 
 
-def test_another_key_is_refused_by_both_ends(door: Door) -> None:
+@pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])
+def test_a_caller_without_the_right_proof_is_refused(proof: str | int, door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        if isinstance(proof, int):
+            # Half a message, and its end.
+            connection.sendall(bytes(proof))
+            connection.shutdown(socket.SHUT_WR)
+        else:
+            connection.sendall(bytes(32))
+            answer = connection.recv(64, socket.MSG_WAITALL)
+            nonces = bytes(32) + answer[:32]
+            other = authentication.proof(OTHER, b"caller", door.address, nonces)
+            connection.sendall(other if proof == "another key" else answer[32:])
+        assert is_closed(connection)
     with pytest.raises(Refused, match="another proof"):
         call(door.address, OTHER)
-    # A caller that does not mind the listener's proof.
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(32))
-        nonces = nonces_after(connection)
-        connection.sendall(authentication.proof(OTHER, b"caller", door.address, nonces))
-        assert is_closed(connection)
-    assert door.admitted.empty()
-
-
-@pytest.mark.parametrize("size", [0, 31])
-def test_half_a_message_and_its_end_are_refused(size: int, door: Door) -> None:
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(size))
-        connection.shutdown(socket.SHUT_WR)
-        assert is_closed(connection)
-    assert door.admitted.empty()
-
-
-def test_the_listeners_own_proof_is_not_a_callers(door: Door) -> None:
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(32))
-        connection.sendall(connection.recv(64, socket.MSG_WAITALL)[32:])
-        assert is_closed(connection)
     assert door.admitted.empty()
 
 
@@ -119,7 +104,8 @@ def test_parts_of_a_message_are_put_together_and_a_proof_cannot_be_used_again(do
         for _ in range(32):
             connection.sendall(b"\0")
             time.sleep(0.001)
-        right = authentication.proof(KEY, b"caller", door.address, nonces_after(connection))
+        nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
+        right = authentication.proof(KEY, b"caller", door.address, nonces)
         connection.sendall(right[:5])
         time.sleep(0.01)
         connection.sendall(right[5:])
@@ -134,19 +120,11 @@ def test_many_silent_callers_take_neither_files_nor_turns(door: Door) -> None:
     silent = [socket.create_connection(door.address, 10) for _ in range(600)]
     with call(door.address, KEY):
         door.admitted.get(timeout=10).close()
-    # At most 256 are waited for; the last of them came before the call.
-    assert all(is_closed(connection) for connection in silent[:344])
-    for connection in silent:
-        connection.close()
-
-
-def test_the_oldest_without_a_proof_makes_way(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "_MOST_CALLERS", 3)
-    silent = [socket.create_connection(door.address) for _ in range(4)]
-    assert is_closed(silent[0])
-    silent[1].settimeout(0.2)
+    # At most 256 are waited for, those that came last, the call among them.
+    assert all(is_closed(connection) for connection in silent[:345])
+    silent[345].settimeout(0.2)
     with pytest.raises(TimeoutError):
-        silent[1].recv(1)
+        silent[345].recv(1)
     for connection in silent:
         connection.close()
 
