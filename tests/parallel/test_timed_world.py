@@ -54,7 +54,7 @@ class SlowWorld:
 
     allgather = allreduce
 
-    def allreduce_all(self, arrays: list[Any], name: str, **_: object) -> None:
+    def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
         for array in arrays:
             array.ready_at += EXCHANGING
 

@@ -56,34 +56,21 @@ def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -
         ("0 0.5\n0.7 1\n0.6 0.7\n", ["nobody reads 10 % of the data: 0.5 to 0.6"]),
         ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
         ("0 1\n0 1\n0 1\n", ["several workers read 100 % of the data: 0 to 1"]),
-        (
-            "0 0.2\n0.1 0.3\n0.4 0.5\n",
-            ["nobody reads 60 % of the data: 0.3 to 0.4, 0.5 to 1", "several workers read 10 %"],
-        ),
+        ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
         # Decimal fractions that were added up, and rounded to more than the whole.
         ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
-        ("0 0.5\n0.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1 1"]),
-        (
-            "0 0.5\n0.5 1.0000000000000002\n1.0000000000000002 0.9900000000000002\n",
-            ["line 3 gives no image to worker 2 on 127.0.0.1: '1.0000000000000002 0.99"],
-        ),
+        ("0 .5\n.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1"]),
+        ("0 .5\n.5 1.0000000000000002\n1.0000000000000002 .99\n", ["line 3 gives no image to wor"]),
         (
             "0 0.5\n0.5 1.02\n1.02 1.01\n",
-            [
-                "data_sharding, line 2 has '0.5 1.02', and the data ends at 1",
-                "line 3 has '1.02 1.01'",
-                "line 3 gives no image to worker 2",
-            ],
+            ["line 2 has '0.5 1.02', and the data ends at 1", "line 3 has '1.02 1.01'", "no image"],
         ),
         (
             "0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n",
             ["4 lines for 3 workers: those from line 5 on are not used", "nobody reads 30 %"],
         ),
         # It reads the first two words of a line.
-        (
-            "0 .2 fast\n.2 .5 0.9 slow\n.5 1\n",
-            ["line 1 has '0 .2 fast': what follows the two numbers is not used, nor on 1 more"],
-        ),
+        ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
         ("0 .2\n.2 .5\n.5 1 7\n", ["line 3 has '.5 1 7': what follows the two numbers is not"]),
     ],
 )
@@ -92,7 +79,7 @@ def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
 ) -> None:
     found = shares_in(tmp_path, content).warnings
     assert len(found) == len(warnings), found
-    assert all(part in line for part, line in zip(warnings, found)), found
+    assert all(re.search(part, line) for part, line in zip(warnings, found)), found
     assert not any("\n" in line for line in found)
 
 

@@ -77,7 +77,7 @@ STARTING = """
 import sys
 from parallel.launch import job
 spec = job.ProcessSpec("worker", 0, "there", 1, ["true"], {})
-sys.exit(job.run([spec] * (job._MOST_LOGINS + 1), job.by_ssh, tolerates=False))
+sys.exit(job.run([spec] * (job._MOST_LOGINS + 3), job.by_ssh, tolerates=False))
 """
 
 
@@ -89,7 +89,8 @@ def test_a_job_ends_while_its_processes_start(tmp_path: Path, last: str, status:
     result = run_job(tmp_path, STARTING, silent, STARTED=str(started), LAST=last)
     assert result.returncode == status, result.stderr
     assert time.monotonic() - began < ssh.ANSWER_SECONDS - 5
-    assert started.read_text().count("\n") == job._MOST_LOGINS == 8
+    # One more if the first of them is the one that ends.
+    assert 8 == job._MOST_LOGINS <= started.read_text().count("\n") <= 9
 
 
 def test_what_a_process_prints_does_not_command_the_terminal() -> None:
