@@ -107,7 +107,7 @@ def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:
 KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
-def test_ranks_are_the_workers_in_whatever_order_their_hosts_come():
+def test_ranks_are_the_workers_in_whatever_order_their_hosts_come() -> None:
     with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as ranks:
         numbers = [tuple(int(one[f"HOROVOD_{key}"]) for key in KEYS) for one in ranks]
     assert numbers == [
@@ -121,22 +121,24 @@ def test_ranks_are_the_workers_in_whatever_order_their_hosts_come():
     assert [one["HOROVOD_HOSTNAME"] for one in ranks] == ["a", "b", "a", "c", "a", "b"]
 
 
-def test_it_listens_on_one_address_until_it_is_left():
+def test_the_rendezvous_listens_on_one_address_until_it_is_left() -> None:
+    def status(host: str) -> int:
+        url = f"http://{host}:{port}/scope/key"
+        request = urllib.request.Request(url, data=b"x", method="PUT")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+
     with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
         assert ranks[0]["HOROVOD_GLOO_IFACE"] == "lo"
         port = ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/scope/key", data=b"x", method="PUT"
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            assert answer.status == 200
+        assert status("127.0.0.1") == 200
         with pytest.raises(URLError):
-            urllib.request.urlopen(f"http://127.0.0.2:{port}/scope/key", timeout=10)
+            status("127.0.0.2")
     with pytest.raises(URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key", timeout=10)
+        status("127.0.0.1")
 
 
 @AS_ROOT
-def test_it_does_not_answer_other_users():
+def test_the_rendezvous_does_not_answer_other_users() -> None:
     with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
         assert answer_to_a_stranger(int(ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == b""

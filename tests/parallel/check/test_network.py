@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,44 +159,36 @@ def test_each_ordered_pair_once_and_no_host_twice_at_a_time(count: int) -> None:
     assert len(found) == 2 * (count - 1 + count % 2)
 
 
-@pytest.fixture
-def probe():
+def test_a_probe_measures_as_it_is_told() -> None:
     words = [sys.executable, "-m", "parallel.check.probe", "models"]
-    with subprocess.Popen(
-        words, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        yield process
-        process.kill()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as process:
 
+        def answer() -> dict[str, Any]:
+            while True:
+                line = process.stdout.readline()
+                assert line.startswith(MARK)
+                found: dict[str, Any] = json.loads(line[len(MARK) :])
+                if found != BUSY:
+                    return found
 
-def answer(process) -> dict:
-    while True:
-        line = process.stdout.readline()
-        assert line.startswith(MARK)
-        found = json.loads(line[len(MARK) :])
-        if found != BUSY:
-            return found
+        def ask(**request: Any) -> dict[str, Any]:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            return answer()
 
-
-def test_a_probe_measures_as_it_is_told(probe) -> None:
-    assert not listeners(probe.pid)
-
-    def ask(**request) -> dict:
-        probe.stdin.write(json.dumps(request) + "\n")
-        probe.stdin.flush()
-        return answer(probe)
-
-    assert "facts" in answer(probe)
-    token = "ab" * 32
-    # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
-    ports = ask(listen=["127.0.0.1", "192.0.2.1"], token=token)["ports"]
-    assert list(ports) == ["127.0.0.1"]
-    port = ports["127.0.0.1"]
-    assert "error" in ask(measure=["127.0.0.1", port], token="cd" * 32)
-    round_trip, bandwidth = ask(measure=["127.0.0.1", port], token=token)["link"]
-    assert 0 < round_trip < 1 and bandwidth > 1e6
-    assert ask(measure=["127.0.0.1", 1], token=token) == {"error": "Connection refused"}
-    assert abs(ask(clock=True)["clock"] - time.time()) < 5
-    assert listeners(probe.pid) == {("127.0.0.1", port)}
-    probe.stdin.close()
-    assert probe.wait(20) == 0
+        assert not listeners(process.pid)
+        assert "facts" in answer()
+        token = "ab" * 32
+        # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
+        ports = ask(listen=["127.0.0.1", "192.0.2.1"], token=token)["ports"]
+        assert list(ports) == ["127.0.0.1"]
+        port = ports["127.0.0.1"]
+        assert "error" in ask(measure=["127.0.0.1", port], token="cd" * 32)
+        round_trip, bandwidth = ask(measure=["127.0.0.1", port], token=token)["link"]
+        assert 0 < round_trip < 1 and bandwidth > 1e6
+        assert ask(measure=["127.0.0.1", 1], token=token) == {"error": "Connection refused"}
+        assert abs(ask(clock=True)["clock"] - time.time()) < 5
+        assert listeners(process.pid) == {("127.0.0.1", port)}
+        process.stdin.close()
+        assert process.wait(20) == 0

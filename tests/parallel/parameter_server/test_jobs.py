@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,8 @@ run_program(main)
 
 def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
     with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2, servers=2) as job:
-        statuses = [process.poll() for process in job.workers]
-        while statuses == [None, None]:
-            statuses = [process.poll() for process in job.workers]
+        while (statuses := [process.poll() for process in job.workers]) == [None, None]:
+            time.sleep(0.05)
         # MXNet chooses the worker whose weights the servers take.
         number = statuses.index(2)
         assert "begins with other weights than the other hosts: their" in job.said_by(number)
