@@ -17,7 +17,6 @@ OPTIONS = (
     "--debug", "--num-classes", 50, "--num-images", 50, "--embedding-size", 16, "--batch-size", 4,
     "--max-update", 100_000, "--frequent", 1, "--verbose", 100_000, "--save-interval", 0,
 )  # fmt: skip
-LAUNCHERS = ("run.sh", "--gloo", "--mpi")
 pytestmark = pytest.mark.launcher
 
 
@@ -75,8 +74,10 @@ def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
         assert holder(tmp_path) == ""
 
 
-@pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [("--gloo", signal.SIGTERM), ("--gloo", signal.SIGKILL), ("--mpi", signal.SIGKILL)],
+)
 def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Path) -> None:
     with start(launcher, tmp_path) as job:
         job.process.send_signal(number)
@@ -90,23 +91,20 @@ def test_horovodrun_passes_a_signal_on_to_its_ranks(tmp_path: Path) -> None:
         assert_agreed(job)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("launcher", "rank"), [("run.sh", 1), ("--gloo", 0), ("--mpi", 1)])
 def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> None:
     with start(launcher, tmp_path) as job:
         os.kill(job.processes()[rank], signal.SIGKILL)
         status, seconds = wait_for_the_end(job, 60)
-        assert status not in (0, 2)
-        assert seconds < 30
+        assert status not in (0, 2) and seconds < 30
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["run.sh", "--gloo"])
 def test_a_rank_that_hangs_ends_all(launcher: str, tmp_path: Path) -> None:
     with start(launcher, tmp_path, "--stall-timeout", 4) as job:
         os.kill(job.processes()[1], signal.SIGSTOP)
         status, seconds = wait_for_the_end(job, 90)
-        assert status not in (0, 2)
-        assert seconds < 60
+        assert status not in (0, 2) and seconds < 60
         said = job.log(0)
         assert re.search("error: rank 0 on .* has made no progress for .*communication", said)
         assert "training/loop.py" in said, "the stacks of all threads"

@@ -6,7 +6,6 @@ that they become, any number of times. The answers are those of the last groups.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -37,8 +36,12 @@ def answers(world: World, number: int) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, formations: list[list[list[int]]]) -> None:
+def main(folder: Path, words: list[str]) -> None:
     number = int(os.environ["HOROVOD_RANK"])
+    formations = [
+        [list(map(int, group.split(","))) for group in groups.split()]
+        for groups in " ".join(words).split("then")
+    ]
     world = HorovodWorld(formations[0], regroups=len(formations) > 1)
     result = answers(world, number)
     for groups in formations[1:]:
@@ -54,13 +57,4 @@ def main(folder: Path, formations: list[list[list[int]]]) -> None:
     world.close()
 
 
-def formations(words: list[str]) -> list[list[list[int]]]:
-    runs = itertools.groupby(words, lambda word: word == "then")
-    return [
-        [list(map(int, word.split(","))) for word in run]
-        for is_border, run in runs
-        if not is_border
-    ]
-
-
-main(Path(sys.argv[1]), formations(sys.argv[2:]))
+main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Autogroup, with a small script in place of training."""
+"""Autogroup, with a small script in place of training, and what it does with speeds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,63 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from parallel import autogroup
-from parallel.launch.cluster_files import read_hosts, read_servers
+from parallel import autogroup, grouping
+from parallel.launch.cluster_files import read_hosts
 from parallel.launch.data_sharding import read_shares
 from runtime.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("measured", "groups"),
+    [
+        ((100, 100, 100, 100), ((0, 1, 2, 3),)),
+        ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
+        ((100, 100, 25, 25), ((0, 1), (2, 3))),
+        ((400, 396, 203, 199, 99, 101), ((0, 1), (2, 3), (4, 5))),
+        ((100, 50), ((0,), (1,))),
+        ((100,), ((0,),)),
+        ((100, 101, 99, 12), ((0, 1, 2), (3,))),
+    ],
+)
+def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
+    assert grouping.group(measured) == groups
+
+
+def test_noise_of_a_few_percent_is_no_structure():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        noise: Any = rng.uniform(0.98, 1.02, 6)
+        assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
+        found = grouping.group(noise * (100, 30, 100, 30, 100, 30))
+        assert found == ((0, 2, 4), (1, 3, 5))
+
+
+def test_shares_follow_the_slowest_of_each_group():
+    shares = grouping.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
+    parts = [share.end - share.start for share in shares]
+    assert parts == pytest.approx([0.4, 0.1, 0.4, 0.1])
+    assert shares[0].start == 0 and shares[-1].end == 1
+    assert all(one.end == two.start for one, two in zip(shares, shares[1:]))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "speeds", "count", "placed"),
+    [
+        ("ab", (50, 100), 2, [("b", 100), ("a", 50)]),
+        ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
+        # The workers of a machine together; equal machines in their order.
+        ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
+        # More servers than machines share the speed of theirs.
+        ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
+        ("aa", (50, 60), 1, [("a", 110)]),
+    ],
+)
+def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
+    assert grouping.servers(hosts, speeds, count) == placed
+
 
 ROOT = Path(__file__).resolve().parents[2]
 # It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
@@ -32,80 +83,69 @@ sys.exit({status})
 """
 
 
-def autogrouped(folder, speeds, *, reports=8, status=0, options=()):
-    program = folder / "program.py"
-    program.write_text(REPORT.format(speeds=speeds, reports=reports, status=status))
-    start = (
-        "import sys; from parallel import autogroup; from runtime.errors import run_program\n"
-        "serve = (sys.executable, '-c', 'import time; time.sleep(300)')\n"
-        "run_program(lambda: autogroup.main(sys.argv[1:], serve))"
-    )
-    return subprocess.run(
-        [
-            *(sys.executable, "-c", start, "-n", str(len(speeds)), "-s", "1"),
-            *("--groups", str(folder / "groups"), "--data-sharding", str(folder / "shares")),
-            *options,
-            *("--", sys.executable, str(program)),
-        ],
-        cwd=folder,
-        env={"PYTHONPATH": ":".join([str(ROOT), *sys.path]), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+START = """
+import sys
+from parallel import autogroup
+from runtime.errors import run_program
+serve = (sys.executable, "-c", "import time; time.sleep(300)")
+run_program(lambda: autogroup.main(sys.argv[1:], serve))
+"""
 
 
-def test_measured_speeds_become_groups_and_shares(tmp_path):
+def autogrouped(
+    folder: Path, speeds: list[float], *options: str, reports: int = 8, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(
+        REPORT.format(speeds=speeds, reports=reports, status=status)
+    )
+    words = ["-n", str(len(speeds)), "-s", "1", *options, "--", sys.executable, "program.py"]
+    result = subprocess.run(
+        [sys.executable, "-c", START, "--groups", "groups", "--data-sharding", "shares", *words],
+        cwd=folder, env={"PYTHONPATH": ":".join([str(ROOT), *sys.path]), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert not list(folder.glob(".autogroup-*"))
+    return result
+
+
+def test_measured_speeds_become_groups_and_shares(tmp_path: Path) -> None:
     result = autogrouped(tmp_path, [25.0, 100.0, 25.5, 101.0])
     assert result.returncode == 0, result.stderr
     assert "group 0: worker 1 on 127.0.0.1 100 images/s, worker 3" in result.stdout
-    assert (tmp_path / "groups").read_text() == (
-        "127.0.0.1:1 127.0.0.1:3\n127.0.0.1:0 127.0.0.1:2\n"
-    )
+    groups = "127.0.0.1:1 127.0.0.1:3\n127.0.0.1:0 127.0.0.1:2\n"
+    assert (tmp_path / "groups").read_text() == groups
     assert (tmp_path / "shares").read_text() == "0.0 0.1\n0.1 0.5\n0.5 0.6\n0.6 1.0\n"
     assert (tmp_path / "servers").read_text() == "127.0.0.1 251.5\n"
-    assert not list(tmp_path.glob(".autogroup-*"))
 
 
-def test_servers_are_ordered_by_the_speed_of_their_machines(tmp_path):
-    """Two addresses of this machine, of which the second has the faster workers."""
-    (tmp_path / "hosts").write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
-    options = ("-H", "hosts", "-s", "2", "--server-hosts", "order")
-    result = autogrouped(tmp_path, [80.0, 100.0, 140.0], options=options)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "order").read_text() == "127.0.0.2 240\n127.0.0.1 80\n"
-    assert "server 0: 127.0.0.2, 75% of the load\nserver 1: 127.0.0.1, 25%" in result.stdout
-    assert read_servers(tmp_path / "order", 2, ("127.0.0.1", "127.0.0.2")) == (
-        ("127.0.0.2", "127.0.0.1"), (240.0, 80.0),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("first", ["127.0.0.1", "localhost"])
-def test_shares_are_written_for_the_address_that_reads_them(tmp_path, first: str):
+def test_files_are_written_for_the_addresses_that_read_them(tmp_path: Path) -> None:
     """By descending address, as MXNet-G writes and reads them, also of a host that has a name."""
-    (tmp_path / "hosts").write_text(f"{first}\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
-    result = autogrouped(tmp_path, [100.0, 25.0, 101.0, 25.5], options=("-H", "hosts"))
+    (tmp_path / "hosts").write_text("localhost\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
+    options = ("-H", "hosts", "-s", "2", "--server-hosts", "order")
+    result = autogrouped(tmp_path, [100.0, 25.0, 101.0, 25.5], *options)
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "groups").read_text() == (f"{first} 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n")
+    assert (tmp_path / "groups").read_text() == "localhost 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n"
     # Of 127.0.0.9, of the two slots of 127.0.0.10, and of 127.0.0.1.
     assert (tmp_path / "shares").read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
     assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in result.stdout
     addresses = ("127.0.0.1", *read_hosts(tmp_path / "hosts", 4).addresses[1:])
     found = read_shares(tmp_path / "shares", addresses)
     assert found.of_workers == ((0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)) and not found.warnings
+    # Servers by the speed of their machines.
+    assert (tmp_path / "order").read_text() == "127.0.0.10 126.5\nlocalhost 100\n"
+    assert "server 0: 127.0.0.10, 56% of the load\nserver 1: localhost, 44%" in result.stdout
 
 
-def test_a_run_that_fails_writes_nothing(tmp_path):
-    result = autogrouped(tmp_path, [25.0, 100.0], status=7)
-    assert result.returncode == 7
-    assert not (tmp_path / "groups").exists() and not list(tmp_path.glob(".autogroup-*"))
-
-
-def test_too_few_reports_are_an_error_with_the_remedy(tmp_path):
-    result = autogrouped(tmp_path, [25.0, 100.0], reports=3)
-    assert result.returncode == 2
-    assert "made 3 reports of all workers, but 4 are needed; let it train on" in result.stderr
+@pytest.mark.parametrize(
+    ("reports", "status", "ended", "said"),
+    [(8, 7, 7, ""), (3, 0, 2, "made 3 reports of all workers, but 4 are needed; let it train on")],
+)
+def test_a_run_that_fails_or_is_too_short_writes_nothing(
+    tmp_path: Path, reports: int, status: int, ended: int, said: str
+) -> None:
+    result = autogrouped(tmp_path, [25.0, 100.0], reports=reports, status=status)
+    assert result.returncode == ended and said in result.stderr
+    assert not (tmp_path / "groups").exists()
 
 
 def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):

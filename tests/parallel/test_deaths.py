@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,15 +37,14 @@ class Job:
         folder: Path,
         scheme: str,
         *options: str,
-        training: tuple = ENDLESS,
-        program: tuple = ("classify.py",),
+        training: tuple[str, ...] = ENDLESS,
+        program: tuple[str, ...] = ("classify.py",),
     ) -> None:
-        self.folder = folder
+        self.folder, self.output = folder, folder / "output"
         (folder / "groups").write_text(GROUPS)
         if scheme == "dist_gsync":
             options = (*options, "--groups", str(folder / "groups"))
         more = ("--staleness", "3") if scheme == "dist_ssync" else ()
-        self.output = folder / "output"
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
@@ -52,24 +52,21 @@ class Job:
                     *("--", sys.executable, *program, *training, "--kv-store", scheme, *more),
                     *("--models-root", str(folder / "models")),
                 ],
-                cwd=ROOT,
                 # By this its processes are known.
                 env={**clean_environment(), processes.FOLDER: str(folder)},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+                cwd=ROOT, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
 
-    def processes(self) -> dict[str, int]:
-        """Process ids of all but the guards: worker-k, and server- and scheduler-pid."""
-        found = {}
+    def kill(self, name: str) -> None:
+        """The first process of a role, worker-k or server or scheduler, without its guard."""
         for running in processes.of_job(self.folder):
-            if running.words and "parallel.launch.guard" not in running.words:
-                role = running.variables.get("DMLC_ROLE", "launcher")
-                is_worker = role == "worker"
-                number = running.variables["GROUPING_WORKER"] if is_worker else running.pid
-                found[f"{role}-{number}"] = running.pid
-        return found
+            role = running.variables.get("DMLC_ROLE", "launcher")
+            number = running.variables.get("GROUPING_WORKER")
+            is_guard = not running.words or "parallel.launch.guard" in running.words
+            if not is_guard and name in (role, f"{role}-{number}"):
+                os.kill(running.pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"no {name}")
 
     def all_pids(self) -> list[int]:
         """All processes of the job, guards and launcher among them."""
@@ -78,15 +75,11 @@ class Job:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait_until(self, *words: str) -> None:
+    def wait_until(self, words: str) -> None:
         end = time.monotonic() + 250
-        while not all(word in self.said() for word in words):
+        while words not in self.said():
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.1)
-
-    def kill(self, name: str) -> None:
-        pids = [pid for one, pid in self.processes().items() if one.startswith(name)]
-        os.kill(pids[0], signal.SIGKILL)
 
     def ends(self) -> int:
         """The status, after which no process is left."""
@@ -102,11 +95,12 @@ class Job:
 
 
 @pytest.fixture
-def start(tmp_path):
-    jobs = []
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
 
-    def start_job(*arguments, **further) -> Job:
+    def start_job(*arguments: str, until: str = "update 10/", **further: tuple[str, ...]) -> Job:
         jobs.append(Job(tmp_path, *arguments, **further))
+        jobs[-1].wait_until(until)
         return jobs[-1]
 
     yield start_job
@@ -124,57 +118,54 @@ def start(tmp_path):
         ("scheduler", "scheduler on 127.0.0.1"),
     ],
 )
-def test_a_killed_process_ends_the_job_and_is_named(start, scheme, victim, named):
+def test_a_killed_process_ends_the_job_and_is_named(start, scheme, victim, named) -> None:
     job = start(scheme)
-    job.wait_until("update 10/")
     job.kill(victim)
     assert job.ends() == 128 + signal.SIGKILL
-    announced = [line for line in job.said().splitlines() if line.startswith("launch: ")]
-    assert len(announced) == 1 and announced[0].startswith(f"launch: {named}"), announced
-    assert announced[0].endswith("ended with status 137 (SIGKILL); ending the job")
+    (line,) = [line for line in job.said().splitlines() if line.startswith("launch: ")]
+    assert line.startswith(f"launch: {named}")
+    assert line.endswith("ended with status 137 (SIGKILL); ending the job")
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_a_killed_launcher_leaves_no_process(start, scheme):
+def test_a_killed_launcher_leaves_no_process(start, scheme) -> None:
     job = start(scheme)
-    job.wait_until("update 10/")
     job.process.kill()
     job.process.wait()
     end = time.monotonic() + SECONDS
     while job.all_pids():
-        assert time.monotonic() < end, job.processes()
+        assert time.monotonic() < end, job.all_pids()
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
-def test_a_signal_leaves_a_checkpoint(start, scheme):
-    job = start(scheme)
-    job.wait_until("update 10/")
-    assert " classify.py " in holder(job.folder / "models")
+def stop_with_a_checkpoint(job: Job) -> None:
     job.process.send_signal(signal.SIGTERM)
     assert job.ends() == 128 + signal.SIGTERM
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
 
 
-def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path):
+@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
+def test_a_signal_leaves_a_checkpoint(start, scheme) -> None:
+    job = start(scheme)
+    assert " classify.py " in holder(job.folder / "models")
+    stop_with_a_checkpoint(job)
+
+
+def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path: Path) -> None:
     """With --rebalance; the second group is slow, and does not wait for the new groups yet."""
     slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8")
     training = (*ENDLESS[:5], "6400", *ENDLESS[6:], "--rebalance", "1")
-    job = start("dist_gsync", training=training, program=slow)
-    job.wait_until("update 100/100")
+    job = start("dist_gsync", until="update 100/100", training=training, program=slow)
     time.sleep(1)
     assert "epoch 1: training loss" not in job.said()
-    job.process.send_signal(signal.SIGTERM)
-    assert job.ends() == 128 + signal.SIGTERM
-    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
+    stop_with_a_checkpoint(job)
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_ssync"])
-def test_a_tolerant_job_continues_without_a_dead_worker(start, scheme):
+def test_a_tolerant_job_continues_without_a_dead_worker(start, scheme) -> None:
     # 800 updates of each worker, of which the killed one has done a few.
     short = (*ENDLESS[:5], "12800", *ENDLESS[6:], "--epochs", "4")
     job = start(scheme, "--tolerate-workers", training=short)
-    job.wait_until("update 10/")
     job.kill("worker-2")
     job.wait_until("worker 2 on 127.0.0.1 ended with status 137 (SIGKILL); the job goes on")
     assert job.process.wait(280) == 0, job.said()

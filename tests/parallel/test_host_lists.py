@@ -22,9 +22,7 @@ def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]
 @pytest.mark.parametrize(
     "data",
     [
-        b"ip1 slots=8\nip2 slots=4\n",
         b"ip1 slots=8\nip2 slots=4",
-        b"ip1 slots=8\r\nip2 slots=4\r\n",
         b"ip1 slots=8\rip2 slots=4\r",
         b"\xef\xbb\xbfip1 slots=8\nip2 slots=4\n",
         "\ufeffip1 slots=8\r\nip2 slots=4\r\n".encode("utf-16-le"),
@@ -32,20 +30,16 @@ def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]
         b"\tip1\tslots = 8\t\n ip2   slots= 4 \n",
         b"ip1:8\nip2:4\n",
         b"ip1 max_slots=9 slots=8\nip2 slots=4 max-slots = 4\n",
-        b"ip1 slots=4\nip2 slots=4\nip1 slots=4\n",
-        b"ip1 slots=7\nip2 slots=4\nip1\n",
+        b"ip1 slots=7\nip2 slots=2\nip1\nip2:2",
     ],
 )
 def test_a_file_means_the_same_in_every_spelling(tmp_path: Path, data: bytes) -> None:
     assert slots_by_host(of_file(tmp_path, data)) == TWO
 
 
-@pytest.mark.parametrize(
-    "text", ["ip1:8,ip2:4", " ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:4\n", "ip1:8,ip2:3,ip2"]
-)
+@pytest.mark.parametrize("text", [" ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:3,ip2\n"])
 def test_a_list_means_the_same_in_every_spelling(text: str) -> None:
-    assert slots_by_host(read_list(text)) == TWO
-    assert list(slots_by_host(read_list(text))) == ["ip1", "ip2"]
+    assert list(slots_by_host(read_list(text)).items()) == list(TWO.items())
 
 
 def test_entries_keep_their_lines_and_what_was_left_out(tmp_path: Path) -> None:
@@ -72,54 +66,45 @@ def test_names_of_this_host_are_one_host() -> None:
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
 
 
-WRONG = {
-    "ip1 slots=0": "has '0' for slots; give a number from 1 to 9999",
-    "ip1 slots=two": "has 'two' for slots",
-    "ip1 slots=-1": "has '-1' for slots",
-    "ip1 slots=": "has '' for slots",
-    "ip1 slots=10000": "has '10000' for slots",
-    "ip1 slots=２": "has '２' for slots",
-    "ip1 max_slots=": "has '' for max_slots",
-    "ip1 slots=4 max_slots=2": "has more slots than max_slots=2",
-    "ip1 slots=2 slots=3": "has two numbers of slots",
-    "ip1:2 slots=3": "has two numbers of slots",
-    "ip1:": "has '' for slots",
-    "ip1:x": "has 'x' for slots",
-    "ip1 2": "'2' is not understood; write a line as in \"ip1 slots=8\"",
-    "ip1 ip2": "'ip2' is not understood",
-    "ip1,ip2": "is not a host",
-    "me@ip1 slots=2": "names a user; write the host alone, and the user in ~/.ssh/config",
-    "[::1]:2": "IPv6 does not work between ranks: give a name or an IPv4 address",
-    "[::1]": "IPv6",
-    "fe80::1 slots=2": "IPv6",
-    "-oProxyCommand=x": "is not a host",
-    "ip1;reboot": "is not a host",
-    "höst": "is not a host",
-}
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ip1 slots=0", "has '0' for slots; give a number from 1 to 9999"),
+        ("ip1 slots=-1", "has '-1' for slots"),
+        ("ip1 slots=10000", "has '10000' for slots"),
+        ("ip1 slots=２", "has '２' for slots"),
+        ("ip1 max_slots=", "has '' for max_slots"),
+        ("ip1 slots=4 max_slots=3", "has more slots than max_slots=3"),
+        ("ip1 slots=2 slots=3", "has two numbers of slots"),
+        ("ip1:2 slots=3", "has two numbers of slots"),
+        ("ip1:", "has '' for slots"),
+        ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
+        ("ip1,ip2", "is not a host"),
+        ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
+        ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
+        ("fe80::1 slots=2", "IPv6"),
+        ("-oProxyCommand=x", "is not a host"),
+        ("ip1;reboot", "is not a host"),
+        ("höst", "is not a host"),
+    ],
+)
+def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(DataError) as raised:
         of_file(tmp_path, f"# ours\nip0 slots=1\n{line}\n".encode())
     said = str(raised.value)
-    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} ") and WRONG[line] in said
+    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} ") and reason in said
     assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "-H '' is empty"),
         (",", "is empty"),
         ("a,,b", "host 2: '' is empty"),
-        (",b", "host 1: '' is empty"),
         ("a:1,b:0", "host 2: 'b:0' has '0' for slots"),
-        ("a:99999", "has '99999' for slots"),
         ("a:1:2", "IPv6"),
         ("a b", "'b' is not understood"),
         ("a;b", "is not a host"),
-        ("[::1]:2", "IPv6"),
         ("a,me@b", "names a user"),
     ],
 )
@@ -135,9 +120,7 @@ def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
     ("data", "reason"),
     [
         (None, "cannot be read as a list of hosts, a line for each .*: No such file"),
-        (b"", "has no host; add a line for each"),
-        (b"# ip1\n\n", "has no host"),
-        (b"\xef\xbb\xbf\r\n", "has no host"),
+        (b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
         (b"\xff\xfe\x00", "it is not text in UTF-8 or UTF-16"),
         (b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
         (b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
@@ -146,10 +129,6 @@ def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
 def test_what_is_not_a_file_of_hosts(tmp_path: Path, data: Optional[bytes], reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         read_file(tmp_path / "none") if data is None else of_file(tmp_path, data)
-
-
-def test_a_folder_is_not_a_file_of_hosts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="it is not a regular file"):
-        read_file(tmp_path)
-    with pytest.raises(DataError, match="it is not a regular file"):
-        read_file(Path("/dev/null"))
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(DataError, match="it is not a regular file"):
+            read_file(path)

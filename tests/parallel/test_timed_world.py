@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,58 +22,55 @@ COMPUTING, EXCHANGING = 1.0, 10.0
 class Machine:
     """A clock, and arrays that are there when the clock says so: as MXNet's engine makes them."""
 
-    def __init__(self):
-        self.now = 0.0
+    now = 0.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
 
 class Array:
     """Ready after the work queued on it; a copy is ready after the work queued before it."""
 
-    def __init__(self, machine, ready_at):
+    def __init__(self, machine: Machine, ready_at: float) -> None:
         self._machine = machine
         self.ready_at = ready_at
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: object) -> Array:
         return self
 
-    def copy(self):
+    def copy(self) -> Array:
         return Array(self._machine, self.ready_at)
 
-    def wait_to_read(self):
+    def wait_to_read(self) -> None:
         self._machine.now = max(self._machine.now, self.ready_at)
 
 
 class SlowWorld:
     rank, size, local_rank = 0, 2, 0
 
-    def allreduce(self, array, name, op="sum"):
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         array.ready_at += EXCHANGING
         return array
 
-    def allreduce_all(self, arrays, name, op="sum", wire=None):
+    allgather = allreduce
+
+    def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
         for array in arrays:
             array.ready_at += EXCHANGING
 
-    def allgather(self, array, name):
-        array.ready_at += EXCHANGING
-        return array
-
 
 @pytest.fixture
-def machine():
+def machine() -> Machine:
     return Machine()
 
 
 @pytest.fixture
-def stopwatch(machine):
+def stopwatch(machine: Machine) -> Stopwatch:
     return Stopwatch(machine)
 
 
 @pytest.fixture
-def world(stopwatch):
+def world(stopwatch: Stopwatch) -> TimedWorld:
     return TimedWorld(SlowWorld(), stopwatch)  # type: ignore[arg-type]
 
 
@@ -89,17 +87,15 @@ def test_computing_does_not_count_as_communication(collective, machine, stopwatc
 def test_a_rank_that_waits_for_labels_of_others_is_in_communication(stopwatch, world) -> None:
     """In every update: the watchdog asks for the part. A device is not waited for."""
     waits = []
-
-    def array(context):
-        def wait():
-            waits.append((context, stopwatch.current))
-
-        return SimpleNamespace(context=context, wait_to_read=wait, ready_at=0.0)
-
     stopwatch.sample()
     for context in (mx.cpu(), mx.cpu(1)):
+
+        def wait(context=context) -> None:
+            waits.append((context, stopwatch.current))
+
         with stopwatch.part(HEAD):
-            world.allgather(array(context), "head.labels")
+            array = SimpleNamespace(context=context, wait_to_read=wait, ready_at=0.0)
+            world.allgather(array, "head.labels")
     assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
 
 
@@ -126,37 +122,31 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine, stopwatch, worl
     assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (3 * EXCHANGING, EXCHANGING)
 
 
-def train_head(world, stopwatch=None):
-    head = PartialFC.create(
-        HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
-        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
-    )  # fmt: skip
-    features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
-    step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)
-    if stopwatch is not None:
-        stopwatch.settle()
-    return step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]
-
-
 def test_the_head_computes_the_same_in_a_timed_world() -> None:
-    def timed(world):
+    names = set()
+
+    class Listener(TimedWorld):
+        def allreduce(self, array, name, op="sum"):
+            names.add(name)
+            return super().allreduce(array, name, op)
+
+    def train(world: Any) -> list[Any]:
+        head = PartialFC.create(
+            HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
+            optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+        )  # fmt: skip
+        features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
+        step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)
+        return [step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]]
+
+    def timed(world: Any) -> list[Any]:
         stopwatch = Stopwatch()
-        result = train_head(TimedWorld(world, stopwatch), stopwatch)
+        result = train(Listener(world, stopwatch))
+        stopwatch.settle()
         assert stopwatch.lap()[COMMUNICATION] > 0.0
         return result
 
-    for expected, actual in zip(run_ranks(2, train_head), run_ranks(2, timed)):
+    for expected, actual in zip(run_ranks(2, train), run_ranks(2, timed)):
         for one, other in zip(expected, actual):
             np.testing.assert_array_equal(one, other)
-
-
-def test_the_head_uses_the_names_of_the_overlapping_reductions() -> None:
-    class Listener(TimedWorld):
-        names = set()
-
-        def allreduce(self, array, name, op="sum"):
-            self.names.add(name)
-            return super().allreduce(array, name, op)
-
-    run_ranks(1, lambda world: train_head(Listener(world, Stopwatch())))
-    assert OVERLAPPING < Listener.names
+    assert OVERLAPPING < names

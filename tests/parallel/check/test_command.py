@@ -34,33 +34,37 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
     return calls
 
 
-def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_options(
+    asked: list,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
     assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
     (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
     monkeypatch.setenv("NIC", "eth1")
-    assert command.main(["--hostfile", str(tmp_path / "hosts")]) == 0
-    assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
-    # As mpirun and horovodrun write it.
-    assert command.main(["-hostfile", str(tmp_path / "hosts")]) == 0
-    assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
+    # The latter as mpirun and horovodrun write it.
+    for option in ("--hostfile", "-hostfile"):
+        assert command.main([option, str(tmp_path / "hosts")]) == 0
+        assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
     monkeypatch.setenv("NIC", "")
     assert command.main([]) == 0
     assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
     assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 4
-
-
-def test_the_hosts_of_run_sh_are_the_default(asked: list, tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "hosts").write_text("b slots=2\n")
+    # The hosts of run.sh are the default.
     (tmp_path / "operator").write_text("c slots=3\n")
-    monkeypatch.setenv("OMPI_MCA_orte_default_hostfile", str(tmp_path / "operator"))
-    command.main([])
-    monkeypatch.setenv("HOSTFILE", str(tmp_path / "hosts"))
-    command.main([])
-    monkeypatch.setenv("HOSTS", "a:1")
-    command.main([])
-    command.main(["-H", "d:4"])
-    assert [call[0] for call in asked[1:]] == [{"c": 3}, {"b": 2}, {"a": 1}, {"d": 4}]
+    for variable, value, slots in (
+        ("OMPI_MCA_orte_default_hostfile", str(tmp_path / "operator"), {"c": 3}),
+        ("HOSTFILE", str(tmp_path / "hosts"), {"a": 3}),
+        ("HOSTS", "a:1", {"a": 1}),
+    ):
+        monkeypatch.setenv(variable, value)
+        command.main([])
+        assert asked[-1][0] == slots
+    # Names of this host are one host.
+    command.main(["-H", "127.0.0.1:1,a:2,localhost:3"])
+    assert asked[-1][0] == {"127.0.0.1": 4, "a": 2}
 
 
 @pytest.mark.parametrize(
@@ -71,11 +75,6 @@ def test_wrong_options(asked: list, options: list[str]) -> None:
     with pytest.raises(ConfigError):
         command.main(options)
     assert len(asked) == 1
-
-
-def test_names_of_this_host_are_one_host(asked: list) -> None:
-    command.main(["-H", "127.0.0.1:1,a:2,localhost:3"])
-    assert asked[-1][0] == {"127.0.0.1": 4, "a": 2}
 
 
 def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:

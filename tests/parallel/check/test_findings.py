@@ -2,110 +2,219 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parallel.check.facts import Facts
 from parallel.check.findings import GIBIBYTE, MEBIBYTE, findings
 from parallel.check.hosts import Finding
-from parallel.check.survey import Survey
-from tests.support.healthy_hosts import healthy
+from parallel.check.network import Link
+from parallel.check.network_findings import BRIDGES
+from parallel.check.survey import Clock, Pair, Survey
+from runtime.installed import Gpu
+from tests.support.healthy_hosts import GPU, healthy
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU, CUDA = "mxnet", "mxnet-cu112"
+EIGHT, BOTH, THREE = {"a": 8, "b": 8}, {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
+H100 = Gpu("H100", (9, 0), 80 << 30)
+TOOLKIT = "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1 in /x: install it"
+NO_TOOLKIT = {"nvcc": None, "errors": {"toolkit": TOOLKIT}}
 
 
-def found(survey: Survey, host: str = "b", **changes) -> list[str]:
+def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
     """The lines for a survey in which a host is changed."""
     survey.facts[host] = replace(survey.facts[host], **changes)
     return [str(one) for one in findings(survey)]
 
 
-@pytest.mark.parametrize("slots", [{"a": 1}, {"a": 8, "b": 8}, {"a": 1, "b": 8, "c": 2}])
-@pytest.mark.parametrize("package", ["mxnet", "mxnet-cu112"])
+def linked(survey: Survey, sender: str, receiver: str, *link: float) -> Survey:
+    """Another link, or none, between two hosts."""
+    pair = Pair(sender, receiver, Link(*link) if link else None, "" if link else "timed out")
+    survey.pairs[:] = [
+        pair if (one.sender, one.receiver) == (sender, receiver) else one for one in survey.pairs
+    ]
+    return survey
+
+
+@pytest.mark.parametrize("slots", [{"a": 1}, EIGHT, {"a": 1, "b": 8, "c": 2}])
+@pytest.mark.parametrize("package", [CPU, CUDA])
 def test_healthy_hosts(slots: dict[str, int], package: str) -> None:
     assert findings(healthy(slots, package)) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("package", "change", "line"),
     [
-        ({"python": "3.12.1"}, "b: Python is 3.12, but 3.11 on a; remove .venv there and make"),
-        ({"mxnet": "1.8.0"}, "b: MXNet is mxnet 1.8.0, but mxnet 1.9.1 on a; "),
-        ({"horovod": "0.27.0"}, "b: Horovod is 0.27.0, but 0.28.1 on a; "),
-        ({"open_mpi": "4.0.7"}, "b: Open MPI is 4.0.7, but 4.1.8 on a; "),
-        ({"mxnet": None, "mxnet_package": "unknown"}, "b: MXNet is not installed; make env there"),
-        ({"horovod": None}, "b: Horovod is not installed; make env there"),
-        ({"horovod_lacks": ("MPI", "NCCL")}, "b: Horovod is built without MPI; remove .venv"),
-        ({"errors": {"mxnet": "no libgomp"}}, "b: mxnet does not load as it should (no libgomp); "),
-        ({"errors": {"horovod_lacks": "x"}}, "b: Horovod does not load (x); remove .venv"),
-        ({"errors": {"open_mpi": "mpirun is not that of Open MPI"}}, "b: mpirun is not that of O"),
-        ({"files": {"train.py": "1", "a.py": "9"}}, "b: this project is not that of a: a.py diff"),
-        ({"files": {"train.py": "3"}}, "b: this project is not that of a: a.py and 1 more diff"),
-        ({"files": {}, "errors": {"files": "x"}}, "b: the files of the project cannot be read (x)"),
-        ({"memory": 7 * GIBIBYTE}, "b: 7.0 GiB of memory are free for 8 ranks; "),
-        ({"shared_memory": 64 * MEBIBYTE}, "b: 64 MiB are free in /dev/shm, where 8 ranks "),
-        ({"disk": GIBIBYTE}, "b: 1.0 GiB are free on the disk of --models-root, "),
-        ({"disk": None, "errors": {"disk": "no answer"}}, "b: --models-root cannot be used (no an"),
-        ({"processors": 7}, "b: 8 ranks would share 7 processors; give it no more than b:7"),
-        ({"open_files": 256}, "b: a process may open 256 files (ulimit -n); "),
+        (CPU, {"python": "3.12.1"}, "Python is 3.12, but 3.11 on a; remove .venv there and"),
+        (CPU, {"mxnet": "1.8.0"}, "MXNet is mxnet 1.8.0, but mxnet 1.9.1 on a; "),
+        (CPU, {"horovod": "0.27.0"}, "Horovod is 0.27.0, but 0.28.1 on a; "),
+        (CPU, {"open_mpi": "4.0.7"}, "Open MPI is 4.0.7, but 4.1.8 on a; "),
+        (CPU, {"mxnet": None, "mxnet_package": "unknown"}, "MXNet is not installed; make"),
+        (CPU, {"horovod": None}, "Horovod is not installed; make env there"),
+        (CPU, {"horovod_lacks": ("MPI", "NCCL")}, "Horovod is built without MPI; remove"),
+        (CPU, {"errors": {"mxnet": "x"}}, "mxnet does not load as it should (x); "),
+        (CPU, {"errors": {"horovod_lacks": "x"}}, "Horovod does not load (x); remove .venv"),
+        (CPU, {"errors": {"open_mpi": "mpirun is not that of O"}}, "mpirun is not that of O"),
+        (CPU, {"files": {"train.py": "1", "a.py": "9"}}, "this project is not that of a: a.p"),
+        (CPU, {"files": {"train.py": "3"}}, "this project is not that of a: a.py and 1 more"),
+        (CPU, {"files": {}, "errors": {"files": "x"}}, "the files of the project cannot be r"),
+        (CPU, {"memory": 8 * GIBIBYTE - 1}, "8.0 GiB of memory are free for 8 ranks; "),
+        (CPU, {"shared_memory": 255 * MEBIBYTE}, "255 MiB are free in /dev/shm, where 8 ra"),
+        (CPU, {"disk": 2 * GIBIBYTE - 1}, "2.0 GiB are free on the disk of --models-root, "),
+        (CPU, {"disk": None, "errors": {"disk": "x"}}, "--models-root cannot be used (x"),
+        (CPU, {"processors": 7}, "8 ranks would share 7 processors; give it no more than b:7"),
+        (CPU, {"open_files": 1023}, "a process may open 1023 files (ulimit -n); "),
         (
+            CPU,
             {"infiniband": ("mlx5_0",), "locked_memory": 64 << 10},
-            "b: 0 MiB of memory can be locked (ulimit -l), too few for mlx5_0; ",
+            "0 MiB of memory can be locked (ulimit -l), too few for mlx5_0; ",
         ),
+        (CUDA, {"gpus": (GPU,) * 7}, "more ranks (8) than GPUs (7); give it no more than b:7, "),
+        (CUDA, {"gpus": (), "cuda_of_driver": None}, "it has no GPU that ranks would see, but a d"),
+        (CUDA, {"gpus": (GPU,) * 7 + (H100,)}, "mxnet-cu112 has no machine code for H100; docs"),
+        (CUDA, {"cuda_of_driver": 10020}, "its driver 470.57 is for CUDA 10.2, too old for mx"),
+        (CUDA, {"horovod_lacks": ("NCCL",)}, "Horovod is built without NCCL; "),
+        (CUDA, {"errors": {"toolkit": TOOLKIT}}, TOOLKIT.replace(": ", "; ")),
+        (CUDA, {"gpus": (), "errors": {"gpus": "it fails; restart"}}, "it fails; restart"),
+        (CUDA, {"driver": None, "errors": {"driver": "no NVML"}}, "nvidia-smi fails (no NVML); "),
     ],
 )
-def test_a_change_is_one_finding(change: dict[str, Any], line: str) -> None:
-    (text,) = found(healthy({"a": 8, "b": 8}), **change)
-    assert text.startswith(line)
+def test_a_change_is_one_finding(package: str, change: dict[str, Any], line: str) -> None:
+    (text,) = found(healthy(EIGHT, package), **change)
+    assert text.startswith(f"b: {line}")
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("package", "change"),
     [
-        {"python": "3.11.2"},
-        {"memory": 8 * GIBIBYTE},
-        {"shared_memory": 8 * 32 * MEBIBYTE},
-        {"disk": 2 * GIBIBYTE},
-        {"processors": 8},
-        {"open_files": 1024},
-        {"open_files": None, "locked_memory": None},
-        {"infiniband": ("mlx5_0",), "locked_memory": None},
-        {"horovod_lacks": ("NCCL",)},
+        (CPU, {"python": "3.11.2"}),
+        (CPU, {"memory": 8 * GIBIBYTE, "shared_memory": 256 * MEBIBYTE}),
+        (CPU, {"disk": 2 * GIBIBYTE, "processors": 8, "open_files": 1024}),
+        (CPU, {"open_files": None, "locked_memory": None, "infiniband": ("mlx5_0",)}),
+        (CPU, {"locked_memory": 0}),
+        # Its driver and toolkit do not matter.
+        (CPU, {"nvcc": "13.0", "errors": {"gpus": "it fails", "driver": "it fails"}}),
+        # Newer; or older within CUDA 11, which is enough.
+        (CUDA, {"cuda_of_driver": 12020}),
+        (CUDA, {"cuda_of_driver": 11000}),
+        # An image for running has no compiler.
+        (CUDA, NO_TOOLKIT),
+        (CUDA, {"driver": None}),
     ],
 )
-def test_at_the_limits_nothing_is_wrong(change: dict[str, Any]) -> None:
-    assert found(healthy({"a": 8, "b": 8}), **change) == []
+def test_at_the_limits_nothing_is_wrong(package: str, change: dict[str, Any]) -> None:
+    assert found(healthy(EIGHT, package), **change) == []
+
+
+def test_one_rank_needs_no_shared_memory_and_no_address_of_its_name() -> None:
+    assert found(healthy({"a": 8, "b": 1}), shared_memory=0) == []
+    for address in ("127.0.1.1", None, "10.9.9.9"):
+        assert found(healthy({"a": 4}), "a", name_address=address) == []
 
 
 def test_open_mpi_5_is_wrong_everywhere() -> None:
-    survey = healthy({"a": 1, "b": 1})
+    survey = healthy(BOTH)
     survey.facts["a"] = replace(survey.facts["a"], open_mpi="5.0.3")
     lines = found(survey, open_mpi="5.0.3")
-    assert [line[:40] for line in lines] == [
-        "a: Open MPI 5.0.3 starts ranks in anothe", "b: Open MPI 5.0.3 starts ranks in anothe"
-    ]  # fmt: skip
+    assert [line[:30] for line in lines] == [f"{one}: Open MPI 5.0.3 starts ranks" for one in "ab"]
 
 
-def test_one_rank_needs_no_shared_memory() -> None:
-    assert found(healthy({"a": 8, "b": 1}), shared_memory=0) == []
-
-
-def test_silent_hosts_stand_at_their_place() -> None:
-    survey = healthy({"a": 1, "b": 1, "c": 1})
-    del survey.facts["b"]
-    survey.silent.append(Finding("b", "ssh gets no answer", "look there"))
-    lines = found(survey, "c", open_files=1)
-    assert [line[0] for line in lines] == ["b", "c"]
-
-
-def test_a_first_host_without_an_answer_is_no_measure() -> None:
-    survey = healthy({"a": 1, "b": 1, "c": 1})
+def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
+    survey = healthy(THREE)
     survey.facts["a"] = replace(survey.facts["a"], mxnet=None, mxnet_package="unknown")
     assert found(survey) == ["a: MXNet is not installed; make env there"]
     del survey.facts["a"]
     assert found(survey, "c", horovod="0.1")[0].startswith("c: Horovod is 0.1, but 0.28.1 on b")
+    survey = healthy(THREE)
+    del survey.facts["b"]
+    survey.silent.append(Finding("b", "ssh gets no answer", "look there"))
+    assert [line[0] for line in found(survey, "c", open_files=1)] == ["b", "c"]
 
 
-def test_facts_are_as_the_survey_needs_them() -> None:
-    """What is made up here is complete: no field of the product has a default."""
-    assert set(vars(healthy({"a": 1}).facts["a"])) == set(Facts.__dataclass_fields__)
+def test_gpus_and_the_package_of_mxnet_have_to_go_together() -> None:
+    lines = found(healthy(EIGHT, CUDA), **NO_TOOLKIT, horovod_lacks=("NCCL",))
+    assert len(lines) == 2 and lines[1].startswith("b: mxnet-cu112 needs the compiler")
+    (line,) = found(healthy({"a": 1}, CUDA), "a", gpus=())
+    assert line.startswith("a: it has no GPU that ranks would see, but its MXNet is mxnet-cu112; ")
+    (line,) = found(healthy({"a": 1}), "a", gpus=(GPU,), cuda_of_driver=11040)
+    assert line.startswith("a: its MXNet is for processors and would not use its 1 GPUs; ")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"hostname": "node0"}, "its hostname is node0, as that of a: Horovod takes them for"),
+        ({"name_address": "127.0.1.1"}, "its name node1 stands for 127.0.1.1, which other hosts d"),
+        ({"name_address": None}, "its name node1 is unknown to itself; "),
+        ({"name_address": "10.9.9.9"}, "its name node1 stands for 10.9.9.9, which is no address o"),
+        (
+            {"interfaces": {"lo": "127.0.0.1", "eth5": "10.0.0.1"}},
+            "it has no interface eth0 with an IPv4 address; ",
+        ),
+    ],
+)
+def test_names_and_the_chosen_interface(change: dict[str, Any], line: str) -> None:
+    assert found(healthy(BOTH, nic="eth0")) == []
+    (text,) = found(healthy(BOTH, nic="eth0" if "interfaces" in change else None), **change)
+    assert text.startswith(f"b: {line}") and ("lo, eth5" in text) == ("interfaces" in change)
+
+
+def test_the_same_address_on_two_hosts() -> None:
+    survey = healthy(BOTH)
+    bridge = {"br-12": "172.18.0.1"}
+    found(survey, "a", interfaces={**survey.facts["a"].interfaces, **bridge})
+    (line,) = found(survey, interfaces={**survey.facts["b"].interfaces, **bridge})
+    assert line.startswith("b: its interface br-12 has the address 172.18.0.1, as that of a: ")
+    assert findings(replace(survey, nic="eth0")) == []
+    # Bridges that do not matter are those that the launcher leaves out.
+    text = (ROOT / "setup-utils/launchers/mpirun").read_text()
+    (left_out,) = re.findall(r"btl_tcp_if_exclude=(127\S+)", text)
+    assert {*left_out.split(",")} - {"127.0.0.1/8", "sppp"} == {*BRIDGES} - {"lo"}
+
+
+@pytest.mark.parametrize(
+    ("slots", "links", "line"),
+    [
+        (
+            THREE,
+            ["ac", "bc"],
+            "c: a port of it is not reached from a, b (timed out); ranks listen on",
+        ),
+        (BOTH, [("b", "a", 0.0002, 49e6)], "b: it sends 49 MB/s to a, and 50 are expected; "),
+        (BOTH, [("b", "a", 0.0002, 51e6)], ""),
+        # 1 Gbit/s in a network of ten times as much.
+        (
+            THREE,
+            [("c", "a", 0.0002, 118e6), ("c", "b", 0.0002, 118e6)],
+            "c: it sends 118 MB/s to a, b, and 275 are expected; ",
+        ),
+        # Two hosts do not say which of them is usual.
+        (BOTH, [("b", "a", 0.0002, 118e6)], ""),
+        (BOTH, [("a", "b", 0.05, 1e9)], "a: b answers after 50 ms: each collective would wait for"),
+    ],
+)
+def test_links(slots: dict[str, int], links: list[Any], line: str) -> None:
+    survey = healthy(slots)
+    for link in links:
+        linked(survey, *link)
+    lines = found(survey)
+    assert len(lines) == bool(line) and all(one.startswith(line) for one in lines)
+
+
+def test_clocks() -> None:
+    survey = healthy(BOTH)
+    for clock, line in (
+        (Clock(1.2, 0.01), ["b: its clock is 1.2 s ahead of that of a"]),
+        (Clock(-90.0, 0.01), ["b: its clock is 90.0 s behind that of a"]),
+        # So long took the question.
+        (Clock(1.2, 0.5), []),
+    ):
+        survey.clocks["b"] = clock
+        assert [one[: len(line[0])] for one in found(survey)] == line
+    # The launcher's clock is not that of a host.
+    survey.clocks.update(a=Clock(90.0, 0.01), b=Clock(90.1, 0.01))
+    assert found(survey) == []

@@ -1,11 +1,14 @@
-"""The files of a cluster: what is read, written and refused."""
+"""The files of a cluster: what is read, written, refused, and said about shares."""
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel.launch.cluster_files import (
@@ -15,54 +18,48 @@ from parallel.launch.cluster_files import (
     read_hosts,
     read_servers,
 )
+from parallel.launch.data_sharding import (
+    Shares,
+    format_shares,
+    in_mxnet_order,
+    read_shares,
+    unread_in_groups,
+)
+from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
-
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests.support import mxnet_g
 
 FOUR = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 ONE_MACHINE = ("127.0.0.1",) * 4
 TWO_MACHINES = ("a", "b", "a", "b")
+ONE = ("127.0.0.1",) * 3
+READERS: dict[str, Callable[[Path], object]] = {
+    "hosts": lambda path: read_hosts(path, 2),
+    "groups": lambda path: read_groups(path, TWO_MACHINES),
+    "servers": lambda path: read_servers(path, 2, TWO_MACHINES),
+    "shares": lambda path: read_shares(path, ONE),
+}
 
 
-def hosts_in(folder, content):
-    path = folder / "hosts"
-    path.write_text(content)
-    return read_hosts(path, 2)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
 
 
-def groups_in(folder, content, hosts):
-    path = folder / "groups"
-    path.write_text(content)
-    return read_groups(path, hosts)
-
-
-def test_a_line_is_a_workers_address(tmp_path):
-    path = tmp_path / "hosts"
-    path.write_text("10.0.0.1\nfast-1.lab\n  10.0.0.1\n")
-    found = read_hosts(path, 3)
-    assert found.addresses == found.logins == ("10.0.0.1", "fast-1.lab", "10.0.0.1")
-    assert found.notes == ()
-
-
-# What dmlc-core's tracker, which MXNet-G uses, reads from each of these files.
-SPELLINGS = [
-    b"a\nb\n",
-    b"a\r\nb\r\n",
-    b"a\rb",
-    b"\xef\xbb\xbfa\nb\n",
-    "a\nb\n".encode("utf-16"),
-    b"# both\n\na # fast\n\n\tb  \n\n",
-    b"a slots=1\nb slots=1\n",
-    b"a:2222\nb:22\n",
-    b"a:2222 slots=1\nb:22\tslots=1\n",
-]
-
-
-@pytest.mark.parametrize("content", SPELLINGS)
-def test_every_spelling_of_hosts(tmp_path, content):
-    (tmp_path / "hosts").write_bytes(content)
-    found = read_hosts(tmp_path / "hosts", 2)
-    assert found.addresses == ("a", "b") and not found.notes
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a\nb\n",
+        b"\xef\xbb\xbfa\r\n\r\n\tb  # fast\r\n",
+        "a\nb\n".encode("utf-16"),
+        b"a slots=1\nb slots=1\n",
+        b"a:2222 slots=1\nb:22\n",
+    ],
+)
+def test_a_line_of_hosts_is_a_workers_address(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    found = read_hosts(path, 2)
+    assert found.addresses == ("a", "b") and found.notes == ()
     assert found.logins == (("a:2222", "b:22") if b":" in content else ("a", "b"))
 
 
@@ -70,136 +67,47 @@ def test_every_spelling_of_hosts(tmp_path, content):
     ("content", "workers", "addresses", "note"),
     [
         ("a\nb\nc\nd\n", 2, "ab", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
-        ("a\nb\nc\n", 2, "ab", "hosts has 3 lines for 2 workers: c (line 3) at its end have no"),
+        ("a\nb\nc\n", 2, "ab", "file has 3 lines for 2 workers: c (line 3) at its end have no"),
         ("a\nb\n", 5, "ababa", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on b"),
-        ("a\n", 3, "aaa", "hosts has 1 lines for 3 workers, which take them in turn: 3 on a"),
-        # As often as there are slots: by turns, as the tracker does, while there are any.
-        ("a slots=2\nb slots=2\n", 4, "abab", "2 lines for 4 workers"),
+        # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
         ("a slots=3\nb slots=1\n", 4, "abaa", "in turn: 3 on a, 1 on b"),
         ("a slots=1\nb slots=1\n", 3, "aba", "in turn: 2 on a, 1 on b"),
         ("a slots=1\nb\n", 4, "abbb", "in turn: 1 on a, 3 on b"),
     ],
 )
-def test_more_or_fewer_lines_than_workers(tmp_path, content, workers, addresses, note):
-    (tmp_path / "hosts").write_text(content)
-    found = read_hosts(tmp_path / "hosts", workers)
+def test_more_or_fewer_lines_than_workers(
+    path: Path, content: str, workers: int, addresses: str, note: str
+) -> None:
+    path.write_text(content)
+    found = read_hosts(path, workers)
     assert found.addresses == tuple(addresses)
     assert len(found.notes) == 1 and note in found.notes[0]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("hosts", "content", "groups"),
     [
-        ("", "hosts has no host"),
-        ("# a\n", "hosts has no host"),
-        ("a\nb c\n", "hosts, line 2: 'b c' is not a host"),
-        ("a\n-oProxyCommand=x\n", "hosts, line 2: '-oProxyCommand=x' is not a host"),
-        ("a\n::1\n", "hosts, line 2: '::1' is not a name or an IPv4 address"),
-        ("a\nb:ssh\n", "hosts, line 2: 'b:ssh' has 'ssh' for port"),
+        (FOUR, "10.0.0.4 10.0.0.2\n10.0.0.1\n10.0.0.3\n", ((3, 1), (0,), (2,))),
+        (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
+        # An address means its next slot, or the one that is named.
+        (ONE_MACHINE, "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n", ((0, 1), (2, 3))),
+        (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
+        (ONE_MACHINE, "127.0.0.1:3 127.0.0.1:0\n127.0.0.1:1 127.0.0.1:2\n", ((3, 0), (1, 2))),
+        (TWO_MACHINES, "a:1 b\na:0 b\n", ((2, 1), (0, 3))),
     ],
 )
-def test_a_mistake_in_hosts_is_named_with_its_line(tmp_path, content, message):
-    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/{message}"):
-        hosts_in(tmp_path, content)
+def test_a_line_is_a_group(
+    path: Path, hosts: tuple[str, ...], content: str, groups: tuple[tuple[int, ...], ...]
+) -> None:
+    path.write_text(content)
+    assert read_groups(path, hosts) == groups
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path):
-    with pytest.raises(DataError, match="hosts cannot be read as a list of hosts.*: No such file"):
-        read_hosts(tmp_path / "hosts", 2)
-    with pytest.raises(DataError, match="groups cannot be read as .*: No such file"):
-        read_groups(tmp_path / "groups", FOUR)
-    for name in ("hosts", "groups"):
-        (tmp_path / name).write_bytes(b"\xff\xfe\n")
-    with pytest.raises(DataError, match="hosts cannot .*: it is not text"):
-        read_hosts(tmp_path / "hosts", 2)
-    with pytest.raises(DataError, match="groups cannot .*: it is not text"):
-        read_groups(tmp_path / "groups", FOUR)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", " \t\n\n# none\n"])
-def test_every_spelling_of_groups_and_servers(tmp_path, encoding, end):
-    path = tmp_path / "file"
-    path.write_bytes(f"# two{end}a:0\tb:0 # fast{end}a:1 b:1{end}".encode(encoding))
-    assert read_groups(path, TWO_MACHINES) == ((0, 1), (2, 3))
-    path.write_bytes(f"b 2.5{end}a\t1".encode(encoding))
-    assert read_servers(path, 2, TWO_MACHINES) == (("b", "a"), (2.5, 1.0))
-
-
-@UNHURRIED
-@given(content=st.text(max_size=40), workers=st.integers(1, 3))
-def test_any_content_is_hosts_or_one_error(tmp_path_factory, content, workers):
-    path = tmp_path_factory.getbasetemp() / "any-hosts"
-    path.write_bytes(content.encode())
-    try:
-        found = read_hosts(path, workers)
-    except DataError as error:
-        assert str(path) in str(error)
-    else:
-        assert len(found.addresses) == len(found.logins) == workers
-        assert not any(one.startswith("-") for one in found.logins)
-
-
-def test_a_line_is_a_group(tmp_path):
-    content = "10.0.0.4 10.0.0.2\n10.0.0.1\n10.0.0.3\n"
-    assert groups_in(tmp_path, content, FOUR) == ((3, 1), (0,), (2,))
-
-
-def test_an_address_means_its_next_slot(tmp_path):
-    content = "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n"
-    assert groups_in(tmp_path, content, ONE_MACHINE) == ((0, 1), (2, 3))
-    assert groups_in(tmp_path, "a b\nb a\n", TWO_MACHINES) == ((0, 1), (3, 2))
-
-
-def test_a_slot_can_be_named(tmp_path):
-    content = "127.0.0.1:3 127.0.0.1:0\n127.0.0.1:1 127.0.0.1:2\n"
-    assert groups_in(tmp_path, content, ONE_MACHINE) == ((3, 0), (1, 2))
-    assert groups_in(tmp_path, "a:1 b\na:0 b\n", TWO_MACHINES) == ((2, 1), (0, 3))
-
-
-@pytest.mark.parametrize(
-    ("hosts", "content", "message"),
-    [
-        (FOUR, "", "groups is empty; each line holds the addresses of a group"),
-        (
-            FOUR,
-            # The empty line counts.
-            "10.0.0.1 10.0.0.2\n\n10.0.0.3 10.0.0.2\n",
-            r"groups, line 3: '10.0.0.2' is in the group of line 1 already; a worker belongs to",
-        ),
-        (
-            ONE_MACHINE,
-            "127.0.0.1 127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n",
-            r"groups, line 2: '127.0.0.1' stands 5 times, up to line 2 for all of its 4 slots",
-        ),
-        (
-            TWO_MACHINES,
-            "a:0 b:0\na:0 b:1\n",
-            "groups, line 2: 'a:0' is in the group of line 1 already",
-        ),
-        (
-            FOUR,
-            "10.0.0.1 10.0.0.2\n10.0.0.3\n",
-            "groups: '10.0.0.4' of worker 3 is in no group; give it to one, or a line of its own",
-        ),
-        (
-            ("fast", "slow"),
-            "fast\nslaw\n",
-            r"groups, line 2: 'slaw' is no address of a worker \(did you mean 'slow'\?\)",
-        ),
-        (TWO_MACHINES, "a:0 b:0\na:2 b:1\n", "groups, line 2: '2' is no slot of a, .* 0 to 1"),
-        (TWO_MACHINES, "a:x b:0\n", "groups, line 1: 'x' is no slot of a, which has 0 to 1"),
-        (TWO_MACHINES, "a:0 b\na b\n", "groups, line 2: 'a', but a stands both with the number"),
-    ],
-)
-def test_a_mistake_in_groups_is_named_with_its_line(tmp_path, hosts, content, message):
-    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/{message}"):
-        groups_in(tmp_path, content, hosts)
-
-
-@UNHURRIED
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_groups_are_read_as_they_were_written(tmp_path_factory, data):
+def test_groups_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     hosts = data.draw(st.lists(st.sampled_from(["a", "b", "127.0.0.1"]), min_size=1, max_size=8))
     order = data.draw(st.permutations(range(len(hosts))))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(hosts)))) | {len(hosts)})
@@ -209,49 +117,202 @@ def test_groups_are_read_as_they_were_written(tmp_path_factory, data):
     assert read_groups(path, hosts) == made
 
 
-def test_slots_have_numbers_only_where_mxnet_g_could_not_read_the_groups_either():
+def test_slots_have_numbers_only_where_mxnet_g_could_not_read_the_groups_either() -> None:
     """It knows addresses alone, and all workers of one are in one group."""
     assert format_groups([(2, 0), (1, 3)], TWO_MACHINES) == "a:1 a:0\nb b\n"
     assert format_groups([(0, 2), (1, 3)], TWO_MACHINES) == "a a\nb b\n"
     assert format_groups([(0, 1), (2, 3)], TWO_MACHINES) == "a:0 b:0\na:1 b:1\n"
 
 
-@UNHURRIED
-@given(content=st.text(st.sampled_from("ab:012 \nx²٣"), max_size=30))
-def test_any_content_is_groups_or_one_error(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "any-groups"
-    path.write_text(content)
-    try:
-        found = read_groups(path, TWO_MACHINES)
-    except DataError as error:
-        assert str(path) in str(error)
-    else:
-        assert sorted(worker for group in found for worker in group) == [0, 1, 2, 3]
-
-
-def test_a_line_of_servers_is_an_address_and_a_speed(tmp_path):
-    path = tmp_path / "servers"
+def test_a_line_of_servers_is_an_address_and_a_speed(path: Path) -> None:
     path.write_text(format_servers(["b", "a", "b"], [2.5, 1, 2.5]))
     assert path.read_text() == "b 2.5\na 1\nb 2.5\n"
     assert read_servers(path, 3, TWO_MACHINES) == (("b", "a", "b"), (2.5, 1.0, 2.5))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("a\nb 1\n", "servers, line 1: 'a' is not the address of a server and its speed"),
-        ("a 1\nb 1 2\n", "servers, line 2: 'b 1 2' is not the address"),
-        ("a 1\nc 1\n", "servers, line 2: 'c' is no address of a worker.*; they are a, b"),
-        ("a 1\nb x\n", "servers, line 2: 'x' is not a speed; give a positive number"),
-        ("a 0\nb 1\n", "servers, line 1: '0' is not a speed"),
-        ("a 1\nb inf\n", "servers, line 2: 'inf' is not a speed"),
-        ("a 1\n", "servers has 1 lines, but there are 2 servers; .* or -s 1"),
-        ("", "servers is empty; each line holds the address of a server"),
+        ("hosts", "# a\n", " has no host"),
+        ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
+        ("hosts", "a\n::1\n", ", line 2: '::1' is not a name or an IPv4 address"),
+        ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
+        ("groups", "", " is empty; each line holds the addresses of a group"),
+        # The empty line counts.
+        ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
+        ("groups", "a b a\nb a\n", ", line 2: 'a' stands 3 times, up to line 1 for all of its 2"),
+        ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
+        ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
+        ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
+        ("groups", "a:x b:0\n", ", line 1: 'x' is no slot of a"),
+        ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
+        ("groups", "a:1111111111 b:0\n", ", line 1: '1111111111' is no slot of a"),
+        ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
+        ("servers", "a\nb 1\n", ", line 1: 'a' is not the address of a server and its speed"),
+        ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
+        ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
+        ("servers", "a 1\nb x\n", ", line 2: 'x' is not a speed; give a positive number"),
+        ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
+        ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed"),
+        ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
+        ("shares", "# none\n", " is empty; each line holds two numbers"),
+        ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
+        ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
+        ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
+        ("shares", "0 nan\n0.5 1\n0.5 1\n", ", line 1: 'nan' is not a number from 0 to 1"),
+        ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
+        ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
+        ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
     ],
 )
-def test_mistakes_in_servers_are_named_with_their_line(tmp_path, content, message):
-    path = tmp_path / "servers"
+def test_a_mistake_is_named_with_its_line(
+    path: Path, name: str, content: str, message: str
+) -> None:
     path.write_text(content)
-    with pytest.raises(DataError, match=message) as caught:
-        read_servers(path, 2, TWO_MACHINES)
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}{message}") as caught:
+        READERS[name](path)
     assert "\n" not in str(caught.value)
+
+
+def test_other_mistakes(path: Path) -> None:
+    path.write_text("10.0.0.1 10.0.0.2\n10.0.0.3 10.0.0.2\n")
+    with pytest.raises(DataError, match="line 2: '10.0.0.2' is in the group of line 1 already; a"):
+        read_groups(path, FOUR)
+    path.write_text("fast\nslaw\n")
+    with pytest.raises(DataError, match=r"line 2: 'slaw' .* \(did you mean 'slow'\?\)"):
+        read_groups(path, ("fast", "slow"))
+    path.write_bytes(b"\xff\xfe\n")
+    for read in READERS.values():
+        with pytest.raises(DataError, match="file cannot be read as .*: it is not text"):
+            read(path)
+        with pytest.raises(DataError, match="none cannot be read as .*: No such file"):
+            read(path.with_name("none"))
+
+
+# "9" is above "2" and "10": addresses are compared as text.
+CLUSTER = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
+
+
+def shares_in(folder: Path, content: str, addresses: tuple[str, ...] = ONE) -> Shares:
+    path = folder / "data_sharding"
+    path.write_text(content)
+    return read_shares(path, addresses)
+
+
+def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
+    assert in_mxnet_order(CLUSTER) == [1, 3, 2, 0]
+    found = shares_in(tmp_path, "0 0.1\n0.1 0.3\n0.3 0.6\n0.6 1\n", CLUSTER)
+    assert found.of_workers == ((0.6, 1), (0, 0.1), (0.3, 0.6), (0.1, 0.3))
+    assert not found.warnings
+    assert found.notes[0] == (
+        f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({tmp_path}/data_sharding, line 1)"
+    )
+    assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
+
+
+def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -> None:
+    found = shares_in(tmp_path, "\ufeff# shares\r\n0.5 1\r\n\r\n0\t.2 # slow\r\n 2e-1  .50")
+    assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
+
+
+@pytest.mark.parametrize(
+    ("content", "warnings"),
+    [
+        ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
+        ("0 0.5\n0.7 1\n0.6 0.7\n", ["nobody reads 10 % of the data: 0.5 to 0.6"]),
+        ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
+        ("0 1\n0 1\n0 1\n", ["several workers read 100 % of the data: 0 to 1"]),
+        ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
+        # Decimal fractions that were added up, and rounded to more than the whole.
+        ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
+        ("0 .5\n.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1"]),
+        ("0 .5\n.5 1.0000000000000002\n1.0000000000000002 .99\n", ["line 3 gives no image to wor"]),
+        (
+            "0 0.5\n0.5 1.02\n1.02 1.01\n",
+            ["line 2 has '0.5 1.02', and the data ends at 1", "line 3 has '1.02 1.01'", "no image"],
+        ),
+        (
+            "0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n",
+            ["4 lines for 3 workers: those from line 5 on are not used", "nobody reads 30 %"],
+        ),
+        # It reads the first two words of a line.
+        ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
+        ("0 .2\n.2 .5\n.5 1 7\n", ["line 3 has '.5 1 7': what follows the two numbers is not"]),
+    ],
+)
+def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
+    tmp_path: Path, content: str, warnings: list[str]
+) -> None:
+    found = shares_in(tmp_path, content).warnings
+    assert len(found) == len(warnings), found
+    assert all(re.search(part, line) for part, line in zip(warnings, found)), found
+    assert not any("\n" in line for line in found)
+
+
+def test_a_group_reads_no_more_than_its_smallest_share_allows() -> None:
+    shares = [Share(0, 0.1), Share(0.1, 0.3), Share(0.3, 0.6), Share(0.6, 0.9)]
+    (line,) = unread_in_groups(shares, [(0, 1), (2, 3)])
+    assert line.startswith("workers 0, 1 take equally many steps, as many as the share of worker 0")
+    assert "10 % of the data, the rest of their shares, is not read" in line
+    assert unread_in_groups(shares, [(0,), (1,), (2, 3)]) == []
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    cuts=st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True), max_size=6), data=st.data()
+)
+def test_shares_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, cuts: set[float], data: st.DataObject
+) -> None:
+    edges = [0.0, *sorted(cuts), 1.0]
+    shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
+    some = st.sampled_from(["10.0.0.9", "10.0.0.10", "b", "a"])
+    addresses = data.draw(st.lists(some, min_size=len(shares), max_size=len(shares)))
+    path = tmp_path_factory.getbasetemp() / "written-shares"
+    path.write_text(format_shares(shares, addresses))
+    assert read_shares(path, addresses).of_workers == tuple(shares)
+
+
+@mxnet_g.NEEDED
+def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Path) -> None:
+    """Its workers read line ``kv.rank + 1``, and ps-lite numbers them."""
+    addresses = read_hosts(mxnet_g.EXAMPLE / "hosts", 12).addresses
+    lines = (mxnet_g.EXAMPLE / "data_sharding").read_text().splitlines()
+    there: dict[str, list[Share]] = {}
+    for rank, address in enumerate(mxnet_g.ranked(tmp_path, addresses)):
+        there.setdefault(address, []).append(Share(*map(float, lines[rank].split())))
+    found = read_shares(mxnet_g.EXAMPLE / "data_sharding", addresses)
+    here: dict[str, list[Share]] = {}
+    for address, share in zip(addresses, found.of_workers):
+        here.setdefault(address, []).append(share)
+    assert here == there and not found.warnings
+    size = {name: sum(end - start for start, end in parts) for name, parts in here.items()}
+    assert size["10.10.10.25"] == pytest.approx(0.15)
+    # The six slow workers, which are the last group.
+    assert size["10.10.10.31"] + size["10.10.10.33"] == pytest.approx(0.3)
+    groups = read_groups(mxnet_g.EXAMPLE / "groups", addresses)
+    assert unread_in_groups(found.of_workers, groups) == []
+
+
+@mxnet_g.NEEDED
+def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
+    """Clusters of 4 to 20 workers and three speeds; most of the shares end below 1."""
+    warned = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        count, kinds = rng.randint(4, 20), [rng.uniform(20, 2000) for _ in range(3)]
+        addresses = [f"10.10.10.{rng.randint(1, 254)}" for _ in range(count)]
+        kind = {address: rng.choice(kinds) for address in addresses}
+        speeds = [kind[one] * rng.uniform(0.97, 1.03) for one in sorted(addresses)]
+        mxnet_g.generate(tmp_path, sorted(addresses), speeds)
+        read_groups(tmp_path / "groups", addresses)
+        found = read_shares(tmp_path / "data_sharding", addresses)
+        lines = (tmp_path / "data_sharding").read_text().splitlines()
+        ranked = sorted(addresses, reverse=True)
+        for worker, address in enumerate(addresses):
+            own = [line.split() for line, one in zip(lines, ranked) if one == address]
+            # It writes 1.04, too, and shares that end before they begin.
+            cut = [[min(1, float(word)) for word in words] for words in own]
+            assert found.of_workers[worker] in [(start, max(start, end)) for start, end in cut]
+        warned += any("nobody reads" in line for line in found.warnings)
+    assert warned > 50

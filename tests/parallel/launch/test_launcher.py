@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -15,7 +16,7 @@ from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.launcher import JobOptions, add_options, parse
 from parallel.launch.originals import PROGRAMS
 from runtime.command_line import Parser
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g
 from tests.support.typed import names_of
 from training.config import originals
@@ -35,40 +36,74 @@ def parsed(line: str) -> dict[str, Any]:
         ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
         ("python x.py --hostfile=h", "--hostfile=h stands after the command 'python x.py'"),
         ("--sync python x.py", "--sync python: with names of files write --sync=python"),
-        ("", "the following arguments are required: command"),
+        ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
         ("--", "the following arguments are required: command"),
         ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
-        ("--hostfil h python x.py", "unrecognized arguments: --hostfil (did you mean '--hostfile"),
         ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
-        ("--launcher sge python x.py", "--launcher/--cluster: sge is not ported; give --launch"),
-        ("--cluster yarn python x.py", "--launcher/--cluster: yarn is not ported; give --launcher"),
         ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
         ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
         ("--env A:b python x.py", "--env is not an option here: write NAME=VALUE before"),
-        ("--jobname=j python x.py", "--jobname is not an option here: leave it out"),
         ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
         ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
         ("-- python ./train_resnet.py", "type classify.py --dataset cifar10_grouping_resnet (or"),
     ],
 )
-def test_mistakes_are_one_line(run: Any, command: str, message: str) -> None:
+def test_mistakes_are_one_line(
+    run: Callable[[Sequence[str]], int], command: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         run(["-n", "4", "-s", "2", *command.split()])
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_with_two_dashes_all_of_it_is_the_command() -> None:
+@pytest.mark.parametrize(
+    ("options", "kv_store", "message"),
+    [
+        ("-n 0", "dist_sync", "-n/--num-workers: '0' is not a positive integer"),
+        ("-n \u0662", "dist_sync", "-n/--num-workers: '\u0662' is not a positive"),
+        ("", "horovod", "--kv-store horovod has no servers"),
+        ("", "dist_asinc", "(did you mean 'dist_async'?)"),
+        ("", "", "the command has no --kv-store; give it one of dist_sync"),
+        ("", "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
+        ("--tolerate-workers", "dist_sync", "workers wait for each other"),
+        ("--data-sharding x", "dist_sync", "add --data-allocator 1"),
+        ("--server-speeds 2", "dist_sync", "has 1 numbers, but there are 2"),
+        ("--server-speeds 2,0", "dist_sync", "no list of positive numbers"),
+        ("--server-speeds 2,inf", "dist_sync", "no list of positive numbers"),
+        ("--server-speeds 2,x", "dist_sync", "no list of positive numbers"),
+        ("--server-hosts f --server-speeds 2,1", "dist_sync", "has the speeds of the servers, too"),
+        ("--bucket-elements 1023", "dist_sync", "1023 is not from 1024 (MXNet's"),
+        ("-i ethx", "dist_sync", "-i ethx: no such network interface"),
+        ("-H /nowhere", "dist_sync", "/nowhere cannot be read as a list of"),
+        ("-H hosts", "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
+        ("--sync", "dist_sync", "--sync copies to other hosts: add --launcher ssh"),
+        ("--launcher ssh", "dist_sync", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
+    ],
+)
+def test_contradictions_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, kv_store: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
+    Path("ssh").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5fa2")
+    command = ["--", "x.py", *(["--kv-store", kv_store] if kv_store else [])]
+    with pytest.raises((ConfigError, DataError)) as caught:
+        main(["-n", "2", "-s", "2", *options.split(), *command], ["/no/server"])
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_command_starts_with_two_dashes_or_the_first_word_that_is_no_option() -> None:
     found = parsed("-n 4 -s 2 -- python x.py --foo -s 3")
     assert (found["servers"], found["command"]) == (2, "python x.py --foo -s 3".split())
-    assert parsed("-n 4 -s 2 python x.py")["command"] == ["python", "x.py"]
-
-
-def test_a_command_starts_with_the_first_word_that_is_no_option() -> None:
     command = "python -u classify.py --kv-store dist_gsync --lr-factor .94 --help -- x"
     assert parsed(f"-n 4 -s 2 {command}")["command"] == command.split()
 
 
-def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(capsys) -> None:
+def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     typed = "-H hosts -n 5 -s 3 -i eth1 --launcher ssh -H hosts2 python classify.py --lr 1"
     later = (
         "--num-workers=5 --num-servers 3 --host-file hosts --hostfile hosts2 --dmlc-interface eth1 "
@@ -78,7 +113,6 @@ def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(capsys) -> None:
     found = parsed(typed)
     assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
     assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
-    assert found["command"] == "python classify.py --lr 1".split()
     # As many servers as workers, where there is no number.
     assert parsed("-n 5 python x.py")["servers"] == 5
     assert capsys.readouterr().err == ""
@@ -107,12 +141,16 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
         ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
         ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
         ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
-        ("x.py --kv-store dist_sync", None, None),
         ("x.py", None, None),
     ],
 )
 def test_files_of_this_folder_are_taken_where_they_are_needed(
-    command: str, groups: str, shares: str, tmp_path: Path, monkeypatch, capsys
+    command: str,
+    groups: Optional[str],
+    shares: Optional[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
@@ -124,24 +162,15 @@ def test_files_of_this_folder_are_taken_where_they_are_needed(
     assert found.data_sharding == (Path(shares) if shares else None)
     named = [name for name in (groups, shares) if name]
     assert [line.split()[2].rstrip(",") for line in capsys.readouterr().err.splitlines()] == named
-
-
-def test_files_that_were_given_stay(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("groups").touch()
-    words = parsed("-n 4 -s 2 -- x.py --kv-store dist_gsync")
-    options = JobOptions(**words, groups=Path("other"))
-    assert launcher._with_files_of_this_folder(options).groups == Path("other")
+    given = replace(options, groups=Path("other"), data_sharding=Path("others"))
+    assert launcher._with_files_of_this_folder(given) == given
 
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
-    addresses = ("a", "a", "b")
-    workers = WorkerHosts(addresses, ("a:2", "a:2", "b"))
+    workers = WorkerHosts(("a", "a", "b"), ("a:2", "a:2", "b"))
     options = JobOptions(**parsed("-n 3 -s 3 -- x.py"))
     assert launcher._servers(options, workers) == (["a:2", "b", "a:2"], ())
     path = tmp_path / "servers"
     path.write_text("b 2\na 1\na 1\n")
     named = replace(options, server_hosts=path)
     assert launcher._servers(named, workers) == (["b", "a:2", "a:2"], (2.0, 1.0, 1.0))
-    with pytest.raises(ConfigError, match="has the speeds of the servers, too"):
-        launcher._servers(replace(named, server_speeds=(1.0, 1.0, 1.0)), workers)

@@ -1,22 +1,28 @@
-"""What hosts say before a job starts, with a script in place of ssh that plays the hosts."""
+"""What other hosts get and say before a job starts, with a script in place of ssh."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from parallel.launch import ssh
-from parallel.launch.network_interface import NetworkInterface
+from parallel.launch import ssh, variables
+from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
 
+ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = NetworkInterface("lo", "127.0.0.1")
 # A host is known by its name; what comes after it is the command that it is to run.
 HOSTS = """#!/bin/sh
@@ -25,14 +31,13 @@ case $1 in
     healthy) echo "welcome"; exec sh -c "$2" ;;
     unreachable) echo "banner" >&2; echo "connect to host: No route to host" >&2; exit 255 ;;
     silent) exit 255 ;;
-    hangs) echo $$ >hangs; exec sleep 300 ;;
+    hangs) echo $$ >"$(dirname "$0")/hangs"; exec sleep 300 ;;
     persists) sleep 300 >/dev/null </dev/null & echo $! >"$(dirname "$0")/left"; exec sh -c "$2" ;;
     answers) [ "$2" = true ]; exit ;;
     elsewhere) exec sh -c "cd /nowhere && $2" ;;
     other_interface) exec sh -c "$(echo "$2" | sed 's/ lo / ethx /')" ;;
     other_network) exec sh -c "$(echo "$2" | sed 's/ lo 127.0.0.1 [0-9]*$/ lo 127.0.0.1 1/')" ;;
     chatty) echo "no JSON" ;;
-    empty) ;;
     older) echo '["127.0.0.1"]' ;;
     wrong) echo '["127.0.0.1; true", "127.0.0.1"]' ;;
     number) echo '[7, "127.0.0.1"]' ;;
@@ -63,7 +68,6 @@ def test_a_host_says_its_address_on_the_interface_and_by_its_name() -> None:
         ("other_interface", "-i ethx: no such network interface.*; this machine has"),
         ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
         ("chatty", "does not answer with its address but with 'no JSON"),
-        ("empty", "does not answer with its address but with ''"),
         ("older", "does not answer"),
         ("wrong", "does not answer"),
         ("number", "does not answer"),
@@ -75,8 +79,7 @@ def test_a_host_that_cannot_take_part_is_a_line_that_names_it(host: str, message
     assert "\n" not in str(raised.value)
 
 
-def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path) -> None:
     found = dict(ssh.failures(["answers", "hangs", "unreachable"], 1.0))
     assert list(found) == ["unreachable", "hangs"]
     assert str(found["unreachable"]) == (
@@ -87,8 +90,7 @@ def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path, monkeypatch) -
     assert not processes.left([int((tmp_path / "hangs").read_text())])
 
 
-def test_the_first_host_that_fails_ends_the_question(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_first_host_that_fails_ends_the_question() -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match="host silent: no connection by ssh"):
         ssh.check(["hangs", "silent"], 60.0)
@@ -113,8 +115,9 @@ def test_a_master_that_stays_behind_keeps_nobody(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
-def test_a_host_that_hangs_has_no_more_time_than_the_others(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_host_that_hangs_has_no_more_time_than_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.0)
     with pytest.raises(ConfigError, match=r"no connection by ssh \(no answer in 1 s\)"):
         ssh.ask(["hangs"], LOOPBACK)
@@ -124,9 +127,8 @@ def test_a_host_that_hangs_has_no_more_time_than_the_others(tmp_path, monkeypatc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Signals) -> None:
     script = "from parallel.launch import ssh\nwith ssh.exits_on_signals(): ssh.check(['hangs'])"
-    root = str(Path(__file__).resolve().parents[3])
     process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root},
+        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while not (tmp_path / "hangs").exists() or not (tmp_path / "hangs").read_text():
@@ -135,3 +137,142 @@ def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Sign
     assert process.communicate(timeout=20)[1] == ""
     assert process.returncode == 128 + number
     assert not processes.left([int((tmp_path / "hangs").read_text())])
+
+
+READ = (
+    *("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "NETWORK", "NIC"),
+    *("MXNET_SEED", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "OMPI_MCA_btl", "OMP_NUM_THREADS"),
+    *("CUBLAS_WORKSPACE_CONFIG", "PMIX_MCA_gds", "FI_PROVIDER"),
+    *("NUMBA_CACHE_DIR", "DMLC_LOG_STACK_TRACE", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),
+)
+OTHERS = (
+    *("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "WANDB_API_KEY", "http_proxy"),
+    *("HOME", "USER", "SSH_AUTH_SOCK", "GITHUB_TOKEN", "_HOROVOD_SECRET_KEY", "PGPASSWORD", "PS1"),
+    *("BASH_FUNC_module%%", "MXNET_x%%", "MY_MXNET_SEED", "OMPI_COMM_WORLD_RANK"),
+)
+
+
+def test_what_libraries_read_is_sent_and_nothing_else() -> None:
+    own = dict.fromkeys((*READ, *OTHERS), "x")
+    assert variables.names(own) == sorted(READ)
+    for separated in ("HF_TOKEN,http_proxy", " HF_TOKEN  http_proxy,"):
+        named = variables.names({**own, "SEND_VARIABLES": separated})
+        assert named == sorted((*READ, "HF_TOKEN", "http_proxy"))
+
+
+    # Slurm gives each host its GPUs.
+    slurm = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
+    assert variables.names(slurm) == ["CUDA_DEVICE_ORDER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("HF_TOKEN=hf_abc", "'HF_TOKEN' is not the name of a variable; give names without values"),
+        ("1A", "'1A' is not the name"),
+        ("HF_TOKEN MISSING", "MISSING is not set; set it, or leave it out"),
+    ],
+)
+def test_names_that_are_none_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
+        variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
+    assert "hf_abc" not in str(raised.value)
+
+
+def test_the_choices_are_those_of_the_script() -> None:
+    text = (ROOT / "config.sh").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == variables.CHOICES
+
+
+def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left() -> None:
+    values = {"A": "it's \"two\"\n\nlines\n", "B": "", "C": "$HOME `x` \\ ü", "D": "a=b "}
+    show = 'for name in A B C D; do printf "%s|" "${!name}"; done; cat'
+    data = variables.packed(values) + b"TERM\n"
+    said = subprocess.check_output([*variables.RECEIVER, "bash", "-c", show], input=data)
+    assert said.decode() == "|".join([*values.values(), "TERM\n"])
+
+
+def test_shells_of_the_command_do_not_read_bashrc(tmp_path: Path) -> None:
+    """In a session of ssh, Debian's bash reads it, which may change ``PATH`` again."""
+    (tmp_path / ".bashrc").write_text("PATH=/elsewhere:$PATH\n")
+    session = {"HOME": str(tmp_path), "SSH_CLIENT": "::1 1 22", "PATH": "/usr/bin:/bin"}
+    command = [*variables.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
+    data = variables.packed({"PATH": "/usr/bin:/bin"})
+    said = subprocess.check_output(["bash", "-c", shlex.join(command)], input=data, env=session)
+    assert said == b"/usr/bin:/bin\n"
+
+
+def test_a_host_is_no_option_of_ssh() -> None:
+    for host in ("-Fx.conf", "-oProxyCommand=x", "-", "", "--", "a b", "a;b", "ho\nst", "-F:22"):
+        with pytest.raises(ConfigError, match="is not a name or an IPv4 address"):
+            ssh.destination(host)
+    assert ssh.destination("ip1:2222") == ["-p", "2222", "ip1"]
+    assert ssh.destination("ip-1.example") == ["ip-1.example"]
+
+
+ETHERNET = NetworkInterface("eth0", "192.0.2.5")
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a loopback, a network that is no IPv4, and one whose second address is."""
+
+    def entry(family, address):
+        return SimpleNamespace(family=family, address=address)
+
+    known = {
+        "lo": [entry(socket.AF_INET, "127.0.0.1")],
+        "wifi": [entry(socket.AF_INET6, "fe80::1")],
+        "eth0": [entry(socket.AF_INET6, "fe80::2"), entry(socket.AF_INET, "10.0.0.5")],
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: known)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("eth1", r"-i eth1: no such .*\(did you mean 'eth0'\?\); this machine has lo, wifi, eth0"),
+        ("wifi", "-i wifi has no IPv4 address"),
+        *((name, "no such network interface") for name in ("..", "", "../net/lo", "lo" * 99)),
+    ],
+)
+def test_an_interface_has_an_ipv4_address(interfaces: None, name: str, message: str) -> None:
+    assert NetworkInterface.find("eth0") == NetworkInterface("eth0", "10.0.0.5")
+    with pytest.raises(ConfigError, match=message):
+        NetworkInterface.find(name)
+
+
+def test_hosts_have_addresses() -> None:
+    assert resolve("127.0.0.3") == "127.0.0.3"
+    with pytest.raises(ConfigError, match="host no.such.host.invalid has no known address .*-H"):
+        resolve("no.such.host.invalid")
+
+
+@pytest.mark.parametrize(
+    "network, hosts, is_local, message",
+    [
+        (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
+        (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
+        (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
+        (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
+        (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
+    ],
+)
+def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        network.check(hosts, is_local)
+
+
+def test_a_free_port_can_be_bound() -> None:
+    port = free_port("127.0.0.1")
+    assert port > 1023
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+
+
+def test_names_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(is_own_name, ("localhost", "127.0.0.1", "127.3.2.1")))
+    assert not any(map(is_own_name, ("192.0.2.77", "no-such-name.invalid")))
+    # A name that its resolver does not know.
+    monkeypatch.setattr(socket, "gethostname", lambda: "me.invalid")
+    assert is_own_name("me.invalid")

@@ -26,6 +26,9 @@ exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
 """
 
 
+PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two files in a folder with other things, from which commands are typed."""
@@ -35,13 +38,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     folder = tmp_path / "here" / "two words"
-    (folder / "room" / "__pycache__").mkdir(parents=True)
-    (folder / "run.sh").write_text("echo red\n")
+    own = {"room/__pycache__/one.pyc": "compiled", "models/big": "none of the project"}
+    for name, text in {**PROJECT, **own}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     (folder / "run.sh").chmod(0o755)
-    (folder / "room" / "one's.py").write_text("red = 1\n")
-    (folder / "room" / "__pycache__" / "one.pyc").write_text("compiled")
-    (folder / "models").mkdir()
-    (folder / "models" / "big").write_text("none of the project")
     monkeypatch.setattr(sync, "_PROJECT", folder)
     monkeypatch.setattr(sync, "PROJECT_NAMES", ("room", "run.sh", "absent.md"))
     monkeypatch.chdir(folder)
@@ -57,10 +58,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
-
-
-def test_a_host_without_anything_gets_the_project_and_the_named_files(here: Path) -> None:
+def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path) -> None:
     (here / "cifar" / "train").mkdir(parents=True)
     (here / "cifar" / "train" / "1.png").write_text("image")
     lines = sync.copy_to(["a", "b"], ["cifar"])
@@ -68,13 +66,8 @@ def test_a_host_without_anything_gets_the_project_and_the_named_files(here: Path
         assert content(on(here, host)) == {**PROJECT, "cifar/train/1.png": "image"}
         assert os.access(on(here, host) / "run.sh", os.X_OK)
         assert line == f"{host} got 3 of 3 files, 0.0 MB: room/one's.py, run.sh, cifar/train/1.png"
-
-
-def test_what_is_there_already_is_not_sent_and_nothing_else_is_touched(here: Path) -> None:
-    sync.copy_to(["a"], [])
     there = on(here, "a")
-    (there / "models").mkdir()
-    (there / "models" / "own").write_text("a host's own")
+    (there / "cifar" / "own").write_text("a host's own")
     (there / "room" / "extra.py").write_text("a user's own")
     before = (there / "run.sh").stat().st_ino
     assert sync.copy_to(["a"], []) == ["a has all 2 files already"]
@@ -82,8 +75,8 @@ def test_what_is_there_already_is_not_sent_and_nothing_else_is_touched(here: Pat
     assert sync.copy_to(["a"], []) == ["a got 1 of 2 files, 0.0 MB: room/one's.py"]
     assert (there / "run.sh").stat().st_ino == before
     assert content(there) == {
-        "run.sh": "echo red\n", "room/one's.py": "red = 2\n",
-        "models/own": "a host's own", "room/extra.py": "a user's own",
+        "run.sh": "echo red\n", "room/one's.py": "red = 2\n", "cifar/train/1.png": "image",
+        "cifar/own": "a host's own", "room/extra.py": "a user's own",
     }  # fmt: skip
 
 
@@ -95,27 +88,20 @@ def test_many_files_are_counted(here: Path) -> None:
     assert line.endswith(" and 4 more")
 
 
-def test_files_from_elsewhere_and_through_links(here: Path, tmp_path: Path) -> None:
+def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: Path) -> None:
     data = tmp_path / "here" / "data"
     data.mkdir()
     (data / "train.rec").write_text("records")
+    os.mkfifo(data / "pipe")
     (here / "link").symlink_to(data)
-    sync.copy_to(["a"], [str(data / "train.rec"), "link"])
+    for said in ("a got 4 of 4 files", "a has all 4 files already"):
+        (line,) = sync.copy_to(["a"], [str(data / "train.rec"), "link"])
+        assert line.startswith(said) and line.endswith("; left out, as no files: 1")
     assert (tmp_path / "a" / "data" / "train.rec").read_text() == "records"
-    assert (on(here, "a") / "link" / "train.rec").read_text() == "records"
-
-
-def test_pipes_are_left_out_and_a_link_to_nothing_is_named(here: Path) -> None:
-    (here / "cifar").mkdir()
-    os.mkfifo(here / "cifar" / "pipe")
-    (here / "cifar" / "a").write_text("a")
-    for said in ("room/one's.py, run.sh, cifar/a", "has all 3 files already"):
-        (line,) = sync.copy_to(["a"], ["cifar"])
-        assert line.endswith(f"{said}; left out, as no files: 1")
-    assert content(on(here, "a")) == {**PROJECT, "cifar/a": "a"}
-    (here / "cifar" / "b").symlink_to("nothing")
-    with pytest.raises(ConfigError, match=r"^--sync: .*cifar/b cannot be read here \(No such"):
-        sync.copy_to(["a"], ["cifar"])
+    assert content(on(here, "a")) == {**PROJECT, "link/train.rec": "records"}
+    (data / "b").symlink_to("nothing")
+    with pytest.raises(ConfigError, match=r"^--sync: .*link/b cannot be read here \(No such"):
+        sync.copy_to(["a"], ["link"])
 
 
 def test_a_file_that_is_damaged_on_its_way_replaces_nothing(here: Path) -> None:
@@ -129,43 +115,45 @@ def test_a_file_that_is_damaged_on_its_way_replaces_nothing(here: Path) -> None:
     assert not list(there.glob(".sync-*"))
 
 
-def test_a_folder_in_the_place_of_a_file_stays(here: Path) -> None:
+def test_a_host_that_cannot_be_reached_or_written(here: Path, tmp_path: Path) -> None:
+    # A folder in the place of a file stays.
     (on(here, "a") / "run.sh").mkdir(parents=True)
     with pytest.raises(ConfigError, match="^host a: --sync has not copied all files there: mv: "):
         sync.copy_to(["a"], [])
     assert (on(here, "a") / "run.sh").is_dir()
-
-
-def test_a_host_that_cannot_be_reached_or_written(here: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^host unreachable: no connection by ssh \(connect to"):
-        sync.copy_to(["a", "unreachable"], [])
+        sync.copy_to(["c", "unreachable"], [])
     (tmp_path / "b").write_text("no folder")
     with pytest.raises(ConfigError, match="^host b: --sync has not copied all.*mkdir") as why:
         sync.copy_to(["b"], [])
     assert "\n" not in str(why.value)
 
 
-def test_mistakes_are_found_before_anything_is_sent(here: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^--sync cifar does not exist here"):
-        sync.copy_to(["a"], ["cifar"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifar", "^--sync cifar does not exist here"),
+        ("pipe", "^--sync pipe is neither a file nor a folder"),
+        ("data\\sets", "a line break or a backslash"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_sent(
+    here: Path, tmp_path: Path, name: str, message: str
+) -> None:
     os.mkfifo(here / "pipe")
-    with pytest.raises(ConfigError, match="^--sync pipe is neither a file nor a folder"):
-        sync.copy_to(["a"], ["pipe"])
-    (here / "data\\sets").write_text("")
-    with pytest.raises(ConfigError, match="a line break or a backslash"):
-        sync.copy_to(["a"], ["data\\sets"])
-    options = JobOptions(2, 1, None, "lo", "local", (), ["x"], sync=())
-    with pytest.raises(ConfigError, match="^--sync copies to other hosts: add --launcher ssh"):
-        launcher._sync(options, ["127.0.0.1"])
+    (here / "data\\sets").touch()
+    with pytest.raises(ConfigError, match=message):
+        sync.copy_to(["a"], [name])
     assert not (tmp_path / "calls").exists()
 
 
-def test_each_host_has_a_line_of_the_launcher(here: Path, capsys) -> None:
+def test_each_host_has_a_line_of_the_launcher(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = JobOptions(3, 1, None, "lo", "ssh", (), ["x"], sync=("models",))
     launcher._sync(options, ["a", "b"])
-    assert [line.split()[:2] for line in capsys.readouterr().err.splitlines()] == [
-        ["launch:", "a"], ["launch:", "b"],
-    ]  # fmt: skip
+    lines = [line.split()[:2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [["launch:", "a"], ["launch:", "b"]]
     assert content(on(here, "a")) == {**PROJECT, "models/big": "none of the project"}
     launcher._sync(JobOptions(3, 1, None, "lo", "ssh", (), ["x"]), ["c"])
     assert not on(here, "c").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import queue
-import secrets
 import socket
 import threading
 import time
@@ -65,71 +64,41 @@ def is_closed(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_process_of_the_job_is_admitted_and_what_it_sends_is_not_touched(door: Door) -> None:
-    with call(door.address, KEY) as connection:
-        connection.sendall(b"the first bytes")
-        with door.admitted.get(timeout=10) as other:
+def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(door: Door) -> None:
+    with ThreadPoolExecutor(50) as pool:
+        called = list(pool.map(lambda _: call(door.address, KEY), range(50)))
+    admitted = {one.getpeername(): one for one in (door.admitted.get(timeout=10) for _ in called)}
+    assert len(admitted) == 50
+    for connection in called:
+        other = admitted[connection.getsockname()]
+        with connection, other:
+            connection.sendall(b"the first bytes")
             other.setblocking(True)
             assert other.recv(100) == b"the first bytes"
             other.sendall(b"the answer")
             assert connection.recv(100) == b"the answer"
 
 
-def test_many_are_admitted_at_a_time(door: Door) -> None:
-    with ThreadPoolExecutor(50) as pool:
-        called = list(pool.map(lambda _: call(door.address, KEY), range(50)))
-    admitted = [door.admitted.get(timeout=10) for _ in called]
-    names = {connection.getsockname() for connection in called}
-    assert {connection.getpeername() for connection in admitted} == names and len(names) == 50
-    for connection in (*called, *admitted):
-        connection.close()
-
-
-def test_another_key_is_refused_by_both_ends(door: Door) -> None:
+@pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])
+def test_a_caller_without_the_right_proof_is_refused(proof: str | int, door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        if isinstance(proof, int):
+            # Half a message, and its end.
+            connection.sendall(bytes(proof))
+            connection.shutdown(socket.SHUT_WR)
+        else:
+            connection.sendall(bytes(32))
+            answer = connection.recv(64, socket.MSG_WAITALL)
+            nonces = bytes(32) + answer[:32]
+            other = authentication.proof(OTHER, b"caller", door.address, nonces)
+            connection.sendall(other if proof == "another key" else answer[32:])
+        assert is_closed(connection)
     with pytest.raises(Refused, match="another proof"):
         call(door.address, OTHER)
-    # A caller that does not mind the listener's proof.
-    with socket.create_connection(door.address) as connection:
-        own = secrets.token_bytes(32)
-        connection.sendall(own)
-        nonces = own + connection.recv(64, socket.MSG_WAITALL)[:32]
-        connection.sendall(authentication.proof(OTHER, b"caller", door.address, nonces))
-        assert is_closed(connection)
     assert door.admitted.empty()
 
 
-@pytest.mark.parametrize("size", [0, 1, 31])
-def test_half_a_message_and_its_end_are_refused(size: int, door: Door) -> None:
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(size))
-        connection.shutdown(socket.SHUT_WR)
-        assert is_closed(connection)
-    assert door.admitted.empty()
-
-
-def test_the_listeners_own_proof_is_not_a_callers(door: Door) -> None:
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(32))
-        connection.sendall(connection.recv(64, socket.MSG_WAITALL)[32:])
-        assert is_closed(connection)
-    assert door.admitted.empty()
-
-
-def test_a_proof_cannot_be_used_again(door: Door) -> None:
-    sent = b""
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(32))
-        nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
-        sent = authentication.proof(KEY, b"caller", door.address, nonces)
-        connection.sendall(sent)
-        door.admitted.get(timeout=10).close()
-    with socket.create_connection(door.address) as connection:
-        connection.sendall(bytes(32) + sent)
-        assert is_closed(connection)
-    assert door.admitted.empty()
-
-
-def test_parts_of_a_message_are_put_together(door: Door) -> None:
+def test_parts_of_a_message_are_put_together_and_a_proof_cannot_be_used_again(door: Door) -> None:
     with socket.create_connection(door.address) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(32):
@@ -141,25 +110,21 @@ def test_parts_of_a_message_are_put_together(door: Door) -> None:
         time.sleep(0.01)
         connection.sendall(right[5:])
         door.admitted.get(timeout=10).close()
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(32) + right)
+        assert is_closed(connection)
+    assert door.admitted.empty()
 
 
 def test_many_silent_callers_take_neither_files_nor_turns(door: Door) -> None:
     silent = [socket.create_connection(door.address, 10) for _ in range(600)]
     with call(door.address, KEY):
         door.admitted.get(timeout=10).close()
-    # At most 256 are waited for; the last of them came before the call.
-    assert all(is_closed(connection) for connection in silent[:344])
-    for connection in silent:
-        connection.close()
-
-
-def test_the_oldest_without_a_proof_makes_way(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "_MOST_CALLERS", 3)
-    silent = [socket.create_connection(door.address) for _ in range(4)]
-    assert is_closed(silent[0])
-    silent[1].settimeout(0.2)
+    # At most 256 are waited for, those that came last, the call among them.
+    assert all(is_closed(connection) for connection in silent[:345])
+    silent[345].settimeout(0.2)
     with pytest.raises(TimeoutError):
-        silent[1].recv(1)
+        silent[345].recv(1)
     for connection in silent:
         connection.close()
 
@@ -201,19 +166,18 @@ def test_an_error_of_accept_does_not_end_the_thread() -> None:
         assert failing.failures == 0
 
 
-ANSWERS = {
-    "nothing": lambda connection: None,
-    "half": lambda connection: connection.sendall(bytes(40)),
-    "random": lambda connection: connection.sendall(secrets.token_bytes(64)),
-    "an echo": lambda connection: connection.sendall(2 * connection.recv(32, socket.MSG_WAITALL)),
-    "a web server": lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 4),
-}
+@pytest.mark.parametrize(
+    "answer",
+    [b"", bytes(40), bytes(range(64)), None, b"HTTP/1.1 400 Bad Request\r\n" * 4],
+    ids=["nothing", "half", "random", "an echo", "a web server"],
+)
+def test_an_impostor_is_refused(answer: bytes | None, impostor) -> None:
+    def reply(connection: socket.socket) -> None:
+        own = connection.recv(32, socket.MSG_WAITALL)
+        connection.sendall(2 * own if answer is None else answer)
 
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_an_impostor_is_refused(answer: str, impostor) -> None:
     with pytest.raises((Refused, ConnectionResetError)):
-        call(impostor(ANSWERS[answer]), KEY)
+        call(impostor(reply), KEY)
 
 
 def test_an_impostor_that_says_little_at_a_time_is_left(impostor) -> None:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
-from tests.parallel.parameter_server.test_jobs import expected
+from tests.parallel.parameter_server.test_jobs import check
 from tests.support import attacker
 from tests.support.servers import ROOT, ServerJob
 
@@ -70,14 +69,7 @@ def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
             assert job.wait() == [0, 0, 0], job.said()
             assert [one.poll() for one in job.others] == [None] * 3, job.said()
         assert "no process of this job" in job.said()
-    turns = [turn for turn in TURNS if turn != NOBODY]
-    files = [number for number, turn in enumerate(TURNS) if turn != NOBODY]
-    for number, wanted in zip(files, expected(turns)):
-        result = json.loads((tmp_path / str(number)).read_text())
-        assert result["version"] == wanted["version"]
-        for weights, right in zip(result["weights"], wanted["weights"]):
-            np.testing.assert_allclose(weights, right, rtol=1e-6, atol=1e-6)
-        assert result["numbers"]["staleness"] == pytest.approx(wanted["staleness"])
+    check(tmp_path, TURNS, NOBODY)
     assert set(ROOT.glob("*.json")) == profiles
 
 

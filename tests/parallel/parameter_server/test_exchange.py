@@ -14,31 +14,11 @@ from tests.support.near_servers import NearServers, applied, gradients, in_rando
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 
-def test_a_push_returns_each_buckets_own_version(tmp_path: Path, monkeypatch) -> None:
+def test_a_push_returns_each_buckets_own_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker makes two steps while another one is between its pushes of two buckets."""
     servers = NearServers(monkeypatch, workers=2, servers=1, trace=str(tmp_path))
-    slow, fast = servers.worker(0), servers.worker(1)
-
-    def meanwhile(what: str, bucket: int) -> None:
-        if (what, bucket) == ("push", 1):
-            servers.before = lambda what, bucket: None
-            fast.step(gradients(), lr=1.0)
-            fast.step(gradients(), lr=1.0)
-
-    servers.before = meanwhile
-    slow.step(gradients(), lr=1.0)
-    fast.step(gradients(), lr=1.0)
-    first, second, *_ = applied(tmp_path).values()
-    # Pusher, version that it had pulled, version of the bucket, staleness.
-    assert first == [(0, 0, 0, 1), (1, 0, 1, 2), (1, 2, 2, 1), (1, 3, 3, 1)]
-    assert second == [(1, 0, 0, 1), (1, 1, 1, 1), (0, 0, 2, 3), (1, 2, 3, 2)]
-    # Learning rate 1, gradient 1, no momentum: each update takes 1 / staleness.
-    assert fast.weights[0].asnumpy()[0] == pytest.approx(0 - (1 + 1 / 2 + 1 + 1))
-    assert fast.weights[0].asnumpy()[4] == pytest.approx(4 - (1 + 1 + 1 / 3 + 1 / 2))
-
-
-def test_the_version_of_the_weights_is_that_of_the_bucket_with_the_fewest(monkeypatch) -> None:
-    servers = NearServers(monkeypatch, workers=2, servers=1)
     slow, fast = servers.worker(0), servers.worker(1)
     seen = []
 
@@ -52,7 +32,14 @@ def test_the_version_of_the_weights_is_that_of_the_bucket_with_the_fewest(monkey
     servers.before = meanwhile
     slow.step(gradients(), lr=1.0)
     fast.step(gradients(), lr=1.0)
-    # The first bucket has had 2, 3 and 4 updates by then.
+    first, second, *_ = applied(tmp_path).values()
+    # Pusher, version that it had pulled, version of the bucket, staleness.
+    assert first == [(0, 0, 0, 1), (1, 0, 1, 2), (1, 2, 2, 1), (1, 3, 3, 1)]
+    assert second == [(1, 0, 0, 1), (1, 1, 1, 1), (0, 0, 2, 3), (1, 2, 3, 2)]
+    # Learning rate 1, gradient 1, no momentum: each update takes 1 / staleness.
+    assert fast.weights[0].asnumpy()[0] == pytest.approx(0 - (1 + 1 / 2 + 1 + 1))
+    assert fast.weights[0].asnumpy()[4] == pytest.approx(4 - (1 + 1 + 1 / 3 + 1 / 2))
+    # The version of all weights is that of the bucket with the fewest.
     assert [*seen, fast.version] == [1, 2, 4]
 
 

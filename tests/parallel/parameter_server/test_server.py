@@ -1,13 +1,17 @@
-"""The servers' update, on plain arrays: exact staleness, and what it does to the weights."""
+"""The servers' update and the shared table: exact staleness, reports, failures, SSP's bound."""
 
 from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.shared_table import Column, SharedTable
+from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
 from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
 from tests.support import mxnet_g
@@ -32,18 +36,17 @@ class Server:
 
     def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
         values = np.array(gradient, np.float32)
-        self._apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
+        self.apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
 
     def push_sum(self, gradients: list[list[float]], lr: float, pulled: int) -> None:
-        self._apply(
-            sum(
-                np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
-                for pusher, gradient in enumerate(gradients)
-            )
-        )
+        rows = [
+            np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
+            for pusher, gradient in enumerate(gradients)
+        ]
+        self.apply(np.sum(rows, axis=0))
 
-    def _apply(self, numbers) -> None:
-        self.updater(KEY, mx.nd.array(numbers), self.stored)
+    def apply(self, numbers: np.ndarray, key: int = KEY) -> None:
+        self.updater(key, mx.nd.array(numbers, dtype=numbers.dtype), self.stored)
 
     def expect(self, gradient: list[float], lr: float, staleness: int) -> None:
         """MXNet-G's formula, by hand: the gradient is divided by staleness, the decay is not."""
@@ -67,16 +70,6 @@ class Server:
         np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
 
 
-def test_three_workers_that_pulled_the_same_version() -> None:
-    server = Server()
-    gradients = [[0.1, 0.2, 0.3], [1.0, -1.0, 0.5], [-0.4, 0.0, 2.0]]
-    for worker, gradient in enumerate(gradients):
-        server.push(gradient, 0.5, worker, pulled=0)
-        server.expect(gradient, 0.5, staleness=worker + 1)
-        server.check()
-    assert server.pull() == 3
-
-
 def test_a_scripted_interleaving() -> None:
     """Each line: a worker that pushes and then pulls, and the staleness of its gradient."""
     server, rng = Server(), np.random.default_rng(3)
@@ -95,6 +88,12 @@ def test_a_scripted_interleaving() -> None:
         assert table.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
         assert table.rows[worker, Column.LARGEST] == max(found[worker])
     assert table.clocks.tolist() == [4, 3, 2]
+    # A cleared row begins without staleness; a change of another row keeps that of this one.
+    assert not server.clear().rows.any()
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
+    server.add_steps(1, steps=2)
+    table = server.add_steps(0)
+    assert table.rows[0, Column.LARGEST] == 1 and table.clocks.tolist() == [1, 2, 0]
 
 
 @mxnet_g.NEEDED
@@ -124,54 +123,60 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
     assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
-def test_a_run_that_goes_on_counts_from_its_version() -> None:
-    server = Server(version=2**24 + 5)
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=2**24 + 5)
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=2**24 + 5)
+def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
+    first = 2**24 + 5
+    server = Server(version=first)
+    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
+    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=first)
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=first + 4)
+    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=first)
     server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
     server.expect([1.0, 1.0, 1.0], 0.1, staleness=2)
     server.check()
-    assert server.pull() == 2**24 + 7
+    assert server.pull() == first + 2
+    # A line for each push that was applied.
+    lines = (tmp_path / "one").read_text().splitlines()
+    assert lines == [f"4 2 {first} {first} 1", f"4 1 {first} {first + 1} 2"]
 
 
-def numbers(gradient=(1.0, 1.0, 1.0), **tail):
+def numbers(gradient: tuple[float, ...] = (1.0, 1.0, 1.0), **tail: Any) -> np.ndarray:
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
     whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
     return np.concatenate([np.array(gradient, np.float32), whole])
 
 
 NAN, INF = float("nan"), float("inf")
-# What was pushed, why it is refused, and whether its pusher is known.
-INVALID = [
-    (numbers(version=3), "version from the future", True),
-    (numbers(version=2**40), "version from the future", True),
-    (numbers((1.0, NAN, 1.0)), "not finite", True),
-    (numbers((1.0, 1.0, -INF)), "not finite", True),
-    # Its square is more than float32 holds.
-    (numbers((1.0, 1e20, 1.0)), "not finite", True),
-    (numbers(pusher=3), "unknown pusher", False),
-    (numbers(pushes=0), "wrong count", False),
-    (numbers(pushes=2), "wrong count", False),
-    (numbers(lr=NAN), "no tail", False),
-    (numbers(lr=INF), "no tail", False),
-    (numbers(lr=-0.5), "no tail", False),
-    (np.array([1, 1, 1, 0, 2, 0.5, 1, NAN], np.float32), "no tail", False),
-    (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail", False),
-    (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail", False),
-    (numbers()[1:], "wrong size", False),
-    (numbers((1.0,) * 4), "wrong size", False),
-    (np.zeros(1), "wrong size", False),
-    (numbers().astype(np.float64), "wrong size", False),
-]
 
 
-@pytest.mark.parametrize(("pushed", "reason", "is_known"), INVALID)
-def test_an_invalid_push_is_refused_and_counted(pushed, reason, is_known, caplog) -> None:
+@pytest.mark.parametrize(
+    ("pushed", "reason"),
+    [
+        (numbers(version=3), "version from the future"),
+        (numbers((1.0, NAN, 1.0)), "not finite"),
+        (numbers((1.0, 1.0, -INF)), "not finite"),
+        # Its square is more than float32 holds.
+        (numbers((1.0, 1e20, 1.0)), "not finite"),
+        (numbers(pusher=3), "unknown pusher"),
+        (numbers(pushes=0), "wrong count"),
+        (numbers(pushes=2), "wrong count"),
+        (numbers(lr=NAN), "no tail"),
+        (numbers(lr=-0.5), "no tail"),
+        (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail"),
+        (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail"),
+        (numbers()[1:], "wrong size"),
+        (numbers((1.0,) * 4), "wrong size"),
+        (np.zeros(1), "wrong size"),
+        (numbers().astype(np.float64), "wrong size"),
+    ],
+)
+def test_an_invalid_push_is_refused_and_counted(
+    pushed: np.ndarray, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server()
     for version in range(2):
         server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=version)
         server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
-    server.updater(KEY, mx.nd.array(pushed, dtype=pushed.dtype), server.stored)
+    server.apply(pushed)
     # Weights and version are what they were, and the momentum, which the next push shows.
     server.check()
     assert server.pull() == 2
@@ -180,7 +185,7 @@ def test_an_invalid_push_is_refused_and_counted(pushed, reason, is_known, caplog
     server.check()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f"1 so far because of: {reason}"), line
-    table = server.add_steps(1)
+    table, is_known = server.add_steps(1), reason in ("version from the future", "not finite")
     assert table.rows[:, Column.REFUSED].tolist() == [0, int(is_known), 0]
     assert table.rows[1, Column.LARGEST] == 1
     assert table.numbers("worker").get("refused_pushes", 0) == is_known
@@ -214,38 +219,109 @@ def test_an_invalid_change_of_the_table_is_refused(change, caplog) -> None:
     assert len(caplog.records) == 1
 
 
-def test_unknown_keys_and_commands_are_refused(caplog) -> None:
+def test_unknown_keys_and_commands_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
-    server.updater(KEY + 1, mx.nd.array(numbers()), server.stored)
+    server.apply(numbers(), key=KEY + 1)
     server.updater.refuse_command(b"a pickle")
     server.check()
     reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
     assert reasons == ["unknown key", "unknown command"]
 
 
-def test_a_trace_has_a_line_for_each_applied_push(tmp_path) -> None:
-    server = Server(version=5)
-    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
-    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=5)
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=5)
-    assert (tmp_path / "one").read_text().splitlines() == ["4 2 5 5 1", "4 1 5 6 2"]
+def table(clocks, **columns) -> SharedTable:
+    made = SharedTable.empty(len(clocks))
+    made.rows[:, Column.CLOCK] = clocks
+    for name, values in columns.items():
+        made.rows[:, Column[name]] = values
+    return made
 
 
-def test_a_cleared_row_begins_without_staleness() -> None:
-    server = Server()
-    for _ in range(3):
-        server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=0)
-    assert server.add_steps(0).rows[0, Column.LARGEST] == 3
-    assert not server.clear().rows.any()
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=3)
-    # A change of another row keeps the staleness of this one.
-    server.add_steps(1)
-    assert server.add_steps(0).rows[0, Column.LARGEST] == 1
-    assert server.pull() == 4
+def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
+    all_of_them = np.ones(3, np.bool_)
+    assert table([5, 3, 9]).slowest(all_of_them, own=0) == 3
+    assert table([5, 3, 9], STATE=[0, PusherState.FINISHED, 0]).slowest(all_of_them, own=0) == 5
+    ended = [PusherState.FINISHED, PusherState.LEFT, 0]
+    assert table([5, 3, 9], STATE=ended).slowest(all_of_them, own=2) == 9
 
 
-def test_changes_of_the_table_add_up_by_row() -> None:
-    server = Server()
-    server.add_steps(0, steps=2)
-    assert server.add_steps(2).clocks.tolist() == [2, 0, 1]
+def test_the_numbers_of_a_report() -> None:
+    shown = table(
+        [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
+    ).numbers("group")
+    assert shown == {
+        "staleness": 2.0,
+        "largest_staleness": 7.0,
+        "lead": 2.0,
+        "images_per_second/group_0": 100.0,
+        "images_per_second/group_1": 50.0,
+        "images_per_second/group_2": 0.0,
+    }
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("tolerates", [True, False])
+def test_a_silent_pusher_is_given_up_only_with_tolerates(
+    tolerates: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    detector = FailureDetector(3, "worker", tolerates=tolerates, clock=clock)
+    with caplog.at_level(logging.WARNING):
+        for step in range(1, 40):
+            clock.now += 1
+            states = [0, 0, PusherState.FINISHED]
+            alive = detector.alive(table([step, min(step, 3), 0], STATE=states))
+            # Its third step was at 3 s; 30 s later it still counts. Who has finished always does.
+            assert alive.tolist() == [True, step <= 33 or not tolerates, True]
+    warnings = [record.getMessage() for record in caplog.records]
+    expected = ["worker 1 has done nothing for 31 s: the others go on without it"]
+    assert warnings == (expected if tolerates else [])
+
+
+def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
+    clock = Clock()
+    detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
+    for _ in range(20):
+        clock.now += 10
+        steps = (clock.now - 100) // 10
+        assert detector.alive(table([steps, min(steps, 2)]))[1] == (clock.now <= 220)
+    clock.now = 100.0
+    detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
+    detector.alive(table([1, 1000]))
+    for seconds in (20, 20, 20, 299):
+        # Each of its pauses counts, the third one behind 60 s without a step.
+        clock.now += seconds
+        pauses = [0, (clock.now - 100) // 20 if clock.now <= 160 else 3]
+        assert detector.alive(table([clock.now, 1000], PAUSES=pauses)).all()
+    clock.now += 2
+    assert detector.alive(table([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
+
+
+def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
+    before = table([5, 3]).progress()
+    assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
+    finished = table([5, 3], STATE=[0, PusherState.FINISHED])
+    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), finished]
+    assert all(one.progress() != before for one in changed)
+    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
+def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, lead: int) -> None:
+    detector = FailureDetector(3, "worker", tolerates=False)
+    # The others take their steps; one has finished.
+    states = [0, PusherState.FINISHED, 0]
+    tables = (table([9, 1, clock], STATE=states) for clock in range(3, 12))
+    assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
+    assert len(list(tables)) == 9 - (7 - lead)
+
+
+def test_a_stop_ends_the_wait() -> None:
+    stopped = table([9, 0], STOP=[0, 143])
+    detector = FailureDetector(2, "worker", tolerates=False)
+    assert detector.wait_for_slowest(lambda: stopped, 0, bound=1) == 9
