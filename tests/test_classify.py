@@ -127,6 +127,7 @@ def test_broken_records_are_skipped_and_named(tmp_path):
     assert_one_line(few, "3 broken records, more than the 2 of --max-bad-records; the last is")
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_ranks_stay_in_step_over_broken_records(tmp_path):
     """All broken validation images are those of rank 1, whose share is half of them."""
@@ -185,6 +186,7 @@ def test_ranks_count_every_validation_image_once(tmp_path):
     assert [record["total"] for record in found] == [102, 102]
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_two_ranks_go_on_where_two_others_ended(tmp_path):
     """Right epoch, best accuracy, learning rate; the gradients travel in float16."""

@@ -53,6 +53,7 @@ def has_logged(models: Path, text: str) -> Callable[[], bool]:
     return lambda: log.exists() and text in log.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("often", ["--frequent", "--save-interval"])
 def test_a_folder_that_is_moved_away_is_not_made_again(
@@ -80,6 +81,7 @@ def test_a_folder_that_is_moved_away_is_not_made_again(
     assert "stopped after update" in (tmp_path / "moved/logs/rank-0000.log").read_text()
 
 
+@pytest.mark.thorough
 def test_records_that_are_cut_off_during_a_run_are_named(tmp_path: Path) -> None:
     faces, models = tmp_path / "faces", tmp_path / "run"
     face_set.ensure(
@@ -98,6 +100,7 @@ def test_records_that_are_cut_off_during_a_run_are_named(tmp_path: Path) -> None
     assert "start" in errors and "again" in errors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimize", ["1", "2"])
 @pytest.mark.parametrize("words", [TRAIN, CLASSIFY], ids=["train", "classify"])
 def test_programs_run_without_assertions_and_say_that_mxnet_needs_docstrings(
@@ -131,6 +134,7 @@ def has_no_name() -> bool:
     return made.returncode == 0 and found.returncode != 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [TRAIN, CLASSIFY], ids=["train", "classify"])
 def test_a_single_rank_needs_no_address_of_its_host(
     tmp_path: Path, words: tuple[object, ...]

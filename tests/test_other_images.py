@@ -67,6 +67,7 @@ def refused(done: CompletedProcess[str], path: Path, text: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_faces(tmp_path: Path, faces: Run) -> None:
     old = write_set(tmp_path / "old", [4, 4, 4])
     assert faces(old, 2).returncode == 0

@@ -77,6 +77,7 @@ def enlarge(folder: Path, size: str) -> None:
     subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
 
 
+@pytest.mark.thorough
 @can_mount
 @pytest.mark.launcher
 def test_a_full_disk_is_one_line_and_loses_nothing(
@@ -96,6 +97,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         assert contents(end_of(models), disk / "centers") == undisturbed
 
 
+@pytest.mark.thorough
 @can_mount
 @pytest.mark.launcher
 def test_two_ranks_end_together_when_their_disk_is_full(tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ def test_two_ranks_end_together_when_their_disk_is_full(tmp_path: Path) -> None:
     assert found == contents(end_of(tmp_path / "in-memory"))
 
 
+@pytest.mark.thorough
 def test_a_slow_disk_costs_time_and_nothing_else(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -126,6 +129,7 @@ def test_a_slow_disk_costs_time_and_nothing_else(
     assert 0.2 < max(waiting) < 1
 
 
+@pytest.mark.thorough
 def test_the_store_of_another_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     store, models = tmp_path / "centers", tmp_path / "one"
     done = train(models, "--center-store", store, updates=6)

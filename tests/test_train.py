@@ -97,6 +97,7 @@ def test_a_truncated_record_file(faces, tmp_path):
     assert_one_line(result, "train.rec")
 
 
+@pytest.mark.thorough
 def test_images_that_the_network_cannot_take(tmp_path):
     """A rectangle, which the kernel of MobileFaceNet's output does not fit into."""
     face_set.ensure(
@@ -164,6 +165,7 @@ def processes_of(models):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize(("controller", "ranks"), [("--gloo", 2), ("--mpi", 3)])
 def test_horovodrun(controller, ranks, faces, tmp_path):
@@ -187,6 +189,7 @@ def test_one_rank_alone_with_batches_from_memory(faces, tmp_path):
     assert_trained(result, tmp_path, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("network", "output"), [("r101", "FC"), ("r50-se", "GNAP")])
 def test_an_update_of_a_published_network(network, output, tmp_path):
     """It changes every weight, and what is exported loads."""
@@ -221,6 +224,7 @@ def parameters_of(prefix):
     return {name: p.data().asnumpy() for name, p in Backbone.load(prefix).parameters.items()}
 
 
+@pytest.mark.thorough
 def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path):
     """Over updates, checkpoints and a continued run, which ends as one without a break."""
     words = ("--dataset", "100w", "--num-classes", 20, "--batch-size", 4, "--embedding-size", 16)
@@ -275,6 +279,7 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
     assert_one_line(wrong, "--freeze 'stage7_*' fits no parameter", "did you mean 'stage")
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_a_rank_with_broken_data_ends_all(faces, tmp_path):
     """More broken records than allowed, seen by one rank or the other: no rank is left waiting."""

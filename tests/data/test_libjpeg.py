@@ -292,6 +292,7 @@ print("decoded")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pillow", ["loaded", "not loaded"])
 def test_beside_the_libjpeg_of_mxnet(pillow: str) -> None:
     done = subprocess.run(

@@ -53,6 +53,7 @@ def assert_agreed(job: Job) -> None:
     assert (job.models / f"checkpoints/update-{update:08d}/manifest.json").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_run_sh_ends_well_when_it_is_told_to(number: int, status: int, tmp_path: Path) -> None:
     with start("run.sh", tmp_path, "--restarts", 2) as job:
@@ -74,6 +75,7 @@ def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
         assert holder(tmp_path) == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [("--gloo", signal.SIGTERM), ("--gloo", signal.SIGKILL), ("--mpi", signal.SIGKILL)],
@@ -84,6 +86,7 @@ def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Pat
         assert wait_for_the_end(job, 60)[1] < 30
 
 
+@pytest.mark.thorough
 def test_horovodrun_passes_a_signal_on_to_its_ranks(tmp_path: Path) -> None:
     with start("--mpi", tmp_path) as job:
         job.process.send_signal(signal.SIGUSR2)
@@ -99,6 +102,7 @@ def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> 
         assert status not in (0, 2) and seconds < 30
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", ["run.sh", "--gloo"])
 def test_a_rank_that_hangs_ends_all(launcher: str, tmp_path: Path) -> None:
     with start(launcher, tmp_path, "--stall-timeout", 4) as job:

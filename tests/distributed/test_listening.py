@@ -90,6 +90,7 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
     return {name: addresses for name, addresses in found.items() if addresses}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", COMMANDS)
 def test_processes_listen_where_the_page_says(job: str, tmp_path: Path) -> None:
     said = {name: addresses for name, addresses in table(ONE_HOST)[job].items() if addresses}

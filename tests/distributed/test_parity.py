@@ -86,6 +86,7 @@ def test_the_updates_move_everything(one_process: Found) -> None:
     assert np.abs(taught["conv1_weight"] - alone["conv1_weight"]).max() > 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("launcher", "ranks", "engine"),

@@ -118,6 +118,7 @@ def test_a_finished_run_trains_nothing_and_a_longer_goes_on(faces: Path, tmp_pat
     assert "--embedding-size 16 there and 8 here, --loss adaface there and cosface" in other.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_best_model_after_a_kill(faces: Path, tmp_path: Path) -> None:
     """The worst moment: a better model has just been written, and no checkpoint knows of it."""

@@ -33,6 +33,7 @@ run_program(main)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("controller", "index"),
     [("--gloo", b"1\t0\n"), ("--mpi", b"1\t0\n2\t100\n"), ("--gloo", None)],

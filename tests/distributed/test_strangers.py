@@ -46,6 +46,7 @@ def train(job: str, folder: Path) -> Union[bytes, str]:
     return weights.read_bytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", COMMANDS)
 def test_another_user_changes_nothing(job: str, tmp_path: Path) -> None:
     # The first run compiles, and may round differently.

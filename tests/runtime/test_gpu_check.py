@@ -59,6 +59,7 @@ def test_the_whole_report() -> None:
     check_report(ROOT, [*LOSSES, "filter", "adam", "adamw", "r18"])
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_a_report_with_one_loss(tmp_path: Path) -> None:
     check_report(with_one_subject(tmp_path), ["cosface"])

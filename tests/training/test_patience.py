@@ -40,6 +40,7 @@ def jobs(tmp_path_factory) -> Iterator[dict[str, tuple[ServerJob, Path]]]:
         yield found
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize("scheme", JOBS)
 def test_who_waits_for_others_is_not_ended(scheme: str, jobs) -> None:

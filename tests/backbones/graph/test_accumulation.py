@@ -140,5 +140,6 @@ print(json.dumps(status("VmHWM") - before))
     return int(json.loads(done.stdout))
 
 
+@pytest.mark.thorough
 def test_the_memory_is_that_of_one_part() -> None:
     assert peak(16, parts=4) <= 1.1 * peak(4, parts=1) < 0.5 * peak(16, parts=1)

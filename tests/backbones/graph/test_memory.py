@@ -39,11 +39,13 @@ def planned(
     return Counter({size: n for size, n in (maps + gradients).items() if size >= SMALL})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("recompute",)])
 def test_blocks_are_those_that_a_step_allocates(options: tuple[str, ...]) -> None:
     assert planned("r18", 2, recompute=bool(options)) == measured("r18", 2, *options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "output"), [("r18-se", "E"), ("r18", "GAP"), ("r18", "GDC")]
 )

@@ -222,6 +222,7 @@ def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
     assert contents("new") == contents("faces")[1:]
 
 
+@pytest.mark.thorough
 def test_planted_labels_of_real_faces(lfw_folder: Path, toolkit_data: Path, tmp_path: Path) -> None:
     """Of forty people with four images or more."""
     people = sorted(path for path in lfw_folder.iterdir() if len(list(path.iterdir())) >= 4)

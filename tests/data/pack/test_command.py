@@ -343,6 +343,7 @@ def test_mistakes_are_one_line(monkeypatch, people, tmp_path, arguments, message
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_lfw(monkeypatch, toolkit_data: Path, lfw_folder: Path, tmp_path: Path) -> None:
     pack(monkeypatch, lfw_folder, tmp_path / "out", "--min-images", 10, "--holdout-every", 5)
     records = RecordSet(tmp_path / "out")

@@ -160,6 +160,7 @@ def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path, people: li
     assert not Path(".part").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: bool) -> None:

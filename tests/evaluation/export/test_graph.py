@@ -211,6 +211,7 @@ def test_every_operator_of_a_checkpoint_is_translated_and_in_a_case() -> None:
     assert OPERATORS.keys() - TRANSLATED - others == {"_image_normalize"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "output"),
     [
@@ -231,6 +232,7 @@ def classifier(name: str, shape: tuple[int, int, int]) -> Checkpoint:
     return calibrated(found, draw_images(16, shape)) if has_statistics else found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

@@ -60,6 +60,7 @@ def exported(checkpoint: Path) -> Path:
     return checkpoint.with_name("model.pt")
 
 
+@pytest.mark.thorough
 def test_to_torch_names_and_back_are_equal_bytes(
     checkpoint: Path, exported: Path, tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_pytorch_reads_the_file_and_its_own_is_read(exported: Path) -> None:
         np.testing.assert_array_equal(whole[name], tensor)
 
 
+@pytest.mark.thorough
 def test_other_networks_are_refused(tmp_path: Path) -> None:
     for network in ("tiny", "r18-se"):
         symbol = backbones.build(network, embedding_size=8)

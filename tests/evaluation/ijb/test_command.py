@@ -193,6 +193,7 @@ def start(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen([*map(str, words)], env=environment, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_two_ranks_under_horovodrun(model: Path, images: MadeSet) -> None:
     """Part 0 has all faces, so one rank has nothing to do."""
@@ -207,6 +208,7 @@ def test_two_ranks_under_horovodrun(model: Path, images: MadeSet) -> None:
     assert contents("shared") == contents("alone")
 
 
+@pytest.mark.thorough
 def test_memory_grows_by_less_than_a_hundred_bytes_per_pair(tmp_path: Path) -> None:
     """So 15,658,489 pairs fit into 2 GiB."""
     peaks = []

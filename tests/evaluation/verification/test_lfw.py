@@ -58,6 +58,7 @@ def test_the_accuracy_of_a_published_checkpoint(toolkit_data: Path, published: B
 LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("same", "different", "fars"),
     [(6, 60, (0.1, 0.02)), pytest.param(300, 300, (0.1, 0.01, 0.001), marks=LONG)],

@@ -53,6 +53,7 @@ def attack(addresses: list[str], seconds: float) -> Iterator[subprocess.Popen[st
         process.stdout.close()
 
 
+@pytest.mark.thorough
 def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
     profiles = set(ROOT.glob("*.json"))
     with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *TURNS, workers=3, servers=2) as job:

@@ -51,6 +51,7 @@ def test_two_groups_learn(tmp_path: Path) -> None:
     assert last["lr"] < 2 * 0.005 * 0.1 and last["staleness"] >= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.timeout(300)
 def test_new_groups_while_training(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     assert reports[-1]["update"] == 20
 
 
+@pytest.mark.thorough
 def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -> None:
     """With a checkpoint; the learning rate continues where it was."""
     models = tmp_path / "models"

@@ -90,6 +90,7 @@ def digests(cache: Path, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
     """Else a resumed run could end with other numbers, if its first process was the first."""
     compiled = digests(tmp_path)

@@ -96,6 +96,7 @@ def test_event_files_have_every_scalar(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_nothing_is_kept_of_what_is_written(tmp_path: Path) -> None:
     """mxboard keeps each scalar for its ``export_scalars``, 5 kB for each report."""
     numbers = {f"number_{i}": 0.5 for i in range(30)}

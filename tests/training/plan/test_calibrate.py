@@ -40,6 +40,7 @@ def test_each_measurement_holds_for_what_it_depends_on() -> None:
 FACES = "train.py --dataset 100w --network tiny --embedding-size 64 --num-classes 2000"
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("line", "parts", "entries"),

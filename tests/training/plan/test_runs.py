@@ -72,6 +72,7 @@ def test_a_run_that_is_long_enough_is_interrupted(tmp_path: Path) -> None:
     assert place.read_text() == "interrupted"
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_ranks_that_are_long_enough_are_interrupted(tmp_path: Path) -> None:
     """horovodrun has become mpirun, which passes one signal on, and waits for its ranks."""
