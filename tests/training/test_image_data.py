@@ -21,8 +21,7 @@ from data.batches.epoch_part import EpochPart
 from data.batches.loader import Prefetcher
 from data.images import cifar, imagenet, mnist
 from data.images.image_set import ImageSet, ImagesInMemory
-from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip
-from data.images.transforms import RandomResizedCrop, Unchanged
+from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import ConfigError, DataError
 from tests.support import cifar_records
 from training import image_data
