@@ -252,10 +252,10 @@ def test_forms_and_files_that_no_sample_has_are_compared(tmp_path: Path) -> None
     assert difference(old, f"--dataset mnist --data-dir {tmp_path}/label") == (False, OTHERS)
     # Another name, and another size.
     folders, changed = (write_folders(tmp_path / name, 120) for name in ("f", "g"))
-    path = tmp_path / "g/train/class1/004.png"
+    path = tmp_path / "g/train/class1/007.png"
     for change in (
-        lambda: path.rename(path.with_name("0041.png")),
-        lambda: path.with_name("0041.png").rename(path).write_bytes(b"other"),
+        lambda: path.rename(path.with_name("0071.png")),
+        lambda: path.with_name("0071.png").rename(path).write_bytes(b"other"),
     ):
         change()
         assert difference(folders, changed) == (False, OTHERS)

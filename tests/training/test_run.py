@@ -108,6 +108,7 @@ class Kept(Stateful):
 
 
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
+    folder.mkdir(parents=True, exist_ok=True)
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
     run = Run(config, ranks, SimpleNamespace(status=0), Log(), Storage.find(folder, ranks.world))
     run.plan(Source())

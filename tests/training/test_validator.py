@@ -72,12 +72,12 @@ def shares(rank: int, size: int, hits: int, broken: Collection[int] = ()) -> Ite
 
 
 def make(
-    batches: Callable[[], Iterator[Batch]], world: World, best: Best, *trained: int
+    batches: Callable[[], Iterator[Batch]], world: World, best: Best, hits: int = 0
 ) -> tuple[Validator, list[dict[str, float]]]:
-    """A validator, and the records of its log."""
+    """A validator after a training with so many hits, and the records of its log."""
     counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
-    for label in trained:
-        counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([label]), 0)
+    if hits:
+        counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([hits]), 0)
     log = Log()
     return Validator(FirstPixels(), batches, counts, world, log, best), log.records
 
@@ -107,12 +107,12 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
     assert saved == [10] * size + [20] * size
     assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
     assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
-    # A run that is resumed behind its end has trained on nothing.
-    assert "epoch 3: nothing left to train on; validation loss " in caplog.text
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) -> None:
+    caplog.set_level(logging.INFO)
+
     def validate(world):
         batches = partial(shares, world.rank, world.size, 5)
         validator, records = make(partial(batches, {0, 6, 7}), world, Best([]))
@@ -125,6 +125,8 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
         # Of eleven images, the first five of which are hits.
         assert (record["correct"], record["total"], record["accuracy"]) == (4, 8, 0.5)
     assert "3 of 11 images to validate on cannot be read, and do not count" in caplog.text
+    # As in a run that is resumed behind its end.
+    assert "epoch 1: nothing left to train on; validation loss " in caplog.text
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

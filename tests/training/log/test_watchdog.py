@@ -182,7 +182,6 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
 PROCESS = """
 import sys, threading, time
 from pathlib import Path
-from types import SimpleNamespace
 from runtime.stopwatch import Stopwatch
 from training.log.watchdog import Watchdog
 
