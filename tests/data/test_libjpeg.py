@@ -84,20 +84,16 @@ def test_what_is_cut_off_of_another_size_or_no_jpeg() -> None:
     assert decoded(jpeg_of_scans(101), 16, 16) is None
 
 
-def with_adobe_segment(payload: bytes, transform: int) -> bytes:
-    """A JPEG that says how its colors were changed: 0, not at all; 2, from CMYK."""
-    segment = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform])
-    # Behind SOI, and without the segment of JFIF, which says YCbCr.
-    (length,) = struct.unpack_from(">H", payload, 4)
-    return payload[:2] + segment + payload[4 + length :]
-
-
 def test_stored_as_rgb() -> None:
-    payload = with_adobe_segment(as_jpeg(SEEN), 0)
+    """By a segment of Adobe that says so, without that of JFIF, which says YCbCr."""
+    whole = as_jpeg(SEEN)
+    (length,) = struct.unpack_from(">H", whole, 4)
+    segment = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
+    payload = whole[:2] + segment + whole[4 + length :]
     found = decoded(payload, *SEEN.shape[:2])
     assert found is not None
     np.testing.assert_array_equal(found, decode_rgb(payload))
-    assert (found != decode_rgb(as_jpeg(SEEN))).any()
+    assert (found != decode_rgb(whole)).any()
 
 
 def test_other_colors_are_left_to_opencv() -> None:

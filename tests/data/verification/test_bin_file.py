@@ -78,13 +78,14 @@ IMAGES_AS: list[Callable[[list[bytes]], Any]] = [
     lambda faces: np.array([bytearray(face) for face in faces], object).reshape(3, 2),
     np.array,
 ]
+KINDS: list[Any] = [bool, np.uint8, np.int64, ">i4", np.float32, object]
 ANSWERS_AS: list[Any] = [
     [True, False, True],
     (True, False, True),
     [1, 0, 1],
     [1.0, 0.0, 1.0],
     [np.bool_(True), False, 1],
-    *(np.array([1, 0, 1], kind) for kind in (bool, np.uint8, np.int64, ">i4", np.float32, object)),
+    *(np.array([1, 0, 1], kind) for kind in KINDS),
     np.array([[True], [False], [True]]),
     [np.int64(1), np.bool_(False), np.uint8(1)],
 ]
