@@ -4,6 +4,7 @@ import resource
 import struct
 import time
 import zlib
+from itertools import count
 
 import cv2
 import numpy as np
@@ -93,6 +94,7 @@ def test_files_are_known_by_their_ending_or_their_beginning() -> None:
         assert kind_of("notes", beginning) is kind_of("a.txt", beginning) is FileKind.NONE
 
 
+HUGE_RAS = b"Y\xa6j\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100)
 HUGE_PNG = encode(".png")[:16] + (1 << 20).to_bytes(4, "big") * 2 + encode(".png")[24:]
 TOO_LONG = (2**31 - 1).to_bytes(4, "big")
 CUT_PNGS = [encode(".png")[:at] + TOO_LONG + encode(".png")[at + 4 :] for at in (8, 33)]
@@ -104,11 +106,7 @@ CUT_PNGS = [encode(".png")[:at] + TOO_LONG + encode(".png")[at + 4 :] for at in 
         (decode_file, b"P5\n60000 60000\n255\n" + bytes(100), ""),
         (decode_file, b"P1\n60000 60000\n1 0 1", ""),
         (decode_file, BMP[:18] + struct.pack("<ii", 60000, 60000) + BMP[26:], ""),
-        (
-            decode_file,
-            b"\x59\xa6\x6a\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100),
-            "",
-        ),
+        (decode_file, HUGE_RAS, ""),
         (decode_file, encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"), ""),
         (decode_rgb, HUGE_PNG, ""),
         *((decode_rgb, memoryview(png), ".*cut off or damaged") for png in CUT_PNGS),
@@ -117,6 +115,7 @@ CUT_PNGS = [encode(".png")[:at] + TOO_LONG + encode(".png")[at + 4 :] for at in 
         *((decode_rgb, encode(suffix), ".*no JPEG, PNG, BMP or WebP") for suffix in RARE),
         *((decode_file, beginning, ".*of no format that is known") for beginning in UNKNOWN),
     ],
+    ids=count(),
 )
 def test_what_cannot_be_decoded_gets_no_memory(decode, payload, message: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
