@@ -113,12 +113,12 @@ def test_hosts_that_race_without_locks_make_one_set(tmp_path: Path, monkeypatch)
         monkeypatch.setattr(face_set, "_write_verification", write)
         with monkeypatch.context() as patch:
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
-            ensure(root)
+            face_set.ensure(root, **SMALL)
         made.update({path: path.stat().st_ino for path in root.iterdir()})
         write(*arguments)
 
     monkeypatch.setattr(face_set, "_write_verification", be_overtaken)
-    ensure(root)
+    face_set.ensure(root, **SMALL)
     assert len(made) == 5 and made == {path: path.stat().st_ino for path in root.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
 

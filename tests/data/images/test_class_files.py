@@ -88,7 +88,7 @@ def test_links_are_followed_once_and_pipes_are_no_images(tmp_path: Path) -> None
     os.mkfifo(train / "a" / "3.png")
     (train / "a" / "4.png").symlink_to("3.png")
     training, validation = opened(tmp_path, [".b/1.png", ".a/1.png", "x/", "y/", "z/"])
-    assert labels(training) == [0] * 4 + [1, 1, 2, 2, 3, 3] and validation.num_classes == 4
+    assert labels(training) == [0, 0, 1, 1, 2, 2, 3, 3] and validation.num_classes == 4
     assert sorted(training.left_out) == [
         f"{train}: left out {line}"
         for line in (
