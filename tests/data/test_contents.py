@@ -143,8 +143,9 @@ def test_a_checkpoint_that_says_nothing_of_its_images_is_no_difference(
 ) -> None:
     images = Listed(grouped([2]))
     said = describe(images)
-    for wrong in ({**said, **change}, None, "none", 7, [], {}):
-        assert find_difference(images, describe(images), wrong) is None
+    saved: list[Any] = [{**said, **change}, None, "none", 7, [], {}]
+    for one in saved:
+        assert find_difference(images, describe(images), one) is None
 
 
 @pytest.mark.parametrize("place", [-1, 2**70, -(2**70)])
