@@ -4,6 +4,7 @@ import resource
 import struct
 import time
 import zlib
+from itertools import count
 
 import cv2
 import numpy as np
@@ -16,9 +17,11 @@ from data.decoding import (
     decode_file,
     decode_rgb,
     kind_of,
+    turn_upright,
 )
 from data.records.recordio import BrokenRecordError
 from tests.support.jpegs import jpeg_of_scans
+from tests.support.oriented_images import SEEN, stored
 
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
@@ -91,8 +94,10 @@ def test_files_are_known_by_their_ending_or_their_beginning() -> None:
         assert kind_of("notes", beginning) is kind_of("a.txt", beginning) is FileKind.NONE
 
 
+HUGE_RAS = b"Y\xa6j\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100)
 HUGE_PNG = encode(".png")[:16] + (1 << 20).to_bytes(4, "big") * 2 + encode(".png")[24:]
-CUT_PNG = encode(".png")[:33] + (2**31 - 1).to_bytes(4, "big") + encode(".png")[37:]
+TOO_LONG = (2**31 - 1).to_bytes(4, "big")
+CUT_PNGS = [encode(".png")[:at] + TOO_LONG + encode(".png")[at + 4 :] for at in (8, 33)]
 
 
 @pytest.mark.parametrize(
@@ -101,19 +106,16 @@ CUT_PNG = encode(".png")[:33] + (2**31 - 1).to_bytes(4, "big") + encode(".png")[
         (decode_file, b"P5\n60000 60000\n255\n" + bytes(100), ""),
         (decode_file, b"P1\n60000 60000\n1 0 1", ""),
         (decode_file, BMP[:18] + struct.pack("<ii", 60000, 60000) + BMP[26:], ""),
-        (
-            decode_file,
-            b"\x59\xa6\x6a\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100),
-            "",
-        ),
+        (decode_file, HUGE_RAS, ""),
         (decode_file, encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"), ""),
         (decode_rgb, HUGE_PNG, ""),
-        (decode_rgb, memoryview(CUT_PNG), ".*cut off or damaged"),
+        *((decode_rgb, memoryview(png), ".*cut off or damaged") for png in CUT_PNGS),
         (decode_rgb, b"", ""),
         (decode_rgb, b"\xff\xd8\xff\xe0 a JPEG's beginning", ""),
         *((decode_rgb, encode(suffix), ".*no JPEG, PNG, BMP or WebP") for suffix in RARE),
         *((decode_file, beginning, ".*of no format that is known") for beginning in UNKNOWN),
     ],
+    ids=count(),
 )
 def test_what_cannot_be_decoded_gets_no_memory(decode, payload, message: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -191,6 +193,13 @@ def test_a_bmp_with_other_masks_is_no_image(make_image) -> None:
     other = head + struct.pack("<3I", 0xFF, 0xFF00, 0xFF0000) + pixels.tobytes()
     with pytest.raises(BrokenRecordError, match="colors lie in an unusual order"):
         decode_rgb(other)
+
+
+def test_every_orientation_is_turned_upright() -> None:
+    for number in range(1, 9):
+        upright = turn_upright(stored(number), number)
+        np.testing.assert_array_equal(upright, SEEN)
+        assert upright.flags.c_contiguous
 
 
 def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:

@@ -17,45 +17,38 @@ from data.identities import (
 from runtime.errors import DataError
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    files = ("b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg", "c/notes.txt",
-             ".trash/1.png", "stray.png")  # fmt: skip
-    for name in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    return tmp_path
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
-def test_identities_and_images_come_by_name(folder: Path) -> None:
+def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
+    created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
+    touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
+          "_private/notes.txt", "stray.png", *(f"{name}/1.png" for name in created))  # fmt: skip
+    assert not any(map(is_class, created))
     expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
-    assert find_identities(folder, 1, 1) == find_identities(folder, 1, 3) == expected
-    paths = image_paths(folder, expected)
-    assert paths == [str(folder / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
-
-
-def test_identities_with_few_images_are_left_out(folder: Path) -> None:
-    assert [identity.name for identity in find_identities(folder, 2, 1)] == ["b"]
+    assert find_identities(tmp_path, 1, 1) == find_identities(tmp_path, 1, 3) == expected
+    paths = image_paths(tmp_path, expected)
+    assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
+    assert [identity.name for identity in find_identities(tmp_path, 2, 1)] == ["b"]
     with pytest.raises(DataError, match="none of its 3 folders holds 3 images"):
-        find_identities(folder, 3, 1)
+        find_identities(tmp_path, 3, 1)
+    for name in ("_private", "lost", "macosx"):
+        touch(tmp_path, f"{name}/1.png")
+    found = [identity.name for identity in find_identities(tmp_path, 1, 1)]
+    assert found == ["_private", "a", "b", "lost", "macosx"]
+    training, held_out = split_holdout([Identity(f"p{i}", []) for i in range(10)], 5)
+    assert [identity.name for identity in held_out] == ["p4", "p9"]
+    assert [identity.name for identity in training] == [f"p{i}" for i in (0, 1, 2, 3, 5, 6, 7, 8)]
 
 
 def test_every_format_that_opencv_decodes_is_an_image(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
     names = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
-    for name in [*names, "10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]:
-        (tmp_path / "a" / name).touch()
+    others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
+    touch(tmp_path, *(f"a/{name}" for name in [*names, *others]))
     assert find_identities(tmp_path, 1, 1) == [Identity("a", names)]
-
-
-def test_folders_that_programs_create_are_no_classes(tmp_path: Path) -> None:
-    created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
-    for name in (*created, "anna", "_private", "lost", "macosx"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").touch()
-    assert not any(map(is_class, created))
-    found = find_identities(tmp_path, 1, 1)
-    assert [identity.name for identity in found] == ["_private", "anna", "lost", "macosx"]
 
 
 @pytest.fixture
@@ -102,10 +95,8 @@ def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
     assert [name for name, _ in find_identities(mixed, 2, 1, remarks)] == ["ann"]
     expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
     assert expected in remarks
-
-
-def test_images_of_any_depth(mixed: Path) -> None:
-    remarks: list[str] = []
+    remarks.clear()
+    # Images come before those of folders, and by name.
     assert find_images(mixed, 2, remarks) == [
         "stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
         "bob/1.jpg_large",
@@ -115,12 +106,9 @@ def test_images_of_any_depth(mixed: Path) -> None:
 
 def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
     """As if a folder of several sets were one set: their names would be the identities."""
-    for name in ("train/ann/1.png", "train/bob/1.png", "val/ann/2.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    with pytest.raises(
-        DataError, match="all images lie deeper than in its folders, .* train/ann/1"
-    ):
+    touch(tmp_path, "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
+    message = "all images lie deeper than in its folders, .* train/ann/1"
+    with pytest.raises(DataError, match=message):
         find_identities(tmp_path, 1, 1)
     assert len(find_images(tmp_path, 1)) == 3
 
@@ -141,9 +129,7 @@ def test_a_folder_on_many_paths_is_listed_once(tmp_path: Path) -> None:
 
 
 def test_a_person_with_two_names_is_one(tmp_path: Path) -> None:
-    for name in ("b", "c"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").touch()
+    touch(tmp_path, "b/1.png", "c/1.png")
     for link, target in (("a", "b"), ("latest", "c"), ("all", ".")):
         (tmp_path / link).symlink_to(target)
     remarks: list[str] = []
@@ -170,14 +156,6 @@ def test_folders_of_any_depth(tmp_path: Path) -> None:
             folder = folder.parent
 
 
-def test_images_come_before_those_of_folders_and_by_name(tmp_path: Path) -> None:
-    names = ["b.png", "z.png", "a/2.png", "a/1/3.png", "a/2/1.png", "c/1.png"]
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert list_images(tmp_path).images == names
-
-
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/m\xfcller"
     os.mkdir(folder)
@@ -190,10 +168,3 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
         b"\xe9.png",
     ]
     assert os.fsdecode(b"m\xfcller/\xea.txt") in remarks[0]
-
-
-def test_every_kth_identity_is_held_out() -> None:
-    identities = [Identity(f"p{i}", []) for i in range(10)]
-    training, held_out = split_holdout(identities, 5)
-    assert [identity.name for identity in held_out] == ["p4", "p9"]
-    assert [identity.name for identity in training] == [f"p{i}" for i in (0, 1, 2, 3, 5, 6, 7, 8)]

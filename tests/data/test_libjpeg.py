@@ -5,9 +5,9 @@ import resource
 import struct
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Optional
@@ -72,36 +72,28 @@ def test_pixels_are_those_of_opencv(
     np.testing.assert_array_equal(found, decode_rgb(payload))
 
 
-@pytest.mark.parametrize(("height", "width"), [(24, 35), (24, 37), (23, 36), (36, 24), (1, 1)])
-def test_another_size(height: int, width: int) -> None:
-    assert decoded(as_jpeg(SEEN), height, width) is None
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_cut_off(share: float) -> None:
+def test_what_is_cut_off_of_another_size_or_no_jpeg() -> None:
     payload = as_jpeg(COLORS)
-    assert decoded(payload[: int(share * len(payload))], *COLORS.shape[:2]) is None
-
-
-@pytest.mark.parametrize("payload", [b"", b"\0", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"\x89PNG" * 9])
-def test_what_is_no_jpeg(payload: bytes) -> None:
-    assert decoded(payload, 4, 4) is None
-
-
-def with_adobe_segment(payload: bytes, transform: int) -> bytes:
-    """A JPEG that says how its colors were changed: 0, not at all; 2, from CMYK."""
-    segment = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform])
-    # Behind SOI, and without the segment of JFIF, which says YCbCr.
-    (length,) = struct.unpack_from(">H", payload, 4)
-    return payload[:2] + segment + payload[4 + length :]
+    for share in (0.1, 0.5, 0.99):
+        assert decoded(payload[: int(share * len(payload))], *COLORS.shape[:2]) is None
+    for height, width in ((24, 35), (24, 37), (23, 36), (36, 24), (1, 1)):
+        assert decoded(as_jpeg(SEEN), height, width) is None
+    for junk in (b"", b"\0", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"\x89PNG" * 9):
+        assert decoded(junk, 4, 4) is None
+    # ``decode_rgb`` refuses this one; here it would take as long as each of its scans takes.
+    assert decoded(jpeg_of_scans(101), 16, 16) is None
 
 
 def test_stored_as_rgb() -> None:
-    payload = with_adobe_segment(as_jpeg(SEEN), 0)
+    """By a segment of Adobe that says so, without that of JFIF, which says YCbCr."""
+    whole = as_jpeg(SEEN)
+    (length,) = struct.unpack_from(">H", whole, 4)
+    segment = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
+    payload = whole[:2] + segment + whole[4 + length :]
     found = decoded(payload, *SEEN.shape[:2])
     assert found is not None
     np.testing.assert_array_equal(found, decode_rgb(payload))
-    assert (found != decode_rgb(as_jpeg(SEEN))).any()
+    assert (found != decode_rgb(whole)).any()
 
 
 def test_other_colors_are_left_to_opencv() -> None:
@@ -179,39 +171,26 @@ def test_what_is_damaged_has_the_pixels_of_opencv_or_none() -> None:
     assert 300 < decoded_count < 2700
 
 
-def test_threads_decode_damaged_and_whole_images_at_once() -> None:
+def test_threads_decode_damaged_and_whole_images_at_once_and_keep_no_memory() -> None:
     whole = as_jpeg(COLORS)
     expected = decode_rgb(whole)
-    wrong: list[str] = []
 
-    def decode(seed: int) -> None:
-        images = np.zeros((4, *COLORS.shape), np.uint8)
+    def decode(seed: int) -> int:
+        images, wrong = np.zeros((4, *COLORS.shape), np.uint8), 0
         for payload in damaged(seed, 500):
             failed = decode_bytes([payload, whole, payload[:300], whole], images)
-            if [place for place in failed if place] != [2]:
-                wrong.append(f"of thread {seed}: {failed}")
-            elif not (images[[1, 3]] == expected).all():
-                wrong.append(f"of thread {seed}: pixels")
+            wrong += [place for place in failed if place] != [2]
+            wrong += not (images[[1, 3]] == expected).all()
+        return wrong
 
-    threads = [threading.Thread(target=decode, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def test_damaged_images_keep_no_memory() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(decode, range(4))) == [0] * 4
     images = np.zeros((1, *COLORS.shape), np.uint8)
     payloads = list(damaged(2, 200))
-
-    def decode_often(times: int) -> None:
+    for times in (5, 50):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for payload in payloads * times:
             decode_bytes([payload], images)
-
-    decode_often(5)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    decode_often(50)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 11
 
 
@@ -300,8 +279,3 @@ def test_beside_the_libjpeg_of_mxnet(pillow: str) -> None:
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "decoded\n", done.stderr
-
-
-def test_a_jpeg_of_many_scans_is_left_to_opencv() -> None:
-    """``decode_rgb`` refuses it; here it would take as long as each scan takes."""
-    assert decoded(jpeg_of_scans(101), 16, 16) is None

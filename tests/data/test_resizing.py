@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,18 @@ def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
 def kinds(pixels: np.ndarray) -> dict[str, bytes]:
     """Encode an image in all ways in which sets have them."""
     gray = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
-    with_alpha = np.dstack([pixels, gray])
+    cmyk = BytesIO()
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(pixels[..., ::-1]).convert("CMYK").save(cmyk, "JPEG", quality=95)
     return {
         "jpeg": cv2.imencode(".jpg", pixels)[1].tobytes(),
         "gray jpeg": cv2.imencode(".jpg", gray)[1].tobytes(),
         "png": cv2.imencode(".png", pixels)[1].tobytes(),
         "gray png": cv2.imencode(".png", gray)[1].tobytes(),
-        "transparent png": cv2.imencode(".png", with_alpha)[1].tobytes(),
+        "transparent png": cv2.imencode(".png", np.dstack([pixels, gray]))[1].tobytes(),
         "16-bit png": cv2.imencode(".png", pixels.astype(np.uint16) * 257)[1].tobytes(),
-        "cmyk jpeg": _cmyk(pixels),
+        "cmyk jpeg": cmyk.getvalue(),
     }
-
-
-def _cmyk(pixels: np.ndarray) -> bytes:
-    image = pytest.importorskip("PIL.Image")
-    from io import BytesIO
-
-    file = BytesIO()
-    image.fromarray(pixels[..., ::-1]).convert("CMYK").save(file, "JPEG", quality=95)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -63,23 +57,19 @@ def test_sizes_are_those_of_mxnet(size: tuple[int, int]) -> None:
     assert difference.max() <= 1 and (difference > 0).mean() < 0.1
 
 
-def test_images_of_the_right_size_are_kept() -> None:
+def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None:
+    for size, wanted in (
+        ((250, 300), (112, 112)), ((112, 130), (112, 112)), ((1, 4000), (8, 8)),
+        ((112, 112), (112, 96)), ((224, 224), (112, 96)),
+    ):  # fmt: skip
+        message = f"{size[0]} x {size[1]} pixels, which is another"
+        with pytest.raises(BrokenRecordError, match=message):
+            bring_to(np.zeros((*size, 3), np.uint8), wanted)
     pixels = smooth(112, 112)
     assert bring_to(pixels, (112, 112)) is pixels
-
-
-@pytest.mark.parametrize(
-    ("size", "wanted"), [((250, 300), (112, 112)), ((112, 130), (112, 112)), ((1, 4000), (8, 8)),
-                         ((112, 112), (112, 96)), ((224, 224), (112, 96))]
-)  # fmt: skip
-def test_other_shapes_are_refused(size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    with pytest.raises(BrokenRecordError, match=f"{size[0]} x {size[1]} pixels, which is another"):
-        bring_to(np.zeros((*size, 3), np.uint8), wanted)
-
-
-def test_sets_that_are_not_square() -> None:
-    assert bring_to(smooth(224, 192), (112, 96)).shape == (112, 96, 3)
-    assert bring_to(smooth(56, 48), (112, 96)).shape == (112, 96, 3)
+    for scale in (2, 0.5):
+        found = bring_to(smooth(int(112 * scale), int(96 * scale)), (112, 96))
+        assert found.shape == (112, 96, 3)
 
 
 def _original_iterator(path: Path) -> Any:

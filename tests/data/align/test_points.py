@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -109,31 +110,31 @@ LAYOUTS = {
 }
 
 
-def list_of(layout: str, tmp_path: Path, count: int = 8) -> Path:
-    rows = (map(str, LAYOUTS[layout](face)) for face in faces(count))
-    lines = [f"{number}.jpg {' '.join(row)}\n" for number, row in enumerate(rows)]
-    (tmp_path / "points").write_text("".join(lines))
-    return tmp_path / "points"
+def rows(lines: Iterable[Iterable[float]]) -> list[str]:
+    return [f"{number}.jpg {' '.join(map(str, line))}\n" for number, line in enumerate(lines)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_lists_with_other_columns_are_refused(layout: str, tmp_path: Path) -> None:
     """With the layouts that are read; a list of one line as well."""
     for count in (8, 1):
+        lines = rows(LAYOUTS[layout](face) for face in faces(count))
+        (tmp_path / "points").write_text("".join(lines))
         message = (
             "points, line 1: '0.jpg .* has points of no face, as {0} of {0} lines have; each line "
             "is the name of an image, then x and y, in pixels, of left eye, right eye, nose"
         )
         with pytest.raises(DataError, match=message.format(count)):
-            PointsFile(list_of(layout, tmp_path, count))
+            PointsFile(tmp_path / "points")
 
 
 def test_a_line_with_other_columns_is_refused_alone(tmp_path: Path) -> None:
     """Three of eight, as if two lists had been joined."""
-    wrong = list_of("a label before", tmp_path).read_text().splitlines(True)
-    right = [f"{n}.jpg {' '.join(map(str, face.ravel()))}\n" for n, face in enumerate(faces())]
+    wrong = rows([7, *face.ravel()] for face in faces())
+    right = rows(face.ravel() for face in faces())
     (tmp_path / "points").write_text("".join(right[:5] + wrong[5:]))
     points = PointsFile(tmp_path / "points")
+    assert points.names == [f"{number}.jpg" for number in range(8)]
     blank = np.zeros((250, 250, 3), np.uint8)
     for number in range(5):
         align(blank, points.find(f"{number}.jpg", blank))
@@ -157,9 +158,3 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name in ("pipe", "bytes", "missing"):
         with pytest.raises(DataError, match="cannot be read as a list of points"):
             PointsFile(tmp_path / name)
-
-
-def test_names_are_those_of_the_lines(tmp_path: Path) -> None:
-    numbers = " ".join(map(str, TEMPLATE.ravel()))
-    (tmp_path / "points").write_text(f"b/2.jpg {numbers}\na/1.jpg {numbers}\n")
-    assert PointsFile(tmp_path / "points").names == ["b/2.jpg", "a/1.jpg"]

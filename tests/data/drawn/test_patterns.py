@@ -23,10 +23,6 @@ def test_a_seed_draws_the_same_images_in_every_version(part: str, expected) -> N
     found = [dataset.decoded(number)[0].astype(float) for number in range(4)]
     values = [value for image in found for value in (image.mean(), image.std())]
     assert values == pytest.approx(expected, abs=0.05)
-
-
-def test_classes_take_turns() -> None:
-    dataset = DrawnImages("training", **OPTIONS)
     assert (len(dataset), dataset.num_classes) == (600, 3)
     assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 

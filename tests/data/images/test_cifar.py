@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import pickle
-import tarfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -294,23 +292,3 @@ def test_record_files_of_another_set_or_missing(tmp_path: Path, classes, side, m
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r"b\.rec does not exist; CIFAR-10 as record files.*im2rec"):
         cifar.open_record_files(CIFAR10, tmp_path / "train.rec", tmp_path / "b.rec")
-
-
-def test_the_real_images_in_folders(toolkit_data: Path, tmp_path: Path) -> None:
-    """Three of each class and part, as JPEGs."""
-    with tarfile.open(toolkit_data / "cifar10_jpeg.tar.gz") as archive:
-        counted: Counter[str] = Counter()
-        for member in archive:
-            place = str(Path(member.name).parent)
-            if member.isfile() and counted[place] < 3:
-                counted[place] += 1
-                target = tmp_path / Path(*Path(member.name).parts[-3:])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file = archive.extractfile(member)
-                assert file is not None
-                target.write_bytes(file.read())
-            if len(counted) == 20 and set(counted.values()) == {3}:
-                break
-    for dataset in cifar.open_set(CIFAR10, tmp_path):
-        labels = [dataset.decoded(index)[1] for index in range(len(dataset))]
-        assert labels == [label for label in range(10) for _ in range(3)]

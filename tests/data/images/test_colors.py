@@ -83,14 +83,3 @@ def test_rows_are_changed_as_each_image_is() -> None:
 def test_no_image_is_changed_beyond_those_there_are() -> None:
     with pytest.raises(AssertionError):
         colors.recolor(np.zeros((1, 4, 4, 3), np.uint8), colors.unchanged(2), NOTHING.repeat(2, 0))
-
-
-def test_each_draw_is_a_factor_of_its_property() -> None:
-    """By what becomes of black, gray and red: brightness times contrast, saturation, and offset."""
-    draws = np.array([[0.9, 0.5, 0.5], [0.5, 0.2, 0.5], [0.5, 0.5, 1.0]], np.float32)
-    bright, contrasted, saturated = colors.jittered(0.5, draws).astype(float)
-    assert bright == pytest.approx(np.eye(3, 4) * 1.4, abs=1e-6)
-    # The middle of the range stays where it is.
-    assert contrasted == pytest.approx(np.eye(3, 4) * 0.7 + [0, 0, 0, 0.3 * 127.5], abs=1e-4)
-    luma = [0.299, 0.587, 0.114, 0]
-    assert saturated == pytest.approx(1.5 * np.eye(3, 4) - 0.5 * np.array(luma), abs=1e-6)

@@ -33,17 +33,16 @@ def image() -> np.ndarray:
     return image
 
 
-@pytest.mark.parametrize(
-    "place, top, left",
-    [((0.0, 0.0), 0, 0), ((0.999, 0.0), 30, 0), ((0.0, 0.999), 0, 20), ((0.5, 0.5), 15, 10)],
-)
-def test_a_part_is_cut_where_it_was_drawn(image, place, top, left) -> None:
+def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
     """0.08 · 40 · 30 = 96 pixels in a square: 10 × 10, which at size 10 is not resized."""
-    cut = image[top : top + 10, left : left + 10]
-    found = plain(10).apply(image.copy(), draws(place=(*place, 0.5)))
-    np.testing.assert_array_equal(found, cut)
-    mirrored = plain(10).apply(image.copy(), draws(place=(*place, 0.49)))
-    np.testing.assert_array_equal(mirrored, cut[:, ::-1])
+    for *place, top, left in (
+        (0.0, 0.0, 0, 0), (0.999, 0.0, 30, 0), (0.0, 0.999, 0, 20), (0.5, 0.5, 15, 10)
+    ):  # fmt: skip
+        cut = image[top : top + 10, left : left + 10]
+        found = plain(10).apply(image.copy(), draws(place=(*place, 0.5)))
+        np.testing.assert_array_equal(found, cut)
+        mirrored = plain(10).apply(image.copy(), draws(place=(*place, 0.49)))
+        np.testing.assert_array_equal(mirrored, cut[:, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -66,11 +65,16 @@ def test_parts_have_the_drawn_area_and_ratio(image, shape, height, width) -> Non
     assert found[-1, -1, :2].tolist() == [39, 29]
 
 
-def test_the_first_part_that_fits_is_taken(image) -> None:
-    found = plain(400).apply(image, draws(TOO_WIDE, (0.5, 0.5)))
-    assert found[-1, -1, :2].tolist() == [24, 24]
-    found = plain(400).apply(image, draws(TOO_WIDE, TOO_WIDE, TOO_WIDE))
-    assert found[-1, -1, :2].tolist() == [39, 29]
+def test_the_first_part_that_fits_is_taken(image: np.ndarray) -> None:
+    for drawn, last in (
+        (draws(TOO_WIDE, (0.5, 0.5)), [24, 24]),
+        (draws(TOO_WIDE, TOO_WIDE, TOO_WIDE), [39, 29]),
+    ):
+        assert plain(400).apply(image, drawn)[-1, -1, :2].tolist() == last
+    # A quarter of one pixel at 3:4 is a line of 1 x 0.
+    tiny = np.full((1, 1, 3), 77, np.uint8)
+    found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
+    assert found.shape == (8, 8, 3) and (found == 77).all()
 
 
 def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
@@ -88,11 +92,11 @@ def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
 
 def test_jitter_changes_the_brightness_by_its_size_at_most() -> None:
     gray = np.full((12, 12, 3), 100, np.uint8)
-    drawn = draws()
-    drawn[-6] = 1.0
-    assert RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)[0, 0].tolist() == [140] * 3
-    drawn[-6] = 0.0
-    assert RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)[0, 0].tolist() == [60] * 3
+    for draw, expected in ((1.0, 140), (0.0, 60)):
+        drawn = draws()
+        drawn[-6] = draw
+        found = RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)
+        assert found[0, 0].tolist() == [expected] * 3
 
 
 def test_draws_are_uniform_except_those_of_the_light() -> None:
@@ -123,25 +127,13 @@ def test_the_middle_of_an_image_that_is_not_square() -> None:
         assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)
 
 
-def test_a_part_without_any_pixel_is_drawn_again() -> None:
-    # A quarter of one pixel at 3:4 is a line of 1 x 0.
-    tiny = np.full((1, 1, 3), 77, np.uint8)
-    found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
-    assert found.shape == (8, 8, 3) and (found == 77).all()
-
-
 def test_smaller_crops_are_cut_out_of_the_image_without_a_border() -> None:
-    image = np.arange(6 * 6 * 3, dtype=np.uint8).reshape(6, 6, 3)
+    image = np.arange(7 * 6 * 3, dtype=np.uint8).reshape(7, 6, 3)
     transform = PadCropFlip(padding=0, size=4)
     for place, start in ((0.0, 0), (0.34, 1), (0.999, 2)):
-        cut = transform.apply(image.copy(), np.array([place, 0.0, 0.9], np.float32))
+        cut = transform.apply(image[:6].copy(), np.array([place, 0.0, 0.9], np.float32))
         np.testing.assert_array_equal(cut, image[start : start + 4, :4])
-    mirrored = transform.apply(image.copy(), np.array([0.0, 0.999, 0.1], np.float32))
+    mirrored = transform.apply(image[:6].copy(), np.array([0.0, 0.999, 0.1], np.float32))
     np.testing.assert_array_equal(mirrored, image[:4, 2:][:, ::-1])
-
-
-def test_the_middle_is_cut_out_unscaled() -> None:
-    image = np.arange(7 * 6 * 3, dtype=np.uint8).reshape(7, 6, 3)
-    transform = MiddleCrop(4)
-    (draws,) = transform.draw(np.random.default_rng(1), 1)
-    np.testing.assert_array_equal(transform.apply(image, draws), image[1:5, 1:5])
+    (drawn,) = MiddleCrop(4).draw(np.random.default_rng(1), 1)
+    np.testing.assert_array_equal(MiddleCrop(4).apply(image, drawn), image[1:5, 1:5])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,7 @@ def test_images_of_several_pairs_are_known_by_their_bytes(faces: list[bytes]) ->
     target = VerificationSet(Path("a.bin"), images, np.array([True, False, True]))
     assert target.firsts.tolist() == [0, 1, 2, 0, 2, 2]
     assert target.firsts.dtype == np.int64
-
-
-def test_an_image_of_many_pairs_is_compared_once() -> None:
+    # An image of many pairs is compared once.
     first, second = (bytes(bytearray(1_000_000)) for _ in range(2))
     target = VerificationSet(Path("a.bin"), [first] + [second] * 99_999, np.ones(50_000, np.bool_))
     began = time.process_time()
@@ -69,60 +68,42 @@ def test_an_image_of_many_pairs_is_compared_once() -> None:
     assert time.process_time() - began < 1
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("arrays", [False, True], ids=["bytes", "arrays"])
-def test_every_protocol_is_read(tmp_path: Path, faces, protocol: int, arrays: bool) -> None:
-    images = [np.frombuffer(face, np.uint8) for face in faces] if arrays else faces
-    answers = [np.bool_(True), False, 1] if arrays else [True, False, True]
-    target = read_bin(pickled(tmp_path, (images, answers), protocol))
-    assert target.images == faces
-    assert target.same.tolist() == [True, False, True]
-
-
-IMAGES_AS = {
-    "tuple": tuple,
-    "bytearrays": lambda faces: [bytearray(face) for face in faces],
-    "arrays": lambda faces: [np.frombuffer(face, np.uint8) for face in faces],
-    "columns": lambda faces: [np.frombuffer(face, np.uint8).reshape(-1, 1) for face in faces],
-    "objects": lambda faces: np.array(faces, object),
-    "table": lambda faces: np.array([bytearray(face) for face in faces], object).reshape(3, 2),
-    "fixed": lambda faces: np.array(faces),
-}
-ANSWERS_AS = {
-    "tuple": (True, False, True),
-    "integers": [1, 0, 1],
-    "floats": [1.0, 0.0, 1.0],
-    "booleans": np.array([True, False, True]),
-    "bytes": np.array([1, 0, 1], np.uint8),
-    "int64": np.array([1, 0, 1]),
-    "big-endian": np.array([1, 0, 1], ">i4"),
-    "float32": np.array([1, 0, 1], np.float32),
-    "column": np.array([[True], [False], [True]]),
-    "scalars": [np.int64(1), np.bool_(False), np.uint8(1)],
-    "objects": np.array([True, False, True], object),
-}
-
-
-def variants() -> dict[str, tuple[Any, Any]]:
-    """Parts of a set, in each form of one of them; the faces stand for themselves."""
-    same = [True, False, True]
-    found = {f"images as {name}": (make, same) for name, make in IMAGES_AS.items()}
-    return {**found, **{f"answers as {name}": (list, of) for name, of in ANSWERS_AS.items()}}
+IMAGES_AS: list[Callable[[list[bytes]], Any]] = [
+    list,
+    tuple,
+    lambda faces: [bytearray(face) for face in faces],
+    lambda faces: [np.frombuffer(face, np.uint8) for face in faces],
+    lambda faces: [np.frombuffer(face, np.uint8).reshape(-1, 1) for face in faces],
+    lambda faces: np.array(faces, object),
+    lambda faces: np.array([bytearray(face) for face in faces], object).reshape(3, 2),
+    np.array,
+]
+KINDS: list[Any] = [bool, np.uint8, np.int64, ">i4", np.float32, object]
+ANSWERS_AS: list[Any] = [
+    [True, False, True],
+    (True, False, True),
+    [1, 0, 1],
+    [1.0, 0.0, 1.0],
+    [np.bool_(True), False, 1],
+    *(np.array([1, 0, 1], kind) for kind in KINDS),
+    np.array([[True], [False], [True]]),
+    [np.int64(1), np.bool_(False), np.uint8(1)],
+]
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("variant", variants())
-def test_every_plain_form_is_read(tmp_path: Path, faces, variant: str, protocol: int) -> None:
-    make, answers = variants()[variant]
-    for outer in (
-        lambda *parts: parts,
-        lambda *parts: list(parts),
-        lambda images, same: {"bins": images, "issame_list": same},
-        lambda images, same: {b"issame_list": same, b"bins": images, b"more": 1},
-    ):
-        target = read_bin(pickled(tmp_path, outer(make(faces), answers), protocol))
-        assert target.images == faces
-        assert target.same.dtype == np.bool_ and target.same.tolist() == [True, False, True]
+def test_every_plain_form_is_read(tmp_path: Path, faces: list[bytes], protocol: int) -> None:
+    parts = [(make(faces), ANSWERS_AS[0]) for make in IMAGES_AS]
+    for images, same in [*parts, *((faces, answers) for answers in ANSWERS_AS)]:
+        for content in (
+            (images, same),
+            [images, same],
+            {"bins": images, "issame_list": same},
+            {b"issame_list": same, b"bins": images, b"more": 1},
+        ):
+            target = read_bin(pickled(tmp_path, content, protocol))
+            assert target.images == faces
+            assert target.same.dtype == np.bool_ and target.same.tolist() == [True, False, True]
 
 
 def test_sets_written_by_python_2_are_read(tmp_path: Path) -> None:
@@ -188,20 +169,16 @@ def test_anything_else_is_no_verification_set(tmp_path: Path, content: object) -
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_files_are_named(tmp_path: Path, faces) -> None:
+def test_damaged_files_and_images_are_named(tmp_path: Path, faces: list[bytes]) -> None:
     with pytest.raises(DataError, match=r"nowhere\.bin cannot be read"):
         read_bin(tmp_path / "nowhere.bin")
-    write_bin(tmp_path / "a.bin", faces, [True] * 3)
-    content = (tmp_path / "a.bin").read_bytes()
-    for length in range(0, len(content), 37):
-        (tmp_path / "a.bin").write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"a\.bin"):
-            read_bin(tmp_path / "a.bin")
-
-
-def test_a_broken_image_is_named(tmp_path: Path, faces) -> None:
     write_bin(tmp_path / "a.bin", [*faces[:3], b"junk"], [True] * 2)
     target = read_bin(tmp_path / "a.bin")
     assert target.decode(range(0, 3), (16, 16)).shape[0] == 3
     with pytest.raises(DataError, match="image 3: the image cannot be decoded"):
         target.decode(range(1, 4), (16, 16))
+    content = (tmp_path / "a.bin").read_bytes()
+    for length in range(0, len(content), 37):
+        (tmp_path / "a.bin").write_bytes(content[:length])
+        with pytest.raises(DataError, match=r"a\.bin"):
+            read_bin(tmp_path / "a.bin")
