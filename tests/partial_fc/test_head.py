@@ -206,7 +206,8 @@ def test_every_loss_sends_what_its_row_says(loss):
     options = HeadOptions(loss)
 
     def rank_main(world: Any):
-        sizes, gather, reduce = {}, world.allgather, world.allreduce
+        sizes: dict[str, int] = {}
+        gather, reduce = world.allgather, world.allreduce
 
         def recorded(kind, collective, array, name, **op):
             result = collective(array, name, **op)

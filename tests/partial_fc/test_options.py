@@ -43,8 +43,8 @@ def test_a_target_is_pulled_just_where_the_margins_are_accepted(m1: float, m2: f
 
 
 def test_which_margins_are_accepted() -> None:
-    for loss in [*LOSSES.values(), *map(find, PRESETS)]:
-        margins = loss.get("margins") if isinstance(loss, dict) else loss.margins
+    found = [loss.margins for loss in LOSSES.values()]
+    for margins in [*found, *(find(name).get("margins") for name in PRESETS)]:
         assert margins is None or is_accepted(*margins)
     for refused in ((0.99, 0.5, 0.0), (1.0, -0.1, 0.0), (1.0, 0.0, -0.1), (1.0, 0.0, 1.0)):
         assert not is_accepted(*refused)

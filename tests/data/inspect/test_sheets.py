@@ -30,7 +30,8 @@ def numbers_in(sheet: np.ndarray) -> set[int]:
 
 def drawn_axes(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> Any:
     """The axes of a histogram."""
-    figures, savefig = [], Figure.savefig
+    figures: list[Any] = []
+    savefig = Figure.savefig
     with monkeypatch.context() as patch:
         patch.setattr(
             Figure, "savefig", lambda figure, *args, **options: figures.append(figure)

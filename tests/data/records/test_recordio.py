@@ -53,8 +53,8 @@ def test_labels_of_every_kind_of_record(tmp_path: Path) -> None:
     file = open_records(tmp_path, *records)
     labels, payload = file.read(0)
     assert (labels, bytes(payload)) == ((8.0, 1.0), b"image")
-    labels = file.first_labels(np.cumsum([0, *map(len, records[:-1])]))
-    assert labels[:4].tolist() == [8.0, 2.0, 7.0, 5.0] and np.isnan(labels[4])
+    firsts = file.first_labels(np.cumsum([0, *map(len, records[:-1])]))
+    assert firsts[:4].tolist() == [8.0, 2.0, 7.0, 5.0] and np.isnan(firsts[4])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numba
 import numpy as np
@@ -25,7 +26,7 @@ C, S, D, B = 50, 13, 140, 6
 SGD_09 = SGD(momentum=0.9, weight_decay=0.01)
 
 
-MAKERS = {
+MAKERS: dict[str, Any] = {
     "host": HostRows,
     # Blocks of eleven rows.
     "device": partial(DeviceRows, context=mx.cpu(1), max_elements=11 * D),
