@@ -75,16 +75,13 @@ def test_an_image_with_itself_and_with_another(words, capsys) -> None:
         "threshold 0.9999, as given; --target FILE.bin measures its FAR",
     ]
     images = np.stack([draw(n)[..., ::-1].transpose(2, 0, 1) for n in range(2)])
-    backbone = Backbone.load("m", image_size=(32, 32))
-    first, second = normalized(
-        backbone.extract(images) + backbone.extract(images[..., ::-1].copy())
-    )
+    extract = Backbone.load("m", image_size=(32, 32)).extract
+    first, second = normalized(extract(images) + extract(images[..., ::-1].copy()))
     cosine = float(first @ second)
-    compare.main([*words, "--threshold", f"{cosine - 0.01:.4f}"])
-    compare.main([*words, "--threshold", f"{cosine + 0.01:.4f}"])
-    said = capsys.readouterr().out.splitlines()
-    assert float(said[0].split()[1].rstrip(":")) == pytest.approx(cosine, abs=2e-3)
-    assert said[0].endswith(": same") and said[2].endswith(": not the same")
+    for threshold, answer in ((cosine - 0.01, "same"), (cosine + 0.01, "not the same")):
+        compare.main([*words, "--threshold", f"{threshold:.4f}"])
+        found, _, said = capsys.readouterr().out.splitlines()[0].partition(": ")
+        assert float(found.split()[1]) == pytest.approx(cosine, abs=2e-3) and said == answer
 
 
 def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
