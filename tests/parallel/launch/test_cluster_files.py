@@ -1,7 +1,8 @@
-"""The files of a cluster: what is read, written and refused."""
+"""The files of a cluster: what is read, written, refused, and said about shares."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,26 @@ from parallel.launch.cluster_files import (
     read_hosts,
     read_servers,
 )
-from parallel.launch.data_sharding import read_shares
+from parallel.launch.data_sharding import (
+    Shares,
+    format_shares,
+    in_mxnet_order,
+    read_shares,
+    unread_in_groups,
+)
+from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
+from tests.support import mxnet_g
 
 FOUR = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 ONE_MACHINE = ("127.0.0.1",) * 4
 TWO_MACHINES = ("a", "b", "a", "b")
+ONE = ("127.0.0.1",) * 3
 READERS: dict[str, Callable[[Path], object]] = {
     "hosts": lambda path: read_hosts(path, 2),
     "groups": lambda path: read_groups(path, TWO_MACHINES),
     "servers": lambda path: read_servers(path, 2, TWO_MACHINES),
-    "data_sharding": lambda path: read_shares(path, TWO_MACHINES[:2]),
+    "shares": lambda path: read_shares(path, ONE),
 }
 
 
@@ -145,6 +155,14 @@ def test_a_line_of_servers_is_an_address_and_a_speed(path: Path) -> None:
         ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
         ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed"),
         ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
+        ("shares", "# none\n", " is empty; each line holds two numbers"),
+        ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
+        ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
+        ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
+        ("shares", "0 nan\n0.5 1\n0.5 1\n", ", line 1: 'nan' is not a number from 0 to 1"),
+        ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
+        ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
+        ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(
@@ -169,3 +187,132 @@ def test_other_mistakes(path: Path) -> None:
             read(path)
         with pytest.raises(DataError, match="none cannot be read as .*: No such file"):
             read(path.with_name("none"))
+
+
+# "9" is above "2" and "10": addresses are compared as text.
+CLUSTER = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
+
+
+def shares_in(folder: Path, content: str, addresses: tuple[str, ...] = ONE) -> Shares:
+    path = folder / "data_sharding"
+    path.write_text(content)
+    return read_shares(path, addresses)
+
+
+def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
+    assert in_mxnet_order(CLUSTER) == [1, 3, 2, 0]
+    found = shares_in(tmp_path, "0 0.1\n0.1 0.3\n0.3 0.6\n0.6 1\n", CLUSTER)
+    assert found.of_workers == ((0.6, 1), (0, 0.1), (0.3, 0.6), (0.1, 0.3))
+    assert not found.warnings
+    assert found.notes[0] == (
+        f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({tmp_path}/data_sharding, line 1)"
+    )
+    assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
+
+
+def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -> None:
+    found = shares_in(tmp_path, "\ufeff# shares\r\n0.5 1\r\n\r\n0\t.2 # slow\r\n 2e-1  .50")
+    assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
+
+
+@pytest.mark.parametrize(
+    ("content", "warnings"),
+    [
+        ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
+        ("0 0.5\n0.7 1\n0.6 0.7\n", ["nobody reads 10 % of the data: 0.5 to 0.6"]),
+        ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
+        ("0 1\n0 1\n0 1\n", ["several workers read 100 % of the data: 0 to 1"]),
+        ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
+        # Decimal fractions that were added up, and rounded to more than the whole.
+        ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
+        ("0 .5\n.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1"]),
+        ("0 .5\n.5 1.0000000000000002\n1.0000000000000002 .99\n", ["line 3 gives no image to wor"]),
+        (
+            "0 0.5\n0.5 1.02\n1.02 1.01\n",
+            ["line 2 has '0.5 1.02', and the data ends at 1", "line 3 has '1.02 1.01'", "no image"],
+        ),
+        (
+            "0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n",
+            ["4 lines for 3 workers: those from line 5 on are not used", "nobody reads 30 %"],
+        ),
+        # It reads the first two words of a line.
+        ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
+        ("0 .2\n.2 .5\n.5 1 7\n", ["line 3 has '.5 1 7': what follows the two numbers is not"]),
+    ],
+)
+def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
+    tmp_path: Path, content: str, warnings: list[str]
+) -> None:
+    found = shares_in(tmp_path, content).warnings
+    assert len(found) == len(warnings), found
+    assert all(re.search(part, line) for part, line in zip(warnings, found)), found
+    assert not any("\n" in line for line in found)
+
+
+def test_a_group_reads_no_more_than_its_smallest_share_allows() -> None:
+    shares = [Share(0, 0.1), Share(0.1, 0.3), Share(0.3, 0.6), Share(0.6, 0.9)]
+    (line,) = unread_in_groups(shares, [(0, 1), (2, 3)])
+    assert line.startswith("workers 0, 1 take equally many steps, as many as the share of worker 0")
+    assert "10 % of the data, the rest of their shares, is not read" in line
+    assert unread_in_groups(shares, [(0,), (1,), (2, 3)]) == []
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    cuts=st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True), max_size=6), data=st.data()
+)
+def test_shares_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, cuts: set[float], data: st.DataObject
+) -> None:
+    edges = [0.0, *sorted(cuts), 1.0]
+    shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
+    some = st.sampled_from(["10.0.0.9", "10.0.0.10", "b", "a"])
+    addresses = data.draw(st.lists(some, min_size=len(shares), max_size=len(shares)))
+    path = tmp_path_factory.getbasetemp() / "written-shares"
+    path.write_text(format_shares(shares, addresses))
+    assert read_shares(path, addresses).of_workers == tuple(shares)
+
+
+@mxnet_g.NEEDED
+def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Path) -> None:
+    """Its workers read line ``kv.rank + 1``, and ps-lite numbers them."""
+    addresses = read_hosts(mxnet_g.EXAMPLE / "hosts", 12).addresses
+    lines = (mxnet_g.EXAMPLE / "data_sharding").read_text().splitlines()
+    there: dict[str, list[Share]] = {}
+    for rank, address in enumerate(mxnet_g.ranked(tmp_path, addresses)):
+        there.setdefault(address, []).append(Share(*map(float, lines[rank].split())))
+    found = read_shares(mxnet_g.EXAMPLE / "data_sharding", addresses)
+    here: dict[str, list[Share]] = {}
+    for address, share in zip(addresses, found.of_workers):
+        here.setdefault(address, []).append(share)
+    assert here == there and not found.warnings
+    size = {name: sum(end - start for start, end in parts) for name, parts in here.items()}
+    assert size["10.10.10.25"] == pytest.approx(0.15)
+    # The six slow workers, which are the last group.
+    assert size["10.10.10.31"] + size["10.10.10.33"] == pytest.approx(0.3)
+    groups = read_groups(mxnet_g.EXAMPLE / "groups", addresses)
+    assert unread_in_groups(found.of_workers, groups) == []
+
+
+@mxnet_g.NEEDED
+def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
+    """Clusters of 4 to 20 workers and three speeds; most of the shares end below 1."""
+    warned = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        count, kinds = rng.randint(4, 20), [rng.uniform(20, 2000) for _ in range(3)]
+        addresses = [f"10.10.10.{rng.randint(1, 254)}" for _ in range(count)]
+        kind = {address: rng.choice(kinds) for address in addresses}
+        speeds = [kind[one] * rng.uniform(0.97, 1.03) for one in sorted(addresses)]
+        mxnet_g.generate(tmp_path, sorted(addresses), speeds)
+        read_groups(tmp_path / "groups", addresses)
+        found = read_shares(tmp_path / "data_sharding", addresses)
+        lines = (tmp_path / "data_sharding").read_text().splitlines()
+        ranked = sorted(addresses, reverse=True)
+        for worker, address in enumerate(addresses):
+            own = [line.split() for line, one in zip(lines, ranked) if one == address]
+            # It writes 1.04, too, and shares that end before they begin.
+            cut = [[min(1, float(word)) for word in words] for words in own]
+            assert found.of_workers[worker] in [(start, max(start, end)) for start, end in cut]
+        warned += any("nobody reads" in line for line in found.warnings)
+    assert warned > 50
