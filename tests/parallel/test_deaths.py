@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ class Job:
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def start_job(*arguments: str, until: str = "update 10/", **further: tuple[str, ...]) -> Job:
+    def start_job(*arguments: str, until: str = "update 10/", **further: Any) -> Job:
         jobs.append(Job(tmp_path, *arguments, **further))
         jobs[-1].wait_until(until)
         return jobs[-1]

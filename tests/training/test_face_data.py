@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -201,7 +202,7 @@ def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path)
         open_batches(config_of("--rec", folder), Other(0, 2))
 
 
-def compared_images(*words: object):
+def compared_images(*words: object) -> tuple[Any, Any]:
     config = config_of(*words)
     with open_batches(config) as batches:
         images = face_data.compared_images(config.data, config.run.seed, batches)
@@ -246,7 +247,7 @@ def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, m
     monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
     folder = write_set(tmp_path / "drawn", [3, 1, 4])
 
-    def described(images: int, seed: int, *further: object):
+    def described(images: int, seed: int, *further: object) -> tuple[Any, Any]:
         line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", images)
         return compared_images(*line, "--rec", folder, "--seed", seed, *further)
 

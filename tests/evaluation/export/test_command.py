@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ def prefix(tmp_path: Path) -> Path:
 def test_model_and_card(prefix: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"dataset": "faces", "rec": ["/home/somebody/faces"], "num_classes": 127, "lr": 0.1}
     (prefix.parent / "config.json").write_text(json.dumps(config))
-    verified = {"time": 1.0, "target": "lfw"}
-    records = [{"time": 1.0, "update": 20, "loss": 40.0}]
+    verified: dict[str, Any] = {"time": 1.0, "target": "lfw"}
+    records: list[dict[str, Any]] = [{"time": 1.0, "update": 20, "loss": 40.0}]
     for update, accuracy in ((100, 0.91), (200, 0.97), (300, 0.96)):
         records.append({**verified, "update": update, "accuracy": accuracy})
     (prefix.parent / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))

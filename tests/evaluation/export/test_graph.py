@@ -163,13 +163,13 @@ CASES: dict[str, Callable[[Any], Any]] = {
     **{f"function {name}": operator(name) for name in ("relu", "sigmoid")},
 }
 for word in ("Plus", "Minus", "Mul", "Div", "Power", "Maximum", "Minimum"):
-    small = word.lower()
-    names = [f"_{word}", f"_{small}", f"broadcast_{small}", f"elemwise_{small}"]
-    names += {"plus": ["broadcast_add", "elemwise_add"]}.get(small, [])
-    names += {"minus": ["broadcast_sub", "elemwise_sub"]}.get(small, [])
+    lower = word.lower()
+    names = [f"_{word}", f"_{lower}", f"broadcast_{lower}", f"elemwise_{lower}"]
+    names += {"plus": ["broadcast_add", "elemwise_add"]}.get(lower, [])
+    names += {"minus": ["broadcast_sub", "elemwise_sub"]}.get(lower, [])
     for one in OPERATORS.keys() & set(names):
         CASES[one] = of(operator(one), positive, positive_square)
-    scalars = [f"_{word}Scalar", f"_{small}_scalar", f"_R{word}Scalar", f"_r{small}_scalar"]
+    scalars = [f"_{word}Scalar", f"_{lower}_scalar", f"_R{word}Scalar", f"_r{lower}_scalar"]
     for one in OPERATORS.keys() & set(scalars):
         CASES[one] = of(operator(one), positive, scalar=0.75)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import subprocess
+import textwrap
 import zipfile
 from pathlib import Path
 from typing import Union
@@ -19,7 +20,7 @@ from evaluation.export import __main__ as command
 from evaluation.export.torch_file import read_state_dict, write_state_dict
 from evaluation.export.torch_names import NOTE, Constants, decode, table
 from runtime.errors import ConfigError, DataError
-from tests.support.onnx_networks import drawn
+from tests.support.onnx_networks import by_mxnet, drawn
 
 ROOT = Path(__file__).resolve().parents[3]
 # An environment with PyTorch, which is not this one: `PYTORCH=1 make bench` makes it.
@@ -108,35 +109,94 @@ def test_what_others_saved_has_arcface_torchs_constants(exported: Path, tmp_path
     Backbone.load(tmp_path / "m")
 
 
-# As arcface_torch's checkpoint_gpu_0.pt, with the state of an optimizer.
-SAVE_AGAIN = """
-import sys, torch
-state = torch.load(sys.argv[1], weights_only=True)
-layer = torch.nn.BatchNorm2d(2)
-# With the versions of its modules.
-own = layer.state_dict()
-own.update(state)
-torch.save(own, sys.argv[1] + ".again")
-optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
-layer(torch.ones(1, 2, 3, 3)).sum().backward()
-optimizer.step()
-whole = {"epoch": 1, "global_step": 70_000, "state_dict_backbone": state}
-states = {"state_optimizer": optimizer.state_dict(), "state_dict_softmax_fc": None}
-torch.save({**whole, **states}, sys.argv[1] + ".whole")
+# arcface_torch's structure, written again: layers by their names in the state dict.
+NETWORK = """
+    import sys
+    import numpy as np, torch
+    from torch import nn
+
+    EPSILON = float(sys.argv[3])
+
+    class Block(nn.Module):
+        def __init__(self, given, made, stride):
+            super().__init__()
+            self.bn1 = nn.BatchNorm2d(given, EPSILON)
+            self.conv1 = nn.Conv2d(given, made, 3, 1, 1, bias=False)
+            self.bn2 = nn.BatchNorm2d(made, EPSILON)
+            self.prelu = nn.PReLU(made)
+            self.conv2 = nn.Conv2d(made, made, 3, stride, 1, bias=False)
+            self.bn3 = nn.BatchNorm2d(made, EPSILON)
+            self.downsample = None
+            if stride > 1:
+                project = nn.Conv2d(given, made, 1, stride, bias=False)
+                self.downsample = nn.Sequential(project, nn.BatchNorm2d(made, EPSILON))
+
+        def forward(self, x):
+            y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
+            return y + (x if self.downsample is None else self.downsample(x))
+
+    class Network(nn.Module):
+        def __init__(self, units, size):
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+            self.bn1, self.prelu = nn.BatchNorm2d(64, EPSILON), nn.PReLU(64)
+            given = 64
+            for stage, (count, made) in enumerate(zip(units, (64, 128, 256, 512)), 1):
+                blocks = [Block(given, made, 2)] + [Block(made, made, 1) for _ in range(count - 1)]
+                setattr(self, f"layer{stage}", nn.Sequential(*blocks))
+                given = made
+            self.bn2 = nn.BatchNorm2d(512, EPSILON)
+            self.fc = nn.Linear(512 * 49, size)
+            self.features = nn.BatchNorm1d(size, EPSILON)
+
+        def forward(self, x):
+            x = self.prelu(self.bn1(self.conv1(x)))
+            for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+                x = stage(x)
+            return self.features(self.fc(torch.flatten(self.bn2(x), 1)))
+
+    state = torch.load(sys.argv[1], weights_only=True)
+    network = Network((2, 2, 2, 2), 8).eval()
+    # Every name, in this order.
+    assert list(network.state_dict()) == list(state)
+    print(network.load_state_dict(state, strict=True))
+    images = torch.from_numpy(np.load(sys.argv[2])).float()
+    with torch.no_grad():
+        np.save(sys.argv[2], network((images - 127.5) * float(sys.argv[4])).numpy())
+    torch.save(network.state_dict(), sys.argv[1] + ".again")
+    # As arcface_torch's checkpoint_gpu_0.pt.
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    network.train()(images[:2]).sum().backward()
+    optimizer.step()
+    whole = {"epoch": 1, "global_step": 70_000, "state_dict_backbone": state}
+    states = {"state_optimizer": optimizer.state_dict(), "state_lr": schedule.state_dict()}
+    torch.save({**whole, **states, "state_dict_softmax_fc": None}, sys.argv[1] + ".whole")
 """
 
 
-def test_pytorch_reads_the_file_and_its_own_is_read(exported: Path) -> None:
+def test_pytorch_computes_the_same_and_its_own_file_is_read(
+    exported: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     python = next((path for path in WITH_TORCH if path.exists()), None)
     if python is None:
         pytest.skip("PyTorch is not installed: PYTORCH=1 make bench installs it")
-    words = [str(python), "-c", SAVE_AGAIN, str(exported)]
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 112, 112), dtype=np.uint8)
+    path = tmp_path / "images.npy"
+    np.save(path, images)
+    program = tmp_path / "network.py"
+    program.write_text(textwrap.dedent(NETWORK))
+    words = [str(python), str(program), str(exported), str(path), "2e-5", "0.0078125"]
     result = subprocess.run(words, capture_output=True, text=True, timeout=250)
-    assert result.returncode == 0, result.stderr
-    tensors, _ = read_state_dict(exported, NOTE)
+    assert result.returncode == 0 and "All keys matched" in result.stdout, result.stderr
+    expected = by_mxnet(read_checkpoint(checkpoint, 0), images)
+    found = np.load(path)
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    # What PyTorch itself saves is read, too, with the versions of its modules.
     again, note = read_state_dict(exported.with_name("model.pt.again"), NOTE)
+    tensors, _ = read_state_dict(exported, NOTE)
     whole, _ = read_state_dict(exported.with_name("model.pt.whole"), NOTE)
-    assert note is None and list(again)[5:] == list(whole) == list(tensors)
+    assert note is None and list(again) == list(whole) == list(tensors)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(again[name], tensor)
         np.testing.assert_array_equal(whole[name], tensor)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,35 @@ def test_two_ranks_under_horovodrun(model: Path, images: MadeSet) -> None:
         assert process.returncode == 0, errors
     assert Path("shared.json").read_bytes() == Path("alone.json").read_bytes()
     assert contents("shared") == contents("alone")
+
+
+SMALL_PARTS = """
+from evaluation.ijb import __main__ as command, features_folder
+command.PART = features_folder.PART = 64
+command.main()
+"""
+
+
+@pytest.mark.thorough
+def test_a_killed_command_continues(model: Path, tmp_path: Path, monkeypatch) -> None:
+    """Killed after the first and after the third part, of five."""
+    monkeypatch.chdir(tmp_path)
+    write_set(Path("IJBC"), Sizes(faces=300), images=True)
+    words = [sys.executable, "-c", SMALL_PARTS, "IJBC", "--model", f"{model},0", "--out"]
+    for out, kills in (("whole", ()), ("killed", (1, 3))):
+        for count in kills:
+            with start(*words, out) as process:
+                while len(list(Path(out).glob("part-*"))) < count and process.poll() is None:
+                    time.sleep(0.001)
+                process.kill()
+            assert process.returncode == -9
+        left = {path: path.stat().st_mtime_ns for path in Path(out).glob("part-*")}
+        with start(*words, out) as process:
+            _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+        assert all(path.stat().st_mtime_ns == before for path, before in left.items())
+    assert 3 <= len(left) < 5
+    assert contents("killed") == contents("whole")
 
 
 @pytest.mark.thorough

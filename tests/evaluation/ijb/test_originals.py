@@ -41,6 +41,7 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     parts = np.split(views.astype(np.float32), [700, 1900], axis=1)
     sums = sums_of_parts(parts, unit_views=program == "ijb.py")
     features = template_features(sums, listed, Weighting(norm=norm))
-    cosines = cosines_of_pairs(features, Pairs(*chosen.astype(np.int32).T, same))
+    first, second = chosen.astype(np.int32).T
+    cosines = cosines_of_pairs(features, Pairs(first, second, same))
     rates = [rate.true_accept_rate for rate in verify(cosines, same).rates]
     assert rates == pytest.approx(expected, abs=1e-6)

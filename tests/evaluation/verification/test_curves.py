@@ -90,7 +90,7 @@ def test_held_out_pairs_do_not_choose_their_threshold() -> None:
     fold = folds_of(40, 2)
     same = np.arange(40) % 2 == 0
     cosines = np.where(same, 0.9, np.arange(40) / 100)
-    pairs = Pairs(same, cosines, 2 - 2 * cosines, fold)
+    pairs = Pairs(same, cosines, 2.0 - 2.0 * cosines, fold)
     found = hold_out(pairs, 0.1)
     assert found is not None
     # Of ten pairs in each fold one may be accepted: 0.01 ... 0.19 and 0.21 ... 0.39.

@@ -22,7 +22,7 @@ CPU, CUDA = "mxnet", "mxnet-cu112"
 EIGHT, BOTH, THREE = {"a": 8, "b": 8}, {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
 H100 = Gpu("H100", (9, 0), 80 << 30)
 TOOLKIT = "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1 in /x: install it"
-NO_TOOLKIT = {"nvcc": None, "errors": {"toolkit": TOOLKIT}}
+NO_TOOLKIT: dict[str, Any] = {"nvcc": None, "errors": {"toolkit": TOOLKIT}}
 
 
 def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:

@@ -126,7 +126,8 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
 def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
     first = 2**24 + 5
     server = Server(version=first)
-    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
+    settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3)
+    server.updater = Updater(settings, Trace(str(tmp_path), "one"))
     server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=first)
     server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=first + 4)
     server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=first)
