@@ -90,7 +90,7 @@ def _in_turn(lines: Sequence[ListedHost], workers: int) -> list[ListedHost]:
         if len(taken) == workers:
             break
         is_full = line.slots is not None and counts[line.line] >= line.slots
-        if not is_full or (has_end and len(taken) > slots):
+        if not is_full or (has_end and len(taken) >= slots):
             taken.append(line)
             counts[line.line] += 1
     return taken

@@ -1,4 +1,4 @@
-"""Two hosts, and a project for parameter servers there: made when a module wants them."""
+"""Two hosts, those of ``parallel.check``, and a project there: made when a module wants them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
+from tests.support.check_cluster import Cluster
 from tests.support.hosts import TwoHosts
 from tests.support.server_job import assert_nothing_left, copy_product
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder need the hosts, and run by ``make hosts`` alone."""
-    why_not = hosts.missing()
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.hosts)
-            item.add_marker(pytest.mark.skipif(why_not is not None, reason=str(why_not)))
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
     with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("check")
+    private = folder / "private"
+    private.mkdir()
+    with TwoHosts(folder / "hosts", private) as two:
+        made = Cluster(two, folder, private)
+        made.make()
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,11 @@
 
     python -m tests.hosts.faults --faults 20 --seed 1
 
-A job that ends has to say which host or rank is why, and to leave no process and an intact
-checkpoint; then ``run.sh --restarts``, or a second start, goes on. Whatever happened, the last
+Each round starts a job by one of the launchers and disturbs it: a process is killed on either host,
+the hosts are cut off from each other for good or for twenty seconds, the network between them
+delays and loses frames, or the disk fills up. A job that ends has to do so in the promised time and
+to say which host or rank is why, to leave no process on either host and an intact checkpoint; then
+``run.sh --restarts``, or a second start by the same launcher, goes on. Whatever happened, the last
 checkpoint has to be that of an undisturbed job, byte by byte.
 """
 
@@ -19,125 +22,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
-import psutil
-
+from tests.support.host_job import HOST_TIMEOUT, LAUNCHERS, HostJob, Process
 from tests.support.hosts import TwoHosts
 
-ROOT = Path(__file__).resolve().parents[2]
-HOST_TIMEOUT = 40
 UPDATES, INTERVAL = 30, 5
 OPTIONS = (
     "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16, "--batch-size", 4,
     "--save-interval", INTERVAL, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
     "--max-update", UPDATES, "--stall-timeout", 60,
 )  # fmt: skip
-_HOSTS = "host1:1,host2:1"
-_HOROVODRUN, _CONFIG = ("horovodrun", "-np", "2", "-H", _HOSTS), ("bash", "config.sh")
-LAUNCHERS = {
-    "run.sh": ("bash", "run.sh"),
-    "mpirun": ("mpirun", "-np", "2", "-H", _HOSTS, "-bind-to", "none", *_CONFIG),
-    "horovodrun": (*_HOROVODRUN, *_CONFIG),
-    "horovodrun --gloo": (*_HOROVODRUN, "--gloo", *_CONFIG),
-}
-_MPI = tuple(name for name in LAUNCHERS if name != "horovodrun --gloo")
-# The checkout's launchers, whatever .venv/bin has links to.
-_PATH = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin",
-         *"/usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin".split())  # fmt: skip
 _LAST = f"checkpoints/update-{UPDATES:08d}"
 _LONGEST = 300.0
 # There is a checkpoint, and the end is not too near.
 _FEWEST_UPDATES, _MOST_UPDATES = 8, 18
 _DISTURBED_SECONDS = 20.0
 # What docs/reliability.md promises.
-_AFTER_DEATH, _AFTER_CUT = 30.0, HOST_TIMEOUT + 60.0
+_AFTER_DEATH = 30.0
+_AFTER_CUT = HOST_TIMEOUT + 60.0
+_DISK = "size=400m"
+_MPI = tuple(name for name in LAUNCHERS if name != "horovodrun --gloo")
 _SSH_SESSION = re.compile("sshd: .*@notty")
-
-
-class Process(NamedTuple):
-    """A process of a host: its number in a list of hosts, and what it runs."""
-
-    host: int
-    pid: int
-    words: list[str]
-
-    @property
-    def is_rank(self) -> bool:
-        """Whether it trains."""
-        return len(self.words) > 1 and self.words[1].endswith("train.py")
-
-    @property
-    def is_session(self) -> bool:
-        """Whether it is that of the ssh server for a connection."""
-        return _SSH_SESSION.match(self.words[0]) is not None
-
-
-class HostJob:
-    """A job with a rank on each host; what it prints is in a file beside the hosts' keys."""
-
-    def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
-        """Start it, or start it again."""
-        self.two, self.output = two, two.folder / f"{models.name}.output"
-        # As each host sees it.
-        self.views = [Path(f"/proc/{host.server_pid}/root{models}") for host in two.all]
-        choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": _HOSTS}
-        choices.update(HOST_TIMEOUT=str(HOST_TIMEOUT), OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix)
-        choices.update(HOME=str(two.folder / "home"), PATH=":".join(map(str, _PATH)))
-        words = ("sh", "-c", 'cd "$0" && exec "$@"', ROOT, *LAUNCHERS[launcher], *options)
-        with self.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                two.first.inside(*words), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=choices, start_new_session=True,
-            )  # fmt: skip
-
-    def said(self) -> str:
-        """Return everything that went to the screen."""
-        return self.output.read_text(errors="replace")
-
-    def updates(self) -> int:
-        """How many updates have been reported, also those of an earlier start."""
-        path = self.views[0] / "logs/rank-0000.log"
-        return path.read_text().count("  loss ") if path.exists() else 0
-
-    def processes(self) -> list[Process]:
-        """Return what runs on the hosts, without the ssh servers."""
-        found = []
-        for number, host in enumerate(self.two.all):
-            for pid in host.processes():
-                with suppress(psutil.Error):
-                    # An ended process has no words any more.
-                    if (words := psutil.Process(pid).cmdline()) and pid != host.server_pid:
-                        found.append(Process(number, pid, words))
-        return found
-
-    def wait_until(self, true: Callable[[], object], seconds: float) -> None:
-        """Wait for something to become true while the job runs."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert self.process.poll() is None and time.monotonic() < end, self.said()[-3000:]
-            time.sleep(0.1)
-
-    def wait_for_the_end_of(self, processes: Sequence[Process], seconds: float) -> None:
-        """Wait until these have ended, at most so long."""
-        end = time.monotonic() + seconds
-        while left := [process for process in processes if process in self.processes()]:
-            assert time.monotonic() < end, f"there are {left}: {self.said()[-3000:]}"
-            time.sleep(0.1)
-
-    def __enter__(self) -> HostJob:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave nothing behind, whatever state the job is in."""
-        self.process.kill()
-        self.process.wait()
-        for process in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
 
 
 class Scene(NamedTuple):
@@ -146,42 +55,51 @@ class Scene(NamedTuple):
     job: HostJob
     launcher: str
     rank: int
+    """Of the process that a fault is about, if it is about one."""
 
 
 class Fault(NamedTuple):
-    """What happens to a job: how it begins, and how its cause is removed before another start."""
+    """What happens to a job.
+
+    Attributes:
+        begin: makes it happen.
+        end: removes its cause, so that the job can be started again.
+        seconds: in which the job ends; None if it goes on.
+        says: what the job says then, by launcher ("" for the others): a pattern.
+        launchers: those to which it can happen.
+    """
 
     begin: Callable[[Scene], None]
     end: Callable[[Scene], None] = lambda _: None
     seconds: Optional[float] = None
-    """In which the job ends; None if it goes on."""
-    says: str = ""
-    """A pattern of what the job says then."""
+    says: dict[str, str] = {}
     launchers: Sequence[str] = tuple(LAUNCHERS)
 
 
 def _kill(matches: Callable[[Scene, Process], object]) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
-        victim = next(one for one in scene.job.processes() if matches(scene, one))
+        victim = scene.job.find(lambda process: matches(scene, process))
         os.kill(victim.pid, signal.SIGKILL)
 
     return begin
 
 
-def _disturb(seconds: float = 0, **effects: float) -> Callable[[Scene], None]:
-    """For a while, or until the end of the fault."""
+def _is_launcher(_: Scene, process: Process) -> bool:
+    words = process.words
+    return words[0] == "mpirun" or (len(words) > 1 and words[1].endswith("/horovodrun.py"))
 
+
+def _disturb(**effects: float) -> Callable[[Scene], None]:
+    return lambda scene: scene.job.two.disturb(**effects)
+
+
+def _disturb_for_a_while(**effects: float) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
         scene.job.two.disturb(**effects)
-        if seconds:
-            time.sleep(seconds)
-            scene.job.two.disturb()
+        time.sleep(_DISTURBED_SECONDS)
+        scene.job.two.disturb()
 
     return begin
-
-
-def _filler(scene: Scene) -> Path:
-    return scene.job.views[scene.rank].parent / "filler"
 
 
 def _fill_disk(scene: Scene) -> None:
@@ -190,45 +108,62 @@ def _fill_disk(scene: Scene) -> None:
             file.write(bytes(1 << 20))
 
 
-_CUT = "error: the connection to host2 is lost"
+def _filler(scene: Scene) -> Path:
+    return scene.job.views[scene.rank].parent / "filler"
+
+
 FAULTS = {
     "kill a rank": Fault(
         _kill(lambda scene, process: process.is_rank and process.host == scene.rank),
         seconds=_AFTER_DEATH,
-        says=r"rank {rank} (with PID \d+ on node {host} exited on signal 9|on {host} has ended with"
-        " status 137)",
+        says={
+            "": r"rank {rank} with PID \d+ on node {host} exited on signal 9",
+            "horovodrun --gloo": r"rank {rank} on {host} has ended with status 137",
+        },
     ),
     "kill the launcher": Fault(
-        _kill(lambda _, one: re.match(r"mpirun|\S+ \S+/horovodrun\.py", " ".join(one.words))),
-        seconds=_AFTER_DEATH,
+        _kill(_is_launcher), seconds=_AFTER_DEATH, says={"run.sh": "run ended with status 137"}
     ),
     "kill Open MPI's daemon": Fault(
         _kill(lambda _, process: process.host == 1 and process.words[0].endswith("/orted")),
         seconds=_AFTER_DEATH,
-        says="on node +host2|error: on host2 a signal has ended",
+        says={"": "on node +host2|error: on host2 a signal has ended"},
         launchers=_MPI,
     ),
     "kill the ssh session": Fault(
-        _kill(lambda _, process: process.host == 1 and process.is_session),
+        _kill(lambda _, process: process.host == 1 and _SSH_SESSION.match(process.words[0])),
         seconds=_AFTER_DEATH,
-        says=_CUT,
+        says={"": "error: the connection to host2 is lost"},
     ),
-    "cut the link": Fault(_disturb(loss=1.0), _disturb(), seconds=_AFTER_CUT, says=_CUT),
-    "cut the link for 20 s": Fault(_disturb(_DISTURBED_SECONDS, loss=1.0)),
+    "cut the link": Fault(
+        _disturb(loss=1.0),
+        _disturb(),
+        seconds=_AFTER_CUT,
+        says={"": "error: the connection to host2 is lost"},
+    ),
+    "cut the link for 20 s": Fault(_disturb_for_a_while(loss=1.0)),
     "delay 50 +- 20 ms, lose 1 %": Fault(
-        _disturb(_DISTURBED_SECONDS, delay=0.05, spread=0.02, loss=0.01)
+        _disturb_for_a_while(delay=0.05, spread=0.02, loss=0.01)
     ),
     "fill the disk": Fault(
         _fill_disk,
         lambda scene: _filler(scene).unlink(),
         seconds=_AFTER_DEATH,
-        says="No space left on device",
+        says={"": "No space left on device"},
     ),
-}
+}  # fmt: skip
 
 
 class Round(NamedTuple):
-    """A fault, chosen at random: after so many updates, and some seconds."""
+    """One fault, chosen at random.
+
+    Attributes:
+        fault: one of ``FAULTS``.
+        launcher: one of ``LAUNCHERS``.
+        rank: that it is about.
+        updates: after so many.
+        delay: seconds to wait after that.
+    """
 
     fault: str
     launcher: str
@@ -248,7 +183,13 @@ def choose(rng: random.Random) -> Iterator[Round]:
 
 
 def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each round on hosts that are relayed; return a line for each."""
+    """Disturb a job in each round, and return a line for each, see ``is_right``.
+
+    Args:
+        rounds: what is to happen, with numbers.
+        two: the hosts, relayed.
+        folder: for the runs, which both hosts share or each has for itself; it may be filled up.
+    """
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
         with HostJob(two, "run.sh", folder / name, *OPTIONS, "--max-update", updates) as job:
@@ -284,29 +225,24 @@ def is_right(line: str) -> bool:
     return line.endswith((", right", ", right on one host"))
 
 
-def _round(chosen: Round, two: TwoHosts, models: Path, expected: dict[str, bytes]) -> str:
+def _round(
+    chosen: Round, two: TwoHosts, models: Path, expected: dict[str, bytes]
+) -> str:
     fault = FAULTS[chosen.fault]
     restarts = ("--restarts", 1) if chosen.launcher == "run.sh" else ()
-    is_cut, status = fault is FAULTS["cut the link"], 0
     with HostJob(two, chosen.launcher, models, *OPTIONS, *restarts) as job:
         scene = Scene(job, chosen.launcher, chosen.rank)
         job.wait_until(lambda: job.updates() >= chosen.updates, _LONGEST)
         time.sleep(chosen.delay)
-        # All that has to end with this attempt, which run.sh may outlive. The ssh server learns
-        # of the end when the link is back, or when TCP gives up.
-        before = [
-            one for one in job.processes()
-            if one.words[:2] != ["bash", "run.sh"] and not (is_cut and one.is_session)
-        ]  # fmt: skip
+        before = _of_attempt(job)
         began = time.monotonic()
         fault.begin(scene)
         if fault.seconds is None:
             assert job.process.wait(_LONGEST) == 0, job.said()[-3000:]
             assert _results(job) == expected, "ANOTHER RESULT"
             return "went on, right"
-        job.wait_for_the_end_of(before, fault.seconds + began - time.monotonic())
-        how = f"ended after {time.monotonic() - began:.0f} s"
-        _check_words(scene, fault)
+        how = f"ended after {_wait_for_the_end(scene, fault, before, began):.0f} s"
+        is_cut = fault is FAULTS["cut the link"]
         if is_cut and restarts:
             # The other host is left out as long as the link is cut.
             job.wait_until(lambda: "run.sh: host2 cannot be reached by ssh" in job.said(), 120)
@@ -322,22 +258,39 @@ def _round(chosen: Round, two: TwoHosts, models: Path, expected: dict[str, bytes
     if status:
         with HostJob(two, chosen.launcher, models, *OPTIONS) as job:
             assert job.process.wait(_LONGEST) == 0, job.said()[-3000:]
-    job.wait_for_the_end_of([one for one in job.processes() if not one.is_session], _AFTER_DEATH)
+    rest = [process for process in job.processes() if not _SSH_SESSION.match(process.words[0])]
+    assert not job.wait_for_the_end_of(rest, _AFTER_DEATH), job.processes()
     assert ".broken" not in job.said(), job.said()[-3000:]
     assert _results(job) == expected, f"{how}: ANOTHER RESULT"
     return f"{how}, right"
 
 
-def _check_words(scene: Scene, fault: Fault) -> None:
-    pattern = fault.says.format(rank=scene.rank, host=f"host{scene.rank + 1}")
+def _of_attempt(job: HostJob) -> list[Process]:
+    """All processes that have to end with this attempt, which run.sh may outlive."""
+    return [process for process in job.processes() if process.words[:2] != ["bash", "run.sh"]]
+
+
+def _wait_for_the_end(
+    scene: Scene, fault: Fault, before: Sequence[Process], began: float
+) -> float:
+    """Check how both hosts end; returns after how many seconds the last process did."""
+    is_cut = fault is FAULTS["cut the link"]
+    # The ssh server learns of the end when the link is back, or when TCP gives up.
+    waited = [process for process in before
+              if not (is_cut and _SSH_SESSION.match(process.words[0]))]  # fmt: skip
+    seconds = fault.seconds or 0.0
+    left = scene.job.wait_for_the_end_of(waited, seconds + began - time.monotonic())
+    assert not left, f"after {seconds} s there are {left}: {scene.job.said()[-3000:]}"
+    seconds = time.monotonic() - began
     if scene.launcher != "run.sh":
         assert scene.job.process.wait(10) != 0, "the launcher ended with status 0"
-    elif fault is FAULTS["kill the launcher"]:
-        pattern = "run ended with status 137"
+    pattern = fault.says.get(scene.launcher, fault.says.get("", ""))
+    pattern = pattern.format(rank=scene.rank, host=f"host{scene.rank + 1}")
     end = time.monotonic() + 5
     while not re.search(pattern, scene.job.said()):
         assert time.monotonic() < end, f"no {pattern!r} in {scene.job.said()[-4000:]}"
         time.sleep(0.1)
+    return seconds
 
 
 def _verify_checkpoint(job: HostJob) -> str:
@@ -352,13 +305,15 @@ def _verify_checkpoint(job: HostJob) -> str:
 
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[tuple[TwoHosts, Path]]:
-    """Start the hosts, with a small disk that they share."""
+def two_hosts(folder: Path, is_private: bool = False) -> Iterator[tuple[TwoHosts, Path]]:
+    """Start the hosts, with a small disk that they share or that each has for itself."""
     disk = folder / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", _DISK, "tmpfs", str(disk)], check=True)
     try:
-        with TwoHosts(folder / "hosts", relayed=True) as two:
+        with TwoHosts(folder / "hosts", disk if is_private else None, relayed=True) as two:
+            for host in two.all if is_private else ():
+                subprocess.run(host.inside("mount", "-o", f"remount,{_DISK}", disk), check=True)
             yield two, disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -369,12 +324,23 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.hosts.faults")
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
+    parser.add_argument("--private", action="store_true", help="share no folder")
+    parser.add_argument("--only", default="", help="a pattern in the name of a fault")
+    parser.add_argument("--launcher", default="", help="the name of a launcher")
     options = parser.parse_args(argv)
-    chosen = itertools.islice(choose(random.Random(options.seed)), options.faults)
-    with tempfile.TemporaryDirectory() as name, two_hosts(Path(name)) as (two, disk):
-        lines = run(dict(enumerate(chosen, start=1)), two, disk)
+    chosen = (
+        one for one in choose(random.Random(options.seed))
+        if re.search(options.only, one.fault) and options.launcher in ("", one.launcher)
+    )  # fmt: skip
+    numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
+    rounds = {number: one for number, one in numbered if number >= options.first}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        with two_hosts(Path(name), options.private) as (two, disk):
+            lines = run(rounds, two, disk)
     right = sum(map(is_right, lines))
-    print(f"{right} of {len(lines)} had the right end")
+    print(f"{right} of {len(lines)} had the right end, {time.monotonic() - began:.0f} s")
     return 0 if right == len(lines) else 1
 
 

@@ -11,14 +11,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.hosts import TwoHosts
+from tests.support import hosts
+from tests.support.hosts import Host, TwoHosts
 from tests.support.listeners import listeners
 from tests.support.security_page import HOSTS, ONE_HOST, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
-NAMES = "host1:1,host2:1"
 _LOOK_SECONDS = 0.2
+# As in docs/security.md: variables, and every port that is open then.
+PINNED = {
+    "OMPI_MCA_btl_tcp_port_min_v4": "41000", "OMPI_MCA_btl_tcp_port_range_v4": "100",
+    "OMPI_MCA_btl_tcp_port_min_v6": "41000", "OMPI_MCA_btl_tcp_port_range_v6": "100",
+    "OMPI_MCA_oob_tcp_dynamic_ipv4_ports": "42000-42003",
+    "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "42004-42007",
+}  # fmt: skip
+RANKS_PORTS, DAEMONS_PORTS = range(41000, 41100), range(42000, 42008)
 LAUNCHERS = {
     "run.sh": ("bash", "run.sh"),
     "mpirun": ("mpirun", "-np", "2"),
@@ -28,6 +36,9 @@ LAUNCHERS = {
 Found = dict[str, set[tuple[str, int]]]
 """Addresses and ports by process."""
 
+WHY_NOT = hosts.missing()
+pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
+
 
 def role(pid: int) -> str:
     """The process's name in the table; empty for the ssh server."""
@@ -35,13 +46,22 @@ def role(pid: int) -> str:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
         return ""
-    names = {Path(word).name.removesuffix(".py") for word in words}
-    if any(word.startswith("sshd") for word in (*names, *words)):
+    names = {Path(word).name for word in words}
+    if names & {"sshd"} or any(word.startswith("sshd:") for word in words):
         return ""
     if "horovod.runner.task_fn" in words:
         return "horovodrun"
-    found = [name for name in ("mpirun", "orted", "horovodrun") if name in names]
-    return found[0] if found else "rank" if "train" in names else " ".join(words)
+    for name in ("mpirun", "orted", "horovodrun"):
+        if names & {name, f"{name}.py"}:
+            return name
+    return "rank" if names & {"train.py"} else " ".join(words)
+
+
+def look(host: Host, found: Found) -> None:
+    """Note who listens on a host now."""
+    for pid in host.processes():
+        if at := listeners(pid):
+            found.setdefault(role(pid), set()).update(at)
 
 
 def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: str) -> list[Found]:
@@ -52,9 +72,7 @@ def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: s
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
             for found, host in zip(seen, two.all):
-                for pid in host.processes():
-                    if at := listeners(pid):
-                        found.setdefault(role(pid), set()).update(at)
+                look(host, found)
 
     words = LAUNCHERS[launcher]
     if launcher == "run.sh":
@@ -85,38 +103,50 @@ def addresses(found: Found) -> dict[str, set[str]]:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> None:
     said = table(HOSTS)[launcher]
-    found = train(two, tmp_path / "both", launcher, NAMES, NIC="eth0")
-    assert {name for one in found for name in one} == said.keys()
+    found = train(two, tmp_path, launcher, "host1:1,host2:1", NIC="eth0")
+    both = {name for one in found for name in one}
+    assert both == said.keys()
     for host, one in zip(two.all, map(addresses, found)):
         for name, at in one.items():
             assert at == (said[name] or {host.address}), name
-    # A job on one host is reached from no other.
-    first, second = train(two, tmp_path / "one", launcher, "host1:2")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_on_one_host_is_reached_from_no_other(two, tmp_path, launcher: str) -> None:
+    """The host's own name stands for an address of the network, on which Gloo would listen."""
+    first, second = train(two, tmp_path, launcher, "host1:2")
     said = {name: at for name, at in table(ONE_HOST)[launcher].items() if at}
-    assert {**said, **addresses(first)} == said and not second
+    found = addresses(first)
     # Gloo's ranks listen for the moment in which they connect.
-    assert said.keys() - first.keys() <= ({"rank"} if "--gloo" in launcher else set())
+    momentary = {"rank"} if "--gloo" in launcher else set()
+    assert {**said, **found} == said and not second
+    assert said.keys() - found.keys() <= momentary
 
 
-def test_mpirun_keeps_to_the_ports_that_the_document_pins(two, tmp_path) -> None:
-    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-    pinned = dict(re.findall(r"^export (OMPI_MCA_\w+)=(\S+)$", text, re.MULTILINE))
-    assert len(pinned) == 6
-    for found in train(two, tmp_path, "mpirun", NAMES, **pinned):
+def test_mpirun_keeps_to_the_ports_that_are_pinned(two, tmp_path) -> None:
+    for found in train(two, tmp_path, "mpirun", "host1:1,host2:1", **PINNED):
         for name, at in found.items():
             ports = {port for address, port in at if address != "127.0.0.1"}
-            assert ports <= set(range(41000, 41100) if name == "rank" else range(42000, 42008))
-            assert ports and (name == "rank" or {42000, 42004} <= ports)
+            assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)
+            assert name == "rank" or {42000, 42004} <= ports
 
 
 def test_gloo_takes_ports_of_the_system(two, tmp_path) -> None:
-    choice = "net.ipv4.ip_local_port_range"
     for host in two.all:
-        subprocess.run(host.inside("sysctl", "-qw", f"{choice}=43000 43999"), check=True)
+        subprocess.run(
+            host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=43000 43999"), check=True
+        )
     try:
-        found = train(two, tmp_path, "horovodrun --gloo", NAMES, NIC="eth0")
+        found = train(two, tmp_path, "horovodrun --gloo", "host1:1,host2:1", NIC="eth0")
     finally:
         for host in two.all:
-            subprocess.run(host.inside("sysctl", "-qw", f"{choice}=32768 60999"), check=True)
+            subprocess.run(
+                host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999"), check=True
+            )
     ports = {port for one in found for at in one.values() for _, port in at}
     assert ports and ports <= set(range(43000, 44000))
+
+
+def test_the_document_pins_these() -> None:
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^export (OMPI_MCA_\w+)=(\S+)$", text, re.MULTILINE)) == PINNED

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tests.soak.soak import busy_loops
-from tests.support.hosts import TwoHosts
+from tests.support import hosts
+from tests.support.hosts import Host, TwoHosts
 from tests.support.server_job import (
     SCHEMES,
     SECONDS,
@@ -20,33 +21,44 @@ from tests.support.server_job import (
     wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+WHY_NOT = hosts.missing()
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    pytest.mark.usefixtures("nothing_is_left"),
+]
 
 
-KILLED = "ended with status 137 (SIGKILL); ending the job"
-BROKEN = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
-# By victim: its host, role and number, and how the launcher's line names it.
-VICTIMS = {
-    "worker on the first host": (0, "worker", 1, f"launch: worker 1 on host1 {KILLED}"),
-    "worker on the second host": (1, "worker", 3, f"launch: worker 3 on host2 {KILLED}"),
-    "server": (1, "server", 0, f"launch: server 1 on host2 {KILLED}"),
-    "scheduler": (0, "scheduler", 0, f"launch: scheduler on 10.77.0.1 {KILLED}"),
-    "ssh session": (1, "worker", 2, f"launch: worker 2 on host2 {BROKEN}"),
-    "launcher": (0, "worker", 0, ""),
-}
+def session_of(process: psutil.Process, host: Host) -> psutil.Process:
+    """The ssh server's process that serves the connection by which a process was started."""
+    sessions = [one for one in process.parents() if one.name().startswith("sshd")]
+    assert sessions[0].pid != host.ssh_server
+    return sessions[0]
 
 
-def victim_of(two: TwoHosts, job: Job, name: str) -> psutil.Process:
-    if name == "launcher":
-        return psutil.Process(job.process.pid)
-    host, role, number, _ = VICTIMS[name]
-    process = process_of(two.all[host], role, number)
-    if name != "ssh session":
-        return process
-    # The ssh server's process that serves the connection by which it was started.
-    session = next(one for one in process.parents() if one.name().startswith("sshd"))
-    assert session.pid != two.all[host].ssh_server
-    return session
+def victim_of(two: TwoHosts, job: Job, name: str) -> tuple[psutil.Process, str]:
+    """The process to kill, and how the launcher's line names it."""
+    killed = "ended with status 137 (SIGKILL); ending the job"
+    if name == "worker on the first host":
+        return process_of(two.first, "worker", 1), f"launch: worker 1 on host1 {killed}"
+    if name == "worker on the second host":
+        return process_of(two.second, "worker", 3), f"launch: worker 3 on host2 {killed}"
+    if name == "server":
+        return process_of(two.second, "server"), f"launch: server 1 on host2 {killed}"
+    if name == "scheduler":
+        return process_of(two.first, "scheduler"), f"launch: scheduler on 10.77.0.1 {killed}"
+    if name == "ssh session":
+        worker = process_of(two.second, "worker", 2)
+        broken = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
+        return session_of(worker, two.second), f"launch: worker 2 on host2 {broken}"
+    assert name == "launcher"
+    return psutil.Process(job.process.pid), ""
+
+
+VICTIMS = (
+    *("worker on the first host", "worker on the second host", "server", "scheduler"),
+    *("ssh session", "launcher"),
+)
 
 
 def deaths() -> Iterator[object]:
@@ -65,7 +77,7 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
     job = Job(two, project, tmp_path, scheme)
     try:
         wait_until(job.process, job.output, "update 10/")
-        process = victim_of(two, job, victim)
+        process, line = victim_of(two, job, victim)
         with busy_loops(busy):
             begin = time.monotonic()
             process.kill()
@@ -74,7 +86,6 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
     finally:
         job.end()
     print(f"{scheme}, {victim}, {busy} busy loops: gone after {seconds:.1f} s, status {status}")
-    line = VICTIMS[victim][-1]
     announced = [one for one in job.said().splitlines() if one.startswith("launch: ")]
     assert announced == ([line] if line else []), job.said()
     expected = {"launcher": -signal.SIGKILL, "ssh session": 255}

@@ -7,31 +7,42 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from parallel.launch.data_sharding import read_shares
 from parallel.parameter_server.assignment import KEY
-from tests.support import attacker
-from tests.support.hosts import INTERFACES, TwoHosts
+from tests.support import attacker, hosts
+from tests.support.hosts import INTERFACES, Host, TwoHosts
 from tests.support.server_job import (
     ADDRESSES,
     GROUPED,
     NAMES,
+    PRODUCT,
+    PROGRAMS,
+    ROOT,
     SCHEMES,
     SECONDS,
     SHORT,
     Job,
+    processes_of,
     run,
     wait_until,
     write_files,
 )
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+WHY_NOT = hosts.missing()
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    pytest.mark.usefixtures("nothing_is_left"),
+]
 
 
 @pytest.mark.parametrize(
@@ -56,16 +67,21 @@ def test_every_scheme_runs_as_it_is_typed(
     assert list((tmp_path / "models").glob("*.params"))
 
 
-def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(two, project, tmp_path) -> None:
-    job = Job(two, project, tmp_path, "dist_async")
+def open_ports(host: Host) -> list[str]:
+    """Of the first interface, but for the ssh server's."""
+    found = subprocess.check_output(host.inside("ss", "-ltnH"), text=True)
+    addresses = [line.split()[3] for line in found.splitlines()]
+    return [one for one in addresses if one.startswith(host.address) and not one.endswith(":22")]
+
+
+@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
+def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
+    two, project, tmp_path, scheme
+) -> None:
+    job = Job(two, project, tmp_path, scheme)
     try:
         wait_until(job.process, job.output, "update 10/")
-        ports = []
-        for host in two.all:
-            lines = subprocess.check_output(host.inside("ss", "-ltnH"), text=True).splitlines()
-            addresses = [line.split()[3] for line in lines]
-            # Of the first interface, but for the ssh server's.
-            ports += [one for one in addresses if re.match(rf"{host.address}:(?!22$)", one)]
+        ports = [port for host in two.all for port in open_ports(host)]
         # The scheduler, two servers and four workers.
         assert len(ports) == 7
         running = [psutil.Process(pid) for host in two.all for pid in host.processes()]
@@ -87,16 +103,49 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(two, project, 
         job.end()
 
 
+def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None:
+    """Worker 0 writes on its host; the other needs a copy, and says so."""
+    write_files(project, NAMES)
+    models = tmp_path / "models"
+    models.mkdir()
+    training = (*SHORT, "--models-root", str(models), "--lr", "0.01")
+    longer = (*training, "--epochs", "2")
+    subprocess.run(two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(models)), check=True)
+    try:
+        first = run(two, project, "dist_async", "-i", "eth0", training=training)
+        assert first.returncode == 0, first.stdout + first.stderr
+        second = run(two, project, "dist_async", "-i", "eth0", training=longer)
+        assert second.returncode == 2, second.stdout + second.stderr
+        assert (
+            "begins with other weights than the other hosts: their --models-root" in second.stderr
+        )
+        # -O: without the server's part for sftp.
+        copy = ("scp", "-O", "-q", "-r", str(models / "checkpoints"), f"host2:{models}")
+        assert two.run(*copy, folder=project).returncode == 0
+        third = run(two, project, "dist_async", "-i", "eth0", training=longer)
+        assert third.returncode == 0, third.stdout + third.stderr
+        assert "resumed at update" in third.stdout and "epoch 2: training loss" in third.stdout
+    finally:
+        subprocess.run(two.second.inside("umount", str(models)), check=True)
+
+
+@pytest.fixture
+def on_second_network(two: TwoHosts) -> Iterator[None]:
+    """The hosts' names stand for addresses that ssh does not listen on."""
+    two.name_on("eth1")
+    yield
+    two.name_on("eth0")
+
+
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme) -> None:
+def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, request, scheme) -> None:
+    if scheme == "dist_gsync":
+        request.getfixturevalue("on_second_network")
     write_files(project, ADDRESSES)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
-    # The groups' names then stand for addresses that ssh does not listen on.
-    two.name_on("eth1" if scheme == "dist_gsync" else "eth0")
     groups = GROUPED if scheme == "dist_gsync" else ()
     training = (*SHORT, "--models-root", str(tmp_path))
     result = run(two, project, scheme, *groups, training=training, NIC="eth1")
-    two.name_on("eth0")
     assert result.returncode == 0, result.stdout + result.stderr
     sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
     # The output of the workers, and what ssh needs to log in, is on the network of its addresses.
@@ -113,19 +162,74 @@ def refused(two: TwoHosts, project: Path, *options: str, scheme: str = "dist_asy
     return result.stderr
 
 
-def test_interfaces_that_do_not_go_together_are_named(two, project) -> None:
+def test_groups_are_refused_where_they_would_take_another_interface(two, project) -> None:
     write_files(project, NAMES)
     line = refused(two, project, "-i", "eth1", *GROUPED, scheme="dist_gsync")
     assert line == (
         "error: host host1: the groups of dist_gsync connect at the address of the host's own "
         "name, there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files\n"
     )
+
+
+def test_a_host_without_the_interface_is_named(two, project) -> None:
+    write_files(project, NAMES)
+    two.first.ip("link", "add", "eth2", "type", "bridge")
+    two.first.ip("addr", "add", "10.79.0.1/24", "dev", "eth2")
+    try:
+        assert "error: host host2: -i eth2: no such network interface" in refused(
+            two, project, "-i", "eth2"
+        )
+    finally:
+        two.first.ip("link", "del", "eth2")
+
+
+def test_a_host_that_does_not_reach_the_launcher_is_named(two, project) -> None:
+    write_files(project, NAMES)
     two.second.ip("link", "set", "eth1", "down")
     try:
         line = refused(two, project, "-i", "eth1")
     finally:
         two.second.ip("link", "set", "eth1", "up")
-    assert "host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78" in line
+    assert (
+        "error: host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78"
+        in line
+    )
+
+
+@contextmanager
+def unknown_host_key(two: TwoHosts) -> Iterator[None]:
+    config, known = two.folder / "ssh_config", two.folder / "known_hosts"
+    kept, keys = config.read_text(), known.read_text()
+    # As ssh is installed: with BatchMode it does not ask.
+    config.write_text(kept.replace("StrictHostKeyChecking no\n", ""))
+    known.write_text("".join(line for line in keys.splitlines(True) if "host2" not in line))
+    yield
+    config.write_text(kept)
+    known.write_text(keys)
+
+
+@contextmanager
+def refused_key(two: TwoHosts) -> Iterator[None]:
+    """Of both hosts, so that the first is named."""
+    keys = two.folder / "key.pub"
+    kept = keys.read_text()
+    keys.write_text("")
+    yield
+    keys.write_text(kept)
+
+
+@contextmanager
+def link_down(two: TwoHosts) -> Iterator[None]:
+    two.second.ip("link", "set", "eth0", "down")
+    yield
+    two.second.ip("link", "set", "eth0", "up")
+
+
+@contextmanager
+def killed_server(two: TwoHosts) -> Iterator[None]:
+    two.second.kill_ssh_server()
+    yield
+    two.second.start()
 
 
 @contextmanager
@@ -138,16 +242,137 @@ def hanging_server(two: TwoHosts) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("fault", "host", "reason"),
     [
+        (unknown_host_key, "host2", "Host key verification failed."),
+        (refused_key, "host1", "Permission denied"),
+        (link_down, "host2", "ssh: connect to host host2 port 22: "),
+        (killed_server, "host2", "ssh: connect to host host2 port 22: Connection refused"),
         (hanging_server, "host2", "Connection timed out during banner exchange"),
-        (nullcontext, "10.77.0.9", "ssh: connect to host 10.77.0.9 port"),
     ],
 )
 def test_a_host_that_ssh_does_not_reach_is_named(two, project, fault, host, reason) -> None:
-    write_files(project, (ADDRESSES[0], host) if host == "10.77.0.9" else NAMES)
+    write_files(project, NAMES)
+    # ssh remembers the hosts' keys.
+    for known in NAMES:
+        two.run("ssh", known, "true", folder=project)
     with fault(two):
         line = refused(two, project, "-i", "eth0")
     assert line.startswith(f"error: host {host}: no connection by ssh (") and reason in line
     assert line.endswith(f"it has to work without a question: ssh -oBatchMode=yes {host} true\n")
+
+
+def test_a_host_without_a_route_is_named(two, project) -> None:
+    write_files(project, ("10.77.0.1", "10.77.0.9"))
+    line = refused(two, project, "-i", "eth0")
+    assert (
+        "error: host 10.77.0.9: no connection by ssh (ssh: connect to host 10.77.0.9 port" in line
+    )
+
+
+def test_a_host_without_the_project_is_named(two, project) -> None:
+    """The folder is empty there."""
+    write_files(project, NAMES)
+    mount = two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(project))
+    subprocess.run(mount, check=True)
+    try:
+        line = refused(two, project, "-i", "eth0")
+    finally:
+        subprocess.run(two.second.inside("umount", str(project)), check=True)
+    assert line.startswith("error: host host2: ") and "No module named 'parallel'" in line
+    assert (
+        f"every host needs the project and its environment in the same folders as here, {project}"
+        in line
+    )
+
+
+def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
+    """An ssh server refuses the eleventh connection that has not logged in."""
+    (project / "hosts").write_text("host1\n" + 16 * "host2\n")
+    options = ("-n", "17", "-s", "1", "-H", "hosts", "-i", "eth0", "--launcher", "ssh")
+    result = two.run(
+        "python", "-m", "tests.parallel.dummy_job", "import time; time.sleep(300)", *options,
+        "--", "echo", "in", "--kv-store", "dist_async", folder=project, path=[PROGRAMS],
+        PYTHONPATH=str(ROOT),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(": in --kv-store dist_async\n") == 17
+
+
+@contextmanager
+def slowed(host: Host, share: float) -> Iterator[None]:
+    """Let the workers of a host run for a share of the time, and behind all other processes.
+
+    Where others load the processors, a process that was stopped catches up: it needs both.
+    """
+    over = threading.Event()
+
+    def stop_and_continue() -> None:
+        while not over.is_set():
+            workers = [one for number in range(4) for one in processes_of(host, "worker", number)]
+            for worker in workers:
+                for thread_id in Path(f"/proc/{worker.pid}/task").glob("*"):
+                    with suppress(ProcessLookupError):
+                        os.setpriority(os.PRIO_PROCESS, int(thread_id.name), 10)
+            for _ in range(10):
+                for number, seconds in ((signal.SIGSTOP, 1 - share), (signal.SIGCONT, share)):
+                    for worker in workers:
+                        with suppress(psutil.NoSuchProcess):
+                            worker.send_signal(number)
+                    over.wait(0.2 * seconds)
+
+    thread = threading.Thread(target=stop_and_continue)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def own_copy(host: Host, project: Path) -> Iterator[None]:
+    """The product in the folder of the project on a host, which no other sees."""
+    script = 'mount -t tmpfs tmpfs "$0" && cd "$1" && shift && cp -a "$@" "$0"'
+    subprocess.run(host.inside("sh", "-c", script, project, ROOT, *PRODUCT), check=True)
+    yield
+    left_there = subprocess.check_output(host.inside("ls", "-A", project), text=True).split()
+    subprocess.run(host.inside("umount", project), check=True)
+    assert sorted(left_there) == sorted(PRODUCT)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) -> None:
+    write_files(project, ("10.77.0.2", "host1"))
+    # In turn, so that the groups are not the order of the workers.
+    (project / "hosts").write_text("10.77.0.2\nhost1\n10.77.0.2\nhost1\n")
+    images = "--dataset synthetic --image-size 28 --num-images 40000 --batch-size 256".split()
+    # Nothing is shared, and worker 0 is on the other host.
+    output = tmp_path / "output"
+    with own_copy(two.second, project), output.open("w") as file:
+        process = two.start(
+            "python", "-m", "parallel.autogroup", "-n", "4", "-s", "1", "-H", "hosts", "-i", "eth0",
+            "--launcher", "ssh", "--", "python", "classify.py", *images,
+            folder=project, path=[PROGRAMS], stdout=file, stderr=file,
+        )  # fmt: skip
+        wait_until(process, output, "files in")
+        with slowed(two.second, 0.2):
+            process.wait(250)
+    said = output.read_text()
+    assert process.returncode == 0 and "written: groups, data_sharding, servers\n" in said, said
+    groups = (project / "groups").read_text().splitlines()
+    # On a machine with other work, the workers of the fast host may differ as well.
+    assert groups[-1].split() == ["10.77.0.2", "10.77.0.2"], said
+    # Of host1, which ``hosts`` names, by its address.
+    addresses = ("10.77.0.2", "10.77.0.1", "10.77.0.2", "10.77.0.1")
+    shares = read_shares(project / "data_sharding", addresses).of_workers
+    sizes = [end - start for start, end in shares]
+    assert sizes[0] == pytest.approx(sizes[2])
+    assert min(sizes[1], sizes[3]) > 1.5 * sizes[0], said
+    assert not list(project.glob(".autogroup-*"))
+    training = (*SHORT, "--data-allocator", "1", "--models-root", str(tmp_path))
+    options = ("-i", "eth0", *GROUPED, "--data-sharding", "data_sharding")
+    result = run(two, project, "dist_gsync", *options, training=training)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.cluster
