@@ -64,6 +64,7 @@ def infer(
     if _products(nodes, of_nodes) > _MAX_PRODUCTS:
         raise DataError(f"{path} takes more than {_MAX_PRODUCTS:,} multiplications for one image")
     _check_reshapes(nodes, of_nodes, path)
+    _check_poolings(nodes, of_nodes, path)
     of_two, results = _inferred(symbol, (2, *batch_shape[1:]), path)
     others = dict(zip(names, of_two))
     others.pop(INPUT, None)
@@ -123,6 +124,19 @@ def _check_reshapes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> 
                 raise DataError(
                     f"{path} is damaged: {node['name']!r} reshapes {given} elements to {made}; "
                     "copy it again"
+                )
+
+
+def _check_poolings(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> None:
+    """Refuse a kernel of other dimensions than its maps: MXNet infers no shape of global ones."""
+    for node in nodes:
+        sides = re.findall(r"\d+", operators.attributes(node).get("kernel", ""))
+        if node["op"] == "Pooling" and sides:
+            given = shapes[nodes[node["inputs"][0][0]]["name"]]
+            if len(given) != 2 + len(sides):
+                raise DataError(
+                    f"{path} is damaged: {node['name']!r} pools {len(given)} dimensions with a "
+                    f"kernel of {len(sides)}; copy it again"
                 )
 
 

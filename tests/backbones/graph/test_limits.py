@@ -62,6 +62,13 @@ def test_multiplications_of_minutes_are_refused(tmp_path: Path) -> None:
         shapes_of(tmp_path, mx.sym.mean(x, axis=1))
 
 
+def test_a_global_kernel_has_the_dimensions_of_its_maps(tmp_path: Path) -> None:
+    row = mx.sym.min(mx.sym.var("data"), axis=2)
+    pooled = mx.sym.Pooling(row, kernel=(2, 2), pad=(0, 1), global_pool=True, name="pool")
+    with pytest.raises(DataError, match="'pool' pools 3 dimensions with a kernel of 2"):
+        shapes_of(tmp_path, pooled)
+
+
 @pytest.mark.parametrize("channels", [0, -1, 5000, 1 << 40])
 def test_images_of_many_channels_are_refused(tmp_path: Path, channels: int) -> None:
     path = tmp_path / "model-symbol.json"
