@@ -228,7 +228,7 @@ def _bounded_png(png: bytes) -> bytes:
 
 
 def _ends_with_rows(png: bytes, pixels: bytes) -> bool:
-    """Whether a PNG's pixels inflate to at most twice the bytes of its rows, and some slack."""
+    """Whether the data of a PNG, unpacked, has at most twice the bytes that its header promises."""
     _, width, height, bits, color = _PNG_HEADER.unpack_from(png)
     if height * width > MAX_PIXELS:
         # OpenCV refuses it by its header.

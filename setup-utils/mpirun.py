@@ -404,7 +404,7 @@ class Launch:
         if not self._is_on_this_host():
             return
         os.environ.update(loopback_variables())
-        # Of an allocation of Slurm, Open MPI would take other hosts, and no more ranks than tasks.
+        # Else Open MPI starts ranks on the hosts of a Slurm job, and no more than Slurm's tasks.
         for framework in ("ras", "plm"):
             os.environ.setdefault(f"OMPI_MCA_{framework}", "^slurm")
         ways = self._transports()

@@ -1,4 +1,4 @@
-"""What batch systems have granted to a job: the tasks of Slurm, and the hosts of others."""
+"""Tasks that Slurm has granted to a job, and hosts that PBS, Grid Engine or LSF have."""
 
 from __future__ import annotations
 
