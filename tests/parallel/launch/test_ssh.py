@@ -33,6 +33,9 @@ case $1 in
     silent) exit 255 ;;
     hangs) echo $$ >"$(dirname "$0")/hangs"; exec sleep 300 ;;
     persists) sleep 300 >/dev/null </dev/null & echo $! >"$(dirname "$0")/left"; exec sh -c "$2" ;;
+    called) for i in 1 2 3 4 5 6 7 8; do
+            bash -c "exec 3<>/dev/tcp/127.0.0.1/${2##* }; sleep 3" >/dev/null 2>&1 </dev/null &
+        done; sleep 1; exec sh -c "$2" ;;
     answers) [ "$2" = true ]; exit ;;
     elsewhere) exec sh -c "cd /nowhere && $2" ;;
     other_interface) exec sh -c "$(echo "$2" | sed 's/ lo / ethx /')" ;;
@@ -57,6 +60,10 @@ def test_a_host_says_its_address_on_the_interface_and_by_its_name() -> None:
     reports = ssh.ask(["healthy"], LOOPBACK)
     assert reports["healthy"].address == "127.0.0.1"
     assert re.fullmatch(r"(\d+\.){3}\d+|", reports["healthy"].named)
+
+
+def test_connections_of_strangers_leave_room_for_the_hosts() -> None:
+    assert ssh.ask(["called"], LOOPBACK)["called"].address == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
