@@ -1,49 +1,41 @@
-"""The registry of backbones: their names, how each is built, and its sizes.
+"""The registry of backbones: their names, and how each is built.
 
 Names come from users, so they are checked against one table before anything else happens; a network
-is never found by evaluating its name. The table has the sizes because a dry run computes the memory
-of a rank without loading MXNet, which nothing here imports before ``build`` is called.
+is never found by evaluating its name. Nothing here imports MXNet before ``build`` is called.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from backbones import sizes
-from backbones.sizes import Maps
 from runtime.errors import ConfigError, did_you_mean
 
-# With --recompute, the peak memory of the largest part over the outputs of its operators; it is not
-# planned ahead. Measured on a CPU with r50 at batch 16.
-_PART_KEPT = 3.1
-# With bfloat16, the share of the bytes that stays. Measured on a CPU with r18 (0.54) and mbf (0.63)
-# at batches of 4 and 12.
-_NARROW = 0.63
+OUTPUTS = ("E", "F", "FC", "J", "GAP", "GDC", "GNAP")
+"""Names of the layers from the last feature maps to an embedding, see ``backbones.outputs``."""
+_FACE_SHAPE = 3, 112, 112
+
+
+class Maps(NamedTuple):
+    """The last feature maps of a body, of images of 112x112 pixels."""
+
+    channels: int
+    side: int
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a network is built, and its sizes at 112x112 pixels."""
+    """How a network is built."""
 
     module: str
     """The module of this package whose ``body`` builds the feature maps."""
     output: str
-    """Its own output, a key of ``sizes.OUTPUTS``."""
+    """Its own output, one of ``OUTPUTS``."""
     maps: Maps
     """The body's last feature maps."""
-    body_parameters: int
-    """Trained parameters of the body (weights, gammas, betas, slopes)."""
-    operator_outputs: int
-    """Elements of all operators' outputs per image, with an embedding of 512."""
-    kept: float
-    """Peak memory of a step over ``operator_outputs``, measured on a CPU by enlarging the batch."""
-    part_outputs: int
-    """Elements of the outputs per image of the largest part's operators, with ``--recompute``."""
-    between_parts: int
-    """Elements per image that one part passes to the next, in all, with ``--recompute``."""
     reduction: int = 16
     """Side of an image over that of the last feature maps, which is rounded up."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -76,44 +68,16 @@ SE = "-se"
 
 
 def _iresnet(units: tuple[int, ...], *, se: bool) -> Architecture:
-    parameters, operator_outputs, part_outputs, between_parts = sizes.iresnet(units, se=se)
     return Architecture(
-        "iresnet",
-        output="FC",
-        maps=Maps(512, 7),
-        body_parameters=parameters,
-        operator_outputs=operator_outputs,
-        kept=1.35,
-        part_outputs=part_outputs,
-        between_parts=between_parts,
-        arguments={"units": units, "se": se},
+        "iresnet", output="FC", maps=Maps(512, 7), arguments={"units": units, "se": se}
     )
 
 
 _ARCHITECTURES: Mapping[str, Architecture] = {
     **{name: _iresnet(units, se=False) for name, units in _UNITS.items()},
     **{name + SE: _iresnet(units, se=True) for name, units in _UNITS.items()},
-    "mbf": Architecture(
-        "mobilefacenet",
-        output="GDC",
-        maps=Maps(512, 7),
-        body_parameters=911_232,
-        operator_outputs=9_610_752,
-        kept=1.2,
-        part_outputs=752_640,
-        between_parts=1_655_808,
-    ),
-    "tiny": Architecture(
-        "tiny",
-        output="J",
-        maps=Maps(128, 4),
-        body_parameters=584_416,
-        operator_outputs=397_952,
-        kept=1.05,
-        part_outputs=100_352,
-        between_parts=81_536,
-        reduction=32,
-    ),
+    "mbf": Architecture("mobilefacenet", output="GDC", maps=Maps(512, 7)),
+    "tiny": Architecture("tiny", output="J", maps=Maps(128, 4), reduction=32),
 }
 
 
@@ -157,43 +121,32 @@ def check_image_size(name: str, image_size: tuple[int, int], output: Optional[st
         )
 
 
-def parameter_count(name: str, embedding_size: int = 512, output: Optional[str] = None) -> int:
-    """Return the number of trained parameters at 112x112 pixels, without loading MXNet.
+def parameter_count(
+    name: str,
+    embedding_size: int = 512,
+    output: Optional[str] = None,
+    patterns: Sequence[str] = (),
+) -> int:
+    """Return the number of trained parameters at 112x112 pixels, from the shapes of the graph.
 
     As is usual, the fixed gamma of the last BatchNorm is counted and running statistics are not.
+
+    Args:
+        name: of the network.
+        embedding_size: of the network.
+        output: one of ``OUTPUTS``, None for the network's own.
+        patterns: of ``--freeze``; parameters that they fit are not counted.
+
+    Raises:
+        ConfigError: there is no network of this name, or nothing fits a pattern.
     """
-    check(name)
-    architecture = _ARCHITECTURES[name]
-    layers = sizes.OUTPUTS[output or architecture.output](architecture.maps, embedding_size)
-    return architecture.body_parameters + layers.parameters
+    symbol = build(name, embedding_size=embedding_size, output=output)
+    from backbones.graph import frozen
 
-
-def activation_bytes(
-    name: str,
-    batch_size: int,
-    *,
-    recompute: bool = False,
-    output: Optional[str] = None,
-    dtype: str = "float32",
-) -> int:
-    """Return the bytes of feature maps, their gradients and workspace in a training step.
-
-    At 112x112 pixels, with an embedding of 512; measured with r18, r50 and mbf. ``dtype`` is
-    float32, or bfloat16 on a CPU.
-    """
-    check(name)
-    architecture = _ARCHITECTURES[name]
-    if recompute:
-        # The output is less than the largest part.
-        elements = architecture.part_outputs * _PART_KEPT + architecture.between_parts
-    else:
-        own, chosen = (
-            sizes.OUTPUTS[key](architecture.maps, 512).outputs
-            for key in (architecture.output, output or architecture.output)
-        )
-        elements = (architecture.operator_outputs - own + chosen) * architecture.kept
-    share = _NARROW if dtype == "bfloat16" else 1
-    return round(4 * share * batch_size * elements)
+    fixed = frozen.find(patterns, symbol) | {"data"}
+    shapes, _, _ = symbol.infer_shape(data=(1, *_FACE_SHAPE))
+    named = zip(symbol.list_arguments(), shapes)
+    return sum(math.prod(shape) for name, shape in named if name not in fixed)
 
 
 def build(
@@ -203,7 +156,7 @@ def build(
 
     The input is RGB, 0-255, float32 [batch, 3, height, width], and normalized in the graph; the
     output float32 [batch, embedding_size]. The body computes in ``dtype``, float32 or float16.
-    ``output`` is a key of ``sizes.OUTPUTS``, None the network's own.
+    ``output`` is one of ``OUTPUTS``, None the network's own.
 
     Raises:
         ConfigError: there is no network of this name.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones import iresnet, layers, outputs
+from backbones import Maps, iresnet, layers, outputs
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.parameter_file import read_parameters
@@ -24,7 +24,6 @@ from backbones.graph.symbol_file import (
     read_graph,
 )
 from backbones.network import Network, checkpoint_paths
-from backbones.sizes import Maps
 from runtime.errors import DataError
 from runtime.mxnet import mx
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
-from backbones.sizes import SE_REDUCTION, STAGE_CHANNELS
 from runtime.mxnet import mx
+
+_STAGE_CHANNELS = (64, 128, 256, 512)
+# Channels of a map over those of the layer between the two of a squeeze-and-excitation.
+_SE_REDUCTION = 16
 
 
 def body(x: Symbol, *, units: Sequence[int], se: bool = False) -> Symbol:
@@ -21,9 +24,9 @@ def body(x: Symbol, *, units: Sequence[int], se: bool = False) -> Symbol:
     Each of the four stages has a number of residual ``units``, with ``se`` of the kind that weighs
     its channels.
     """
-    x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=3)
+    x = convolution(x, "conv0", _STAGE_CHANNELS[0], kernel=3)
     x = prelu(batch_norm(x, "bn0"), "relu0")
-    for stage, (count, channels) in enumerate(zip(units, STAGE_CHANNELS), start=1):
+    for stage, (count, channels) in enumerate(zip(units, _STAGE_CHANNELS), start=1):
         x = residual_unit(x, f"stage{stage}_unit1", channels, stride=2, se=se)
         for unit in range(2, count + 1):
             x = residual_unit(x, f"stage{stage}_unit{unit}", channels, stride=1, se=se)
@@ -54,7 +57,7 @@ def squeeze_and_excitation(x: Symbol, name: str, channels: int) -> Symbol:
     )
     one = {"kernel": (1, 1), "stride": (1, 1), "pad": (0, 0)}
     inner = mx.sym.Convolution(
-        means, num_filter=channels // SE_REDUCTION, **one, name=f"{name}_conv1"
+        means, num_filter=channels // _SE_REDUCTION, **one, name=f"{name}_conv1"
     )
     inner = prelu(inner, f"{name}_relu1")
     weights = mx.sym.Convolution(inner, num_filter=channels, **one, name=f"{name}_conv2")

@@ -11,8 +11,7 @@ from typing import Optional
 from typing_extensions import override
 
 import backbones
-from backbones import classifiers
-from backbones.sizes import OUTPUTS
+from backbones import OUTPUTS, classifiers
 from runtime.errors import ConfigError
 from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 

@@ -43,8 +43,7 @@ from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 from training.exchange import server_workers, workers
 from training.log import run_log
-from training.plan import calibrate_images, images
-from training.plan.calibration import Calibration
+from training.plan import images
 from training.update import classify_step, optimizer, parameter_updates, soft_targets
 
 # Six updates in an epoch, of which three are warm-up; a half from the second epoch on.
@@ -324,13 +323,7 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("images.describe")["config"].dry_run.world_size,
         7,
     ),
-    "calibrate": Row(
-        "measured plan",
-        "--calibrate",
-        lambda seen: seen.was_called("calibrate_images.calibrate"),
-        True,
-    ),
-    "json": Row("measured plan", "--json", lambda seen: json.loads(seen.output)["ranks"], 1),
+    "json": Row("plan in JSON", "--json", lambda seen: json.loads(seen.output)["ranks"], 1),
 }
 
 # What a run needs beside the options that are looked at.
@@ -346,7 +339,7 @@ FURTHER = {
     + "--epochs 6 --kv-store dist_gsync --fp16-allreduce --gradient-predivide-factor 4 "
     + "--models-root {folder}/groups",
     "plan": SMALL,
-    "measured plan": SMALL + "--dry-run",
+    "plan in JSON": SMALL + "--dry-run",
 }
 PLACE = Assignment(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
 PLACES = {
@@ -413,8 +406,6 @@ def witness(kind: str, folder: Path) -> Witness:
         if kind == "types":
             # No machine of the tests needs to have them.
             seen.replace(devices, "choose", lambda ranks, dtype: mx.cpu())
-        if kind == "measured plan":
-            seen.replace(calibrate_images, "calibrate", lambda config: Calibration(""))
         if kind in PLACES:
             for name, value in PLACES[kind].variables().items():
                 patch.setenv(name, value)

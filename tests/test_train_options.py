@@ -45,8 +45,6 @@ from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
-from training.plan import calibrate
-from training.plan.calibration import Calibration
 from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 
@@ -408,20 +406,14 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size,
         7,
     ),
-    "calibrate": Row(
-        "measured plan",
-        "--calibrate",
-        lambda seen: seen.was_called("calibrate.calibrate"),
-        True,
-    ),
     "json": Row(
-        "measured plan",
+        "plan in JSON",
         "--json",
         lambda seen: json.loads(seen.output)["ranks"],
         1,
     ),
     "memory": Row(
-        "measured plan",
+        "plan in JSON",
         "--memory 1.5",
         lambda seen: json.loads(seen.output)["memory_limit"],
         3 * 2**29,
@@ -429,8 +421,8 @@ ROWS: dict[str, Row] = {
     "gpu": Row(
         "plan",
         "--gpu",
-        lambda seen: ["memory of rank 0 on a GPU" in seen.output, "workspace" in seen.output],
-        [True, True],
+        lambda seen: "memory of rank 0 on a GPU" in seen.output,
+        True,
     ),
 }
 
@@ -447,7 +439,7 @@ FURTHER = {
     ),
     "drawn": "--rec {folder}/drawn --seed 5 --models-root {folder}/drawn-models",
     "plan": "--dataset webface",
-    "measured plan": "--dataset webface --dry-run",
+    "plan in JSON": "--dataset webface --dry-run",
 }
 
 
@@ -516,7 +508,6 @@ def witness(kind: str, folder: Path) -> Witness:
         seen = Witness(patch)
         watch(seen)
         seen.replace(face_set, "ensure", stop)
-        seen.replace(calibrate, "calibrate", lambda config: Calibration("this one"))
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if kind == "types":

@@ -1,31 +1,31 @@
-"""What a run costs, computed before it is queued on 64 GPUs.
+"""What fits, computed before a run is queued on 64 GPUs.
 
 ``--dry-run`` prints which classes each rank holds, how much memory a rank needs, the size of each
-collective, how long an update takes and how many classes fit. It reads no data and uses no device,
-so it runs on a laptop for a cluster. The memory is that of a rank on a CPU, or with ``--gpu``
-(``training.plan.gpu_memory``) that on a GPU. What ``--calibrate`` has measured on this host is used
-where there is any, and each line says how it is known. docs/scaling.md says how well it holds.
+collective, and the most classes that fit. It reads no data and uses no device, so it runs on a
+laptop for a cluster. The memory is that of a rank on a CPU, or with ``--gpu`` on a GPU. How long an
+update takes, a short run tells: ``--max-update 20``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from partial_fc.shard import Shard
+from runtime import processors
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
-from training.plan import calibration, capacity, text
-from training.plan.calibration import Calibration
-from training.plan.capacity import Choice
-from training.plan.items import COMPUTED, Duration, Item, total
-from training.plan.memory import checkpoint_bytes, rank_memory, sampled_rows
-from training.plan.roofline import Measured, update_time
-from training.plan.traffic import collective_bytes
+from training.plan import memory, text
+from training.plan.memory import NetworkSize, checkpoint_bytes, network_size, rank_memory
+from training.plan.text import Item
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 """Of ``--json``; raised whenever a name changes or goes, not when one is added."""
+_GIB = 2**30
+# More identities than there are people.
+_MOST = 2**35
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,14 @@ class Plan:
     shards: tuple[Shard, Shard]
     """The first and the last."""
     updates: Optional[tuple[int, int]]
-    """Per epoch and in all; None if the images are not known."""
+    """Per epoch and in all; None if the number of images is not known."""
     memory: list[Item]
     checkpoint: int
-    """Bytes of the copy for checkpoints, which lies on the host."""
+    """Bytes of the copy for checkpoints, which is on the host."""
     collectives: dict[str, int]
-    durations: Optional[list[Duration]]
     limit: Optional[int]
     """Bytes that a rank may take."""
     most_classes: Optional[int]
-    table: list[Choice]
     not_counted: list[str]
 
 
@@ -54,15 +52,15 @@ def describe(config: FaceConfig) -> str:
     """Describe the run of a checked configuration on ``--world-size`` ranks (default 1).
 
     Raises:
-        ConfigError: there are more ranks than classes, or too few images for an update; with
-            ``--calibrate``, what is measured cannot be run or written.
+        ConfigError: there are more ranks than classes, or too few images for an update; MXNet
+            cannot be loaded; or nothing fits a pattern of ``--freeze``.
     """
     plan = make(config)
     return as_json(plan) if config.dry_run.json else as_text(plan)
 
 
 def make(config: FaceConfig) -> Plan:
-    """Plan the run, after measuring with ``--calibrate``; raises as ``describe`` does."""
+    """Plan the run; raises as ``describe`` does."""
     num_classes, world_size = config.data.num_classes, config.dry_run.world_size or 1
     assert num_classes is not None, "check() lets no dry run without classes pass"
     if num_classes < world_size:
@@ -72,59 +70,76 @@ def make(config: FaceConfig) -> Plan:
         )
     updates = _updates(config, world_size)
     first, last = (Shard(rank, world_size, num_classes) for rank in (0, world_size - 1))
-    limit = capacity.memory_limit(config, world_size)
-    found = _calibration(config)
-    measured = Measured.of(config, world_size, found)
-    memory_of = _memory_on_gpu(config) if config.dry_run.gpu else _memory_on_host(config, measured)
-    most = None
-    if limit is not None:
-        most = capacity.largest(
-            lambda classes: memory_of(Shard(0, world_size, classes))[1] <= limit, world_size
-        )
-    on_gpu = config.dry_run.gpu
+    network, limit = network_size(config), memory_limit(config, world_size)
     return Plan(
         config,
         world_size,
         (first, last),
         updates,
-        memory_of(first)[0],
-        checkpoint_bytes(config, first),
-        collective_bytes(config, world_size),
-        None if on_gpu else update_time(config, first, measured),
+        rank_memory(config, first, network),
+        checkpoint_bytes(config, first, network),
+        memory.collective_bytes(config, world_size, network),
         limit,
-        most,
-        [] if on_gpu else list(capacity.choices(config, world_size, found, limit)),
+        None if limit is None else most_classes(config, world_size, network, limit),
         _not_counted(config),
     )
 
 
+def memory_limit(config: FaceConfig, world_size: int) -> Optional[int]:
+    """Return the bytes that a rank may take: of ``--memory``, else its part of this machine's.
+
+    None with ``--gpu`` without ``--memory``: the GPU that is planned for need not be here.
+    """
+    plan = config.dry_run
+    if plan.memory is not None:
+        return round(plan.memory * _GIB)
+    if plan.gpu:
+        return None
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine // min(world_size, processors.available())
+
+
+def most_classes(config: FaceConfig, world_size: int, network: NetworkSize, limit: int) -> int:
+    """Return the largest number of classes with which rank 0 takes no more than ``limit`` bytes.
+
+    There is at least one class per rank; 0 if not even those fit. On a CPU the copy for checkpoints
+    counts.
+    """
+
+    def fits(num_classes: int) -> bool:
+        shard = Shard(0, world_size, num_classes)
+        copy = 0 if config.dry_run.gpu else checkpoint_bytes(config, shard, network)
+        return text.total(rank_memory(config, shard, network)) + copy <= limit
+
+    low, high = world_size, _MOST
+    if not fits(low):
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def as_text(plan: Plan) -> str:
-    """The plan for a reader."""
-    config = plan.config
-    sections = [_describe_length(plan), text.lines_of_shards(*plan.shards)]
-    if config.dry_run.gpu:
-        sections.append(text.lines_of_gpu(plan.memory))
-    else:
-        sections.append(text.lines_of_memory(plan.memory, plan.checkpoint))
-    collectives = [text.row(*item) for item in plan.collectives.items()]
-    sections.append(["bytes per collective and update", *collectives])
-    if plan.durations is not None:
-        global_batch = config.data.batch_size * plan.world_size
-        sections.append(text.lines_of_time(plan.durations, global_batch))
-    elif not config.dry_run.gpu:
-        sections.append(["time of an update: not measured on this host; add --calibrate"])
-    if plan.limit is not None and plan.most_classes is not None:
-        sections.append(
-            [f"most classes in {text.readable(plan.limit)} per rank: {plan.most_classes:,}"]
-        )
-    if plan.table:
-        sections.append(text.lines_of_choices(plan.table))
+    """Return the plan for a reader."""
+    sections = [
+        _lines_of_length(plan),
+        text.lines_of_shards(*plan.shards),
+        text.lines_of_memory(plan.memory, plan.checkpoint, gpu=plan.config.dry_run.gpu),
+        text.lines_of_collectives(plan.collectives),
+    ]
+    if plan.limit is not None:
+        limit = text.readable(plan.limit)
+        sections.append([f"most classes in {limit} per rank: {plan.most_classes:,}"])
     sections += [[f"not counted: {what}"] for what in plan.not_counted]
     return "\n\n".join("\n".join(section) for section in sections)
 
 
 def as_json(plan: Plan) -> str:
-    """The plan for a program: one table."""
+    """Return the plan for a program: one table."""
     data = plan.config.data
     content: dict[str, Any] = {
         "version": JSON_VERSION,
@@ -135,77 +150,12 @@ def as_json(plan: Plan) -> str:
         "updates_per_epoch": None if plan.updates is None else plan.updates[0],
         "updates": None if plan.updates is None else plan.updates[1],
         "memory": text.memory_as_json(plan.memory, plan.checkpoint),
-        "collectives": [{"name": name, "bytes": size} for name, size in plan.collectives.items()],
-        "time": None if plan.durations is None else text.time_as_json(plan.durations),
+        "collectives": text.collectives_as_json(plan.collectives),
         "memory_limit": plan.limit,
         "most_classes": plan.most_classes,
-        "table": [
-            {
-                "ranks": one.ranks,
-                "batch_size": one.batch_size,
-                "sample_ratio": one.sample_ratio,
-                "bytes": one.num_bytes,
-                "seconds": one.seconds,
-                "most_classes": one.num_classes,
-            }
-            for one in plan.table
-        ],
         "not_counted": plan.not_counted,
     }
     return json.dumps(content, indent=1)
-
-
-def _calibration(config: FaceConfig) -> Calibration:
-    if config.dry_run.calibrate:
-        from training.plan.calibrate import calibrate
-
-        return calibrate(config)
-    # A GPU's time and memory do not follow from those of processors.
-    return Calibration("") if config.dry_run.gpu else calibration.read()
-
-
-# The items of a shard, and their sum with the copy for checkpoints where that lies beside them.
-_Memory = Callable[[Shard], tuple[list[Item], int]]
-
-
-def _memory_on_host(config: FaceConfig, measured: Measured) -> _Memory:
-    def of(shard: Shard) -> tuple[list[Item], int]:
-        items = rank_memory(config, shard, measured.network)
-        return items, total(items) + checkpoint_bytes(config, shard)
-
-    return of
-
-
-def _memory_on_gpu(config: FaceConfig) -> _Memory:
-    try:
-        # Loads MXNet, which has the graph of the backbone.
-        from training.plan.gpu_memory import gpu_memory, head_memory
-    except (ImportError, OSError) as error:
-        raise ConfigError(
-            f"--gpu counts the memory of the backbone's graph with MXNet, which cannot be loaded "
-            f"here: {error}; MXNet's builds for GPUs need the driver, those for CPUs (make env) "
-            "need nothing"
-        ) from None
-    rest: dict[str, int] = {}
-
-    def of(shard: Shard) -> tuple[list[Item], int]:
-        rows = sampled_rows(config, shard)
-        head = head_memory(config, shard, rows)
-        if not rest:
-            # Planning the graph takes a second; only the head depends on the shard.
-            everything = gpu_memory(config, shard, rows)
-            rest.update({name: everything[name] for name in everything.keys() - head.keys()})
-            ordered = [name for name in everything if name in rest]
-            rest.update({name: rest.pop(name) for name in ordered})
-        items = [_gpu_item(name, size) for name, size in {**head, **rest}.items()]
-        return items, total(items)
-
-    return of
-
-
-def _gpu_item(label: str, size: int) -> Item:
-    key = "sampled rows" if label.endswith(" sampled rows") else label.replace("'s", "")
-    return Item(key.replace(" ", "_").lower(), label, size, COMPUTED)
 
 
 def _updates(config: FaceConfig, world_size: int) -> Optional[tuple[int, int]]:
@@ -221,7 +171,7 @@ def _updates(config: FaceConfig, world_size: int) -> Optional[tuple[int, int]]:
     return per_epoch, config.schedule.total_updates(per_epoch)
 
 
-def _describe_length(plan: Plan) -> list[str]:
+def _lines_of_length(plan: Plan) -> list[str]:
     config, world_size = plan.config, plan.world_size
     data, network = config.data, config.backbone
     lines = [
@@ -233,10 +183,8 @@ def _describe_length(plan: Plan) -> list[str]:
     if plan.updates is None:
         return [*lines, "updates per epoch unknown: add --num-images to have them counted"]
     per_epoch, updates = plan.updates
-    return [
-        *lines,
-        f"{per_epoch:,} updates per epoch, {updates:,} in all ({updates / per_epoch:.1f} epochs)",
-    ]
+    epochs = f"({updates / per_epoch:.1f} epochs)"
+    return [*lines, f"{per_epoch:,} updates per epoch, {updates:,} in all {epochs}"]
 
 
 def _not_counted(config: FaceConfig) -> list[str]:

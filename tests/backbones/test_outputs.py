@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import outputs, sizes
+from backbones import OUTPUTS, Maps, outputs
 from backbones.graph import gpu
 from backbones.graph.nodes import to_json
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from backbones.sizes import Maps
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -77,32 +76,10 @@ def test_names_and_sizes_are_those_of_the_original(
     assert backbones.parameter_count(network, size, output) == parameters
 
 
-@pytest.mark.parametrize("network", ["r18", "r34-se", "mbf", "tiny"])
-@pytest.mark.parametrize("output", sizes.OUTPUTS)
-@pytest.mark.parametrize("size", [512, 100, 700])
-def test_sizes_are_those_of_the_graph(network, output, size, tensor_shapes) -> None:
-    symbol = backbones.build(network, embedding_size=size, output=output)
-    shapes = tensor_shapes(symbol)
-    counted = sum(int(np.prod(shape)) for shape in shapes.values())
-    assert backbones.parameter_count(network, size, output) == counted
-    internals = symbol.get_internals()
-    variables = {*internals.list_arguments(), *internals.list_auxiliary_states()}
-    _, found, _ = internals.infer_shape(data=(1, 3, 112, 112))
-    numbers = {
-        name: int(np.prod(shape))
-        for name, shape in zip(internals.list_outputs(), found)
-        if name not in variables
-    }
-    body = backbones._ARCHITECTURES[network]
-    of_output = sizes.OUTPUTS[output](body.maps, size).outputs
-    of_body = body.operator_outputs - sizes.OUTPUTS[body.output](body.maps, 512).outputs
-    assert of_body + of_output == sum(numbers.values())
-
-
 @pytest.mark.parametrize(
     ("network", "output"),
     [
-        *(("tiny", output) for output in sizes.OUTPUTS),
+        *(("tiny", output) for output in OUTPUTS),
         *(("r101", "GNAP"), ("r50-se", "E")),
     ],
 )
@@ -225,7 +202,7 @@ def test_gnap_gives_every_position_the_mean_norm() -> None:
 
 
 @pytest.mark.parametrize("network", ["r18-se", "mbf", "tiny"])
-@pytest.mark.parametrize("output", sizes.OUTPUTS)
+@pytest.mark.parametrize("output", OUTPUTS)
 def test_float16_keeps_the_end_in_float32(network: str, output: str) -> None:
     symbol = backbones.build(network, dtype="float16", output=output)
     arguments, found, statistics = symbol.infer_type(data="float32")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import backbones
+from backbones import OUTPUTS
 from backbones.graph.nodes import infer
-from backbones.graph.recompute import cut
-from backbones.sizes import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
@@ -57,9 +56,6 @@ FINGERPRINTS = {
 }
 
 
-# The sizes of all iResNets are made by one rule.
-SIZED = [name for name in backbones.names() if not name.endswith("-se")] + ["r18-se", "r101-se"]
-
 
 def test_unknown_names_get_the_closest_one() -> None:
     with pytest.raises(ConfigError, match=r"network 'mbff' is unknown \(did you mean 'mbf'\?\)"):
@@ -84,47 +80,10 @@ def test_every_name_passes_the_check() -> None:
 
 def test_registry_does_not_load_mxnet() -> None:
     program = (
-        "import sys, backbones; backbones.check('r50'); backbones.parameter_count('r50');"
+        "import sys, backbones; backbones.check('r50');"
         "sys.exit('mxnet' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("name", SIZED)
-@pytest.mark.parametrize("embedding_size", [512, 100])
-def test_parameter_count_is_that_of_the_graph(name, embedding_size, tensor_shapes) -> None:
-    shapes = tensor_shapes(backbones.build(name, embedding_size=embedding_size))
-    counted = sum(int(np.prod(shape)) for shape in shapes.values())
-    assert backbones.parameter_count(name, embedding_size) == counted
-
-
-@pytest.mark.parametrize("name", SIZED)
-def test_activations_are_those_of_the_graph(name) -> None:
-    """The dry run's memory: what the operators put out, times what a step was measured to keep."""
-    internals = backbones.build(name).get_internals()
-    variables = {*internals.list_arguments(), *internals.list_auxiliary_states()}
-    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
-    outputs = dict(zip(internals.list_outputs(), shapes))
-    counted = sum(int(np.prod(shape)) for key, shape in outputs.items() if key not in variables)
-    kept = backbones._ARCHITECTURES[name].kept
-    assert backbones.activation_bytes(name, 3) == round(3 * 4 * (counted * kept))
-
-
-@pytest.mark.parametrize("name", SIZED)
-def test_activations_of_parts_are_those_of_the_graph(name) -> None:
-    symbol = backbones.build(name)
-    internals = symbol.get_internals()
-    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
-    sizes = {key: int(np.prod(shape)) for key, shape in zip(internals.list_outputs(), shapes)}
-    parts = cut(symbol, (112, 112))
-    largest = 0
-    for part in parts:
-        names = part.symbol.get_internals().list_outputs()
-        variables = set(part.symbol.list_inputs())
-        largest = max(largest, sum(sizes[key] for key in names if key not in variables))
-    between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
-    architecture = backbones._ARCHITECTURES[name]
-    assert (architecture.part_outputs, architecture.between_parts) == (largest, between)
 
 
 @pytest.mark.parametrize(

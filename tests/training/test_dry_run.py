@@ -1,48 +1,64 @@
+"""The plan of a run of ``train.py``: its sizes by hand, and beside what others have published."""
+
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import backbones
+import classify
+import train
+from backbones.graph.memory import output_elements, recomputed_elements
 from partial_fc.shard import Shard
 from runtime import options, processors
 from runtime.errors import ConfigError
+from tests.support.allocations import measure
+from tests.support.alone import run_alone
+from training import dry_run
 from training.config.faces import FaceConfig, parse
-from training.dry_run import describe
-from training.plan import calibration, keys
-from training.plan.calibration import Calibration, HeadRates, InputRates, NetworkCost
-from training.plan.memory import checkpoint_bytes, head_memory, sampled_rows
+from training.plan.memory import (
+    NetworkSize,
+    checkpoint_bytes,
+    collective_bytes,
+    network_size,
+    rank_memory,
+    sampled_rows,
+)
 from training.plan.text import row
-from training.plan.traffic import collective_bytes
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/scaling.md"
-_NAME = re.compile(r"`([a-z_]+)`")
-
-
-@pytest.fixture(autouse=True)
-def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured on the machine of the tests is not to be in a plan."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def small_config() -> FaceConfig:
-    line = "--num-classes 10 --num-images 99 --network tiny --embedding-size 8 --batch-size 4"
-    return parse(f"--rec . --dry-run --world-size 3 --sample-ratio 0.5 {line}".split())
-
-
+MIB = 2**20
+SMALL = (
+    "--rec . --dry-run --world-size 3 --sample-ratio 0.5 --num-classes 10 --num-images 99 "
+    "--network tiny --embedding-size 8 --batch-size 4 "
+)
 # The first of three shards of ten classes has four.
 FIRST = Shard(0, 3, 10)
+NETWORK = NetworkSize(parameters=1000, trained=900, maps=500.0)
 
 
-def described(line: str) -> str:
-    return describe(parse(f"--dry-run {line}".split()))
+def small_config(line: str = "", **changes: Any) -> FaceConfig:
+    return options.replace(parse((SMALL + line).split()), **changes)
 
 
-def test_shards_batches_and_updates() -> None:
-    text = describe(small_config())
+def sizes(config: FaceConfig, shard: Shard = FIRST) -> dict[str, int]:
+    return {item.key: item.num_bytes for item in rank_memory(config, shard, NETWORK)}
+
+
+def planned(line: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(dry_run.describe(parse(f"--dry-run --json {line}".split())))
+    return found
+
+
+def test_the_text() -> None:
+    text = dry_run.describe(small_config())
+    trained = 4 * backbones.parameter_count("tiny", 8)
     for line in (
         "10 classes in 3 shards",
         "rank 0: classes 0 to 3 (4)",
@@ -50,182 +66,234 @@ def test_shards_batches_and_updates() -> None:
         "the first 1 ranks hold one class more",
         "global batch 12 (3 ranks x 4 images)",
         "8 updates per epoch, 160 in all (20.0 epochs)",
+        row("class centers", 4 * 8 * 4) + "  computed",
+        row("4 sampled rows", 2 * 4 * 8 * 4) + "  computed",
+        row("backbone", 3 * trained) + "  computed",
+        row("allreduce of the backbone", trained),
+        "with the copy for checkpoints",
+        "most classes in ",
     ):
         assert line in text
-    # One rank is the default, and the number of images may be unknown.
-    text = described("--dataset webface")
-    assert "10,575 classes in 1 shards" in text and text.count("  rank ") == 1
-    assert "add --num-images" in described("--dataset 100w")
+    assert "not counted" not in text
+    text = dry_run.describe(parse("--dry-run --dataset 100w --network tiny --gpu".split()))
+    assert "1,000,000 classes in 1 shards" in text and text.count("  rank ") == 1
+    assert "add --num-images" in text and "most classes" not in text
+    assert "memory of rank 0 on a GPU" in text and "copy for checkpoints, on the host" in text
 
 
-def test_head_memory_by_hand() -> None:
-    # Four classes of eight numbers; the batch of four lifts the sample from two rows to four.
-    config = small_config()
-    memory = head_memory(config, FIRST)
-    assert (memory.centers, memory.states) == (4 * 8 * 4, 4 * 8 * 4)
-    assert memory.rows == 2 * 4 * 8 * 4
-    assert memory.logits == 12 * 4 * 4
-    assert memory.features == 4 * 12 * 8 * 4
-    assert memory.total == 128 + 128 + 256 + 192 + 1536
-    assert f"{memory.total:,}" in describe(config)
+def test_the_head_by_hand() -> None:
+    # The batch of four lifts the sample from two rows to four.
+    found = sizes(small_config())
+    assert (found["class_centers"], found["optimizer_states"]) == (4 * 8 * 4, 4 * 8 * 4)
+    assert found["sampled_rows"] == 2 * 4 * 8 * 4
+    assert (found["logits"], found["features"]) == (12 * 4 * 4, 4 * 12 * 8 * 4)
     # Adam has two moments as large as the centers and a count of four bytes for each of four rows.
-    adam = options.replace(config, optimizer="adam")
-    assert head_memory(adam, FIRST).states == 2 * 4 * 8 * 4 + 4 * 4
-    assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(adam)
-    # A store holds centers and momenta of three samples, and of each class its checksum, its place
-    # and a mark.
-    stored = head_memory(options.replace(config, center_store="/nowhere"), FIRST)
-    assert (stored.centers, stored.states) == (4 * (4 + 4 + 1), 0)
-    assert stored.rows == memory.rows + 3 * 2 * sampled_rows(config, FIRST) * 8 * 4
+    assert sizes(small_config(optimizer="adam"))["optimizer_states"] == 2 * 4 * 8 * 4 + 4 * 4
+    # A store: centers and momenta of three samples, and checksum, place and mark of each class.
+    stored = sizes(small_config(center_store="/nowhere"))
+    assert (stored["class_centers"], stored["optimizer_states"]) == (4 * (4 + 4 + 1), 0)
+    assert stored["sampled_rows"] == found["sampled_rows"] + 3 * 2 * 4 * 8 * 4
+    # bfloat16: rows and logits of two bytes; a gradient and float32 sums for 2,048 of 9,000 rows,
+    # in five blocks.
+    half = small_config("--sample-ratio 1 --head-dtype bfloat16", num_classes=9000)
+    found = sizes(half, Shard(0, 1, 9000))
+    assert found["sampled_rows"] == (9000 + 2048) * 8 * 2
+    assert found["logits"] == 4 * (9000 * 2 + 2048 * 4)
+    assert found["features"] == 4 * 4 * 8 * 4 + 5 * 4 * 8 * 2
+    assert sampled_rows(parse("--dataset 100w --dry-run".split()), Shard(3, 8, 80)) == 10
+    assert sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
 
 
-def test_a_sample_is_the_ratio_of_a_shard_and_has_a_row() -> None:
-    config = parse("--dataset 100w --dry-run --sample-ratio 0.1".split())
-    assert sampled_rows(config, Shard(3, 8, 1_000_000)) == 12_500
-    config = options.replace(small_config(), batch_size=1, sample_ratio=0.01)
-    assert sampled_rows(config, FIRST) == 1
-
-
-def test_collectives_by_hand(tmp_path: Path) -> None:
-    config = small_config()
-    sizes = collective_bytes(config, 3)
-    assert sizes["allgather head.features"] == 12 * 8 * 4
-    assert sizes["allgather head.labels"] == 12 * 8
-    assert sizes["allreduce head.gradient"] == 12 * 8 * 4
-    assert sizes["allreduce head.maximum"] + sizes["allreduce head.denominator"] == 3 * 12 * 4
-    parameters = backbones.parameter_count("tiny", 8)
-    assert parameters > 8 * 128
-    assert sizes["allreduce of the backbone"] == parameters * 4
-    (tmp_path / "strong-0000.params").touch()
-    for change, name, size in (
-        ({"dtype": "float16"}, "allreduce of the backbone", parameters * 2),
-        ({"loss": "adaface", "margins": None}, "allgather head.norms", 12 * 4),
-        ({"loss": "curricularface", "margins": None}, "allreduce head.targets", 12 * 4),
-        ({"teacher": f"{tmp_path}/strong,0"}, "allreduce teacher.loss", 4),
-    ):
-        assert collective_bytes(options.replace(config, **change), 3)[name] == size
-        assert sizes.get(name) in (None, parameters * 4)
-
-
-def test_what_is_not_counted_is_named(tmp_path: Path) -> None:
-    (tmp_path / "strong-0000.params").touch()
-    text = described("--dataset webface")
-    assert "--sync-bn" not in text and "teacher" not in text
-    line = f"--dataset webface --sync-bn --teacher {tmp_path}/strong,0"
-    text = described(line)
-    assert "not counted: the memory and the collectives of --sync-bn" in text
-    assert "not counted: the memory of --teacher" in text
-
-
-def test_more_ranks_than_classes_and_fewer_images_than_a_batch_are_refused() -> None:
-    described("--rec . --num-classes 10 --world-size 10")
-    with pytest.raises(ConfigError, match="use at most 10 ranks"):
-        described("--rec . --num-classes 10 --world-size 11")
-    line = "--rec . --num-classes 10 --world-size 2 --num-images"
-    described(f"{line} 128")
-    with pytest.raises(ConfigError, match="do not fill one global batch of 128"):
-        described(f"{line} 127")
-
-
-def test_memory_of_a_rank_by_hand() -> None:
-    config = small_config()
-    text = describe(config)
-    parameters = 4 * backbones.parameter_count("tiny", 8)
-    activations = backbones.activation_bytes("tiny", 4)
-    libraries = 350 * 2**20 + 2 * parameters
-    total = head_memory(config, FIRST).total + 3 * parameters + activations + libraries
-    for size in (3 * parameters, activations, libraries, total):
-        assert f"{size:,}" in text
-
-
-def test_narrow_maps_recomputing_and_parts_of_a_batch_take_less() -> None:
-    """Narrow maps about half, since statistics and gradients of kernels are not narrow."""
-    wide, narrow = (backbones.activation_bytes("r50", 16, dtype=d) for d in ("float32", "bfloat16"))
-    assert 0.5 * wide < narrow < 0.7 * wide
-    recomputed = backbones.activation_bytes("r50", 16, recompute=True)
-    assert recomputed < 0.75 * wide
-    line = "--rec . --network r50 --num-classes 10 --batch-size"
-    for words, size in (
-        ("16 --dtype bfloat16", narrow), ("16 --recompute", recomputed), ("64 --accumulate 4", wide)
-    ):  # fmt: skip
-        assert f"{size:,}" in described(f"{line} {words}")
-    config = parse(f"--dry-run {line} 64 --accumulate 4".split())
-    assert f"{head_memory(config, Shard(0, 1, 10)).features:,}" in describe(config)
+def test_the_head_on_a_gpu_by_hand() -> None:
+    found = sizes(small_config("--gpu"))
+    # All four rows are taken: nothing is copied.
+    assert found["sampled_rows"] == 2 * 4 * 8 * 4
+    assert (found["logits"], found["features"]) == (12 * 4 * 4, 9 * 12 * 8 * 4)
+    # Four of ten, with both moments, and one that Adam makes.
+    adam = small_config("--gpu --sample-ratio 0.4", optimizer="adam")
+    assert sizes(adam, Shard(0, 1, 10))["sampled_rows"] == (2 + 3 + 1) * 4 * 8 * 4
+    filtered = sizes(small_config("--gpu --filter-threshold 0.4"))
+    assert filtered["logits"] == 2 * found["logits"]
+    curricular = small_config("--gpu --sample-ratio 1 --loss curricularface")
+    assert sizes(curricular)["logits"] == 3 * found["logits"]
+    # Large ones are worked on in parts of 128 MiB, and two parts exist.
+    large = Shard(0, 1, 20_000_000)
+    assert sizes(curricular, large)["logits"] == 4 * 4 * 20_000_000 + 2 * 2 * 2**27
 
 
 @pytest.mark.parametrize(
-    "size, readable",
-    [(0, "0.0 B"), (1023, "1023.0 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"),
-     (5 * 2**40, "5.0 TiB"), (2**51, "2048.0 TiB")],
-)  # fmt: skip
-def test_sizes_can_be_read(size: int, readable: str) -> None:
-    assert f"  {readable:>12}  {size:>18,}" in row("", size)
+    ("line", "backbone", "activations"),
+    [
+        ("", 4 * (1000 + 2 * 900), 4 * 4 * 500),
+        ("--optimizer adam --lr 0.1 --wd 0", 4 * (1000 + 3 * 900), 4 * 4 * 500),
+        ("--dtype bfloat16", 4 * (1000 + 2 * 900), round(4 * 0.63 * 4 * 500)),
+        ("--accumulate 2", 4 * (1000 + 2 * 900), 4 * 2 * 500),
+        # The initial weights are sent from an array of their own.
+        ("--gpu", 4 * (1000 + 2 * 900 + 1000), 4 * 4 * 500),
+        # Momenta, master copies and three arrays of the update in float32.
+        ("--gpu --dtype float16", 2 * (1000 + 900 + 1000) + 4 * 5 * 900, 2 * 4 * 500),
+    ],
+)
+def test_the_backbone_by_hand(line: str, backbone: int, activations: int) -> None:
+    found = sizes(small_config(line))
+    assert (found["backbone"], found["activations"]) == (backbone, activations)
 
 
-def test_the_copy_for_a_checkpoint_by_hand() -> None:
-    config = small_config()
-    weights_and_momenta = 2 * 4 * backbones.parameter_count("tiny", 8)
-    assert checkpoint_bytes(config, FIRST) == 2 * 4 * 8 * 4 + weights_and_momenta
-    assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
-    assert checkpoint_bytes(options.replace(config, keep=0), FIRST) == 0
-    assert "with the copy for checkpoints" in describe(config)
+def test_libraries_and_the_copy_for_checkpoints_by_hand() -> None:
+    config, gpu = small_config(), small_config("--gpu")
+    assert sizes(config)["libraries"] == 350 * MIB + 2 * 4 * 1000
+    alone, together = (sizes(gpu, Shard(0, ranks, 10))["libraries"] for ranks in (1, 2))
+    assert (alone, together - alone) == (1529 * MIB, 488 * MIB)
+    of_backbone, of_centers = 4 * (1000 + 900), 2 * 4 * 8 * 4
+    assert checkpoint_bytes(config, FIRST, NETWORK) == of_centers + of_backbone
+    assert checkpoint_bytes(config, Shard(2, 3, 10), NETWORK) == 2 * 3 * 8 * 4
+    stored = small_config(center_store="/nowhere")
+    assert checkpoint_bytes(stored, FIRST, NETWORK) == of_backbone
+    assert checkpoint_bytes(small_config(keep=0), FIRST, NETWORK) == 0
 
 
-def test_a_plan_for_programs_has_the_names_that_are_documented() -> None:
-    plan = json.loads(describe(options.replace(small_config(), json=True, memory=2.0)))
+def test_collectives_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    plain = {
+        "allgather head.features": 12 * 8 * 4,
+        "allgather head.labels": 12 * 8,
+        "allreduce head.maximum": 12 * 4,
+        "allreduce head.denominator": 2 * 12 * 4,
+        "allreduce head.gradient": 12 * 8 * 4,
+        "allreduce of the backbone": 4 * 900,
+    }
+    changes: list[tuple[dict[str, Any], dict[str, int]]] = [
+        ({}, {}),
+        ({"dtype": "float16"}, {"allreduce of the backbone": 2 * 900}),
+        ({"loss": "adaface", "margins": None}, {"allgather head.norms": 12 * 4}),
+        ({"loss": "curricularface", "margins": None}, {"allreduce head.targets": 12 * 4}),
+        ({"teacher": f"{tmp_path}/strong,0"}, {"allreduce teacher.loss": 4}),
+    ]
+    for change, different in changes:
+        found = collective_bytes(small_config(**change), 3, NETWORK)
+        assert found == {**plain, **different}
+
+
+def test_sizes_of_a_network() -> None:
+    parameters = backbones.parameter_count("tiny", 8)
+    symbol = backbones.build("tiny", embedding_size=8)
+    outputs = output_elements(symbol, (3, 112, 112))
+    plain, fixed, gpu, recomputed = (
+        network_size(small_config(line))
+        for line in ("", "--freeze conv0_weight", "--gpu", "--network r50 --recompute")
+    )
+    assert plain == (parameters, parameters, 1.35 * outputs) and gpu.maps == outputs
+    # 32 filters of 5 x 5 on three channels.
+    assert fixed.parameters - fixed.trained == 32 * 3 * 5 * 5
+    deep = backbones.build("r50", embedding_size=8)
+    largest, between = recomputed_elements(deep, (112, 112))
+    assert recomputed.maps == between + 3.1 * largest < output_elements(deep, (3, 112, 112))
+    # Of a small network, the parts would take more than the whole.
+    shallow = network_size(small_config("--network r18 --recompute --gpu"))
+    r18 = backbones.build("r18", embedding_size=8)
+    assert shallow.maps == output_elements(r18, (3, 112, 112))
+    with pytest.raises(ConfigError, match="^--freeze 'convolution_' fits no parameter"):
+        network_size(small_config("--freeze convolution_"))
+
+
+@pytest.mark.parametrize("network", ["mbf", "r18"])
+def test_maps_are_near_what_a_step_allocates(network: str) -> None:
+    allocated = measure(network, 2)
+    found = sum(size * count for size, count in allocated.items())
+    config = small_config(f"--gpu --network {network} --embedding-size 512")
+    assert 4 * 2 * network_size(config).maps == pytest.approx(found, rel=0.12)
+
+
+def test_the_smallest_runs() -> None:
+    plain = "--rec . --network tiny --num-classes 10 --world-size"
+    assert planned(f"{plain} 10")["updates"] is None
+    with pytest.raises(ConfigError, match="--world-size 11 .* use at most 10 ranks"):
+        planned(f"{plain} 11")
+    assert planned(f"{plain} 2 --num-images 128")["updates_per_epoch"] == 1
+    with pytest.raises(ConfigError, match="127 images do not fill .* batch of 128"):
+        planned(f"{plain} 2 --num-images 127")
+
+
+def test_mxnet_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "backbones.graph.memory", None)
+    monkeypatch.delattr("backbones.graph.memory")
+    with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
+        dry_run.describe(small_config())
+
+
+def test_sizes_can_be_read() -> None:
+    for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
+        assert f"  {readable:>12}  {size:>18,}" in row("", size)
+
+
+@pytest.mark.parametrize("gpu", ["", "--gpu"])
+def test_the_most_classes_fit_exactly(gpu: str) -> None:
+    line = f"--rec . --network tiny --batch-size 8 --memory 3 {gpu} --num-classes"
+    most = planned(f"{line} 10")["most_classes"]
+    memory = [planned(f"{line} {classes}")["memory"] for classes in (most, most + 1)]
+    taken = [one["bytes"] + (0 if gpu else one["checkpoint_bytes"]) for one in memory]
+    assert taken[0] <= 3 * 2**30 < taken[1]
+    assert planned(f"{line} 10 --memory 0.01")["most_classes"] == 0
+
+
+def test_the_limit_is_a_share_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "available", lambda: 2)
+    one, two, three = (dry_run.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
+    assert one is not None and two == three == one // 2 > 2**28
+    assert dry_run.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
+    assert dry_run.memory_limit(small_config("--gpu"), 3) is None
+
+
+def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    plan = planned(f"{SMALL} --sync-bn --teacher {tmp_path}/strong,0 --memory 2")
     assert plan.keys() == {
         *("version", "device", "ranks", "batch_size", "num_classes", "updates_per_epoch"),
-        *("updates", "memory", "collectives", "time", "memory_limit", "most_classes", "table"),
-        "not_counted",
+        *("updates", "memory", "collectives", "memory_limit", "most_classes", "not_counted"),
     }
-    assert (plan["version"], plan["device"], plan["ranks"]) == (1, "cpu", 3)
+    assert (plan["version"], plan["device"], plan["memory_limit"]) == (2, "cpu", 2 * 2**30)
+    assert (plan["ranks"], plan["batch_size"], plan["num_classes"]) == (3, 4, 10)
     assert (plan["updates_per_epoch"], plan["updates"]) == (8, 160)
+    assert [what.split("--")[1] for what in plan["not_counted"]] == ["sync-bn", "teacher"]
     items = {item["name"]: item["bytes"] for item in plan["memory"]["items"]}
-    assert list(items) == [
-        *("class_centers", "optimizer_states", "sampled_rows", "logits", "features", "backbone"),
-        *("activations", "libraries"),
-    ]
-    assert items["class_centers"] == 4 * 8 * 4 and plan["memory"]["bytes"] == sum(items.values())
-    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(small_config(), FIRST)
-    assert plan["time"] is None and plan["memory_limit"] == 2 * 2**30
-    named = {name.removesuffix("`") for name in _NAME.findall(DOCUMENT.read_text("utf-8"))}
-    row = plan["table"][0]
-    assert {*plan, *plan["memory"], *items, *row} <= named
+    assert plan["memory"]["bytes"] == sum(items.values())
+    named = {*re.findall(r"`([a-z_]+)`", DOCUMENT.read_text("utf-8"))}
+    assert {*plan, *plan["memory"], *items} <= named
+    on_gpu = planned(f"{SMALL} --gpu")
+    assert (on_gpu["device"], on_gpu["most_classes"]) == ("gpu", None)
+    assert [item["name"] for item in on_gpu["memory"]["items"]] == list(items)
 
 
-def test_names_of_a_gpu_are_words() -> None:
-    config = options.replace(small_config(), json=True, gpu=True)
-    plan = json.loads(describe(config))
-    names = [item["name"] for item in plan["memory"]["items"]]
-    assert plan["device"] == "gpu" and len(set(names)) == len(names)
-    assert all(re.fullmatch("[a-z_]+", name) for name in names), names
-    assert plan["table"] == [] and plan["most_classes"] is None
+@pytest.mark.parametrize("program", [train, classify])
+def test_a_short_run_tells_time_and_memory(program: ModuleType, tmp_path: Path) -> None:
+    """As docs/scaling.md says."""
+    words = "--dataset synthetic --batch-size 2 --keep 0 --max-update 20"
+    faces = "--debug --rec . --num-classes 9 --network tiny --embedding-size 8"
+    words += f" {faces if program is train else '--model LeNet --num-images 40'}"
+    said = run_alone(program, *words.split(), "--models-root", tmp_path).stdout
+    assert re.search(r"update 20/20 .* [\d.,]+ images/s", said)
+    assert re.search(r"peak memory of this rank: [\d.,]+ MiB", said)
 
 
-def test_what_fits_on_a_gpu_fits_exactly() -> None:
-    line = "--dataset 100w --network tiny --embedding-size 128 --batch-size 8 --dry-run --gpu"
-    config = options.replace(parse(line.split()), json=True, memory=3.0)
-    most = json.loads(describe(config))["most_classes"]
-    sizes = [
-        json.loads(describe(options.replace(config, num_classes=classes)))["memory"]["bytes"]
-        for classes in (most, most + 1)
-    ]
-    assert sizes[0] <= 3 * 2**30 < sizes[1]
+V100 = 16_160
+R50, R100 = "--network r50 --dtype float16", "--network r100"
 
 
-def test_a_plan_uses_what_was_measured() -> None:
-    config = options.replace(small_config(), world_size=1)
-    cell = keys.Cell.of(1)
-    network = NetworkCost(keys.network_key(config, cell), 7e8, 1e6, 0.5, 0.25)
-    assert "add --calibrate" in describe(config)
-    calibration.write(Calibration(processors.model(), networks=(network,)))
-    text = describe(config)
-    assert f"{4_000_000:>18,}  measured" in text
-    # Without the head's speed there is no time.
-    assert "add --calibrate" in text
-    heads = (HeadRates(keys.head_key(config, cell), 1e9, 1e9, 1e9, 1e9, 1e9, 0.0),)
-    inputs = (InputRates(keys.input_key(config), 1e9, 40.0),)
-    calibration.write(Calibration(processors.model(), (network,), heads, inputs))
-    text = describe(config)
-    # 0.5 s and four times 0.25 s.
-    assert "  backbone                               1,500.0 ms  measured" in text
+@pytest.mark.parametrize(
+    ("line", "identities", "ranks", "batch_size", "published"),
+    [
+        # README of InsightFace's recognition/partial_fc, MXNet on RTX 2080 Ti, in MiB.
+        (f"{R50} --sample-ratio 0.1", 1_000_000, 8, 128, 8_100),
+        (f"{R50} --sample-ratio 0.1", 10_000_000, 64, 64, 6_722),
+        # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest on V100 of 16 GB.
+        (f"{R100} --dtype float32 --sample-ratio 0.1", 85_742, 1, 112, V100),
+        (f"{R100} --dtype float32 --sample-ratio 0.1", 360_232, 8, 96, V100),
+        (f"{R100} --dtype float16 --sample-ratio 0.1", 12_000_000, 8, 64, V100),
+    ],
+)
+def test_what_was_published(
+    line: str, identities: int, ranks: int, batch_size: int, published: int
+) -> None:
+    line += f" --num-classes {identities} --batch-size {batch_size} --world-size {ranks}"
+    found = planned(f"--dataset 100w --gpu {line}")["memory"]["bytes"] / MIB
+    assert found == pytest.approx(published, rel=0.15)

@@ -100,24 +100,18 @@ class PlanOptions(Options):
     """A plan instead of a run."""
 
     dry_run: bool = False
-    """Print memory, bytes per collective and the time of an update for --world-size ranks, and
-    stop."""
+    """Print memory and bytes per collective for --world-size ranks, and stop."""
 
     world_size: Optional[int] = number(None, POSITIVE_COUNT)
     """Ranks to plan for with --dry-run; 1 unless given."""
-
-    calibrate: bool = False
-    """With --dry-run: measure here what the plan needs, by short runs on one rank and on
-    --world-size ranks, and keep it for later plans. Takes about a minute."""
 
     json: bool = False
     """With --dry-run: print the plan as JSON, for other programs."""
 
     def check(self) -> None:
         """Refuse what a run finds out by itself: its ranks."""
-        for field in ("calibrate", "json"):
-            if getattr(self, field) and not self.dry_run:
-                raise _goes_with_dry_run(f"--{field}")
+        if self.json and not self.dry_run:
+            raise _goes_with_dry_run("--json")
         if self.world_size is not None and not self.dry_run:
             raise ConfigError(
                 f"--world-size {self.world_size} goes with --dry-run; "
@@ -130,9 +124,9 @@ class DryRunOptions(PlanOptions):
     """A plan instead of a run."""
 
     dry_run: bool = False
-    """Print shards, memory, bytes per collective and the time of an update for --world-size ranks,
-    and stop. No data is read: --num-classes (and --num-images, for the epochs) say how much there
-    is."""
+    """Print shards, memory, bytes per collective and the most classes that fit for --world-size
+    ranks, and stop. No data is read: --num-classes (and --num-images, for the epochs) say how much
+    there is."""
 
     gpu: bool = False
     """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
@@ -144,10 +138,6 @@ class DryRunOptions(PlanOptions):
     def check(self) -> None:
         """Refuse what a run finds out by itself: its ranks and its devices."""
         super().check()
-        if self.calibrate and self.gpu:
-            raise ConfigError(
-                "--calibrate measures processors, and --gpu plans for a GPU; leave one out"
-            )
         if self.memory and not self.dry_run:
             raise _goes_with_dry_run(f"--memory {self.memory:g}")
         if self.gpu and not self.dry_run:

@@ -1,174 +1,247 @@
-"""The memory of a rank on a CPU, item by item, computed or measured.
+"""The memory of a rank of ``train.py``, item by item, on a CPU or on a GPU, and its collectives.
 
-The head is counted from its shapes. The backbone with its feature maps and what libraries take
-beside it come from ``--calibrate`` where that has run this network here, and otherwise from sizes
-in a table and constants that were measured on another machine. Nothing here loads MXNet, except for
-``--freeze``, whose patterns fit names that only the graph has.
+What the head keeps is counted from its shapes, the parameters of the backbone from its graph.
+Feature maps are the outputs of the graph's operators times what a step was seen to allocate for
+them, and what libraries take was measured on a CPU and counted, or measured by others, for a GPU.
 
 Shapes: B global batch, D embedding, S sampled rows of a shard.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from functools import lru_cache
-from typing import Optional
-
-import numpy as np
+from typing import NamedTuple
 
 import backbones
 from partial_fc.shard import STATES, Shard
+from partial_fc.store.index import ENTRY
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
-from training.plan.calibration import NetworkCost
-from training.plan.items import ASSUMED, COMPUTED, FLOAT, MEASURED, BackboneBytes, Item
-from training.plan.placement import held_rows
+from training.plan.text import COMPUTED, ESTIMATED, Item
 
-# Measured on a CPU: the memory of Python, MXNet, Horovod and Numba before training starts, and the
-# copies of the backbone that they keep: oneDNN's of weights and gradients in its own layout,
-# Horovod's of the gradients that it sends together.
-_PROGRAM = 350 * 2**20
+# Bytes of numbers.
+_FLOAT, _HALF, _LABEL = 4, 2, 8
+_MIB = 2**20
+_FACE_SHAPE = 3, 112, 112
+
+# Memory of maps, gradients and workspace over the outputs of all operators; with --recompute, over
+# those of the largest part. On a CPU measured by enlarging the batch of r18, r50 and mbf (1.2), for
+# a GPU by the arrays that a step of r18 to r200 allocates on mx.cpu(1) (0.93 to 1.10).
+_KEPT, _PART_KEPT = 1.35, 3.1
+_KEPT_ON_GPU, _PART_KEPT_ON_GPU = 1.0, 4.8
+# The share that stays with bfloat16. Measured on a CPU with r18 (0.54) and mbf (0.63).
+_NARROW = 0.63
+# On a CPU: Python, MXNet, Horovod and Numba before training starts, and the copies of the backbone
+# that oneDNN keeps in its own layout, and Horovod of gradients that it sends together.
+_PROGRAM = 350 * _MIB
 _LIBRARY_COPIES = 2
-# Rows that bfloat16's products take at a time (partial_fc.blocks, which loads MXNet).
+# Rows that bfloat16's products take at a time (partial_fc.blocks, which loads MXNet), and samples
+# of a store that are read, computed and written at a time.
 _BLOCK_ROWS = 2048
-_NARROW = 2
+_STAGES = 3
+
+# Arrays [B, D] and [S, D] of a step, and those [S, D] that the optimizer makes.
+_FEATURE_ARRAYS, _FEATURE_ARRAYS_ON_GPU = 4, 9
+_ROW_ARRAYS = 2
+_TEMPORARY_ROWS = {"sgd": 0, "adam": 1, "adamw": 1}
+# Bytes of logits that the rules for negatives take at a time (partial_fc.rows.device).
+_RULE_BYTES = 2**27
+# Float32 arrays that an update of a float16 network makes of at most so many parameters
+# (training.update.mixed_precision).
+_UPDATE_ARRAYS = {"sgd": 3, "adam": 8, "adamw": 8}
+_UPDATED_TOGETHER = 2**22
+# A context without kernels, on a Titan V (pytorch/pytorch issue 28394). Kernels, which CUDA up to
+# 11.7 loads all at once: the sections for compute capability 7.5 of mxnet-cu101 1.9.1, of cuBLAS
+# 11.10 and cuDNN 8.5. The workspace of convolutions (backbones.graph.gpu, which loads MXNet).
+_GPU_LIBRARIES = (320 + 437 + 255 + 261 + 256) * _MIB
+# NCCL's buffers between eight V100 with NVLink (NVIDIA/nccl issues 713 and 1685): 12 channels of
+# three connections of 10 MiB. HOROVOD_FUSION_THRESHOLD, whose default is 128 MiB on GPUs.
+_GPU_COMMUNICATION = (12 * 3 * 10 + 128) * _MIB
 
 
-@dataclass(frozen=True)
-class HeadMemory:
-    """Bytes that the head of one rank takes."""
+class NetworkSize(NamedTuple):
+    """Sizes of a backbone: numbers of parameters, and elements of maps per image in a step."""
 
-    centers: int
-    states: int
-    rows: int
-    logits: int
-    features: int
+    parameters: int
+    trained: int
+    maps: float
 
-    @property
-    def total(self) -> int:
-        """The sum."""
-        return sum(astuple(self))
+
+def network_size(config: FaceConfig) -> NetworkSize:
+    """Measure the graph of the backbone.
+
+    Raises:
+        ConfigError: MXNet, which has the graph, cannot be loaded; or nothing fits a pattern of
+            ``--freeze``.
+    """
+    try:
+        from backbones.graph import memory
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"--dry-run counts the backbone's graph with MXNet, which cannot be loaded here: "
+            f"{error}; MXNet's builds for GPUs need the driver, those for CPUs (make env) need "
+            "nothing"
+        ) from None
+    network, gpu = config.backbone, config.dry_run.gpu
+    shape = network.network, network.embedding_size, network.net_output
+    symbol = backbones.build(
+        network.network, embedding_size=network.embedding_size, output=network.net_output
+    )
+    maps = memory.output_elements(symbol, _FACE_SHAPE) * (_KEPT_ON_GPU if gpu else _KEPT)
+    if network.recompute:
+        largest, between = memory.recomputed_elements(symbol, _FACE_SHAPE[1:])
+        maps = min(maps, between + largest * (_PART_KEPT_ON_GPU if gpu else _PART_KEPT))
+    trained = backbones.parameter_count(*shape, network.frozen)
+    return NetworkSize(backbones.parameter_count(*shape), trained, maps)
 
 
 def sampled_rows(config: FaceConfig, shard: Shard) -> int:
-    """The rows S that a shard takes into an update, if the positives spread evenly."""
+    """Return the rows S that a shard takes into an update, if the positives spread evenly."""
     sampled = max(1, round(shard.size * config.head.sample_ratio))
     return max(sampled, min(shard.size, config.data.batch_size))
 
 
-def head_memory(config: FaceConfig, shard: Shard) -> HeadMemory:
-    """The bytes of a rank's head: centers, their optimizer's states, the memory of an update.
-
-    The working memory is ``2·S·D + B·S + 4·B·D`` floats: the sampled rows and their gradient, the
-    logits, and a few matrices of the size of the features. With ``--head-dtype bfloat16`` rows and
-    logits have two bytes, and the gradient, like the float32 sums of a product, is that of a block
-    of rows. With ``--center-store`` the rows of three samples are in memory, and marks of the rest.
-    """
-    global_batch = config.data.batch_size * shard.world_size
-    embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
-    held = held_rows(config, shard, rows)
-    features = 4 * global_batch * embedding * FLOAT
-    if config.head.head_dtype == "bfloat16":
-        block = min(rows, _BLOCK_ROWS)
-        working = (rows + block) * embedding * _NARROW
-        # Each block adds its own share to the gradient of the features.
-        features += -(-rows // _BLOCK_ROWS) * global_batch * embedding * _NARROW
-        logits = global_batch * (rows * _NARROW + block * FLOAT)
-    else:
-        working = 2 * rows * embedding * FLOAT
-        logits = global_batch * rows * FLOAT
-    return HeadMemory(held.centers, held.states, working + held.stages, logits, features)
-
-
-def checkpoint_bytes(config: FaceConfig, shard: Shard) -> int:
-    """The copy that a rank makes for its checkpoints, and keeps; rank 0's is the largest.
-
-    Its centers and their states, and on rank 0 the backbone's parameters and their states.
-    """
-    if not config.run.keep:
-        return 0
-    held = held_rows(config, shard, sampled_rows(config, shard))
-    size = backbone_bytes(config)
-    backbone = size.all + _wide_states(config) * size.trained
-    return held.copied + (backbone if shard.rank == 0 else 0)
-
-
-def rank_memory(
-    config: FaceConfig, shard: Shard, measured: Optional[NetworkCost] = None
-) -> list[Item]:
-    """The items of a rank's memory on a CPU, without the copy for checkpoints."""
-    head, size = head_memory(config, shard), backbone_bytes(config)
-    backbone = backbone_memory(config)
-    if measured is None:
-        network, basis = config.backbone, COMPUTED
-        activations = backbones.activation_bytes(
-            network.network,
-            config.images_per_pass,
-            recompute=network.recompute,
-            output=network.net_output,
-            dtype=network.dtype,
-        )
-        libraries = _PROGRAM + _LIBRARY_COPIES * size.all
-    else:
-        basis = MEASURED
-        activations = round(measured.bytes_per_image * config.images_per_pass)
-        libraries = round(measured.base_bytes) - backbone
-    rows = f"{sampled_rows(config, shard):,} sampled rows"
+def rank_memory(config: FaceConfig, shard: Shard, network: NetworkSize) -> list[Item]:
+    """Return the items of a rank's memory, on a GPU with ``--gpu``."""
+    head = _head_on_gpu(config, shard) if config.dry_run.gpu else _head(config, shard)
+    share = {"float32": 1.0, "float16": 0.5, "bfloat16": _NARROW}[config.backbone.dtype]
+    activations = round(_FLOAT * share * config.images_per_pass * network.maps)
+    libraries = _library_bytes(config, shard.world_size, network)
     return [
-        Item("class_centers", "class centers", head.centers, COMPUTED),
-        Item("optimizer_states", "their optimizer states", head.states, COMPUTED),
-        Item("sampled_rows", rows, head.rows, COMPUTED),
-        Item("logits", "logits", head.logits, COMPUTED),
-        Item("features", "features", head.features, COMPUTED),
-        Item("backbone", "backbone", backbone, COMPUTED),
-        Item("activations", "its activations", activations, basis),
-        Item(
-            "libraries",
-            "libraries and their copies",
-            libraries,
-            ASSUMED if measured is None else basis,
-        ),
+        *head,
+        Item("backbone", "backbone", _backbone_bytes(config, network), COMPUTED),
+        Item("activations", "its activations", activations, ESTIMATED),
+        Item("libraries", "libraries and their copies", libraries, ESTIMATED),
     ]
 
 
-def backbone_memory(config: FaceConfig) -> int:
-    """Parameters; gradients of those that are trained, and the states of their optimizer."""
-    size = backbone_bytes(config)
-    return size.all + (1 + _wide_states(config)) * size.trained
+def checkpoint_bytes(config: FaceConfig, shard: Shard, network: NetworkSize) -> int:
+    """Return the size of the copy that a rank makes for its checkpoints, and keeps on the host.
 
-
-def backbone_bytes(config: FaceConfig) -> BackboneBytes:
-    """The float32 parameters of the backbone.
-
-    Raises:
-        ConfigError: nothing fits a pattern of ``--freeze``, or MXNet cannot be loaded for it.
+    It has the rank's centers and their states, unless a store has them, and on rank 0 the
+    backbone's parameters and their states.
     """
-    network = config.backbone
-    shape = network.network, network.embedding_size, network.net_output
-    every = FLOAT * backbones.parameter_count(*shape)
-    frozen = FLOAT * _frozen_count(*shape, network.frozen) if network.frozen else 0
-    return BackboneBytes(every, every - frozen)
+    if not config.run.keep:
+        return 0
+    held = 0 if config.head.center_store is not None else sum(_held(config, shard.size))
+    if shard.rank > 0:
+        return held
+    return held + _FLOAT * (network.parameters + _wide_states(config) * network.trained)
 
 
-@lru_cache(maxsize=None)
-def _frozen_count(
-    network: str, embedding_size: int, output: Optional[str], patterns: tuple[str, ...]
-) -> int:
-    """The numbers in the parameters that patterns fit; running statistics are not among them."""
-    try:
-        # Loads MXNet, which has the graph and its names.
-        from backbones.graph import frozen
-        from backbones.graph.memory import tensor_sizes
-        from backbones.model import FACE_SIZE
-    except (ImportError, OSError) as error:
-        raise ConfigError(
-            f"--freeze {','.join(patterns)} names parameters of a graph, which MXNet has, and it "
-            f"cannot be loaded here: {error}; plan without --freeze, which counts more"
-        ) from None
-    symbol = backbones.build(network, embedding_size=embedding_size, output=output)
-    sizes = tensor_sizes(symbol, (1, 3, *FACE_SIZE))
-    fixed = frozen.find(patterns, symbol) & set(symbol.list_arguments())
-    return int(np.sum([sizes[name].elements for name in fixed], dtype=np.int64))
+def collective_bytes(config: FaceConfig, world_size: int, network: NetworkSize) -> dict[str, int]:
+    """Return the size of each collective's result in one update, by its name.
+
+    The gradients of the backbone are sent parameter by parameter; their sum is given, without those
+    of frozen parameters. Those of a float16 network have two bytes, but for a thousandth
+    (BatchNorm).
+    """
+    embedding = config.backbone.embedding_size
+    global_batch = config.data.batch_size * world_size
+    sizes = {
+        "allgather head.features": global_batch * embedding * _FLOAT,
+        "allgather head.labels": global_batch * _LABEL,
+        "allreduce head.maximum": global_batch * _FLOAT,
+        "allreduce head.denominator": 2 * global_batch * _FLOAT,
+        "allreduce head.gradient": global_batch * embedding * _FLOAT,
+        "allreduce of the backbone": _number_bytes(config) * network.trained,
+    }
+    if config.teacher.teacher is not None:
+        sizes["allreduce teacher.loss"] = _FLOAT
+    for name, numbers in config.head.collectives.items():
+        sizes[name] = numbers * global_batch * _FLOAT
+    return sizes
+
+
+def _head(config: FaceConfig, shard: Shard) -> list[Item]:
+    """The head on a CPU: ``2·S·D + B·S + 4·B·D`` floats, and centers with their states.
+
+    With ``--head-dtype bfloat16`` rows and logits have two bytes, and the gradient, like the
+    float32 sums of a product, is that of a block of rows. With ``--center-store`` the rows of three
+    samples are in memory, and for each class its entry in the index and a mark.
+    """
+    global_batch = config.data.batch_size * shard.world_size
+    embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
+    features = _FEATURE_ARRAYS * global_batch * embedding * _FLOAT
+    if config.head.head_dtype == "bfloat16":
+        block = min(rows, _BLOCK_ROWS)
+        working = (rows + block) * embedding * _HALF
+        # Each block adds its own share to the gradient of the features.
+        features += -(-rows // _BLOCK_ROWS) * global_batch * embedding * _HALF
+        logits = global_batch * (rows * _HALF + block * _FLOAT)
+    else:
+        working = _ROW_ARRAYS * rows * embedding * _FLOAT
+        logits = global_batch * rows * _FLOAT
+    if config.head.center_store is None:
+        centers, states = _held(config, shard.size)
+    else:
+        centers, states = (ENTRY + 1) * shard.size, 0
+        working += _STAGES * sum(_held(config, rows))
+    return _head_items(rows, centers, states, working, logits, features)
+
+
+def _head_on_gpu(config: FaceConfig, shard: Shard) -> list[Item]:
+    """The head on a GPU, where sampled rows and their states are copied."""
+    global_batch, rule = config.data.batch_size * shard.world_size, config.optimizer.optimizer
+    embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
+    copies = 1 + _wide_states(config) if rows < shard.size else 0
+    working = (_ROW_ARRAYS + copies + _TEMPORARY_ROWS[rule]) * rows * embedding * _FLOAT
+    logits = global_batch * rows * _FLOAT
+    rules = 0
+    if config.head.filter_threshold < 1.0:
+        rules = 1
+    if config.head.margins is None and config.head.loss == "curricularface":
+        rules = 2
+    # Those of one part of the logits still exist when the next one gets its own.
+    rules *= min(logits, _RULE_BYTES) * (2 if logits > _RULE_BYTES else 1)
+    features = _FEATURE_ARRAYS_ON_GPU * global_batch * embedding * _FLOAT
+    return _head_items(rows, *_held(config, shard.size), working, logits + rules, features)
+
+
+def _head_items(
+    rows: int, centers: int, states: int, working: int, logits: int, features: int
+) -> list[Item]:
+    return [
+        Item("class_centers", "class centers", centers, COMPUTED),
+        Item("optimizer_states", "their optimizer states", states, COMPUTED),
+        Item("sampled_rows", f"{rows:,} sampled rows", working, COMPUTED),
+        Item("logits", "logits", logits, COMPUTED),
+        Item("features", "features", features, COMPUTED),
+    ]
+
+
+def _held(config: FaceConfig, rows: int) -> tuple[int, int]:
+    """The bytes of so many centers, and of all states that their optimizer keeps."""
+    size = config.backbone.embedding_size
+    states = STATES[config.optimizer.optimizer].values()
+    return rows * size * _FLOAT, sum(state.num_bytes(rows, size, _FLOAT) for state in states)
+
+
+def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:
+    """Parameters; gradients of those that are trained, and the states of their optimizer.
+
+    With float16 these have float32 master copies. A GPU also keeps the arrays in which rank 0
+    sends its initial weights.
+    """
+    number, rule = _number_bytes(config), config.optimizer.optimizer
+    held = number * (network.parameters + network.trained)
+    held += _FLOAT * _wide_states(config) * network.trained
+    if config.backbone.dtype == "float16":
+        held += _FLOAT * network.trained
+        held += _FLOAT * _UPDATE_ARRAYS[rule] * min(network.trained, _UPDATED_TOGETHER)
+    if config.dry_run.gpu and (config.dry_run.world_size or 1) > 1:
+        held += number * network.parameters
+    return held
+
+
+def _library_bytes(config: FaceConfig, world_size: int, network: NetworkSize) -> int:
+    if config.dry_run.gpu:
+        return _GPU_LIBRARIES + (_GPU_COMMUNICATION if world_size > 1 else 0)
+    return _PROGRAM + _LIBRARY_COPIES * _FLOAT * network.parameters
+
+
+def _number_bytes(config: FaceConfig) -> int:
+    """The bytes of a parameter of the backbone and of its gradient."""
+    return _HALF if config.backbone.dtype == "float16" else _FLOAT
 
 
 def _wide_states(config: FaceConfig) -> int:

@@ -165,10 +165,10 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--lr-steps 5,5", ["5,5", "rise"]),
         ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
         ("--dry-run --rec .", ["--num-classes"]),
-        ("--calibrate", ["--calibrate goes with --dry-run"]),
         ("--memory 1.5", ["--memory 1.5 goes with --dry-run"]),
         ("--json", ["--json goes with --dry-run"]),
-        ("--dry-run --gpu --calibrate", ["--calibrate measures processors", "leave one out"]),
+        ("--gpu", ["--gpu goes with --dry-run"]),
+        ("--dry-run --gpu --dtype bfloat16", ["--dtype bfloat16 is for CPUs"]),
         ("--val-targets lfw.bin", ["'lfw.bin'", "lfw,cfp_fp"]),
         ("--val-targets lfw,,cfp_fp", ["''"]),
         ("--dataset 100w --val-targets lfw", ["--val-targets lfw", "100w"]),
@@ -211,12 +211,12 @@ def test_check_refuses_what_no_command_line_gave() -> None:
         check(resolve({}))
 
 
-def test_parsing_and_planning_load_no_framework() -> None:
+def test_parsing_loads_no_framework() -> None:
     """So a mistake is reported at once."""
     program = (
         "import sys; from training.config import faces, images; from training import dry_run\n"
         "images.parse(['--dataset', 'synthetic'])\n"
-        "print(dry_run.describe(faces.parse()))\n"
+        "faces.parse()\n"
         "sys.exit(7 if {'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules) else 0)"
     )
     words = "--dataset 100w --dry-run --world-size 8".split()
@@ -224,4 +224,3 @@ def test_parsing_and_planning_load_no_framework() -> None:
         [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "1,000,000 classes in 8 shards" in done.stdout

@@ -73,7 +73,7 @@ FACE_DEFAULTS = {
     "pretrained_centers": None, "center_dtype": "float32", "filter_threshold": 1.0,
     "sample_ratio": 1.0, "center_lr": None, "optimizer": "sgd", "warmup": 0, "max_update": None,
     "verbose": 2000, "save_interval": 2000, "on_nan": "stop", "debug": False, "dry_run": False,
-    "world_size": None, "gpu": False, "calibrate": False, "memory": None, "json": False,
+    "world_size": None, "gpu": False, "memory": None, "json": False,
     "best": None, "teacher": None, "teacher_weight": 1.0, "class_balance": 0.0,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {
