@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help help-all env train test test-docs test-all lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help help-all env train test test-docs test-all lint models kernels classification grouping device test-gpu cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 # With it, Python would not search the project's folder for the modules of its programs.
 unexport PYTHONSAFEPATH
@@ -60,7 +60,7 @@ models: ### test a step and a batch of 128 with every classifier; the other test
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
 
-kernels: ### test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have two
+kernels: ### test which kernels of oneDNN compute each network; the other tests have two
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
@@ -74,13 +74,19 @@ grouping: ### test jobs with parameter servers, and examples/: killed processes 
 
 device: ### test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m "device or not device" tests/device tests/runtime/test_gpu_check.py
+	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
+
+# Without TF32, whose products have 10 bits.
+test-gpu: ### test the same on the first GPU, and two ranks on two GPUs; please send what it prints
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) TOOLKIT_DEVICE="gpu(0)" NVIDIA_TF32_OVERRIDE=0 \
+	    python -m pytest -v -rs -m "device or not device" tests/device
 
 cleaning: ### test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
 
-measurements: ### test every benchmark with its smallest sizes, and plans beside runs; TOOLKIT_DATA
+measurements: ### test every benchmark with its smallest sizes; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m measurements tests/benchmarks
 

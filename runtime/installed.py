@@ -1,9 +1,9 @@
 """What is installed: the package of MXNet, Horovod's parts, NVIDIA's driver, libraries and GPUs.
 
-And which of them go together; ``runtime.gpu_check`` and ``parallel.check`` judge by this. MXNet and
-Horovod are not imported. The driver is asked through its C interface, not through ``nvidia-smi``,
-which counts the GPUs in another order than MXNet, ignores ``CUDA_VISIBLE_DEVICES``, and is missing
-in many containers.
+And which of them go together; ``parallel.check`` judges by this. MXNet and Horovod are not
+imported. The driver is asked through its C interface, not through ``nvidia-smi``, which counts the
+GPUs in another order than MXNet, ignores ``CUDA_VISIBLE_DEVICES``, and is missing in many
+containers.
 """
 
 from __future__ import annotations
@@ -73,11 +73,6 @@ class Gpu(NamedTuple):
     capability: tuple[int, int]
     memory: int
     """Bytes."""
-
-    @property
-    def has_tf32(self) -> bool:
-        """Whether float32 products may be computed in TF32."""
-        return self.capability >= (8, 0)
 
     def runs(self, package: str) -> Optional[bool]:
         """Whether the package has machine code for this GPU; None if that is not known."""

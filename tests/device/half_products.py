@@ -9,6 +9,7 @@ All other operators compute in float16 on a CPU, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,29 +20,35 @@ from backbones import classifiers
 from backbones.graph.nodes import Node, from_json, moved, to_json
 from backbones.layers import Symbol
 from runtime.mxnet import mx
+from tests.device.updates import ON_GPU
 
 # Which inputs of an operator are float16; BatchNorm's parameters are not.
 _WIDENED = {"Convolution": 3, "FullyConnected": 3, "BatchNorm": 1}
+# Of a node's name, in those of its first output.
+_ENDS = ("", "_output", "_output0")
 
 
 def emulate_float16(patch: pytest.MonkeyPatch) -> None:
-    """Have the registries build float16 networks that compute on a CPU."""
-    for registry in (backbones, classifiers):
-        patch.setattr(registry, "build", _emulated(registry.build))
+    """Have the registries build float16 networks that compute on a CPU; on a GPU they do."""
 
-
-def _emulated(build: Callable[..., Symbol]) -> Callable[..., Symbol]:
-    def emulated(*arguments: Any, **options: Any) -> Symbol:
+    def emulated(build: Callable[..., Symbol], *arguments: Any, **options: Any) -> Symbol:
         symbol = build(*arguments, **options)
-        return with_casts(symbol) if options.get("dtype") == "float16" else symbol
+        return _with_casts(symbol) if options.get("dtype") == "float16" else symbol
 
-    return emulated
+    for registry in () if ON_GPU else (backbones, classifiers):
+        patch.setattr(registry, "build", partial(emulated, registry.build))
 
 
-def with_casts(symbol: Symbol) -> Symbol:
+def _with_casts(symbol: Symbol) -> Symbol:
     """Return a float16 graph with the same parameters whose products compute in float32."""
     graph = to_json(symbol)
-    types_of = first_types(symbol)
+    internals = symbol.get_internals()
+    _, outputs, _ = internals.infer_type(data="float32")
+    types = dict(zip(internals.list_outputs(), outputs))
+    types_of = {
+        name: next(types[f"{name}{end}"] for end in _ENDS if f"{name}{end}" in types)
+        for name in (node["name"] for node in graph["nodes"])
+    }
     nodes: list[Node] = []
     indices: dict[int, int] = {}
     for index, node in enumerate(graph["nodes"]):
@@ -61,16 +68,6 @@ def with_casts(symbol: Symbol) -> Symbol:
         indices[index] = len(nodes) - 1
     heads = [moved(entry, indices) for entry in graph["heads"]]
     return from_json(nodes, heads, graph.get("attrs"))
-
-
-def first_types(symbol: Symbol) -> dict[str, Any]:
-    """Return the type of each variable and of the first output of each operator, by node."""
-    internals = symbol.get_internals()
-    _, outputs, _ = internals.infer_type(data="float32")
-    found = dict(zip(internals.list_outputs(), outputs))
-    names = [node["name"] for node in to_json(symbol)["nodes"]]
-    keys = {name: (name, f"{name}_output", f"{name}_output0") for name in names}
-    return {name: next(found[key] for key in keys[name] if key in found) for name in names}
 
 
 def _cast(name: str, dtype: str, entry: list[int]) -> Node:

@@ -1,9 +1,13 @@
 """Every operator call of a process, with the device and the type of each array.
 
-MXNet takes an operator whose arrays lie on two CPU contexts, where on a GPU it would read an
+MXNet takes an operator whose arrays are on two CPU contexts, where on a GPU it would read an
 address of the other memory. So the calls are watched where Python hands them to the library: single
 operators, whole graphs (``CachedOp``) and backward passes. What happens inside a graph or a
 backward pass has the device of its inputs, which MXNet checks itself.
+
+``gpu_kernels.txt`` lists the operators of MXNet 1.9.1 that register a function for GPUs in its
+sources (``FCompute<gpu>``, ``FStatefulCompute<gpu>``, ``CreateOp<gpu>``). An operator without one
+works on every CPU and fails at its first call on a GPU.
 """
 
 from __future__ import annotations
@@ -12,25 +16,35 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import pytest
 
 from runtime.mxnet import mx
-from tests.device import gpu_kernels
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HERE = {"operator_calls.py", "host_syncs.py"}
 # The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
 _HOST_MEMORY = ("cpu(0)", "cpu_pinned(", "cpu_shared(")
-# Of whose operators the profiler tells.
-_GRAPHS = {"CachedOp", "backward"}
-# The operators that may have arrays on two devices.
-COPIES = {"_copyto"}
 # What no array of a device may be: slow there, and twice as large as it needs to be.
-WIDE = {"float64", "int64"}
+_WIDE = {"float64", "int64"}
+WAITING = {
+    *("gather_nd", "_contrib_boolean_mask", "_npx_nonzero", "_npi_unique", "_npi_bincount"),
+    *("_npi_percentile", "_npx_constraint_check", "_npi_boolean_mask_assign_scalar"),
+    *("_npi_boolean_mask_assign_tensor", "_npi_multinomial", "_adamw_update", "_mp_adamw_update"),
+    *("_multi_adamw_update", "_multi_mp_adamw_update"),
+}
+"""Operators that wait for the GPU inside, to look at a number (``cudaStreamSynchronize``)."""
+
+
+@lru_cache(None)
+def with_gpu_kernel() -> frozenset[str]:
+    """Return the names in ``gpu_kernels.txt``, whose first line is a title."""
+    listed = Path(__file__).with_name("gpu_kernels.txt")
+    return frozenset(listed.read_text(encoding="utf-8").splitlines()[1:])
 
 
 class Array(NamedTuple):
@@ -39,66 +53,46 @@ class Array(NamedTuple):
     context: str
     dtype: str
 
-    @property
-    def is_on_device(self) -> bool:
-        """Whether it lies in a device's memory."""
-        return not self.context.startswith(_HOST_MEMORY)
 
-
-class Call(NamedTuple):
-    """One call of an operator, a graph or a backward pass."""
-
-    operator: str
-    """The operator's name; "CachedOp", "backward"."""
-    arrays: tuple[Array, ...]
-    """Inputs and outputs."""
-    site: str
-    """The line of the project that called it."""
-
-    def fault(self) -> str:
-        """Return what is wrong with the call, or nothing."""
-        contexts = {array.context for array in self.arrays}
-        if len(contexts) > 1 and self.operator not in COPIES:
-            return f"{self.site}: {self.operator} has arrays on {', '.join(sorted(contexts))}"
-        on_device = [array for array in self.arrays if array.is_on_device]
-        wide = {array.dtype for array in on_device} & WIDE
-        if wide:
-            return f"{self.site}: {self.operator} has a {wide.pop()} array on {contexts.pop()}"
-        if on_device and self.operator not in gpu_kernels.listed() | _GRAPHS:
-            return f"{self.site}: {self.operator} has no kernel for GPUs"
-        if on_device and self.operator in gpu_kernels.WAITING:
-            return f"{self.site}: {self.operator} waits inside its kernel for GPUs"
-        return ""
+def fault(operator: str, arrays: Sequence[Array]) -> str:
+    """Return what is wrong with a call, or nothing."""
+    contexts = {array.context for array in arrays}
+    if len(contexts) > 1 and operator != "_copyto":
+        return f"{operator} has arrays on {', '.join(sorted(contexts))}"
+    on_device = [array for array in arrays if not array.context.startswith(_HOST_MEMORY)]
+    wide = {array.dtype for array in on_device} & _WIDE
+    if wide:
+        return f"{operator} has a {wide.pop()} array on {contexts.pop()}"
+    if on_device and operator not in with_gpu_kernel() | {"CachedOp", "backward"}:
+        return f"{operator} has no kernel for GPUs"
+    if on_device and operator in WAITING:
+        return f"{operator} waits inside its kernel for GPUs"
+    return ""
 
 
 @contextmanager
-def watched_operators() -> Iterator[list[Call]]:
-    """Collect the calls within the context, and refuse those that would be wrong on a GPU.
+def watched_operators() -> Iterator[set[str]]:
+    """Collect the contexts of arrays of calls, and refuse calls that would be wrong on a GPU.
 
     Raises:
-        AssertionError: at the call, if its arrays lie on several devices or are too wide for one,
-            or if the operator has no kernel for GPUs, or one that waits for the GPU.
+        AssertionError: at the call, if its arrays are on several devices or too wide for one, or
+            if the operator has no kernel for GPUs, or one that waits for the GPU.
     """
-    calls: list[Call] = []
+    contexts: set[str] = set()
 
     def note(operator: str, handles: Sequence[Any]) -> None:
-        call = Call(operator, tuple(map(describe, handles)), site())
-        calls.append(call)
-        assert not call.fault(), call.fault()
+        arrays = [_describe(handle) for handle in handles]
+        contexts.update(array.context for array in arrays)
+        wrong = fault(operator, arrays)
+        assert not wrong, f"{site()}: {wrong}"
 
-    def invoke(original: Any, *arguments: Any) -> int:
+    def invoke(original: Any, *arguments: Any, name: Optional[str] = None) -> int:
         status: int = original(*arguments)
         if status == 0:
             operator, num_inputs, inputs, num_outputs, outputs = arguments[:5]
-            found = [*inputs[: num_inputs.value], *_pointees(outputs, num_outputs)]
-            note(_name_of(operator.value), found)
-        return status
-
-    def invoke_graph(original: Any, *arguments: Any) -> int:
-        status: int = original(*arguments)
-        if status == 0:
-            _, num_inputs, inputs, num_outputs, outputs = arguments[:5]
-            note("CachedOp", [*inputs[: num_inputs.value], *_pointees(outputs, num_outputs)])
+            pointers = ctypes.cast(outputs._obj, ctypes.POINTER(ctypes.c_void_p))
+            found = [*inputs[: num_inputs.value], *pointers[: num_outputs._obj.value]]
+            note(name or _name_of(operator.value), found)
         return status
 
     def backward(original: Any, *arguments: Any) -> int:
@@ -106,64 +100,38 @@ def watched_operators() -> Iterator[list[Call]]:
         note("backward", [*heads, *(one for one in gradients or () if one)])
         return int(original(*arguments))
 
-    replaced = {
+    wrappers: dict[str, Callable[..., int]] = {
         "MXImperativeInvokeEx": invoke,
-        "MXInvokeCachedOpEx": invoke_graph,
+        "MXInvokeCachedOpEx": partial(invoke, name="CachedOp"),
         "MXAutogradBackwardEx": backward,
     }
-    with wrapped_functions(replaced):
-        yield calls
-
-
-@contextmanager
-def wrapped_functions(wrappers: dict[str, Callable[..., int]]) -> Iterator[None]:
-    """Put a function around each of these functions of MXNet's library.
-
-    It is called with the original before the arguments, and returns the status.
-    """
     library = mx.base._LIB
-    before = {name: getattr(library, name) for name in wrappers}
-
-    def around(name: str) -> Callable[..., int]:
-        return lambda *arguments: wrappers[name](before[name], *arguments)
-
-    for name in wrappers:
-        setattr(library, name, around(name))
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(library, name, function)
-
-
-def describe(handle: Any) -> Array:
-    """Return device and type of the array with this handle, a ``c_void_p`` or its value."""
-    pointer = handle if isinstance(handle, ctypes.c_void_p) else ctypes.c_void_p(handle)
-    kind, number, dtype = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    library, check = mx.base._LIB, mx.base.check_call
-    check(library.MXNDArrayGetContext(pointer, ctypes.byref(kind), ctypes.byref(number)))
-    check(library.MXNDArrayGetDType(pointer, ctypes.byref(dtype)))
-    device = mx.Context.devtype2str.get(kind.value, "none")
-    types = mx.nd.ndarray._DTYPE_MX_TO_NP
-    known = types.get(dtype.value)
-    return Array(f"{device}({number.value})", np.dtype(known).name if known else "none")
+    with pytest.MonkeyPatch.context() as patch:
+        for function, wrapper in wrappers.items():
+            patch.setattr(library, function, partial(wrapper, getattr(library, function)))
+        yield contexts
 
 
 def site(frame: Optional[FrameType] = None) -> str:
-    """Return file and line of the innermost call from the project, without those of the tools."""
+    """Return file and line of the innermost call from the project, without those of this file."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if _ROOT in path.parents and path.name not in _HERE and ".venv" not in path.parts:
+        if _ROOT in path.parents and path != Path(__file__) and ".venv" not in path.parts:
             return f"{path.relative_to(_ROOT).as_posix()}:{frame.f_lineno}"
         frame = frame.f_back
     return "unknown"
 
 
-def _pointees(reference: Any, count: Any) -> list[Any]:
-    """Return the handles behind a reference to an array of them, and one to their number."""
-    handles = ctypes.cast(reference._obj, ctypes.POINTER(ctypes.c_void_p))
-    return list(handles[: count._obj.value])
+def _describe(handle: Any) -> Array:
+    pointer = handle if isinstance(handle, ctypes.c_void_p) else ctypes.c_void_p(handle)
+    kind, number, dtype = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library, check = mx.base._LIB, mx.base.check_call
+    check(library.MXNDArrayGetContext(pointer, ctypes.byref(kind), ctypes.byref(number)))
+    check(library.MXNDArrayGetDType(pointer, ctypes.byref(dtype)))
+    known = mx.nd.ndarray._DTYPE_MX_TO_NP.get(dtype.value)
+    device = mx.Context.devtype2str.get(kind.value, "none")
+    return Array(f"{device}({number.value})", np.dtype(known).name if known else "none")
 
 
 def _name_of(operator: int) -> str:

@@ -1,4 +1,4 @@
-"""Two ranks of Horovod on a device compute what two ranks as threads do, and wait as little."""
+"""Two ranks of Horovod compute what two ranks as threads do: on one device, or on two GPUs."""
 
 from __future__ import annotations
 
@@ -11,53 +11,61 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.device.horovod_ranks import COUNTED
-from tests.device.queued_world import run_queued_ranks
+from parallel.world import HorovodWorld
+from runtime.mxnet import mx
 from tests.device.test_updates import assert_equal_updates
-from tests.device.updates import DEVICE, UPDATES, Faces, FaceUpdates, Updated, followed
+from tests.device.updates import DEVICE, ON_GPU, UPDATES, Faces, FaceUpdates, Updated
 from tests.support.launch import clean_environment
+from tests.support.thread_world import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 LOSSES = ("cosface", "adaface", "curricularface", "magface")
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
+@pytest.mark.skipif(ON_GPU and mx.context.num_gpus() < 2, reason="there is one GPU")
 @pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
 def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
     result = subprocess.run(
         [
             *(str(HOROVODRUN), launcher, "-np", "2", "-H", "localhost:2"),
-            *(sys.executable, "-m", "tests.device.horovod_ranks", str(tmp_path), *LOSSES),
+            *(sys.executable, "-m", "tests.device.test_horovod_ranks", str(tmp_path)),
         ],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+        cwd=ROOT, env=clean_environment(),
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
+    ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]
     for loss in LOSSES:
-        as_threads = run_queued_ranks(2, partial(as_thread, loss))
-        for rank, expected in enumerate(as_threads):
-            found = dict(np.load(tmp_path / f"{rank}.npz"))
-            assert_equal_updates(updates_of(found, loss), expected)
-            # The world holds what Horovod writes into until it has, two updates later. The loss of
-            # that update has been read by then, so there is nothing to wait for.
-            syncs = [sync for sync in found[f"{loss}/syncs"] if "parallel/world.py" not in sync]
-            assert len(syncs) <= COUNTED, syncs
+        for found, (before, expected) in zip(ranks, run_ranks(2, partial(as_thread, loss))):
+            updates = [updated(found, f"{loss}/{number}/") for number in range(UPDATES)]
+            assert_equal_updates(updates, expected, before)
 
 
-def updates_of(found: dict[str, Any], loss: str) -> list[Updated]:
-    """What a rank's updates with a loss ended with."""
-    updates = []
-    for update in range(UPDATES):
-        start = f"{loss}/{update}/"
-        arrays = {n[len(start) :]: values for n, values in found.items() if n.startswith(start)}
-        updates.append(Updated(float(arrays.pop("loss")), arrays))
-    return updates
+def updated(found: dict[str, Any], start: str) -> Updated:
+    """What a rank's update ended with."""
+    arrays = {n.removeprefix(start): values for n, values in found.items() if n.startswith(start)}
+    return Updated(float(arrays.pop("loss")), arrays)
 
 
-def as_thread(loss: str, world: Any) -> list[Updated]:
-    return followed(FaceUpdates(Faces(loss), DEVICE, world))
+def as_thread(loss: str, world: Any) -> tuple[dict[str, Any], list[Updated]]:
+    run = FaceUpdates(Faces(loss), DEVICE, world)
+    return run.arrays(), run.followed()
+
+
+def main() -> None:
+    """Write ``FOLDER/rank.npz``: losses and arrays of this rank's updates."""
+    world, found = HorovodWorld(), {}
+    device = mx.gpu(world.rank) if ON_GPU else DEVICE
+    for loss in LOSSES:
+        for number, one in enumerate(FaceUpdates(Faces(loss), device, world).followed()):
+            named = {"loss": np.array(one.loss), **one.arrays}
+            found.update({f"{loss}/{number}/{name}": value for name, value in named.items()})
+    np.savez(f"{sys.argv[1]}/{world.rank}.npz", **found)
+    world.barrier()
+
+
+if __name__ == "__main__":
+    main()

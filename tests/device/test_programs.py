@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -11,14 +11,16 @@ import pytest
 
 import classify
 import train
+from backbones.graph.parameter_file import read_parameters
 from data.drawn import face_set
-from data.verification.bin_file import read_bin, write_bin
-from tests.device.host_syncs import counted_host_syncs
+from runtime import devices
+from tests.device.half_products import emulate_float16
 from tests.device.operator_calls import watched_operators
-from tests.device.programs import model, reports, run_on
 from tests.device.test_updates import WITHOUT_EFFECT
-from tests.device.updates import DEVICE, HOST
+from tests.device.updates import DEVICE, HOST, ON_GPU
+from tests.support.alone import run_alone
 
+pytestmark = pytest.mark.thorough
 ADAMW = ["--optimizer", "adamw", "--wd", "0.05"]
 CLASSIFIER = ("--dataset", "synthetic", "--num-images", 200, "--batch-size", 32, "--epochs", 1)
 
@@ -27,61 +29,63 @@ CLASSIFIER = ("--dataset", "synthetic", "--num-images", 200, "--batch-size", 32,
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faces") / "set"
     face_set.ensure(folder, identities=20, images_per_identity=8, image_size=(48, 48), seed=3)
-    # A few of the pairs: they are verified twice in every run.
-    target = read_bin(folder / "unseen.bin")
-    pairs = range(0, len(target.same), len(target.same) // 40)
-    images = [target.images[2 * pair + side] for pair in pairs for side in (0, 1)]
-    write_bin(folder / "unseen.bin", images, [bool(target.same[pair]) for pair in pairs])
     return folder
+
+
+def run_on(context: object, program: ModuleType, *words: object) -> str:
+    """Run a program to its end on a context; returns what it printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "choose", lambda *_: context)
+        result = run_alone(program, *words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def options(faces: Path, models: Path, updates: int, *further: object) -> list[object]:
     return [
         *("--rec", faces, "--network", "tiny", "--embedding-size", 32, "--batch-size", 16),
         *("--models-root", models, "--val-targets", "unseen", "--frequent", 1, "--lr", 1e-3),
-        *(
-            "--lr-schedule",
-            "step",
-            "--lr-steps",
-            100,
-            "--scale",
-            16,
-            "--max-update",
-            updates,
-            *further,
-        ),
+        *("--lr-schedule", "step", "--lr-steps", 100, "--scale", 16, "--max-update", updates),
+        *further,
     ]
 
 
-def assert_same_run(found: Path, expected: Path, start: int = 0) -> None:
-    """The same losses from an update on, accuracies and model, but for rounding."""
+def reports(folder: Path, name: str) -> list[float]:
+    """The numbers of this name in the reports of a run, such as "loss" or "accuracy"."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [record[name] for record in map(json.loads, lines) if name in record]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """The same losses, accuracies and model, but for rounding, of which a GPU has more."""
     losses = reports(found, "loss"), reports(expected, "loss")
-    assert len(losses[0]) > start
-    np.testing.assert_allclose(losses[0][start:], losses[1][start:], rtol=1e-3)
+    assert losses[0]
+    np.testing.assert_allclose(*losses, rtol=2e-2 if ON_GPU else 1e-3)
     accuracies = reports(found, "accuracy"), reports(expected, "accuracy")
-    # A pair or two whose distance lies beside the threshold.
+    # A pair or two whose distance is next to the threshold.
     np.testing.assert_allclose(accuracies[0][-1], accuracies[1][-1], atol=0.05)
-    parameters, wanted = model(found), model(expected)
+    parameters, wanted = (read_parameters(run / "model-0000.params") for run in (found, expected))
     assert parameters.keys() == wanted.keys()
     for name, values in wanted.items():
         if not name.endswith(WITHOUT_EFFECT):
-            np.testing.assert_allclose(parameters[name], values, atol=0.02 * abs(values).max())
+            allowed = (0.1 if ON_GPU else 0.02) * abs(values).max()
+            np.testing.assert_allclose(parameters[name], values, atol=allowed)
 
 
-@pytest.mark.parametrize("further", [[], ["--recompute"], ["--on-nan", "skip"]], ids=str)
+@pytest.mark.parametrize("further", [["--recompute"], ["--on-nan", "skip"]], ids=str)
 def test_a_run_on_a_device_is_that_on_the_host(
     further: list[str], faces: Path, tmp_path: Path
 ) -> None:
-    with watched_operators() as calls:
+    with watched_operators() as contexts:
         run_on(DEVICE, train, *options(faces, tmp_path / "device", 3, *further))
-    assert {array.context for call in calls for array in call.arrays} > {"cpu(1)"}
+    assert str(DEVICE) in contexts
     run_on(HOST, train, *options(faces, tmp_path / "host", 3, *further))
     assert_same_run(tmp_path / "device", tmp_path / "host")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "optimizer"),
-    [(DEVICE, HOST, []), (HOST, DEVICE, ADAMW), (DEVICE, DEVICE, ADAMW), (DEVICE, DEVICE, [])],
+    [(DEVICE, HOST, []), (HOST, DEVICE, ADAMW), (DEVICE, DEVICE, ADAMW)],
 )
 def test_a_checkpoint_of_one_context_goes_on_on_another(
     first: object, second: object, optimizer: list[str], faces: Path, tmp_path: Path
@@ -102,19 +106,17 @@ def test_a_classifier_on_a_device_is_that_on_the_host(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "device", tmp_path / "host")
 
 
-@pytest.mark.parametrize("program", [train, classify], ids=lambda program: program.__name__)
-def test_the_loop_waits_once_in_an_update(program: ModuleType, faces: Path, tmp_path: Path) -> None:
-    counts = []
-    for updates in (8, 12):
-        models = tmp_path / str(updates)
-        words = options(faces, models, updates, "--frequent", 1000)
-        if program is classify:
-            images = ("--num-images", 16 * updates, "--batch-size", 16, "--frequent", 1000)
-            words = [*CLASSIFIER, *images, "--models-root", models]
-        with counted_host_syncs() as syncs:
-            run_on(DEVICE, program, *words)
-        counts.append(Counter(f"{sync.function} {sync.site}" for sync in syncs))
-    more = counts[1] - counts[0]
-    # More images are more to validate, too: Network.extract.
-    in_updates = {site: n for site, n in more.items() if "backbones/network.py" not in site}
-    assert sum(in_updates.values()) == 4, more
+@pytest.mark.device
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_quick_start_learns(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two ranks on the host do, which end at 0.9577; a processor takes 80 s, 260 in float16."""
+    emulate_float16(monkeypatch)
+    folder = tmp_path / "models"
+    words = ("--dataset", "synthetic", "--rec", tmp_path / "synthetic", "--batch-size", 128)
+    run_on(DEVICE, train, *words, "--dtype", dtype, "--models-root", folder)
+    accuracies, losses = reports(folder, "accuracy"), reports(folder, "loss")
+    assert accuracies[0] < 0.6 and accuracies[-1] >= 0.93, accuracies
+    assert losses[-1] < 0.5 * losses[0]

@@ -1,10 +1,12 @@
 """Whole updates in one process, on the host and on a device.
 
-The device is ``mx.cpu(1)``: a processor, but the product and MXNet treat it as a device.
+The device is that of ``TOOLKIT_DEVICE``, by default ``cpu(1)``: a processor, but the product and
+MXNet treat it as a device. ``make test-gpu`` sets ``gpu(0)``.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Optional
 
@@ -20,8 +22,7 @@ from data.batches.position import EpochPlan
 from parallel.world import LoneWorld, TimedWorld, World
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
-from partial_fc.options import LOSSES, HeadOptions
-from partial_fc.shard import STATES
+from partial_fc.options import HeadOptions
 from runtime import devices
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
@@ -35,7 +36,9 @@ from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 from training.update.soft_targets import SoftTargets
 
-HOST, DEVICE = mx.cpu(), mx.cpu(1)
+_KIND, _, _NUMBER = os.environ.get("TOOLKIT_DEVICE", "cpu(1)").rstrip(")").partition("(")
+HOST, DEVICE = mx.cpu(), mx.Context(_KIND, int(_NUMBER or 0))
+ON_GPU = DEVICE.device_type == "gpu"
 CLASSES, EMBEDDING, GLOBAL_BATCH = 40, 16, 24
 LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 # After more of them, numbers on two sides of a ReLU's bend outweigh the rounding.
@@ -54,30 +57,55 @@ class Faces:
     net_output: Optional[str] = None
     recompute: bool = False
     sync_bn: bool = False
-    on_nan: str = "stop"
     image_size: tuple[int, int] = (32, 32)
     global_batch: int = GLOBAL_BATCH
 
     def __str__(self) -> str:
         """Name a test by what differs from the defaults."""
-        found = [getattr(self, field.name) for field in fields(self)]
-        changed = [str(a) for a, field in zip(found, fields(self)) if a != field.default]
-        return "-".join(changed) or "cosface-sgd"
+        found = ((getattr(self, field.name), field.default) for field in fields(self))
+        return "-".join(str(value) for value, default in found if value != default) or "cosface"
 
 
-# Each two choices together in at least one case.
-PAIRS = [
-    Faces(loss, optimizer, ("float32", "float16")[(i + j) % 2], (1.0, 0.2)[(i // 2 + j) % 2])
-    for i, loss in enumerate(LOSSES)
-    for j, optimizer in enumerate(STATES)
-]
+class Updated(NamedTuple):
+    """What an update ended with: its loss, and all arrays."""
+
+    loss: float
+    arrays: dict[str, NDArray[Any]]
 
 
-class FaceUpdates:
-    """A face network, its head and its optimizers on one context, and batches for them."""
+class Updates:
+    """A network with its optimizer on one context, and batches for it."""
+
+    network: Any
+    step: Any
+    lr: float
+
+    def batch(self, update: int) -> Batch:
+        """This rank's images and labels of an update; the same numbers in every run."""
+        raise NotImplementedError
+
+    def train(self, count: int, start: int = 0) -> list[float]:
+        """Do ``count`` updates from update ``start`` on; returns their losses."""
+        updates = range(start, start + count)
+        losses = [self.step(self.batch(update), update, self.lr) for update in updates]
+        self.step.finish()
+        return [float(loss.asscalar()) for loss in losses]
+
+    def followed(self) -> list[Updated]:
+        """Do ``UPDATES`` updates; returns what each of them ended with."""
+        return [Updated(self.train(1, start)[0], self.arrays()) for start in range(UPDATES)]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters."""
+        named = self.network.parameters.items()
+        return {name: parameter.data().asnumpy() for name, parameter in named}
+
+
+class FaceUpdates(Updates):
+    """A face network, its head and its optimizers."""
 
     def __init__(self, choices: Faces, context: Any, world: Optional[World] = None) -> None:
-        network = BackboneOptions(
+        options = BackboneOptions(
             network=choices.network,
             net_output=choices.net_output,
             embedding_size=EMBEDDING,
@@ -87,11 +115,11 @@ class FaceUpdates:
         stopwatch = _stopwatch(context)
         self.world = world or LoneWorld()
         timed = TimedWorld(self.world, stopwatch)
-        self._choices, self._lr = choices, LR[choices.optimizer]
-        self.backbone = Backbone.create(network, image_size=choices.image_size, seed=1, ctx=context)
-        self.backbone.hybridize()
+        self._choices, self.lr = choices, LR[choices.optimizer]
+        self.network = Backbone.create(options, image_size=choices.image_size, seed=1, ctx=context)
+        self.network.hybridize()
         if choices.sync_bn:
-            self.backbone.synchronize(timed)
+            self.network.synchronize(timed)
         rule = FaceOptimizerOptions(optimizer=choices.optimizer)
         head = HeadOptions(
             choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
@@ -99,23 +127,15 @@ class FaceUpdates:
         self.head = PartialFC.create(
             head, (CLASSES, EMBEDDING), timed, context, optimizer=optimizers.build(rule), seed=5
         )
-        self.optimizer = BackboneOptimizer(
-            rule, self.backbone.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
+        optimizer = BackboneOptimizer(
+            rule, self.network.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
         )
-        guard = FiniteGuard(choices.on_nan)
         self.step = FaceStep(
-            self.backbone, self.head, self.optimizer, 1.0, stopwatch=stopwatch, guard=guard
+            self.network, self.head, optimizer, 1.0, stopwatch=stopwatch, guard=FiniteGuard()
         )
-
-    def train(self, count: int, start: int = 0) -> list[float]:
-        """Do ``count`` updates from update ``start`` on; returns their losses."""
-        updates = range(start, start + count)
-        losses = [self.step(self.batch(update), update, self._lr) for update in updates]
-        self.step.finish()
-        return [float(loss.asscalar()) for loss in losses]
 
     def batch(self, update: int) -> Batch:
-        """This rank's images and labels of an update; the same numbers in every run."""
+        """This rank's part of the global batch."""
         generator, count = np.random.default_rng((5, update)), self._choices.global_batch
         shape = (count, 3, *self._choices.image_size)
         images = generator.integers(256, size=shape, dtype=np.uint8)
@@ -126,20 +146,20 @@ class FaceUpdates:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The parameters, and the centers with their states."""
-        named = self.backbone.parameters.items()
-        weights = {name: parameter.data().asnumpy() for name, parameter in named}
         rows = {name: values.copy() for name, values in self.head.rows.export().items()}
-        return {**weights, **rows}
+        return {**super().arrays(), **rows}
 
 
-class ClassifierUpdates:
-    """A classifier and its optimizer on one context, and batches for them."""
+class ClassifierUpdates(Updates):
+    """A classifier and its optimizer."""
+
+    lr = 0.01
 
     def __init__(
         self, context: Any, *, model: str = "ResNet18", dtype: str = "float32", mixup: float = 0.0
     ) -> None:
         stopwatch, world = _stopwatch(context), LoneWorld()
-        self.classifier = Classifier.create(
+        self.network = Classifier.create(
             ClassifierOptions(model=model, dtype=dtype),
             classes=10,
             image_shape=(3, 32, 32),
@@ -147,51 +167,25 @@ class ClassifierUpdates:
             seed=3,
             ctx=context,
         )
-        self.classifier.hybridize()
-        self.optimizer = BackboneOptimizer(
-            OptimizerOptions(), self.classifier.parameters, world, dtype=dtype, stopwatch=stopwatch
+        self.network.hybridize()
+        optimizer = BackboneOptimizer(
+            OptimizerOptions(), self.network.parameters, world, dtype=dtype, stopwatch=stopwatch
         )
         plan = EpochPlan(num_images=100 * GLOBAL_BATCH, global_batch=GLOBAL_BATCH)
-        self.counts = EpochCounts(world, lambda: plan)
-        options = LossOptions(label_smoothing=0.1, mixup=mixup)
         self.step = ClassifyStep(
-            self.classifier,
-            self.optimizer,
-            SoftTargets(options, 10, seed=1),
-            self.counts,
+            self.network,
+            optimizer,
+            SoftTargets(LossOptions(label_smoothing=0.1, mixup=mixup), 10, seed=1),
+            EpochCounts(world, lambda: plan),
             stopwatch=stopwatch,
             guard=FiniteGuard(),
         )
 
-    def train(self, count: int, start: int = 0) -> list[float]:
-        """Do ``count`` updates from update ``start`` on; returns their losses."""
-        updates = range(start, start + count)
-        losses = [self.step(self.batch(update), update, 0.01) for update in updates]
-        self.step.finish()
-        return [float(loss.asscalar()) for loss in losses]
-
     def batch(self, update: int) -> Batch:
-        """Images and labels of an update; the same numbers in every run."""
+        """Images of 32 x 32."""
         generator = np.random.default_rng((6, update))
         images = generator.integers(256, size=(GLOBAL_BATCH, 3, 32, 32), dtype=np.uint8)
         return Batch(images, generator.integers(10, size=GLOBAL_BATCH))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The parameters."""
-        named = self.classifier.parameters.items()
-        return {name: parameter.data().asnumpy() for name, parameter in named}
-
-
-class Updated(NamedTuple):
-    """What an update ended with: its loss, and all arrays."""
-
-    loss: float
-    arrays: dict[str, NDArray[Any]]
-
-
-def followed(run: Any) -> list[Updated]:
-    """Do ``UPDATES`` updates; returns what each of them ended with."""
-    return [Updated(run.train(1, start=update)[0], run.arrays()) for update in range(UPDATES)]
 
 
 def _stopwatch(context: Any) -> Stopwatch:

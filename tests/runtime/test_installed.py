@@ -100,7 +100,3 @@ def test_the_cuda_of_a_package() -> None:
 )
 def test_which_package_has_code_for_a_gpu(package, capability, runs) -> None:
     assert Gpu("x", capability, 1).runs(package) is runs
-
-
-def test_tf32_came_with_ampere() -> None:
-    assert Gpu("A100", (8, 0), 1).has_tf32 and not Gpu("T4", (7, 5), 1).has_tf32
