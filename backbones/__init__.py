@@ -10,20 +10,12 @@ import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
+from backbones.maps import Maps
 from runtime.errors import ConfigError, did_you_mean
 
-OUTPUTS = ("E", "F", "FC", "J", "GAP", "GDC", "GNAP")
-"""Names of the layers from the last feature maps to an embedding, see ``backbones.outputs``."""
 _FACE_SHAPE = 3, 112, 112
-
-
-class Maps(NamedTuple):
-    """The last feature maps of a body, of images of 112x112 pixels."""
-
-    channels: int
-    side: int
 
 
 @dataclass(frozen=True)
@@ -33,7 +25,7 @@ class Architecture:
     module: str
     """The module of this package whose ``body`` builds the feature maps."""
     output: str
-    """Its own output, one of ``OUTPUTS``."""
+    """Its own output, one of ``maps.OUTPUTS``."""
     maps: Maps
     """The body's last feature maps."""
     reduction: int = 16
@@ -134,15 +126,16 @@ def parameter_count(
     Args:
         name: of the network.
         embedding_size: of the network.
-        output: one of ``OUTPUTS``, None for the network's own.
+        output: one of ``maps.OUTPUTS``, None for the network's own.
         patterns: of ``--freeze``; parameters that they fit are not counted.
 
     Raises:
         ConfigError: there is no network of this name, or nothing fits a pattern.
     """
-    symbol = build(name, embedding_size=embedding_size, output=output)
+    check(name)
     from backbones.graph import frozen
 
+    symbol = build(name, embedding_size=embedding_size, output=output)
     fixed = frozen.find(patterns, symbol) | {"data"}
     shapes, _, _ = symbol.infer_shape(data=(1, *_FACE_SHAPE))
     named = zip(symbol.list_arguments(), shapes)
@@ -156,7 +149,7 @@ def build(
 
     The input is RGB, 0-255, float32 [batch, 3, height, width], and normalized in the graph; the
     output float32 [batch, embedding_size]. The body computes in ``dtype``, float32 or float16.
-    ``output`` is one of ``OUTPUTS``, None the network's own.
+    ``output`` is one of ``maps.OUTPUTS``, None the network's own.
 
     Raises:
         ConfigError: there is no network of this name.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones import Maps, iresnet, layers, outputs
+from backbones import iresnet, layers, outputs
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.parameter_file import read_parameters
@@ -23,6 +23,7 @@ from backbones.graph.symbol_file import (
     infer_shapes,
     read_graph,
 )
+from backbones.maps import Maps
 from backbones.network import Network, checkpoint_paths
 from runtime.errors import DataError
 from runtime.mxnet import mx

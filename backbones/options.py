@@ -11,7 +11,8 @@ from typing import Optional
 from typing_extensions import override
 
 import backbones
-from backbones import OUTPUTS, classifiers
+from backbones import classifiers
+from backbones.maps import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 

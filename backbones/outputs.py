@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backbones import Maps
 from backbones.layers import Symbol, batch_norm, convolution, prelu
+from backbones.maps import Maps
 from backbones.mobilefacenet import EPSILON
 from runtime.mxnet import mx
 
@@ -25,7 +25,7 @@ def embedding(x: Symbol, output: str, maps: Maps, *, size: int, dtype: str) -> S
 
     Args:
         x: the end of a body.
-        output: one of ``backbones.OUTPUTS``.
+        output: one of ``maps.OUTPUTS``.
         maps: of ``x`` for images of 112x112 pixels, to which the kernel of GDC belongs.
         size: of the embedding.
         dtype: what the body computes in.

@@ -19,8 +19,8 @@ from easydict import EasyDict
 
 import backbones
 import tests.partial_fc.test_head as head_tests
-from backbones import Maps
 from backbones.layers import convolution
+from backbones.maps import Maps
 from backbones.model import Backbone
 from benchmarks import grouping_runs
 from data import options as data_options

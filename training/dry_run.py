@@ -127,7 +127,7 @@ def as_text(plan: Plan) -> str:
     """Return the plan for a reader."""
     sections = [
         _lines_of_length(plan),
-        text.lines_of_shards(*plan.shards),
+        _lines_of_shards(*plan.shards),
         text.lines_of_memory(plan.memory, plan.checkpoint, gpu=plan.config.dry_run.gpu),
         text.lines_of_collectives(plan.collectives),
     ]
@@ -185,6 +185,19 @@ def _lines_of_length(plan: Plan) -> list[str]:
     per_epoch, updates = plan.updates
     epochs = f"({updates / per_epoch:.1f} epochs)"
     return [*lines, f"{per_epoch:,} updates per epoch, {updates:,} in all {epochs}"]
+
+
+def _lines_of_shards(first: Shard, last: Shard) -> list[str]:
+    """Return which classes the first and the last rank hold."""
+    lines = [f"{first.num_classes:,} classes in {first.world_size:,} shards"]
+    for shard in (first, last)[: first.world_size]:
+        lines.append(
+            f"  rank {shard.rank}: classes {shard.start:,} to {shard.stop - 1:,} ({shard.size:,})"
+        )
+    larger = first.num_classes % first.world_size
+    if larger:
+        lines.append(f"  the first {larger:,} ranks hold one class more than the others")
+    return lines
 
 
 def _not_counted(config: FaceConfig) -> list[str]:

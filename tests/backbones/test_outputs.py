@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import OUTPUTS, Maps, outputs
+from backbones import outputs
 from backbones.graph import gpu
 from backbones.graph.nodes import to_json
+from backbones.maps import OUTPUTS, Maps
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from runtime.errors import ConfigError

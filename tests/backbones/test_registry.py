@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import OUTPUTS
 from backbones.graph.nodes import infer
+from backbones.maps import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint

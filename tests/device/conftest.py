@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from runtime import installed
@@ -21,15 +19,12 @@ def pytest_configure() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    return list(_facts()) if ON_GPU else []
-
-
-def _facts() -> Iterator[str]:
     package, library = installed.mxnet_package(), mx.base._LIB
-    yield f"MXNet {mx.__version__}, package {package}, on {DEVICE}"
-    for name in ("cudaRuntime", "cudaDriver", "cudnn", "nccl"):
-        yield f"{name}: {installed.version(library, f'{name}GetVersion')}"
+    lines = [f"MXNet {mx.__version__}, package {package}, on {DEVICE}"]
+    for name in ("cudaRuntime", "cudaDriver", "cudnn", "nccl") if ON_GPU else ():
+        lines.append(f"{name}: {installed.version(library, f'{name}GetVersion')}")
     for gpu in installed.gpus():
         capability = "{}.{}".format(*gpu.capability)
-        has_code = {True: "has", False: "has NO", None: "may have"}[gpu.runs(package)]
-        yield f"{gpu.name}, {gpu.memory / 2**30:.1f} GiB, {capability}: {package} {has_code} code"
+        has = {True: "has", False: "has NO", None: "may have"}[gpu.runs(package)]
+        lines.append(f"{gpu.name}, {gpu.memory / 2**30:.1f} GiB, {capability}; MXNet {has} code")
+    return lines

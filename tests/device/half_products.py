@@ -1,9 +1,8 @@
 """float16 networks on a CPU, whose libraries multiply no float16 matrices.
 
-Each convolution and each linear layer reads float16 arrays, computes in float32 and writes float16,
-in the backward pass as well. So do the tensor cores of a GPU: they multiply float16 numbers exactly
-and add in float32. So does BatchNorm on a GPU, and a CPU takes long over single float16 numbers.
-All other operators compute in float16 on a CPU, too.
+Each convolution, linear layer and BatchNorm reads float16 arrays, computes in float32 and writes
+float16, in the backward pass as well, as the tensor cores of a GPU do. All other operators compute
+in float16 on a CPU, too.
 """
 
 from __future__ import annotations

@@ -28,9 +28,8 @@ class _Context(ctypes.Structure):
 class Stall:
     """An operation that ends when it is told to, or after some seconds.
 
-    Attributes:
-        waiting: the line of the project in which the thread that began the stall was after these
-            seconds; empty if it ended in time.
+    ``waiting`` is the line of the project in which the thread that began the stall was after these
+    seconds; empty if it ended in time.
     """
 
     def __init__(self, patience: float) -> None:

@@ -30,8 +30,7 @@ from training.update import loss_scale
 
 # Differences allowed after the first update and after the second, of an array's largest number:
 # rounding moves the first by 2e-6. In the second a number may be on the other side of a ReLU's
-# bend, which without AVX-512 moved a beta by 4 % on a rank of 12 images. That the first one was
-# right the second loss says, and a momentum that is not added, a beta by half.
+# bend, which moved a beta by 4 %; a momentum that is not added moves it by half.
 TOLERANCES = (3e-5, 0.1)
 # Of Adam's first step for a gradient near zero, at a learning rate of 1e-3.
 ROUNDING = 3e-5

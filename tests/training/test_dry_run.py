@@ -178,10 +178,8 @@ def test_sizes_of_a_network() -> None:
     parameters = backbones.parameter_count("tiny", 8)
     symbol = backbones.build("tiny", embedding_size=8)
     outputs = output_elements(symbol, (3, 112, 112))
-    plain, fixed, gpu, recomputed = (
-        network_size(small_config(line))
-        for line in ("", "--freeze conv0_weight", "--gpu", "--network r50 --recompute")
-    )
+    lines = ("", "--freeze conv0_weight", "--gpu", "--network r50 --recompute")
+    plain, fixed, gpu, recomputed = (network_size(small_config(line)) for line in lines)
     assert plain == (parameters, parameters, 1.35 * outputs) and gpu.maps == outputs
     # 32 filters of 5 x 5 on three channels.
     assert fixed.parameters - fixed.trained == 32 * 3 * 5 * 5
@@ -189,9 +187,10 @@ def test_sizes_of_a_network() -> None:
     largest, between = recomputed_elements(deep, (112, 112))
     assert recomputed.maps == between + 3.1 * largest < output_elements(deep, (3, 112, 112))
     # Of a small network, the parts would take more than the whole.
-    shallow = network_size(small_config("--network r18 --recompute --gpu"))
-    r18 = backbones.build("r18", embedding_size=8)
-    assert shallow.maps == output_elements(r18, (3, 112, 112))
+    shallow, whole = (
+        network_size(small_config(f"--network r18 --gpu {line}")) for line in ("--recompute", "")
+    )
+    assert shallow == whole
     with pytest.raises(ConfigError, match="^--freeze 'convolution_' fits no parameter"):
         network_size(small_config("--freeze convolution_"))
 
@@ -267,10 +266,10 @@ def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -
 @pytest.mark.parametrize("program", [train, classify])
 def test_a_short_run_tells_time_and_memory(program: ModuleType, tmp_path: Path) -> None:
     """As docs/scaling.md says."""
-    words = "--dataset synthetic --batch-size 2 --keep 0 --max-update 20"
-    faces = "--debug --rec . --num-classes 9 --network tiny --embedding-size 8"
-    words += f" {faces if program is train else '--model LeNet --num-images 40'}"
-    said = run_alone(program, *words.split(), "--models-root", tmp_path).stdout
+    faces = "--debug --rec . --num-classes 9 --network tiny --embedding-size 8 --max-update 20"
+    images = "--dataset synthetic --model LeNet --num-images 40 --epochs 1"
+    words = (faces if program is train else images).split()
+    said = run_alone(program, *words, "--batch-size", 2, "--models-root", tmp_path).stdout
     assert re.search(r"update 20/20 .* [\d.,]+ images/s", said)
     assert re.search(r"peak memory of this rank: [\d.,]+ MiB", said)
 

@@ -110,9 +110,13 @@ def _look(config: ImageConfig) -> ImageSize:
     )
     every = [*classifier.parameters.values()]
     trained = [one for one in every if one.grad_req != "null"]
-    numbers = (sum(one.data().size for one in some) for some in (every, trained))
-    maps = output_elements(classifier.graph, data.shape)
-    return ImageSize(data.num_classes, data.num_examples(config.data), *numbers, maps)
+    return ImageSize(
+        data.num_classes,
+        data.num_examples(config.data),
+        sum(one.data().size for one in every),
+        sum(one.data().size for one in trained),
+        output_elements(classifier.graph, data.shape),
+    )
 
 
 def _updates(config: ImageConfig, size: ImageSize) -> tuple[int, int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from partial_fc.shard import Shard
-
 COMPUTED, ESTIMATED = "computed", "estimated"
 
 
@@ -22,19 +20,6 @@ class Item(NamedTuple):
 def total(items: Sequence[Item]) -> int:
     """Return the sum of the items in bytes."""
     return sum(item.num_bytes for item in items)
-
-
-def lines_of_shards(first: Shard, last: Shard) -> list[str]:
-    """Return lines that say which classes the first and the last rank hold."""
-    lines = [f"{first.num_classes:,} classes in {first.world_size:,} shards"]
-    for shard in (first, last)[: first.world_size]:
-        lines.append(
-            f"  rank {shard.rank}: classes {shard.start:,} to {shard.stop - 1:,} ({shard.size:,})"
-        )
-    larger = first.num_classes % first.world_size
-    if larger:
-        lines.append(f"  the first {larger:,} ranks hold one class more than the others")
-    return lines
 
 
 def lines_of_memory(items: Sequence[Item], copy: int, *, gpu: bool = False) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import backbones
-from backbones import OUTPUTS, classifiers
+from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph.nodes import to_json
 from backbones.graph.operators import (
@@ -19,6 +19,7 @@ from backbones.graph.operators import (
     input_count,
     is_common,
 )
+from backbones.maps import OUTPUTS
 from runtime.mxnet import mx
 
 PLAIN = Normalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
