@@ -22,13 +22,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from tests.support.host_job import HOST_TIMEOUT, LAUNCHERS, HostJob, Process
+import psutil
+
 from tests.support.hosts import TwoHosts
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST_TIMEOUT = 40
+_HOSTS = "host1:1,host2:1"
+_HOROVODRUN = ("horovodrun", "-np", "2", "-H", _HOSTS)
+_CONFIG = ("bash", "config.sh")
+LAUNCHERS = {
+    "run.sh": ("bash", "run.sh"),
+    "mpirun": ("mpirun", "-np", "2", "-H", _HOSTS, "-bind-to", "none", *_CONFIG),
+    "horovodrun": (*_HOROVODRUN, *_CONFIG),
+    "horovodrun --gloo": (*_HOROVODRUN, "--gloo", *_CONFIG),
+}
+# The checkout's launchers, whatever .venv/bin has links to.
+_PATH = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin",
+         *"/usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin".split())  # fmt: skip
+_LOOK_SECONDS = 0.1
+
 
 UPDATES, INTERVAL = 30, 5
 OPTIONS = (
@@ -47,6 +65,93 @@ _AFTER_CUT = HOST_TIMEOUT + 60.0
 _DISK = "size=400m"
 _MPI = tuple(name for name in LAUNCHERS if name != "horovodrun --gloo")
 _SSH_SESSION = re.compile("sshd: .*@notty")
+
+
+class Process(NamedTuple):
+    """A process of a host: its number in a list of hosts, and what it runs."""
+
+    host: int
+    pid: int
+    words: list[str]
+
+    @property
+    def program(self) -> str:
+        """The script that Python runs."""
+        return self.words[1] if len(self.words) > 1 else ""
+
+
+class HostJob:
+    """One job; what it prints is in a file beside the hosts' keys."""
+
+    def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
+        """Start it with one of ``LAUNCHERS``, or start it again; the launcher runs on the first."""
+        self.two = two
+        # As each host sees it.
+        self.views = [Path(f"/proc/{host.server_pid}/root{models}") for host in two.all]
+        self.output = two.folder / f"{models.name}.output"
+        command = two.first.inside(
+            "sh", "-c", 'cd "$0" && exec "$@"', ROOT, *LAUNCHERS[launcher], *options
+        )
+        choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": _HOSTS}
+        choices.update(HOST_TIMEOUT=str(HOST_TIMEOUT), OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix)
+        path = ":".join(map(str, _PATH))
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={"HOME": str(two.folder / "home"), "PATH": path, **choices},
+                start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """Return everything that went to the screen."""
+        return self.output.read_text(errors="replace")
+
+    def updates(self) -> int:
+        """How many updates have been reported, also those of an earlier start."""
+        path = self.views[0] / "logs/rank-0000.log"
+        return path.read_text().count("  loss ") if path.exists() else 0
+
+    def processes(self) -> list[Process]:
+        """Return what runs on the hosts, without the ssh servers."""
+        found = []
+        for number, host in enumerate(self.two.all):
+            for pid in set(host.processes()) - {host.server_pid}:
+                with suppress(psutil.Error):
+                    # An ended process has no words any more.
+                    if words := psutil.Process(pid).cmdline():
+                        found.append(Process(number, pid, words))
+        return found
+
+    def wait_until(self, true: Callable[[], object], seconds: float) -> None:
+        """Wait for something to become true while the job runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert self.process.poll() is None, f"the job has ended: {self.said()[-3000:]}"
+            assert time.monotonic() < end, f"waited in vain: {self.said()[-3000:]}"
+            time.sleep(_LOOK_SECONDS)
+
+    def wait_for_the_end_of(self, processes: Iterable[Process], seconds: float) -> list[Process]:
+        """Wait until these have ended, at most so long; returns those that have not."""
+        end = time.monotonic() + seconds
+        left = list(processes)
+        while left and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+            running = self.processes()
+            left = [process for process in left if process in running]
+        return left
+
+    def __enter__(self) -> HostJob:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind, whatever state the job is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
 
 class Scene(NamedTuple):
@@ -78,26 +183,24 @@ class Fault(NamedTuple):
 
 def _kill(matches: Callable[[Scene, Process], object]) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
-        victim = scene.job.find(lambda process: matches(scene, process))
+        victim = next(one for one in scene.job.processes() if matches(scene, one))
         os.kill(victim.pid, signal.SIGKILL)
 
     return begin
 
 
 def _is_launcher(_: Scene, process: Process) -> bool:
-    words = process.words
-    return words[0] == "mpirun" or (len(words) > 1 and words[1].endswith("/horovodrun.py"))
+    return process.words[0] == "mpirun" or process.program.endswith("/horovodrun.py")
 
 
-def _disturb(**effects: float) -> Callable[[Scene], None]:
-    return lambda scene: scene.job.two.disturb(**effects)
+def _disturb(seconds: float = 0, **effects: float) -> Callable[[Scene], None]:
+    """Disturb the network for some time, or for good."""
 
-
-def _disturb_for_a_while(**effects: float) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
         scene.job.two.disturb(**effects)
-        time.sleep(_DISTURBED_SECONDS)
-        scene.job.two.disturb()
+        if seconds:
+            time.sleep(seconds)
+            scene.job.two.disturb()
 
     return begin
 
@@ -114,7 +217,7 @@ def _filler(scene: Scene) -> Path:
 
 FAULTS = {
     "kill a rank": Fault(
-        _kill(lambda scene, process: process.is_rank and process.host == scene.rank),
+        _kill(lambda scene, one: one.program.endswith("train.py") and one.host == scene.rank),
         seconds=_AFTER_DEATH,
         says={
             "": r"rank {rank} with PID \d+ on node {host} exited on signal 9",
@@ -141,9 +244,9 @@ FAULTS = {
         seconds=_AFTER_CUT,
         says={"": "error: the connection to host2 is lost"},
     ),
-    "cut the link for 20 s": Fault(_disturb_for_a_while(loss=1.0)),
+    "cut the link for 20 s": Fault(_disturb(_DISTURBED_SECONDS, loss=1.0)),
     "delay 50 +- 20 ms, lose 1 %": Fault(
-        _disturb_for_a_while(delay=0.05, spread=0.02, loss=0.01)
+        _disturb(_DISTURBED_SECONDS, delay=0.05, spread=0.02, loss=0.01)
     ),
     "fill the disk": Fault(
         _fill_disk,
@@ -155,15 +258,7 @@ FAULTS = {
 
 
 class Round(NamedTuple):
-    """One fault, chosen at random.
-
-    Attributes:
-        fault: one of ``FAULTS``.
-        launcher: one of ``LAUNCHERS``.
-        rank: that it is about.
-        updates: after so many.
-        delay: seconds to wait after that.
-    """
+    """One fault: of a rank, so many updates and seconds after the start."""
 
     fault: str
     launcher: str
@@ -183,12 +278,9 @@ def choose(rng: random.Random) -> Iterator[Round]:
 
 
 def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each round, and return a line for each, see ``is_right``.
+    """Disturb a job in each numbered round, and return a line for each, see ``is_right``.
 
-    Args:
-        rounds: what is to happen, with numbers.
-        two: the hosts, relayed.
-        folder: for the runs, which both hosts share or each has for itself; it may be filled up.
+    Both hosts share the folder for the runs, or each has one for itself; it may be filled up.
     """
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
@@ -327,12 +419,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
     parser.add_argument("--private", action="store_true", help="share no folder")
     parser.add_argument("--only", default="", help="a pattern in the name of a fault")
-    parser.add_argument("--launcher", default="", help="the name of a launcher")
     options = parser.parse_args(argv)
-    chosen = (
-        one for one in choose(random.Random(options.seed))
-        if re.search(options.only, one.fault) and options.launcher in ("", one.launcher)
-    )  # fmt: skip
+    rounds_of_seed = choose(random.Random(options.seed))
+    chosen = (one for one in rounds_of_seed if re.search(options.only, one.fault))
     numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
     rounds = {number: one for number, one in numbered if number >= options.first}
     began = time.monotonic()

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from tests.hosts import faults
-from tests.hosts.faults import FAULTS, OPTIONS, UPDATES, Round
+from tests.hosts.faults import FAULTS, HOST_TIMEOUT, OPTIONS, UPDATES, HostJob, Round
 from tests.support import hosts, relay
-from tests.support.host_job import HOST_TIMEOUT, HostJob
 from tests.support.hosts import TwoHosts
 
 WHY_NOT = hosts.missing() or (None if Path(relay.DEVICE).exists() else f"needs {relay.DEVICE}")

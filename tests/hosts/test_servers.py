@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Callable
 
 import psutil
 import pytest
@@ -67,13 +68,6 @@ def test_every_scheme_runs_as_it_is_typed(
     assert list((tmp_path / "models").glob("*.params"))
 
 
-def open_ports(host: Host) -> list[str]:
-    """Of the first interface, but for the ssh server's."""
-    found = subprocess.check_output(host.inside("ss", "-ltnH"), text=True)
-    addresses = [line.split()[3] for line in found.splitlines()]
-    return [one for one in addresses if one.startswith(host.address) and not one.endswith(":22")]
-
-
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
 def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
     two, project, tmp_path, scheme
@@ -81,8 +75,13 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
     job = Job(two, project, tmp_path, scheme)
     try:
         wait_until(job.process, job.output, "update 10/")
-        ports = [port for host in two.all for port in open_ports(host)]
-        # The scheduler, two servers and four workers.
+        # Of the scheduler, two servers and four workers, on the interface of their addresses.
+        ports = [
+            at
+            for host in two.all
+            for at in subprocess.check_output(host.inside("ss", "-ltnH"), text=True).split()
+            if at.startswith(host.address) and not at.endswith(":22")
+        ]
         assert len(ports) == 7
         running = [psutil.Process(pid) for host in two.all for pid in host.processes()]
         keys = {key for one in running if (key := one.environ().get(KEY))}
@@ -129,159 +128,112 @@ def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None
         subprocess.run(two.second.inside("umount", str(models)), check=True)
 
 
-@pytest.fixture
-def on_second_network(two: TwoHosts) -> Iterator[None]:
-    """The hosts' names stand for addresses that ssh does not listen on."""
-    two.name_on("eth1")
-    yield
-    two.name_on("eth0")
-
-
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, request, scheme) -> None:
-    if scheme == "dist_gsync":
-        request.getfixturevalue("on_second_network")
+def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme) -> None:
     write_files(project, ADDRESSES)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
     groups = GROUPED if scheme == "dist_gsync" else ()
     training = (*SHORT, "--models-root", str(tmp_path))
-    result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    # The names of grouped hosts stand for addresses that ssh does not listen on.
+    two.name_on("eth1" if groups else "eth0")
+    try:
+        result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    finally:
+        two.name_on("eth0")
     assert result.returncode == 0, result.stdout + result.stderr
     sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
     # The output of the workers, and what ssh needs to log in, is on the network of its addresses.
     assert sent["eth1"] > 1_000_000 and sent["eth0"] < 200_000, sent
 
 
-def refused(two: TwoHosts, project: Path, *options: str, scheme: str = "dist_async") -> str:
-    """The one line of a job that does not start."""
+@contextmanager
+def changed(path: Path, old: str, new: str) -> Iterator[None]:
+    """Another content of a file that ssh reads."""
+    kept = path.read_text()
+    path.write_text(kept.replace(old, new))
+    yield
+    path.write_text(kept)
+
+
+@contextmanager
+def during(begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+    begin()
+    try:
+        yield
+    finally:
+        end()
+
+
+def mounted(two: TwoHosts, project: Path) -> AbstractContextManager[None]:
+    """An empty folder in place of the second host's project."""
+
+    def on_second(*words: object) -> Callable[[], object]:
+        return lambda: subprocess.run(two.second.inside(*words, project), check=True)
+
+    return during(on_second("mount", "-t", "tmpfs", "tmpfs"), on_second("umount"))
+
+
+NO_LOGIN = "no connection by ssh ("
+Fault = Callable[[TwoHosts, Path], AbstractContextManager[None]]
+FAULTS: dict[str, tuple[Fault, Sequence[str], Sequence[str]]] = {
+    "an unknown host key": (
+        # As ssh is installed: with BatchMode it does not ask.
+        lambda two, _: changed(
+            two.folder / "ssh_config", "known_hosts\nStrictHostKeyChecking no", "nothing"
+        ),
+        (), (f"host host1: {NO_LOGIN}Host key verification failed.",),
+    ),
+    "a refused key": (
+        lambda two, _: changed(two.folder / "key.pub", "ssh-ed25519", "#"),
+        (), (f"host host1: {NO_LOGIN}", "Permission denied"),
+    ),
+    "a link that is down": (
+        lambda two, _: during(lambda: two.second.ip("link", "set", "eth0", "down"),
+                              lambda: two.second.ip("link", "set", "eth0", "up")),
+        (), (f"host host2: {NO_LOGIN}ssh: connect to host host2 port 22: ",
+             "it has to work without a question: ssh -oBatchMode=yes host2 true\n"),
+    ),
+    "a server that hangs": (
+        lambda two, _: during(lambda: os.kill(two.second.server_pid, signal.SIGSTOP),
+                              lambda: os.kill(two.second.server_pid, signal.SIGCONT)),
+        (), (f"host host2: {NO_LOGIN}", "Connection timed out during banner exchange"),
+    ),
+    "no project": (
+        mounted, (), ("host host2: ", "No module named 'parallel'",
+                      "every host needs the project and its environment in the same folders as"),
+    ),
+    "a host that lacks the interface": (
+        lambda two, _: during(lambda: (two.first.ip("link", "add", "eth2", "type", "bridge"),
+                                       two.first.ip("addr", "add", "10.79.0.1/24", "dev", "eth2")),
+                              lambda: two.first.ip("link", "del", "eth2")),
+        ("-i", "eth2"), ("host host2: -i eth2: no such network interface",),
+    ),
+    "a host that does not reach the launcher": (
+        lambda two, _: during(lambda: two.second.ip("link", "set", "eth1", "down"),
+                              lambda: two.second.ip("link", "set", "eth1", "up")),
+        ("-i", "eth1"),
+        ("host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78",),
+    ),
+    "groups of another interface": (
+        lambda *_: nullcontext(), ("-i", "eth1", *GROUPED),
+        ("host host1: the groups of dist_gsync connect at the address of the host's own name, ",
+         "there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_host_that_cannot_be_used_is_named(two, project, name: str) -> None:
+    fault, options, words = FAULTS[name]
+    write_files(project, NAMES)
     begin = time.monotonic()
-    result = run(two, project, scheme, *options)
+    with fault(two, project):
+        scheme = "dist_gsync" if "--groups" in options else "dist_async"
+        result = run(two, project, scheme, *(options or ("-i", "eth0")))
     assert (result.returncode, result.stdout) == (2, ""), result
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith(f"error: {words[0]}") and result.stderr.count("\n") == 1
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
     assert time.monotonic() - begin < SECONDS
-    return result.stderr
-
-
-def test_groups_are_refused_where_they_would_take_another_interface(two, project) -> None:
-    write_files(project, NAMES)
-    line = refused(two, project, "-i", "eth1", *GROUPED, scheme="dist_gsync")
-    assert line == (
-        "error: host host1: the groups of dist_gsync connect at the address of the host's own "
-        "name, there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files\n"
-    )
-
-
-def test_a_host_without_the_interface_is_named(two, project) -> None:
-    write_files(project, NAMES)
-    two.first.ip("link", "add", "eth2", "type", "bridge")
-    two.first.ip("addr", "add", "10.79.0.1/24", "dev", "eth2")
-    try:
-        assert "error: host host2: -i eth2: no such network interface" in refused(
-            two, project, "-i", "eth2"
-        )
-    finally:
-        two.first.ip("link", "del", "eth2")
-
-
-def test_a_host_that_does_not_reach_the_launcher_is_named(two, project) -> None:
-    write_files(project, NAMES)
-    two.second.ip("link", "set", "eth1", "down")
-    try:
-        line = refused(two, project, "-i", "eth1")
-    finally:
-        two.second.ip("link", "set", "eth1", "up")
-    assert (
-        "error: host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78"
-        in line
-    )
-
-
-@contextmanager
-def unknown_host_key(two: TwoHosts) -> Iterator[None]:
-    config, known = two.folder / "ssh_config", two.folder / "known_hosts"
-    kept, keys = config.read_text(), known.read_text()
-    # As ssh is installed: with BatchMode it does not ask.
-    config.write_text(kept.replace("StrictHostKeyChecking no\n", ""))
-    known.write_text("".join(line for line in keys.splitlines(True) if "host2" not in line))
-    yield
-    config.write_text(kept)
-    known.write_text(keys)
-
-
-@contextmanager
-def refused_key(two: TwoHosts) -> Iterator[None]:
-    """Of both hosts, so that the first is named."""
-    keys = two.folder / "key.pub"
-    kept = keys.read_text()
-    keys.write_text("")
-    yield
-    keys.write_text(kept)
-
-
-@contextmanager
-def link_down(two: TwoHosts) -> Iterator[None]:
-    two.second.ip("link", "set", "eth0", "down")
-    yield
-    two.second.ip("link", "set", "eth0", "up")
-
-
-@contextmanager
-def killed_server(two: TwoHosts) -> Iterator[None]:
-    two.second.kill_ssh_server()
-    yield
-    two.second.start()
-
-
-@contextmanager
-def hanging_server(two: TwoHosts) -> Iterator[None]:
-    os.kill(two.second.ssh_server, signal.SIGSTOP)
-    yield
-    os.kill(two.second.ssh_server, signal.SIGCONT)
-
-
-@pytest.mark.parametrize(
-    ("fault", "host", "reason"),
-    [
-        (unknown_host_key, "host2", "Host key verification failed."),
-        (refused_key, "host1", "Permission denied"),
-        (link_down, "host2", "ssh: connect to host host2 port 22: "),
-        (killed_server, "host2", "ssh: connect to host host2 port 22: Connection refused"),
-        (hanging_server, "host2", "Connection timed out during banner exchange"),
-    ],
-)
-def test_a_host_that_ssh_does_not_reach_is_named(two, project, fault, host, reason) -> None:
-    write_files(project, NAMES)
-    # ssh remembers the hosts' keys.
-    for known in NAMES:
-        two.run("ssh", known, "true", folder=project)
-    with fault(two):
-        line = refused(two, project, "-i", "eth0")
-    assert line.startswith(f"error: host {host}: no connection by ssh (") and reason in line
-    assert line.endswith(f"it has to work without a question: ssh -oBatchMode=yes {host} true\n")
-
-
-def test_a_host_without_a_route_is_named(two, project) -> None:
-    write_files(project, ("10.77.0.1", "10.77.0.9"))
-    line = refused(two, project, "-i", "eth0")
-    assert (
-        "error: host 10.77.0.9: no connection by ssh (ssh: connect to host 10.77.0.9 port" in line
-    )
-
-
-def test_a_host_without_the_project_is_named(two, project) -> None:
-    """The folder is empty there."""
-    write_files(project, NAMES)
-    mount = two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(project))
-    subprocess.run(mount, check=True)
-    try:
-        line = refused(two, project, "-i", "eth0")
-    finally:
-        subprocess.run(two.second.inside("umount", str(project)), check=True)
-    assert line.startswith("error: host host2: ") and "No module named 'parallel'" in line
-    assert (
-        f"every host needs the project and its environment in the same folders as here, {project}"
-        in line
-    )
 
 
 def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:

@@ -80,6 +80,13 @@ echo "python $*" >>"$CALLS"
 LAUNCHER = "setup-utils/launchers/mpirun"
 
 
+def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Assert that a command failed with a single line on stderr that has all the words."""
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
+
+
 class Sandbox:
     """A copy of the scripts, with a PATH on which there are only the stubs and simple tools.
 

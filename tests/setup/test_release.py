@@ -27,36 +27,32 @@ def project(folder: Path, version: str = "0.2.0", date: str = "2026-11-24") -> P
     (folder / "CHANGELOG.md").write_text(
         f"# Changes\n\n## {version} ({date})\n\n{NOTES}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
     )
-    git(folder, "init", "--quiet")
-    git(folder, "config", "user.name", "tests")
-    git(folder, "config", "user.email", "tests@localhost")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "release")
+    for words in (
+        "init --quiet", "config user.name tests", "config user.email tests@localhost", "add .",
+        "commit --quiet -m release",
+    ):  # fmt: skip
+        git(folder, *words.split())
     return folder
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
-    )
-    return done.stdout
+    return subprocess.check_output(["git", *arguments], cwd=folder, text=True)
 
 
 def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path: Path) -> None:
     folder = project(tmp_path)
+    changes = folder / "CHANGELOG.md"
+    text = changes.read_text()
+    changes.write_text(f"{text}- More.\n")
+    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
+        release.tag(folder, release.read(folder))
+    assert git(folder, "tag") == ""
+    changes.write_text(text)
     release.tag(folder, release.read(folder))
     told = git(folder, "for-each-ref", "refs/tags/v0.2.0", "--format=%(objecttype)%0a%(contents)")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
     with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
         release.tag(folder, release.read(folder))
-
-
-def test_nothing_is_released_that_is_not_committed(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    (folder / "CHANGELOG.md").write_text((folder / "CHANGELOG.md").read_text() + "- More.\n")
-    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
-        release.tag(folder, release.read(folder))
-    assert git(folder, "tag") == ""
 
 
 @pytest.mark.parametrize(
@@ -68,12 +64,9 @@ def test_nothing_is_released_that_is_not_committed(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_agree(tmp_path: Path, version: str, date: str, said: str) -> None:
+    folder = project(tmp_path, version, date)
     with pytest.raises(ConfigError, match=said):
-        release.read(project(tmp_path, version, date))
-
-
-def test_a_change_log_without_versions(tmp_path: Path) -> None:
-    folder = project(tmp_path)
+        release.read(folder)
     (folder / "CHANGELOG.md").write_text("# Changes\n")
     with pytest.raises(ConfigError, match="no section"):
         release.read(folder)
