@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=
         (("python", "-m", *SERVERS), b"parallel.launch.guard"),
         (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
     ],
-    ids=lambda words: " ".join(words[:3]),
+    ids=["mpi", "gloo", "launch", "check"],
 )
 def test_no_argument_has_a_key_or_a_value(
     two: TwoHosts, project: Path, tmp_path: Path, words: tuple[str, ...], process: bytes

@@ -26,7 +26,7 @@ class Job:
 
         Args:
             launcher: "run.sh", or horovodrun's "--gloo" or "--mpi".
-            ranks: how many.
+            ranks: their number.
             models: the folder, one that no other job has.
             options: of the program, or of run.sh.
             program: train.py, which config.sh starts, another one, or a module.
@@ -37,11 +37,10 @@ class Job:
         else:
             horovodrun = str(Path(sys.executable).with_name("horovodrun"))
             command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-            if program == "train.py":
-                command += ["bash", "config.sh"]
-            else:
-                is_module = not program.endswith(".py")
-                command += [sys.executable, *(["-m"] if is_module else []), program]
+            words = [] if program.endswith(".py") else ["-m"]
+            config, own = ["bash", "config.sh"], [sys.executable, *words, program]
+            command += config if program == "train.py" else own
+            if program != "train.py":
                 options = (*options, "--models-root", models)
         variables = {"NETWORK": "tiny", "NP": str(ranks), processes.FOLDER: str(models)}
         models.mkdir(parents=True, exist_ok=True)
