@@ -43,8 +43,7 @@ LAUNCHERS = {
     "horovodrun --gloo": (*_HOROVODRUN, "--gloo", *_CONFIG),
 }
 # The checkout's launchers, whatever .venv/bin has links to.
-_PATH = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin",
-         *"/usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin".split())  # fmt: skip
+_PATH = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin")
 _LOOK_SECONDS = 0.1
 
 
@@ -81,25 +80,22 @@ class Process(NamedTuple):
 
 
 class HostJob:
-    """One job; what it prints is in a file beside the hosts' keys."""
+    """One job, by one of ``LAUNCHERS`` on the first host, started or started again.
+
+    What it prints is in a file next to the hosts' keys.
+    """
 
     def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
-        """Start it with one of ``LAUNCHERS``, or start it again; the launcher runs on the first."""
         self.two = two
         # As each host sees it.
         self.views = [Path(f"/proc/{host.server_pid}/root{models}") for host in two.all]
         self.output = two.folder / f"{models.name}.output"
-        command = two.first.inside(
-            "sh", "-c", 'cd "$0" && exec "$@"', ROOT, *LAUNCHERS[launcher], *options
-        )
         choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": _HOSTS}
         choices.update(HOST_TIMEOUT=str(HOST_TIMEOUT), OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix)
-        path = ":".join(map(str, _PATH))
         with self.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={"HOME": str(two.folder / "home"), "PATH": path, **choices},
-                start_new_session=True,
+            self.process = two.start(
+                *LAUNCHERS[launcher], *options, folder=ROOT, path=_PATH, variables=choices,
+                stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
     def said(self) -> str:
@@ -326,7 +322,7 @@ def _round(
         scene = Scene(job, chosen.launcher, chosen.rank)
         job.wait_until(lambda: job.updates() >= chosen.updates, _LONGEST)
         time.sleep(chosen.delay)
-        before = _of_attempt(job)
+        before = job.processes()
         began = time.monotonic()
         fault.begin(scene)
         if fault.seconds is None:
@@ -357,22 +353,18 @@ def _round(
     return f"{how}, right"
 
 
-def _of_attempt(job: HostJob) -> list[Process]:
-    """All processes that have to end with this attempt, which run.sh may outlive."""
-    return [process for process in job.processes() if process.words[:2] != ["bash", "run.sh"]]
-
-
 def _wait_for_the_end(
     scene: Scene, fault: Fault, before: Sequence[Process], began: float
 ) -> float:
     """Check how both hosts end; returns after how many seconds the last process did."""
     is_cut = fault is FAULTS["cut the link"]
-    # The ssh server learns of the end when the link is back, or when TCP gives up.
-    waited = [process for process in before
-              if not (is_cut and _SSH_SESSION.match(process.words[0]))]  # fmt: skip
-    seconds = fault.seconds or 0.0
-    left = scene.job.wait_for_the_end_of(waited, seconds + began - time.monotonic())
-    assert not left, f"after {seconds} s there are {left}: {scene.job.said()[-3000:]}"
+    # run.sh may outlive its attempt. The ssh server learns of the end when the link is back, or
+    # when TCP gives up.
+    waited = [one for one in before if one.words[:2] != ["bash", "run.sh"]
+              and not (is_cut and _SSH_SESSION.match(one.words[0]))]  # fmt: skip
+    limit = fault.seconds or 0.0
+    left = scene.job.wait_for_the_end_of(waited, limit + began - time.monotonic())
+    assert not left, f"after {limit} s there are {left}: {scene.job.said()[-3000:]}"
     seconds = time.monotonic() - began
     if scene.launcher != "run.sh":
         assert scene.job.process.wait(10) != 0, "the launcher ended with status 0"
@@ -389,9 +381,8 @@ def _verify_checkpoint(job: HostJob) -> str:
     """Read the newest checkpoint, or both parts of it; returns its name."""
     for view in job.views:
         newest = max((view / "checkpoints").glob("update-*"))
-        said = subprocess.check_output(
-            [sys.executable, "-m", "training.checkpoint", "verify", newest], text=True
-        )
+        command = [sys.executable, "-m", "training.checkpoint", "verify", newest]
+        said = subprocess.check_output(command, text=True)
         assert "intact" in said, said
     return newest.name
 

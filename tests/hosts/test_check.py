@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Callable
 
@@ -79,12 +78,12 @@ class Cluster:
         for host in two.all:
             sh(host, 'cp -a "$1" "$2"', made, private / "project")
 
-    def check(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def check(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Run it in the private project."""
         project = self.private / "project"
-        words = ("python", "-m", "parallel.check", *(options or BOTH))
+        words = ("python", "-m", "parallel.check", *BOTH, *options)
         path = [project / ".venv/bin", PROGRAMS]
-        return self.two.run(*words, folder=project, path=path, **variables)
+        return self.two.run(*words, folder=project, path=path)
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +96,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 Plant = Callable[[Cluster], AbstractContextManager[object]]
-
-
-def nothing(_: Cluster) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 def second_does(script: str, undo: str) -> Plant:
@@ -152,11 +147,6 @@ def _changed_key(text: str, folder: Path) -> str:
     return text.replace("StrictHostKeyChecking no", "StrictHostKeyChecking ask")
 
 
-def _unknown_key(text: str, folder: Path) -> str:
-    (folder / "known_hosts").write_text("")
-    return text.replace("StrictHostKeyChecking no", "StrictHostKeyChecking ask")
-
-
 @contextmanager
 def stopped_sshd(cluster: Cluster) -> Iterator[None]:
     os.kill(cluster.two.second.server_pid, signal.SIGSTOP)
@@ -166,71 +156,48 @@ def stopped_sshd(cluster: Cluster) -> Iterator[None]:
         os.kill(cluster.two.second.server_pid, signal.SIGCONT)
 
 
-@contextmanager
-def few_files(cluster: Cluster) -> Iterator[None]:
-    """As if limits.conf said so: sessions have the limits of the server."""
-    server = cluster.two.second.server_pid
-    before = resource.prlimit(server, resource.RLIMIT_NOFILE)
-    resource.prlimit(server, resource.RLIMIT_NOFILE, (256, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(server, resource.RLIMIT_NOFILE, before)
-
-
 METADATA = "project/.venv/lib/*/site-packages/mxnet*/METADATA"
 LIBRARY = f"{PACKAGES.relative_to(sys.prefix)}"
 # The kernel refuses 65535 in a rule.
 DROP = "pref 0 iif eth0 ipproto tcp dport 1024-65534 blackhole"
-# What is planted, where it is found, how it is told, and the options of the check.
-MISTAKES: dict[str, tuple[Plant, str, Sequence[str]]] = {
+# What is planted, and how it is told of which host.
+MISTAKES: dict[str, tuple[Plant, str]] = {
     "a key that is refused": (
         ssh_client(lambda text, folder: text.replace(f"{folder}/key", f"{folder}/other")),
-        rf"{SECOND}: ssh without a password is refused; ssh-copy-id 10\.77\.0\.2", (),
-    ),
-    "a host key that is unknown": (
-        ssh_client(_unknown_key), f"{SECOND}: ssh does not know its host key; ", ()
+        rf"{SECOND}: ssh without a password is refused; ssh-copy-id 10\.77\.0\.2",
     ),
     "a host key that has changed": (
-        ssh_client(_changed_key), f"{SECOND}: its host key is another one .*ssh-keygen -R", ()
+        ssh_client(_changed_key), f"{SECOND}: its host key is another one .*ssh-keygen -R",
     ),
     "no ssh server": (
         ssh_client(lambda text, _: f"{text}Port 2222\n"),
-        f"{SECOND}: nothing listens on its ssh port; start sshd", (),
+        f"{SECOND}: nothing listens on its ssh port; start sshd",
     ),
-    "no such host": (
-        nothing, "10.77.0.9: there is no route to it; look whether it runs",
-        ("-H", f"{FIRST}:1,10.77.0.9:1"),
-    ),
-    "an ssh server that hangs": (stopped_sshd, f"{SECOND}: ssh gets no answer; ", ()),
+    "an ssh server that hangs": (stopped_sshd, f"{SECOND}: ssh gets no answer; "),
     "a process that hangs": (
         instead("bin/python", "#!/bin/sh\nkill -STOP \\$\\$\n"),
-        f"{SECOND}: it has given no sign of life for 20 s; ", (),
+        f"{SECOND}: it has given no sign of life for 20 s; ",
     ),
     "another MXNet": (
         second_does(f"sed -i s/1.9.1/1.8.0/ {METADATA}", f"sed -i s/1.8.0/1.9.1/ {METADATA}"),
-        rf"{SECOND}: MXNet is mxnet 1\.8\.0, but mxnet 1\.9\.1 on 10\.77\.0\.1; .*make env", (),
+        rf"{SECOND}: MXNet is mxnet 1\.8\.0, but mxnet 1\.9\.1 on 10\.77\.0\.1; .*make env",
     ),
     "an MXNet that does not load": (
         instead(f"{LIBRARY}/mxnet.py", "raise OSError('libgomp.so.1: no such file')\n"),
-        rf"{SECOND}: mxnet does not load as it should \(OSError: libgomp.so.1: no such", (),
-    ),
-    "another Open MPI": (
-        instead("bin/mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 4.0.7'\n"),
-        rf"{SECOND}: Open MPI is 4\.0\.7, but \d[\d.]+ on 10\.77\.0\.1; ", (),
+        rf"{SECOND}: mxnet does not load as it should \(OSError: libgomp.so.1: no such",
     ),
     "another project": (
         second_does("cp -p project/training/loop.py kept; echo >>project/training/loop.py",
                     "mv kept project/training/loop.py"),
-        rf"{SECOND}: this project is not that of 10\.77\.0\.1: training/loop\.py differs; ", (),
+        rf"{SECOND}: this project is not that of 10\.77\.0\.1: training/loop\.py differs; ",
     ),
     "no project": (
         second_does("mv project kept", "mv kept project"),
-        f"{SECOND}: the project is not in .*/project there; copy it to the same path", (),
+        f"{SECOND}: the project is not in .*/project there; copy it to the same path",
     ),
     "no environment": (
         second_does("mv project/.venv kept", "mv kept project/.venv"),
-        rf"{SECOND}: there is no .*/\.venv/bin/python; make env there", (),
+        rf"{SECOND}: there is no .*/\.venv/bin/python; make env there",
     ),
     "a firewall that lets ssh alone pass": (
         # The table of the host's own addresses comes after, so that the rule is obeyed.
@@ -239,31 +206,27 @@ MISTAKES: dict[str, tuple[Plant, str, Sequence[str]]] = {
             f"ip rule add pref 0 lookup local; ip rule del {DROP}; ip rule del pref 1 lookup local",
         ),
         rf"{FIRST}: a port of it is not reached from 10\.77\.0\.2 \(timed out\); .*wall"
-        rf"|{SECOND}: a port of it is not reached from 10\.77\.0\.1 \(timed out\); .*wall", (),
+        rf"|{SECOND}: a port of it is not reached from 10\.77\.0\.1 \(timed out\); .*wall",
     ),
     "a disk that cannot be written": (
         second_does("mkdir project/models; mount -t tmpfs -o ro tmpfs project/models",
                     "umount project/models; rmdir project/models"),
-        f"{SECOND}: --models-root cannot be used .*/models cannot be written", (),
-    ),
-    "few open files": (
-        few_files, rf"{SECOND}: a process may open 256 files \(ulimit -n\); .*limits.conf", ()
+        f"{SECOND}: --models-root cannot be used .*/models cannot be written",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_found_and_no_other(cluster: Cluster, name: str) -> None:
-    plant, pattern, options = MISTAKES[name]
+    plant, pattern = MISTAKES[name]
     with plant(cluster):
         start = time.monotonic()
-        result = cluster.check(*options)
+        result = cluster.check()
         seconds = time.monotonic() - start
     assert (result.returncode, result.stderr) == (2, ""), result.stdout
     assert seconds < LONGEST, result.stdout
     lines = [line[7:] for line in result.stdout.splitlines() if line.startswith("wrong  ")]
-    # One line for each way to say it.
-    assert len(lines) == pattern.count(": a port of it") or len(lines) == 1, result.stdout
+    assert len(lines) == 1 + pattern.count(f"|{SECOND}"), result.stdout
     assert all(re.match(pattern, line) for line in lines), result.stdout
     assert result.stdout.endswith(f"{len(lines)} wrong\n")
 
@@ -294,7 +257,7 @@ def test_healthy_hosts_have_no_findings(cluster: Cluster, tmp_path, options, var
 
 def test_healthy_hosts_as_json(cluster: Cluster) -> None:
     before = {host.name: len(host.processes()) for host in cluster.two.all}
-    result = cluster.check(*BOTH, "--json")
+    result = cluster.check("--json")
     assert (result.returncode, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     assert found["findings"] == [] and list(found["facts"]) == [FIRST, SECOND]

@@ -14,7 +14,7 @@ import pytest
 from tests.support import hosts
 from tests.support.hosts import TwoHosts
 from tests.support.listeners import listeners
-from tests.support.security_page import HOSTS, ONE_HOST, table
+from tests.support.security_page import HOSTS, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
@@ -122,18 +122,6 @@ def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> N
                 assert name == "rank" or 42000 in ports
             elif "--gloo" in launcher:
                 assert ports <= set(range(43000, 44000))
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_on_one_host_is_reached_from_no_other(two, tmp_path, launcher: str) -> None:
-    """The host's own name stands for an address of the network, on which Gloo would listen."""
-    first, second = train(two, tmp_path, launcher, "host1:2")
-    said = {name: at for name, at in table(ONE_HOST)[launcher].items() if at}
-    found = addresses(first)
-    # Gloo's ranks listen for the moment in which they connect.
-    momentary = {"rank"} if "--gloo" in launcher else set()
-    assert {**said, **found} == said and not second
-    assert said.keys() - found.keys() <= momentary
 
 
 def test_the_document_pins_these() -> None:

@@ -121,39 +121,37 @@ def test_horovods_own_installer_takes_the_package_of_the_environment(
     sandbox: Sandbox, toolkit: Toolkit
 ) -> None:
     """As InsightFace's users start it: by itself, without a word about the package."""
-    home = toolkit.make()
-    assert sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{home}").returncode == 0
+    home = {"CUDA_HOME": str(toolkit.make())}
+    assert sandbox.install(MXNET_PACKAGE="mxnet-cu112", **home).returncode == 0
     (sandbox.folder / ".venv/bin/horovodrun").unlink()
     alone = ("bash", "setup-utils/install-horovod.sh")
-    other = replace(toolkit, folder=toolkit.folder.with_name("12.1"), version="12.1").make()
-    show(sandbox, other)
+    show(sandbox, replace(toolkit, folder=sandbox.folder / "12.1", version="12.1").make())
     refused = sandbox.run(*alone)
     assert_one_line(refused, "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1")
     assert "build " not in sandbox.calls
-    built = sandbox.run(*alone, CUDA_HOME=f"{home}")
-    assert built.returncode == 0, built.stderr
-    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
     refused = sandbox.run(*alone, MXNET_PACKAGE="mxnet-cu117")
     assert_one_line(refused, "MXNET_PACKAGE=mxnet-cu117, but", "has mxnet-cu112", "make env")
+    built = sandbox.run(*alone, **home)
+    assert built.returncode == 0, built.stderr
+    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == home["CUDA_HOME"]
 
 
-@pytest.mark.parametrize("place", ["local/cuda-11.2", "local/cuda"])
-def test_a_toolkit_in_nvidias_folder_is_found(
-    sandbox: Sandbox, toolkit: Toolkit, place: str
-) -> None:
+def test_a_toolkit_in_nvidias_folder_is_found(sandbox: Sandbox, toolkit: Toolkit) -> None:
     """Beside a newer one that PATH and CUDA_HOME lead to; NCCL is where Debian has it."""
     newer = replace(toolkit, folder=toolkit.folder.with_name("12.1"), version="12.1").make()
     show(sandbox, newer)
-    home = replace(toolkit, folder=sandbox.system / place, header=None, nccl=None).make()
     debian = replace(toolkit, folder=sandbox.system).make()
     (debian / "lib").mkdir()
     libraries = (debian / "lib64").rename(debian / "lib/x86_64-linux-gnu")
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{newer}")
-    assert result.returncode == 0, result.stderr
-    built = sandbox.build_settings()
-    assert built["HOROVOD_CUDA_HOME"] == str(home)
-    assert built["HOROVOD_NCCL_INCLUDE"] == f"{debian}/include"
-    assert built["HOROVOD_NCCL_LIB"] == str(libraries)
+    for place in ("local/cuda", "local/cuda-11.2"):
+        home = replace(toolkit, folder=sandbox.system / place, header=None, nccl=None).make()
+        result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{newer}")
+        assert result.returncode == 0, result.stderr
+        built = sandbox.build_settings()
+        assert built["HOROVOD_CUDA_HOME"] == str(home)
+        assert built["HOROVOD_NCCL_INCLUDE"] == f"{debian}/include"
+        assert built["HOROVOD_NCCL_LIB"] == str(libraries)
+        shutil.rmtree(sandbox.folder / ".venv")
 
 
 def test_there_is_no_toolkit(sandbox: Sandbox, toolkit: Toolkit) -> None:
@@ -193,25 +191,20 @@ def test_nccl_has_header_and_library_for_the_package(
         assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
 
 
-@pytest.mark.parametrize("named", [("HOME",), ("INCLUDE", "LIB")])
-def test_a_named_nccl_is_taken_instead_of_the_toolkits(
-    sandbox: Sandbox, toolkit: Toolkit, named: tuple[str, ...]
-) -> None:
+def test_a_named_nccl_is_taken_instead_of_the_toolkits(sandbox: Sandbox, toolkit: Toolkit) -> None:
     home = toolkit.make()
     other = replace(
         toolkit, folder=toolkit.folder.with_name("my nccl"), header="2.9.6", nccl="2.9.6+cuda11.2"
     ).make()
-    folders = {"HOME": other, "INCLUDE": other / "include", "LIB": other / "lib64"}
-    variables = {f"HOROVOD_NCCL_{name}": f"{folders[name]}" for name in named}
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{home}", **variables)
-    assert result.returncode == 0, result.stderr
-    built = sandbox.build_settings()
-    assert built["HOROVOD_NCCL_INCLUDE"] == f"{other}/include"
-    assert built["HOROVOD_NCCL_LIB"] == f"{other}/lib64"
+    folders = {"HOROVOD_NCCL_INCLUDE": f"{other}/include", "HOROVOD_NCCL_LIB": f"{other}/lib64"}
+    for named in ({"HOROVOD_NCCL_HOME": f"{other}"}, folders):
+        variables = {"MXNET_PACKAGE": "mxnet-cu112", "CUDA_HOME": f"{home}", **named}
+        result = sandbox.install(**variables)
+        assert result.returncode == 0, result.stderr
+        assert folders.items() <= sandbox.build_settings().items()
+        shutil.rmtree(sandbox.folder / ".venv")
     (other / "lib64/libnccl.so").unlink()
-    shutil.rmtree(sandbox.folder / ".venv")
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{home}", **variables)
-    assert_one_line(result, "no libnccl.so for mxnet-cu112", "my nccl/")
+    assert_one_line(sandbox.install(**variables), "no libnccl.so for mxnet-cu112", "my nccl/")
 
 
 LIBRARIES = {

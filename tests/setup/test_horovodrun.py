@@ -138,14 +138,10 @@ def test_a_wrong_command_line_is_one_line(horovodrun, words: str, reason: str) -
     assert reason in refusal(horovodrun, *words.split())
 
 
-def test_the_program_passes_mistakes_on() -> None:
-    for words in ("-c", "-np 3 -H a:1,b:1 true"):
-        said = run(*words.split())
-        assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-        assert said.stderr.startswith("error: ")
-
-
-def test_the_check_of_the_build_has_a_short_name(horovodrun, monkeypatch) -> None:
+def test_the_program_passes_mistakes_on(horovodrun, monkeypatch) -> None:
+    said = run("-np", "3", "-H", "a:1,b:1", "true")
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith("error: ")
     monkeypatch.setattr(launch, "check_build", lambda verbose: sys.exit(0))
     with pytest.raises(SystemExit, match="0"):
         parsed(horovodrun, "--check")
@@ -194,15 +190,11 @@ def test_what_starts_the_modes_is_closed(name: str) -> None:
         script="import runpy, sys\n"
         "from horovod.runner import launch\n"
         "parse = launch.parse_args\n"
-        "def changed():\n"
-        "    options = parse()\n"
-        f"    options.{name} = 2\n"
-        "    return options\n"
-        "launch.parse_args = changed\n"
+        f"launch.parse_args = lambda: (setattr(options := parse(), {name!r}, 2), options)[1]\n"
         "sys.argv = ['horovodrun', '-np', '1', 'true']\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
-    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
 
 
@@ -251,21 +243,33 @@ def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun) -> None
     assert found == {"lo"}
 
 
-def test_a_search_without_result_is_one_line() -> None:
-    """Horovod raises plain exceptions, and its threads would keep the process."""
-    said = run(
-        script="import runpy, sys, threading, time\n"
-        f"module = runpy.run_path({str(PROGRAM)!r})\n"
-        "def find(*arguments):\n"
-        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "    raise Exception('Unable to find a set')\n"
-        "module['interfaces'].__globals__['_find_interfaces'] = find\n"
-        "settings = __import__('types').SimpleNamespace(nics=None)\n"
-        "module['interfaces'](settings, ['a'], ['a'], None)\n"
-    )
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert said.stderr.startswith("error: the hosts find no interface by which all reach each ")
-    assert "(Unable to find a set); choose one, as in NIC=eth1" in said.stderr
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        # Horovod raises plain exceptions, and its threads would keep the process.
+        (
+            "def find(*arguments):\n"
+            "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+            "    raise Exception('Unable to find a set')\n"
+            "scope['_find_interfaces'] = find\n"
+            "module['interfaces'](SimpleNamespace(nics=None), ['a'], ['a'], None)\n",
+            "error: the hosts find no interface by which all reach each other (Unable to find a set"
+            "); choose one, as in NIC=eth1, and let its ports through between the hosts\n",
+        ),
+        (
+            "scope['_SEARCH_SERVICE'] = 'raise SystemExit(7)'\n"
+            "module['launch_search'](['a'], ['a'], None, None)\ntime.sleep(60)\n",
+            "error: the search for common interfaces has failed on host a: no reason given; choose "
+            "an interface for all hosts, as in NIC=eth1\n",
+        ),
+    ],
+)
+def test_a_search_that_fails_is_one_line(lines: str, reason: str) -> None:
+    imports = "import runpy, threading, time\nfrom types import SimpleNamespace\n"
+    module = f"module = runpy.run_path({str(PROGRAM)!r})\n"
+    module += "scope = module['interfaces'].__globals__\n"
+    said = run(script=f"{imports}{module}{lines}")
+    assert (said.returncode, said.stdout, said.stderr) == (2, "", reason)
 
 
 @AS_ROOT

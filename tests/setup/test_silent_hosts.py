@@ -135,13 +135,15 @@ def start(server: SshServer, launcher: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def ends(process: subprocess.Popen) -> tuple[str, str]:
-    """Return what it prints until it ends in time."""
+def ends(process: subprocess.Popen, server: SshServer) -> tuple[str, str]:
+    """Return what it prints until it ends in time; nothing is left then."""
     try:
-        return process.communicate(timeout=LONGEST)
+        said: tuple[str, str] = process.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail(f"still there after {LONGEST} s: {process.communicate()}")
+    assert not server.left()
+    return said
 
 
 @pytest.mark.parametrize(
@@ -151,8 +153,7 @@ def ends(process: subprocess.Popen) -> tuple[str, str]:
 )
 def test_a_host_that_does_not_let_in_is_one_line(launcher: str, server: SshServer) -> None:
     process = start(server, launcher)
-    output, errors = ends(process)
-    assert not server.left()
+    output, errors = ends(process, server)
     assert process.returncode == 2, errors
     if launcher == "check":
         assert not errors and f"\nwrong  {server.name}: " in output
@@ -176,8 +177,7 @@ def test_a_launcher_that_is_asked_to_stop_while_it_connects(
         time.sleep(0.05)
     began = time.monotonic()
     process.send_signal(number)
-    _, errors = ends(process)
+    _, errors = ends(process, server)
     assert time.monotonic() - began < 8
     assert process.returncode == 128 + number, errors
     assert len(errors.splitlines()) == launcher.startswith("run.sh"), errors
-    assert not server.left()

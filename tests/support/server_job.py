@@ -121,20 +121,12 @@ class Job:
 
 
 def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
-    """The process of a role on a host, a worker's by its number."""
-    found = processes_of(host, role, worker)
-    assert found, f"there is no {role} {worker} on {host.name}"
-    return found[0]
-
-
-def processes_of(host: Host, role: str, worker: int) -> list[psutil.Process]:
-    """As ``process_of``, without the guard; those that are there now."""
-    found, wanted = [], (role, str(worker))
+    """The process of a role on a host, a worker's by its number; not the guard before it."""
     for pid in host.processes():
         with suppress(psutil.Error):
             running = psutil.Process(pid)
             variables, words = running.environ(), running.cmdline()
             own = variables.get("DMLC_ROLE"), variables.get("GROUPING_WORKER")
-            if own == wanted and "parallel.launch.guard" not in words:
-                found.append(running)
-    return found
+            if own == (role, str(worker)) and "parallel.launch.guard" not in words:
+                return running
+    raise AssertionError(f"there is no {role} {worker} on {host.name}")
