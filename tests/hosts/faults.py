@@ -381,7 +381,7 @@ def _verify_checkpoint(job: HostJob) -> str:
     """Read the newest checkpoint, or both parts of it; returns its name."""
     for view in job.views:
         newest = max((view / "checkpoints").glob("update-*"))
-        command = [sys.executable, "-m", "training.checkpoint", "verify", newest]
+        command = [sys.executable, "-m", "training.checkpoint", "verify", str(newest)]
         said = subprocess.check_output(command, text=True)
         assert "intact" in said, said
     return newest.name

@@ -106,9 +106,8 @@ def test_classifiers(two, tmp_path) -> None:
 def test_every_rank_gets_gpus_interface_and_environment(two, tmp_path, command) -> None:
     script = tmp_path / "show.sh"
     script.write_text(SHOW)
-    choices = {"CUDA_VISIBLE_DEVICES": "2,3", "NIC": "eth1"}
     words = (*command, "-np", "2", "-H", NAMES, "sh", str(script))
-    result = train(two, tmp_path, *words, active=False, **choices)
+    result = train(two, tmp_path, *words, active=False, CUDA_VISIBLE_DEVICES="2,3", NIC="eth1")
     for host in two.all:
         assert f"{host.name} 2,3 eth1 {PROGRAMS / 'python'}\n" in result.stdout
 

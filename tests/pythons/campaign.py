@@ -63,7 +63,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if not set(versions) <= set(VERSIONS):
         parser.error(f"--only {options.only} is not a list of {', '.join(VERSIONS)}")
     is_root = os.geteuid() == 0
-    places, trials = [options.place] if options.place else list(PLACES), []
+    places = [options.place] if options.place else list(PLACES)
+    trials: list[Trial] = []
     if not options.place and not any(map(_of_nobody, versions)):
         print(f"{PLACES['user']}: {'no Python that could be run' if is_root else 'all of them'}")
         places = places[1:]

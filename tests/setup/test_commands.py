@@ -83,10 +83,8 @@ def test_hosts_and_files_of_hosts(sandbox: Sandbox) -> None:
     for option in ("-H", "-host", "--host"):
         said = launch(sandbox, option, "ip1:1,ip1:1,", "-np", "2", "train", option, "a,,")
         assert said.endswith(f" {option} ip1:2 -np 2 train {option} a,,\n")
-    words = "-x -H -np 1 -H a:1, p -H , : -n 1 -H b:1, q"
-    assert launch(sandbox, *words.split()).endswith(
-        " -x -H -np 1 -H a:1 p -H , : -n 1 -H b:1 q\n"
-    )
+    said = launch(sandbox, *"-x -H -np 1 -H a:1, p -H , : -n 1 -H b:1, q".split())
+    assert said.endswith(" -x -H -np 1 -H a:1 p -H , : -n 1 -H b:1 q\n")
     assert file.read_bytes() == FILE
 
 

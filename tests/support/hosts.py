@@ -159,7 +159,7 @@ class TwoHosts:
 
     def _start(self) -> None:
         (self.folder / "home").mkdir(parents=True)
-        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"]
+        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key")]
         subprocess.run(key, check=True)
         (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
         self.name_on(INTERFACES[0])
@@ -216,9 +216,10 @@ class TwoHosts:
         self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the first host to its end; see ``start``."""
-        outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        where = {"folder": folder, "path": path, "variables": variables}
-        with self.start(*command, **where, **outputs) as process:
+        with self.start(
+            *command, folder=folder, path=path, variables=variables, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             try:
                 output, errors = process.communicate(timeout=250)
             finally:
