@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -273,10 +273,10 @@ def choose(rng: random.Random) -> Iterator[Round]:
             yield Round(name, next(launchers[name]), rng.randint(0, 1), updates, delay)
 
 
-def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each numbered round, and return a line for each, see ``is_right``.
+def run(rounds: Iterable[Round], two: TwoHosts, folder: Path) -> list[str]:
+    """Disturb a job in each round, and return a line for each, see ``is_right``.
 
-    Both hosts share the folder for the runs, or each has one for itself; it may be filled up.
+    The folder for the runs may be filled up.
     """
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
@@ -285,7 +285,7 @@ def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
     expected = _results(job)
     assert len(expected) == 3, expected.keys()
     lines = []
-    for number, chosen in rounds.items():
+    for number, chosen in enumerate(rounds, 1):
         try:
             result = _round(chosen, two, folder / f"run-{number}", expected)
         except Exception as error:
@@ -388,15 +388,13 @@ def _verify_checkpoint(job: HostJob) -> str:
 
 
 @contextmanager
-def two_hosts(folder: Path, is_private: bool = False) -> Iterator[tuple[TwoHosts, Path]]:
-    """Start the hosts, with a small disk that they share or that each has for itself."""
+def two_hosts(folder: Path) -> Iterator[tuple[TwoHosts, Path]]:
+    """Start the hosts, with a small disk that they share."""
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", _DISK, "tmpfs", str(disk)], check=True)
     try:
-        with TwoHosts(folder / "hosts", disk if is_private else None, relayed=True) as two:
-            for host in two.all if is_private else ():
-                subprocess.run(host.inside("mount", "-o", f"remount,{_DISK}", disk), check=True)
+        with TwoHosts(folder / "hosts", relayed=True) as two:
             yield two, disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -407,18 +405,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.hosts.faults")
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
-    parser.add_argument("--private", action="store_true", help="share no folder")
     parser.add_argument("--only", default="", help="a pattern in the name of a fault")
     options = parser.parse_args(argv)
-    rounds_of_seed = choose(random.Random(options.seed))
-    chosen = (one for one in rounds_of_seed if re.search(options.only, one.fault))
-    numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
-    rounds = {number: one for number, one in numbered if number >= options.first}
+    rounds = choose(random.Random(options.seed))
+    chosen = (one for one in rounds if re.search(options.only, one.fault))
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        with two_hosts(Path(name), options.private) as (two, disk):
-            lines = run(rounds, two, disk)
+    with tempfile.TemporaryDirectory() as name, two_hosts(Path(name)) as (two, disk):
+        lines = run(itertools.islice(chosen, options.faults), two, disk)
     right = sum(map(is_right, lines))
     print(f"{right} of {len(lines)} had the right end, {time.monotonic() - began:.0f} s")
     return 0 if right == len(lines) else 1

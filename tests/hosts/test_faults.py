@@ -18,10 +18,10 @@ WHY_NOT = hosts.missing() or (None if Path(relay.DEVICE).exists() else f"needs {
 @pytest.mark.timeout(1800)
 def test_each_fault_ends_right(tmp_path: Path) -> None:
     # As the launchers take turns, each has two faults.
-    rounds = {
-        number: Round(name, one.launchers[number % len(one.launchers)], number % 2, 8 + number, 0.1)
+    rounds = [
+        Round(name, one.launchers[number % len(one.launchers)], number % 2, 8 + number, 0.1)
         for number, (name, one) in enumerate(FAULTS.items())
-    }
+    ]
     with faults.two_hosts(tmp_path) as (two, disk):
         lines = faults.run(rounds, two, disk)
     assert len(lines) == len(FAULTS) and all(map(faults.is_right, lines)), lines

@@ -169,12 +169,6 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
     assert not Path(folder).exists()
 
 
-@pytest.mark.parametrize("name", ["install-mpi.sh", "install-horovod.sh"])
-def test_a_part_of_the_installer_needs_an_environment(sandbox: Sandbox, name: str) -> None:
-    result = sandbox.run("bash", f"setup-utils/{name}")
-    assert_one_line(result, f"no environment in {sandbox.folder}/.venv", "'make env'")
-
-
 @pytest.mark.parametrize(
     ("script", "folder", "words"),
     [
@@ -201,6 +195,9 @@ def test_tools_get_separate_environments(
 
 def test_an_environment_of_another_folder_is_not_cleared(sandbox: Sandbox) -> None:
     """``venv --clear`` empties the folder that a link leads to."""
+    for name in ("install-mpi.sh", "install-horovod.sh"):
+        result = sandbox.run("bash", f"setup-utils/{name}")
+        assert_one_line(result, f"no environment in {sandbox.folder}/.venv", "'make env'")
     other = sandbox.folder.parent / "other"
     (other / "bin").mkdir(parents=True)
     (other / "bin/kept").touch()

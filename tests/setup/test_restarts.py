@@ -81,7 +81,6 @@ SSH = """\
     ("variables", "starts"),
     [
         ({"GONE": "ip2"}, ["-np 6 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
-        ({"GONE": "ip2", "NP": "5"}, ["-np 5 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
         ({"GONE": "ip1", "NP": "3"}, ["-np 3 -H ip1:1,ip2:2,ip3:3", "-np 3 -H ip2:2,ip3:3"]),
         ({}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
         ({"GONE": "ip2", "SLURM_JOB_ID": "7"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
