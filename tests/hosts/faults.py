@@ -80,10 +80,7 @@ class Process(NamedTuple):
 
 
 class HostJob:
-    """One job, by one of ``LAUNCHERS`` on the first host, started or started again.
-
-    What it prints is in a file next to the hosts' keys.
-    """
+    """One job, by one of ``LAUNCHERS`` on the first host, started or started again."""
 
     def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
         self.two = two
@@ -160,15 +157,7 @@ class Scene(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What happens to a job.
-
-    Attributes:
-        begin: makes it happen.
-        end: removes its cause, so that the job can be started again.
-        seconds: in which the job ends; None if it goes on.
-        says: what the job says then, by launcher ("" for the others): a pattern.
-        launchers: those to which it can happen.
-    """
+    """What happens to a job; ``seconds`` are those in which it ends, None if it goes on."""
 
     begin: Callable[[Scene], None]
     end: Callable[[Scene], None] = lambda _: None
@@ -274,10 +263,7 @@ def choose(rng: random.Random) -> Iterator[Round]:
 
 
 def run(rounds: Iterable[Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each round, and return a line for each, see ``is_right``.
-
-    The folder for the runs may be filled up.
-    """
+    """Disturb a job in each round, and return a line for each, see ``is_right``."""
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
         with HostJob(two, "run.sh", folder / name, *OPTIONS, "--max-update", updates) as job:
@@ -299,10 +285,7 @@ def run(rounds: Iterable[Round], two: TwoHosts, folder: Path) -> list[str]:
 
 
 def _results(job: HostJob) -> dict[str, bytes]:
-    """The weights, and the arrays of all ranks in the last checkpoint, wherever they are.
-
-    Not the best model: a host that takes the place of rank 0's begins it anew.
-    """
+    """The last weights, not the best, and the arrays of all ranks in the last checkpoint."""
     found = [path for view in job.views for pattern in ("model-0*.params", f"{_LAST}/rank-*.bin")
              for path in view.glob(pattern)]  # fmt: skip
     return {path.name: path.read_bytes() for path in found}

@@ -124,9 +124,6 @@ def _end_with_this_process() -> None:
 
 def _isolation(folder: Path) -> tuple[bool, list[str]]:
     """Return a command in front of others that lets them write to a folder alone, if there is one.
-
-    The root of the file system and the project become read-only for it, and other processes
-    invisible.
     """
     script = (
         'mount --bind "$1" "$1" && mount -o remount,ro,bind / && '
@@ -163,15 +160,7 @@ def all_sites(root: Path, folders: Iterable[str], only: Sequence[str] = ("",)) -
 
 
 class Campaign:
-    """A copy of a project, and the tests that have been seen passing in it.
-
-    Args:
-        root: of the project.
-        folder: for the copies.
-        folders: of the product, relative to the root.
-        processes: mutants that are tested at once.
-        test_seconds: that any test may take, to which several times its usual time is added.
-    """
+    """A copy of a project, and the tests that have been seen passing in it."""
 
     def __init__(
         self,
@@ -197,10 +186,7 @@ class Campaign:
         self._workers.close()
 
     def check(self, mutants: Sequence[Mutant]) -> list[str]:
-        """Run the tests of all mutants without a change; return those that fail, twice.
-
-        Those that have passed before are not run again.
-        """
+        """Run the tests of all mutants without a change; return those that fail, twice."""
         tests = {test for one in mutants for test in self._selection.tests_of(one.site.path)}
         found = self._pool.map(self._check, sorted(tests - self._passing))
         failed = [test for tests_of_module in found for test in tests_of_module]

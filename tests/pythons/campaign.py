@@ -121,11 +121,7 @@ def _succeeds(trial: Trial) -> bool:
 
 
 def run(trial: Trial, folder: Path) -> str:
-    """Install, train and import in a copy of this checkout; returns what came out.
-
-    Raises:
-        Failure: one of the three failed.
-    """
+    """Install, train and import in a copy of this checkout; returns what came out."""
     project = folder / ("my pröject" if trial.place == "space" else "project")
     _copy(project)
     home, user = folder / "home", None

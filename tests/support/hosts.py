@@ -131,13 +131,7 @@ class Host:
 
 
 class TwoHosts:
-    """host1 and host2, on two networks: those of ``INTERFACES``.
-
-    Args:
-        folder: for keys and logs.
-        private: an existing folder that each host has for itself, empty at first.
-        relayed: True if ``disturb`` will be called; the networks are slower then.
-    """
+    """host1 and host2, on the networks ``INTERFACES``; ``private`` is a folder that each has alone."""
 
     def __init__(
         self, folder: Path, private: Optional[Path] = None, *, relayed: bool = False
@@ -181,13 +175,7 @@ class TwoHosts:
             host.start()
 
     def disturb(self, delay: float = 0, spread: float = 0, loss: float = 0) -> None:
-        """Delay and lose frames of all networks between the hosts from now on.
-
-        Args:
-            delay: seconds, of each frame.
-            spread: the most that a frame's delay differs from it.
-            loss: the share of frames that are lost; 1 cuts the hosts off.
-        """
+        """Delay frames by some seconds, and lose a share of them (1: all), from now on; relayed."""
         self._relay.stdin.write(f"{delay} {spread} {loss}\n")
         self._relay.stdin.flush()
 

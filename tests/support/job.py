@@ -22,15 +22,7 @@ class Job:
     def __init__(
         self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
     ) -> None:
-        """Start a job.
-
-        Args:
-            launcher: "run.sh", or horovodrun's "--gloo" or "--mpi".
-            ranks: their number.
-            models: the folder, one that no other job has.
-            options: of the program, or of run.sh.
-            program: train.py, which config.sh starts, another one, or a module.
-        """
+        """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
         self.models, self.launcher, self._program = models, launcher, program
         if launcher == "run.sh":
             command = ["bash", "run.sh"]
