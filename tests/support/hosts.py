@@ -131,7 +131,7 @@ class Host:
 
 
 class TwoHosts:
-    """host1 and host2, on the networks ``INTERFACES``; ``private`` is a folder that each has alone."""
+    """host1 and host2, on the networks ``INTERFACES``; each has the folder ``private`` alone."""
 
     def __init__(
         self, folder: Path, private: Optional[Path] = None, *, relayed: bool = False
