@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=
 
 
 def train(
-    two: TwoHosts, models: Path, *command: str, active: bool = True, **variables: str
+    two: TwoHosts, models: Path, *command: str, active: object = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run three updates; what config.sh does not take from its variables is in the command."""
     choices = {"NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": "3", "MODELS_ROOT": str(models)}
