@@ -1,4 +1,4 @@
-"""Two hosts, those of ``parallel.check``, and a project there: made when a module wants them."""
+"""Two hosts, and a project there: made when a module wants them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.check_cluster import Cluster
 from tests.support.hosts import TwoHosts
 from tests.support.server_job import assert_nothing_left, copy_product
 
@@ -16,17 +15,6 @@ from tests.support.server_job import assert_nothing_left, copy_product
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
     with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("check")
-    private = folder / "private"
-    private.mkdir()
-    with TwoHosts(folder / "hosts", private) as two:
-        made = Cluster(two, folder, private)
-        made.make()
-        yield made
 
 
 @pytest.fixture(scope="module")

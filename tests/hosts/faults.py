@@ -22,13 +22,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from tests.support.host_job import HOST_TIMEOUT, LAUNCHERS, HostJob, Process
+import psutil
+
 from tests.support.hosts import TwoHosts
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST_TIMEOUT = 40
+_HOSTS = "host1:1,host2:1"
+_HOROVODRUN = ("horovodrun", "-np", "2", "-H", _HOSTS)
+_CONFIG = ("bash", "config.sh")
+LAUNCHERS = {
+    "run.sh": ("bash", "run.sh"),
+    "mpirun": ("mpirun", "-np", "2", "-H", _HOSTS, "-bind-to", "none", *_CONFIG),
+    "horovodrun": (*_HOROVODRUN, *_CONFIG),
+    "horovodrun --gloo": (*_HOROVODRUN, "--gloo", *_CONFIG),
+}
+# The checkout's launchers, whatever .venv/bin has links to.
+_PATH = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin")
+_LOOK_SECONDS = 0.1
+
 
 UPDATES, INTERVAL = 30, 5
 OPTIONS = (
@@ -49,6 +66,87 @@ _MPI = tuple(name for name in LAUNCHERS if name != "horovodrun --gloo")
 _SSH_SESSION = re.compile("sshd: .*@notty")
 
 
+class Process(NamedTuple):
+    """A process of a host: its number in a list of hosts, and what it runs."""
+
+    host: int
+    pid: int
+    words: list[str]
+
+    @property
+    def program(self) -> str:
+        """The script that Python runs."""
+        return self.words[1] if len(self.words) > 1 else ""
+
+
+class HostJob:
+    """One job, by one of ``LAUNCHERS`` on the first host, started or started again."""
+
+    def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
+        self.two = two
+        # As each host sees it.
+        self.views = [Path(f"/proc/{host.server_pid}/root{models}") for host in two.all]
+        self.output = two.folder / f"{models.name}.output"
+        choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": _HOSTS}
+        choices.update(HOST_TIMEOUT=str(HOST_TIMEOUT), OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix)
+        with self.output.open("ab") as output:
+            self.process = two.start(
+                *LAUNCHERS[launcher], *options, folder=ROOT, path=_PATH, variables=choices,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """Return everything that went to the screen."""
+        return self.output.read_text(errors="replace")
+
+    def updates(self) -> int:
+        """How many updates have been reported, also those of an earlier start."""
+        path = self.views[0] / "logs/rank-0000.log"
+        return path.read_text().count("  loss ") if path.exists() else 0
+
+    def processes(self) -> list[Process]:
+        """Return what runs on the hosts, without the ssh servers."""
+        found = []
+        for number, host in enumerate(self.two.all):
+            for pid in set(host.processes()) - {host.server_pid}:
+                with suppress(psutil.Error):
+                    # An ended process has no words any more.
+                    if words := psutil.Process(pid).cmdline():
+                        found.append(Process(number, pid, words))
+        return found
+
+    def wait_until(self, true: Callable[[], object], seconds: float) -> None:
+        """Wait for something to become true while the job runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert self.process.poll() is None, f"the job has ended: {self.said()[-3000:]}"
+            assert time.monotonic() < end, f"waited in vain: {self.said()[-3000:]}"
+            time.sleep(_LOOK_SECONDS)
+
+    def wait_for_the_end_of(self, processes: Iterable[Process], seconds: float) -> list[Process]:
+        """Wait until these have ended, at most so long; returns those that have not."""
+        end = time.monotonic() + seconds
+        left = list(processes)
+        while left and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+            running = self.processes()
+            left = [process for process in left if process in running]
+        return left
+
+    def __enter__(self) -> HostJob:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind, whatever state the job is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
 class Scene(NamedTuple):
     """A job that trains, and where a fault may happen."""
 
@@ -59,15 +157,7 @@ class Scene(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What happens to a job.
-
-    Attributes:
-        begin: makes it happen.
-        end: removes its cause, so that the job can be started again.
-        seconds: in which the job ends; None if it goes on.
-        says: what the job says then, by launcher ("" for the others): a pattern.
-        launchers: those to which it can happen.
-    """
+    """What happens to a job; ``seconds`` are those in which it ends, None if it goes on."""
 
     begin: Callable[[Scene], None]
     end: Callable[[Scene], None] = lambda _: None
@@ -78,26 +168,24 @@ class Fault(NamedTuple):
 
 def _kill(matches: Callable[[Scene, Process], object]) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
-        victim = scene.job.find(lambda process: matches(scene, process))
+        victim = next(one for one in scene.job.processes() if matches(scene, one))
         os.kill(victim.pid, signal.SIGKILL)
 
     return begin
 
 
 def _is_launcher(_: Scene, process: Process) -> bool:
-    words = process.words
-    return words[0] == "mpirun" or (len(words) > 1 and words[1].endswith("/horovodrun.py"))
+    return process.words[0] == "mpirun" or process.program.endswith("/horovodrun.py")
 
 
-def _disturb(**effects: float) -> Callable[[Scene], None]:
-    return lambda scene: scene.job.two.disturb(**effects)
+def _disturb(seconds: float = 0, **effects: float) -> Callable[[Scene], None]:
+    """Disturb the network for some time, or for good."""
 
-
-def _disturb_for_a_while(**effects: float) -> Callable[[Scene], None]:
     def begin(scene: Scene) -> None:
         scene.job.two.disturb(**effects)
-        time.sleep(_DISTURBED_SECONDS)
-        scene.job.two.disturb()
+        if seconds:
+            time.sleep(seconds)
+            scene.job.two.disturb()
 
     return begin
 
@@ -114,7 +202,7 @@ def _filler(scene: Scene) -> Path:
 
 FAULTS = {
     "kill a rank": Fault(
-        _kill(lambda scene, process: process.is_rank and process.host == scene.rank),
+        _kill(lambda scene, one: one.program.endswith("train.py") and one.host == scene.rank),
         seconds=_AFTER_DEATH,
         says={
             "": r"rank {rank} with PID \d+ on node {host} exited on signal 9",
@@ -141,9 +229,9 @@ FAULTS = {
         seconds=_AFTER_CUT,
         says={"": "error: the connection to host2 is lost"},
     ),
-    "cut the link for 20 s": Fault(_disturb_for_a_while(loss=1.0)),
+    "cut the link for 20 s": Fault(_disturb(_DISTURBED_SECONDS, loss=1.0)),
     "delay 50 +- 20 ms, lose 1 %": Fault(
-        _disturb_for_a_while(delay=0.05, spread=0.02, loss=0.01)
+        _disturb(_DISTURBED_SECONDS, delay=0.05, spread=0.02, loss=0.01)
     ),
     "fill the disk": Fault(
         _fill_disk,
@@ -155,15 +243,7 @@ FAULTS = {
 
 
 class Round(NamedTuple):
-    """One fault, chosen at random.
-
-    Attributes:
-        fault: one of ``FAULTS``.
-        launcher: one of ``LAUNCHERS``.
-        rank: that it is about.
-        updates: after so many.
-        delay: seconds to wait after that.
-    """
+    """One fault: of a rank, so many updates and seconds after the start."""
 
     fault: str
     launcher: str
@@ -182,14 +262,8 @@ def choose(rng: random.Random) -> Iterator[Round]:
             yield Round(name, next(launchers[name]), rng.randint(0, 1), updates, delay)
 
 
-def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
-    """Disturb a job in each round, and return a line for each, see ``is_right``.
-
-    Args:
-        rounds: what is to happen, with numbers.
-        two: the hosts, relayed.
-        folder: for the runs, which both hosts share or each has for itself; it may be filled up.
-    """
+def run(rounds: Iterable[Round], two: TwoHosts, folder: Path) -> list[str]:
+    """Disturb a job in each round, and return a line for each, see ``is_right``."""
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
         with HostJob(two, "run.sh", folder / name, *OPTIONS, "--max-update", updates) as job:
@@ -197,7 +271,7 @@ def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
     expected = _results(job)
     assert len(expected) == 3, expected.keys()
     lines = []
-    for number, chosen in rounds.items():
+    for number, chosen in enumerate(rounds, 1):
         try:
             result = _round(chosen, two, folder / f"run-{number}", expected)
         except Exception as error:
@@ -211,10 +285,7 @@ def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
 
 
 def _results(job: HostJob) -> dict[str, bytes]:
-    """The weights, and the arrays of all ranks in the last checkpoint, wherever they are.
-
-    Not the best model: a host that takes the place of rank 0's begins it anew.
-    """
+    """The last weights, not the best, and the arrays of all ranks in the last checkpoint."""
     found = [path for view in job.views for pattern in ("model-0*.params", f"{_LAST}/rank-*.bin")
              for path in view.glob(pattern)]  # fmt: skip
     return {path.name: path.read_bytes() for path in found}
@@ -234,7 +305,7 @@ def _round(
         scene = Scene(job, chosen.launcher, chosen.rank)
         job.wait_until(lambda: job.updates() >= chosen.updates, _LONGEST)
         time.sleep(chosen.delay)
-        before = _of_attempt(job)
+        before = job.processes()
         began = time.monotonic()
         fault.begin(scene)
         if fault.seconds is None:
@@ -265,22 +336,18 @@ def _round(
     return f"{how}, right"
 
 
-def _of_attempt(job: HostJob) -> list[Process]:
-    """All processes that have to end with this attempt, which run.sh may outlive."""
-    return [process for process in job.processes() if process.words[:2] != ["bash", "run.sh"]]
-
-
 def _wait_for_the_end(
     scene: Scene, fault: Fault, before: Sequence[Process], began: float
 ) -> float:
     """Check how both hosts end; returns after how many seconds the last process did."""
     is_cut = fault is FAULTS["cut the link"]
-    # The ssh server learns of the end when the link is back, or when TCP gives up.
-    waited = [process for process in before
-              if not (is_cut and _SSH_SESSION.match(process.words[0]))]  # fmt: skip
-    seconds = fault.seconds or 0.0
-    left = scene.job.wait_for_the_end_of(waited, seconds + began - time.monotonic())
-    assert not left, f"after {seconds} s there are {left}: {scene.job.said()[-3000:]}"
+    # run.sh may outlive its attempt. The ssh server learns of the end when the link is back, or
+    # when TCP gives up.
+    waited = [one for one in before if one.words[:2] != ["bash", "run.sh"]
+              and not (is_cut and _SSH_SESSION.match(one.words[0]))]  # fmt: skip
+    limit = fault.seconds or 0.0
+    left = scene.job.wait_for_the_end_of(waited, limit + began - time.monotonic())
+    assert not left, f"after {limit} s there are {left}: {scene.job.said()[-3000:]}"
     seconds = time.monotonic() - began
     if scene.launcher != "run.sh":
         assert scene.job.process.wait(10) != 0, "the launcher ended with status 0"
@@ -297,23 +364,20 @@ def _verify_checkpoint(job: HostJob) -> str:
     """Read the newest checkpoint, or both parts of it; returns its name."""
     for view in job.views:
         newest = max((view / "checkpoints").glob("update-*"))
-        said = subprocess.check_output(
-            [sys.executable, "-m", "training.checkpoint", "verify", newest], text=True
-        )
+        command = [sys.executable, "-m", "training.checkpoint", "verify", str(newest)]
+        said = subprocess.check_output(command, text=True)
         assert "intact" in said, said
     return newest.name
 
 
 @contextmanager
-def two_hosts(folder: Path, is_private: bool = False) -> Iterator[tuple[TwoHosts, Path]]:
-    """Start the hosts, with a small disk that they share or that each has for itself."""
+def two_hosts(folder: Path) -> Iterator[tuple[TwoHosts, Path]]:
+    """Start the hosts, with a small disk that they share."""
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", _DISK, "tmpfs", str(disk)], check=True)
     try:
-        with TwoHosts(folder / "hosts", disk if is_private else None, relayed=True) as two:
-            for host in two.all if is_private else ():
-                subprocess.run(host.inside("mount", "-o", f"remount,{_DISK}", disk), check=True)
+        with TwoHosts(folder / "hosts", relayed=True) as two:
             yield two, disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -324,21 +388,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.hosts.faults")
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
-    parser.add_argument("--private", action="store_true", help="share no folder")
     parser.add_argument("--only", default="", help="a pattern in the name of a fault")
-    parser.add_argument("--launcher", default="", help="the name of a launcher")
     options = parser.parse_args(argv)
-    chosen = (
-        one for one in choose(random.Random(options.seed))
-        if re.search(options.only, one.fault) and options.launcher in ("", one.launcher)
-    )  # fmt: skip
-    numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
-    rounds = {number: one for number, one in numbered if number >= options.first}
+    rounds = choose(random.Random(options.seed))
+    chosen = (one for one in rounds if re.search(options.only, one.fault))
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        with two_hosts(Path(name), options.private) as (two, disk):
-            lines = run(rounds, two, disk)
+    with tempfile.TemporaryDirectory() as name, two_hosts(Path(name)) as (two, disk):
+        lines = run(itertools.islice(chosen, options.faults), two, disk)
     right = sum(map(is_right, lines))
     print(f"{right} of {len(lines)} had the right end, {time.monotonic() - began:.0f} s")
     return 0 if right == len(lines) else 1

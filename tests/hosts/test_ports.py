@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from tests.support import hosts
-from tests.support.hosts import Host, TwoHosts
+from tests.support.hosts import TwoHosts
 from tests.support.listeners import listeners
-from tests.support.security_page import HOSTS, ONE_HOST, table
+from tests.support.security_page import HOSTS, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
@@ -57,13 +57,6 @@ def role(pid: int) -> str:
     return "rank" if names & {"train.py"} else " ".join(words)
 
 
-def look(host: Host, found: Found) -> None:
-    """Note who listens on a host now."""
-    for pid in host.processes():
-        if at := listeners(pid):
-            found.setdefault(role(pid), set()).update(at)
-
-
 def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: str) -> list[Found]:
     """Train for some updates; return who has listened meanwhile, on each host."""
     seen: list[Found] = [{}, {}]
@@ -72,7 +65,9 @@ def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: s
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
             for found, host in zip(seen, two.all):
-                look(host, found)
+                for pid in host.processes():
+                    if at := listeners(pid):
+                        found.setdefault(role(pid), set()).update(at)
 
     words = LAUNCHERS[launcher]
     if launcher == "run.sh":
@@ -100,51 +95,33 @@ def addresses(found: Found) -> dict[str, set[str]]:
     return {name: {address for address, _ in at} for name, at in found.items()}
 
 
+def system_ports(two: TwoHosts, first: int, last: int) -> None:
+    for host in two.all:
+        setting = f"net.ipv4.ip_local_port_range={first} {last}"
+        subprocess.run(host.inside("sysctl", "-qw", setting), check=True)
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> None:
+    """Gloo at ports of the system, Open MPI at those that are pinned."""
     said = table(HOSTS)[launcher]
-    found = train(two, tmp_path, launcher, "host1:1,host2:1", NIC="eth0")
-    both = {name for one in found for name in one}
-    assert both == said.keys()
-    for host, one in zip(two.all, map(addresses, found)):
-        for name, at in one.items():
-            assert at == (said[name] or {host.address}), name
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_on_one_host_is_reached_from_no_other(two, tmp_path, launcher: str) -> None:
-    """The host's own name stands for an address of the network, on which Gloo would listen."""
-    first, second = train(two, tmp_path, launcher, "host1:2")
-    said = {name: at for name, at in table(ONE_HOST)[launcher].items() if at}
-    found = addresses(first)
-    # Gloo's ranks listen for the moment in which they connect.
-    momentary = {"rank"} if "--gloo" in launcher else set()
-    assert {**said, **found} == said and not second
-    assert said.keys() - found.keys() <= momentary
-
-
-def test_mpirun_keeps_to_the_ports_that_are_pinned(two, tmp_path) -> None:
-    for found in train(two, tmp_path, "mpirun", "host1:1,host2:1", **PINNED):
-        for name, at in found.items():
-            ports = {port for address, port in at if address != "127.0.0.1"}
-            assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)
-            assert name == "rank" or {42000, 42004} <= ports
-
-
-def test_gloo_takes_ports_of_the_system(two, tmp_path) -> None:
-    for host in two.all:
-        subprocess.run(
-            host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=43000 43999"), check=True
-        )
+    pinned = PINNED if launcher == "mpirun" else {}
+    system_ports(two, 43000, 43999)
     try:
-        found = train(two, tmp_path, "horovodrun --gloo", "host1:1,host2:1", NIC="eth0")
+        found = train(two, tmp_path, launcher, "host1:1,host2:1", NIC="eth0", **pinned)
     finally:
-        for host in two.all:
-            subprocess.run(
-                host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999"), check=True
-            )
-    ports = {port for one in found for at in one.values() for _, port in at}
-    assert ports and ports <= set(range(43000, 44000))
+        system_ports(two, 32768, 60999)
+    assert {name for one in found for name in one} == said.keys()
+    for host, one in zip(two.all, found):
+        for name, at in addresses(one).items():
+            assert at == (said[name] or {host.address}), name
+        for name, places in one.items():
+            ports = {port for address, port in places if address != "127.0.0.1"}
+            if launcher == "mpirun":
+                assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)
+                assert name == "rank" or 42000 in ports
+            elif "--gloo" in launcher:
+                assert ports <= set(range(43000, 44000))
 
 
 def test_the_document_pins_these() -> None:

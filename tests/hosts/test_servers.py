@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
-from parallel.launch.data_sharding import read_shares
 from parallel.parameter_server.assignment import KEY
 from tests.support import attacker, hosts
-from tests.support.hosts import INTERFACES, Host, TwoHosts
+from tests.support.hosts import INTERFACES
 from tests.support.server_job import (
     ADDRESSES,
     GROUPED,
     NAMES,
-    PRODUCT,
     PROGRAMS,
     ROOT,
     SCHEMES,
     SECONDS,
     SHORT,
     Job,
-    processes_of,
     run,
     wait_until,
     write_files,
@@ -67,13 +59,6 @@ def test_every_scheme_runs_as_it_is_typed(
     assert list((tmp_path / "models").glob("*.params"))
 
 
-def open_ports(host: Host) -> list[str]:
-    """Of the first interface, but for the ssh server's."""
-    found = subprocess.check_output(host.inside("ss", "-ltnH"), text=True)
-    addresses = [line.split()[3] for line in found.splitlines()]
-    return [one for one in addresses if one.startswith(host.address) and not one.endswith(":22")]
-
-
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
 def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
     two, project, tmp_path, scheme
@@ -81,8 +66,13 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
     job = Job(two, project, tmp_path, scheme)
     try:
         wait_until(job.process, job.output, "update 10/")
-        ports = [port for host in two.all for port in open_ports(host)]
-        # The scheduler, two servers and four workers.
+        # Of the scheduler, two servers and four workers, on the interface of their addresses.
+        ports = [
+            at
+            for host in two.all
+            for at in subprocess.check_output(host.inside("ss", "-ltnH"), text=True).split()
+            if at.startswith(host.address) and not at.endswith(":22")
+        ]
         assert len(ports) == 7
         running = [psutil.Process(pid) for host in two.all for pid in host.processes()]
         keys = {key for one in running if (key := one.environ().get(KEY))}
@@ -129,159 +119,68 @@ def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None
         subprocess.run(two.second.inside("umount", str(models)), check=True)
 
 
-@pytest.fixture
-def on_second_network(two: TwoHosts) -> Iterator[None]:
-    """The hosts' names stand for addresses that ssh does not listen on."""
-    two.name_on("eth1")
-    yield
-    two.name_on("eth0")
-
-
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, request, scheme) -> None:
-    if scheme == "dist_gsync":
-        request.getfixturevalue("on_second_network")
+def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme) -> None:
     write_files(project, ADDRESSES)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
     groups = GROUPED if scheme == "dist_gsync" else ()
     training = (*SHORT, "--models-root", str(tmp_path))
-    result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    # The names of grouped hosts stand for addresses that ssh does not listen on.
+    two.name_on("eth1" if groups else "eth0")
+    try:
+        result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    finally:
+        two.name_on("eth0")
     assert result.returncode == 0, result.stdout + result.stderr
     sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
     # The output of the workers, and what ssh needs to log in, is on the network of its addresses.
     assert sent["eth1"] > 1_000_000 and sent["eth0"] < 200_000, sent
 
 
-def refused(two: TwoHosts, project: Path, *options: str, scheme: str = "dist_async") -> str:
-    """The one line of a job that does not start."""
-    begin = time.monotonic()
-    result = run(two, project, scheme, *options)
+# The host on which a fault begins and ends, by scripts; options; what the one line says.
+FAULTS: dict[str, tuple[int, str, str, tuple[str, ...], tuple[str, ...]]] = {
+    "a refused key": (
+        0, "mv {keys}/key.pub {keys}/kept; touch {keys}/key.pub", "mv {keys}/kept {keys}/key.pub",
+        (), ("host host1: no connection by ssh (", "Permission denied",
+             "it has to work without a question: ssh -oBatchMode=yes host1 true"),
+    ),
+    "no project": (
+        1, "mount -t tmpfs tmpfs '{project}'", "umount '{project}'",
+        (), ("host host2: ", "No module named 'parallel'",
+             "every host needs the project and its environment in the same folders as here"),
+    ),
+    "a host that lacks the interface": (
+        0, "ip link add eth2 type bridge; ip addr add 10.79.0.1/24 dev eth2", "ip link del eth2",
+        ("-i", "eth2"), ("host host2: -i eth2: no such network interface",),
+    ),
+    "groups of another interface": (
+        0, "true", "true", ("-i", "eth1", *GROUPED),
+        ("host host1: the groups of dist_gsync connect at the address of the host's own name, ",
+         "there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_host_that_cannot_be_used_is_named(two, project, name: str) -> None:
+    place, begins, ends, options, words = FAULTS[name]
+    write_files(project, NAMES)
+
+    def on_host(script: str) -> None:
+        script = script.format(keys=two.folder, project=project)
+        subprocess.run(two.all[place].inside("sh", "-c", script), check=True)
+
+    scheme = "dist_gsync" if "--groups" in options else "dist_async"
+    start = time.monotonic()
+    on_host(begins)
+    try:
+        result = run(two, project, scheme, *(options or ("-i", "eth0")))
+    finally:
+        on_host(ends)
     assert (result.returncode, result.stdout) == (2, ""), result
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
-    assert time.monotonic() - begin < SECONDS
-    return result.stderr
-
-
-def test_groups_are_refused_where_they_would_take_another_interface(two, project) -> None:
-    write_files(project, NAMES)
-    line = refused(two, project, "-i", "eth1", *GROUPED, scheme="dist_gsync")
-    assert line == (
-        "error: host host1: the groups of dist_gsync connect at the address of the host's own "
-        "name, there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files\n"
-    )
-
-
-def test_a_host_without_the_interface_is_named(two, project) -> None:
-    write_files(project, NAMES)
-    two.first.ip("link", "add", "eth2", "type", "bridge")
-    two.first.ip("addr", "add", "10.79.0.1/24", "dev", "eth2")
-    try:
-        assert "error: host host2: -i eth2: no such network interface" in refused(
-            two, project, "-i", "eth2"
-        )
-    finally:
-        two.first.ip("link", "del", "eth2")
-
-
-def test_a_host_that_does_not_reach_the_launcher_is_named(two, project) -> None:
-    write_files(project, NAMES)
-    two.second.ip("link", "set", "eth1", "down")
-    try:
-        line = refused(two, project, "-i", "eth1")
-    finally:
-        two.second.ip("link", "set", "eth1", "up")
-    assert (
-        "error: host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78"
-        in line
-    )
-
-
-@contextmanager
-def unknown_host_key(two: TwoHosts) -> Iterator[None]:
-    config, known = two.folder / "ssh_config", two.folder / "known_hosts"
-    kept, keys = config.read_text(), known.read_text()
-    # As ssh is installed: with BatchMode it does not ask.
-    config.write_text(kept.replace("StrictHostKeyChecking no\n", ""))
-    known.write_text("".join(line for line in keys.splitlines(True) if "host2" not in line))
-    yield
-    config.write_text(kept)
-    known.write_text(keys)
-
-
-@contextmanager
-def refused_key(two: TwoHosts) -> Iterator[None]:
-    """Of both hosts, so that the first is named."""
-    keys = two.folder / "key.pub"
-    kept = keys.read_text()
-    keys.write_text("")
-    yield
-    keys.write_text(kept)
-
-
-@contextmanager
-def link_down(two: TwoHosts) -> Iterator[None]:
-    two.second.ip("link", "set", "eth0", "down")
-    yield
-    two.second.ip("link", "set", "eth0", "up")
-
-
-@contextmanager
-def killed_server(two: TwoHosts) -> Iterator[None]:
-    two.second.kill_ssh_server()
-    yield
-    two.second.start()
-
-
-@contextmanager
-def hanging_server(two: TwoHosts) -> Iterator[None]:
-    os.kill(two.second.ssh_server, signal.SIGSTOP)
-    yield
-    os.kill(two.second.ssh_server, signal.SIGCONT)
-
-
-@pytest.mark.parametrize(
-    ("fault", "host", "reason"),
-    [
-        (unknown_host_key, "host2", "Host key verification failed."),
-        (refused_key, "host1", "Permission denied"),
-        (link_down, "host2", "ssh: connect to host host2 port 22: "),
-        (killed_server, "host2", "ssh: connect to host host2 port 22: Connection refused"),
-        (hanging_server, "host2", "Connection timed out during banner exchange"),
-    ],
-)
-def test_a_host_that_ssh_does_not_reach_is_named(two, project, fault, host, reason) -> None:
-    write_files(project, NAMES)
-    # ssh remembers the hosts' keys.
-    for known in NAMES:
-        two.run("ssh", known, "true", folder=project)
-    with fault(two):
-        line = refused(two, project, "-i", "eth0")
-    assert line.startswith(f"error: host {host}: no connection by ssh (") and reason in line
-    assert line.endswith(f"it has to work without a question: ssh -oBatchMode=yes {host} true\n")
-
-
-def test_a_host_without_a_route_is_named(two, project) -> None:
-    write_files(project, ("10.77.0.1", "10.77.0.9"))
-    line = refused(two, project, "-i", "eth0")
-    assert (
-        "error: host 10.77.0.9: no connection by ssh (ssh: connect to host 10.77.0.9 port" in line
-    )
-
-
-def test_a_host_without_the_project_is_named(two, project) -> None:
-    """The folder is empty there."""
-    write_files(project, NAMES)
-    mount = two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(project))
-    subprocess.run(mount, check=True)
-    try:
-        line = refused(two, project, "-i", "eth0")
-    finally:
-        subprocess.run(two.second.inside("umount", str(project)), check=True)
-    assert line.startswith("error: host host2: ") and "No module named 'parallel'" in line
-    assert (
-        f"every host needs the project and its environment in the same folders as here, {project}"
-        in line
-    )
+    assert result.stderr.startswith(f"error: {words[0]}") and result.stderr.count("\n") == 1
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
+    assert time.monotonic() - start < SECONDS
 
 
 def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
@@ -295,84 +194,6 @@ def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count(": in --kv-store dist_async\n") == 17
-
-
-@contextmanager
-def slowed(host: Host, share: float) -> Iterator[None]:
-    """Let the workers of a host run for a share of the time, and behind all other processes.
-
-    Where others load the processors, a process that was stopped catches up: it needs both.
-    """
-    over = threading.Event()
-
-    def stop_and_continue() -> None:
-        while not over.is_set():
-            workers = [one for number in range(4) for one in processes_of(host, "worker", number)]
-            for worker in workers:
-                for thread_id in Path(f"/proc/{worker.pid}/task").glob("*"):
-                    with suppress(ProcessLookupError):
-                        os.setpriority(os.PRIO_PROCESS, int(thread_id.name), 10)
-            for _ in range(10):
-                for number, seconds in ((signal.SIGSTOP, 1 - share), (signal.SIGCONT, share)):
-                    for worker in workers:
-                        with suppress(psutil.NoSuchProcess):
-                            worker.send_signal(number)
-                    over.wait(0.2 * seconds)
-
-    thread = threading.Thread(target=stop_and_continue)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def own_copy(host: Host, project: Path) -> Iterator[None]:
-    """The product in the folder of the project on a host, which no other sees."""
-    script = 'mount -t tmpfs tmpfs "$0" && cd "$1" && shift && cp -a "$@" "$0"'
-    subprocess.run(host.inside("sh", "-c", script, project, ROOT, *PRODUCT), check=True)
-    yield
-    left_there = subprocess.check_output(host.inside("ls", "-A", project), text=True).split()
-    subprocess.run(host.inside("umount", project), check=True)
-    assert sorted(left_there) == sorted(PRODUCT)
-
-
-@pytest.mark.cluster
-@pytest.mark.timeout(600)
-def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) -> None:
-    write_files(project, ("10.77.0.2", "host1"))
-    # In turn, so that the groups are not the order of the workers.
-    (project / "hosts").write_text("10.77.0.2\nhost1\n10.77.0.2\nhost1\n")
-    images = "--dataset synthetic --image-size 28 --num-images 40000 --batch-size 256".split()
-    # Nothing is shared, and worker 0 is on the other host.
-    output = tmp_path / "output"
-    with own_copy(two.second, project), output.open("w") as file:
-        process = two.start(
-            "python", "-m", "parallel.autogroup", "-n", "4", "-s", "1", "-H", "hosts", "-i", "eth0",
-            "--launcher", "ssh", "--", "python", "classify.py", *images,
-            folder=project, path=[PROGRAMS], stdout=file, stderr=file,
-        )  # fmt: skip
-        wait_until(process, output, "files in")
-        with slowed(two.second, 0.2):
-            process.wait(250)
-    said = output.read_text()
-    assert process.returncode == 0 and "written: groups, data_sharding, servers\n" in said, said
-    groups = (project / "groups").read_text().splitlines()
-    # On a machine with other work, the workers of the fast host may differ as well.
-    assert groups[-1].split() == ["10.77.0.2", "10.77.0.2"], said
-    # Of host1, which ``hosts`` names, by its address.
-    addresses = ("10.77.0.2", "10.77.0.1", "10.77.0.2", "10.77.0.1")
-    shares = read_shares(project / "data_sharding", addresses).of_workers
-    sizes = [end - start for start, end in shares]
-    assert sizes[0] == pytest.approx(sizes[2])
-    assert min(sizes[1], sizes[3]) > 1.5 * sizes[0], said
-    assert not list(project.glob(".autogroup-*"))
-    training = (*SHORT, "--data-allocator", "1", "--models-root", str(tmp_path))
-    options = ("-i", "eth0", *GROUPED, "--data-sharding", "data_sharding")
-    result = run(two, project, "dist_gsync", *options, training=training)
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.cluster

@@ -33,10 +33,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tests.mutants.selection import Selection
 from tests.mutants.sites import Mutant, Site, choose, find
@@ -58,37 +57,25 @@ _ENOUGH = 0.85
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass
-class Outcome:
-    """The result of a mutant.
-
-    Attributes:
-        mutant: the change.
-        text: its place, before and after.
-        how: "failed", "died", "hung", "passed", or "no test".
-        by: the test that failed, or "".
-        seconds: that it took.
-    """
+class Outcome(NamedTuple):
+    """The result of a mutant: "failed", "died", "hung", "passed", or "no test"."""
 
     mutant: Mutant
     text: str
+    """Its place, before and after."""
     how: str
-    by: str
-    seconds: float
+    by: str = ""
+    """The tests that failed."""
+    seconds: float = 0.0
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test detected it."""
+        """True if a test detected it."""
         return self.how not in ("passed", "no test")
 
 
 class Workers:
-    """Processes that run tests, each one job at a time.
-
-    Args:
-        folder: the only one that they can write to.
-        count: of the processes.
-    """
+    """Processes that run tests, each one job at a time, and can write to one folder only."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.is_isolated, prefix = _isolation(folder)
@@ -137,9 +124,6 @@ def _end_with_this_process() -> None:
 
 def _isolation(folder: Path) -> tuple[bool, list[str]]:
     """Return a command in front of others that lets them write to a folder alone, if there is one.
-
-    The root of the file system and the project become read-only for it, and other processes
-    invisible.
     """
     script = (
         'mount --bind "$1" "$1" && mount -o remount,ro,bind / && '
@@ -169,25 +153,14 @@ def _temporary_folder(parent: Optional[Path] = None) -> Iterator[Path]:
 
 def all_sites(root: Path, folders: Iterable[str], only: Sequence[str] = ("",)) -> list[Site]:
     """Return the places in the files of the folders whose paths begin with one of ``only``."""
-    paths = sorted(
-        path.relative_to(root).as_posix()
-        for folder in folders
-        for path in (root / folder).rglob("*.py")
-    )
-    chosen = [path for path in paths if path.startswith(tuple(only))]
+    files = (path for folder in folders for path in (root / folder).rglob("*.py"))
+    chosen = sorted(path.relative_to(root).as_posix() for path in files)
+    chosen = [path for path in chosen if path.startswith(tuple(only))]
     return [site for path in chosen for site in find(path, (root / path).read_bytes())]
 
 
 class Campaign:
-    """A copy of a project, and the tests that have been seen passing in it.
-
-    Args:
-        root: of the project.
-        folder: for the copies.
-        folders: of the product, relative to the root.
-        processes: mutants that are tested at once.
-        test_seconds: that any test may take, to which several times its usual time is added.
-    """
+    """A copy of a project, and the tests that have been seen passing in it."""
 
     def __init__(
         self,
@@ -212,18 +185,11 @@ class Campaign:
         self._pool.shutdown(cancel_futures=True)
         self._workers.close()
 
-    def _source(self, path: str) -> bytes:
-        return (self._tree / path).read_bytes()
-
     def check(self, mutants: Sequence[Mutant]) -> list[str]:
-        """Run the tests of all mutants without a change; return those that fail, twice.
-
-        Those that have passed before are not run again.
-        """
+        """Run the tests of all mutants without a change; return those that fail, twice."""
         tests = {test for one in mutants for test in self._selection.tests_of(one.site.path)}
-        failed = []
-        for found in self._pool.map(self._check, sorted(tests - self._passing)):
-            failed += found
+        found = self._pool.map(self._check, sorted(tests - self._passing))
+        failed = [test for tests_of_module in found for test in tests_of_module]
         if not failed:
             self._passing |= tests
         return failed
@@ -233,20 +199,23 @@ class Campaign:
         failed: list[str] = []
         for _ in range(2):
             folder = Path(tempfile.mkdtemp(dir=self._folder))
-            result = self._workers.run(self._job(self._tree, folder, [test], _BASELINE_SECONDS))
+            result = self._work(self._tree, folder, [test], _BASELINE_SECONDS)
             self._durations.update(result["durations"])
-            failed = result["failed"]
+            failed = result["failed"] or [f"{test}: {result['status']}, see {folder}/output"]
             if result["status"] == "passed":
                 shutil.rmtree(folder, ignore_errors=True)
                 return []
-        return failed or [f"{test}: {result['status']}, see {folder}/output"]
+        return failed
 
-    def _job(self, root: Path, folder: Path, tests: list[str], seconds: float) -> dict[str, Any]:
-        return {
+    def _work(
+        self, root: Path, folder: Path, tests: list[str], seconds: float, compiling: float = 0.0
+    ) -> dict[str, Any]:
+        job = {
             "root": str(root), "folder": str(folder), "tests": tests, "seconds": seconds,
             "is_changed": root != self._tree, "durations": dict(self._durations),
-            "test_seconds": self._test_seconds,
+            "test_seconds": self._test_seconds + compiling,
         }  # fmt: skip
+        return self._workers.run(job)
 
     def run(self, mutants: Iterable[Mutant]) -> Iterable[Outcome]:
         """Yield what becomes of the mutants, in their order."""
@@ -254,9 +223,10 @@ class Campaign:
 
     def _run(self, mutant: Mutant) -> Outcome:
         path = mutant.site.path
-        text, tests = mutant.describe(self._source(path)), self._selection.tests_of(path)
+        text = mutant.describe((self._tree / path).read_bytes())
+        tests = self._selection.tests_of(path)
         if not tests:
-            return Outcome(mutant, text, "no test", "", 0.0)
+            return Outcome(mutant, text, "no test")
         with _temporary_folder(self._folder) as folder:
             tree = folder / "tree"
             compiling = _COMPILE_SECONDS if self._make(mutant, tree) else 0.0
@@ -264,19 +234,17 @@ class Campaign:
                 seconds for test, seconds in self._durations.items() if test.split("::")[0] in tests
             )
             seconds = _TIMES * usual + _MORE_SECONDS + compiling
-            job = self._job(tree, folder, tests, seconds)
-            result = self._workers.run({**job, "test_seconds": self._test_seconds + compiling})
+            result = self._work(tree, folder, tests, seconds, compiling)
         by = ", ".join(result["failed"])
         return Outcome(mutant, text, result["status"], by, result["seconds"])
 
     def _make(self, mutant: Mutant, tree: Path) -> bool:
-        """Write a mutant's tree; return whether kernels have to be compiled for it."""
+        """Write a mutant's tree; return True if kernels have to be compiled for it."""
         shutil.copytree(self._tree, tree, symlinks=True)
         path = tree / mutant.site.path
-        before = path.stat().st_mtime_ns
-        path.write_bytes(mutant.apply(path.read_bytes()))
         # What was compiled is known by time and size of the source: never by those of the original.
-        later = before + _LATER_NS
+        later = path.stat().st_mtime_ns + _LATER_NS
+        path.write_bytes(mutant.apply(path.read_bytes()))
         os.utime(path, ns=(later, later))
         kernels = self._selection.compiled_users(mutant.site.path)
         for user in kernels:
@@ -306,58 +274,22 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run campaigns; return 0 if each kills at least 85 %, 1 if not, 2 if tests fail anyway."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument(
-        "--seed", type=_seeds, default=(1,), metavar="SEED,SEED", help="one campaign with each"
-    )
+    parser.add_argument("--seed", default="1", metavar="SEED,SEED", help="one campaign with each")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", metavar="PATH,PATH", help="what paths begin with")
-    parser.add_argument(
-        "--part", default="1/1", metavar="K/N", help="of the mutants, by their files"
-    )
-    parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
     options = parser.parse_args(argv)
     sites = all_sites(ROOT, FOLDERS, options.only.split(","))
-    campaigns = {
-        seed: _part(choose(sites, options.count, seed), options.part) for seed in options.seed
-    }
-    if options.list:
-        for seed, mutants in campaigns.items():
-            print(_title(seed, mutants, sites))
-            for mutant in mutants:
-                print(mutant.describe((ROOT / mutant.site.path).read_bytes()))
-        return 0
     with _temporary_folder() as folder:
         campaign = Campaign(ROOT, folder, FOLDERS, options.processes)
         status = 0
         try:
-            for seed, mutants in campaigns.items():
-                print(_title(seed, mutants, sites), flush=True)
+            for seed in map(int, options.seed.split(",")):
+                mutants = sorted(choose(sites, options.count, seed))
+                print(f"seed {seed}: {len(mutants)} of {len(sites)} places", flush=True)
                 status = max(status, _run(campaign, mutants))
         finally:
             campaign.close()
         return status
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
-
-
-def _title(seed: int, mutants: Sequence[Mutant], sites: Sequence[Site]) -> str:
-    return f"seed {seed}: {len(mutants)} of {len(sites)} places"
-
-
-def _part(mutants: Sequence[Mutant], part: str) -> list[Mutant]:
-    """Return the mutants in the order of their places, or a part, whose files are its own."""
-    number, _, count = part.partition("/")
-    ordered = sorted(mutants)
-    paths = sorted({mutant.site.path for mutant in ordered})
-    sizes = Counter(mutant.site.path for mutant in ordered)
-    before, chosen = 0, set()
-    for path in paths:
-        if before * int(count) // max(1, len(ordered)) == int(number) - 1:
-            chosen.add(path)
-        before += sizes[path]
-    return [mutant for mutant in ordered if mutant.site.path in chosen]
 
 
 def _run(campaign: Campaign, mutants: Sequence[Mutant]) -> int:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 _COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -48,21 +48,14 @@ Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 
 class Site(NamedTuple):
-    """A place that can be changed.
-
-    Attributes:
-        path: the file, relative to the project.
-        line: of the place, from 1.
-        start: first byte of the text that is replaced.
-        stop: the byte behind it.
-        replacements: one of them takes the text's place.
-    """
+    """A place that can be changed: bytes from ``start`` to ``stop``, whose line counts from 1."""
 
     path: str
     line: int
     start: int
     stop: int
     replacements: tuple[str, ...]
+    """One of them takes the text's place."""
 
 
 class Mutant(NamedTuple):
@@ -73,15 +66,10 @@ class Mutant(NamedTuple):
 
     def apply(self, source: bytes) -> bytes:
         """Return the changed source, which has as many lines as before."""
-        site = self.site
-        lost = source[site.start : site.stop].count(b"\n")
-        return source[: site.start] + self._padded(lost) + source[site.stop :]
-
-    def _padded(self, lines: int) -> bytes:
-        text = self.replacement
-        if text.endswith(")"):
-            return (text[:-1] + "\n" * lines + ")").encode()
-        return (text + "\n" * lines).encode()
+        site, text = self.site, self.replacement
+        lost = "\n" * source[site.start : site.stop].count(b"\n")
+        text = f"{text[:-1]}{lost})" if text.endswith(")") else text + lost
+        return source[: site.start] + text.encode() + source[site.stop :]
 
     def describe(self, source: bytes) -> str:
         """Return the file, the line, and what stands there before and after, in a line."""
@@ -89,12 +77,8 @@ class Mutant(NamedTuple):
         first = source.rfind(b"\n", 0, site.start) + 1
         last = source.find(b"\n", site.stop)
         changed = source[first : site.start] + self.replacement.encode() + source[site.stop : last]
-        before, after = (_in_a_line(text) for text in (source[first:last], changed))
+        before, after = (" ".join(text.decode().split()) for text in (source[first:last], changed))
         return f"{site.path}:{site.line}: {before}  ->  {after}"
-
-
-def _in_a_line(text: bytes) -> str:
-    return " ".join(text.decode().split())
 
 
 def choose(sites: Iterable[Site], count: int, seed: int) -> list[Mutant]:
@@ -115,61 +99,50 @@ def find(path: str, source: bytes) -> list[Site]:
 class _Finder(ast.NodeVisitor):
     def __init__(self, path: str, source: bytes) -> None:
         self.sites: list[Site] = []
-        self._path, self._source = path, source
+        self._path = path
         self._line_starts = [0]
         for line in source.splitlines(keepends=True):
             self._line_starts.append(self._line_starts[-1] + len(line))
         # The names that the function has bound so far.
         self._bound: set[str] = set()
 
-    def _add(self, node: ast.AST, replacements: Iterable[Union[ast.AST, str]]) -> None:
+    def _add(self, node: Any, *replacements: Union[ast.AST, str]) -> None:
         """Note a place; an expression is put in brackets, whatever stands around it."""
-        start = self._line_starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        stop = self._line_starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        start = self._line_starts[node.lineno - 1] + node.col_offset
+        stop = self._line_starts[node.end_lineno - 1] + node.end_col_offset
         texts = tuple(
             text if isinstance(text, str) else f"({ast.unparse(text)})" for text in replacements
         )
-        self.sites.append(Site(self._path, node.lineno, start, stop, texts))  # type: ignore[attr-defined]
+        self.sites.append(Site(self._path, node.lineno, start, stop, texts))
 
-    def _delete(self, statement: ast.stmt) -> None:
-        self._add(statement, ["pass"])
+    def _leave(self, node: ast.AST) -> None:
+        """Leave alone what is in an assertion, a formatted string or an annotation."""
 
-    # What is left alone.
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        pass
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        pass
+    visit_Assert = visit_JoinedStr = visit_arg = _leave
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
         self._bind([node.target])
 
-    def visit_arg(self, node: ast.arg) -> None:
-        pass
-
     def visit_FunctionDef(self, node: Function) -> None:
         if node.name in _FOR_PEOPLE:
             return
+        arguments = node.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         self._decorators(node.decorator_list)
-        self.visit(node.args)
-        around, arguments = self._bound, node.args
-        self._bound = {
-            argument.arg
-            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        }
-        for statement in node.body:
-            self.visit(statement)
-        self._bound = around
+        self.visit(arguments)
+        self._body(node.body, {argument.arg for argument in every})
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._decorators(node.decorator_list)
-        around, self._bound = self._bound, set()
-        for statement in node.body:
+        self._body(node.body, set())
+
+    def _body(self, statements: list[ast.stmt], bound: set[str]) -> None:
+        around, self._bound = self._bound, bound
+        for statement in statements:
             self.visit(statement)
         self._bound = around
 
@@ -184,14 +157,14 @@ class _Finder(ast.NodeVisitor):
         if _writes_to_the_log(node.value):
             return
         if not isinstance(node.value, ast.Constant):
-            self._delete(node)
+            self._add(node, "pass")
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         (first, *_) = node.targets
         stays = isinstance(first, (ast.Attribute, ast.Subscript))
         if stays or (isinstance(first, ast.Name) and first.id in self._bound):
-            self._delete(node)
+            self._add(node, "pass")
         self.visit(node.value)
         self._bind(node.targets)
 
@@ -200,26 +173,26 @@ class _Finder(ast.NodeVisitor):
             self._bound.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._delete(node)
+        self._add(node, "pass")
         self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self._delete(node)
+        self._add(node, "pass")
         self.generic_visit(node)
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        self._delete(node)
+        self._add(node, "pass")
 
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
-            self._delete(node)
+            self._add(node, "pass")
         self.generic_visit(node)
 
     def visit_Break(self, node: ast.Break) -> None:
-        self._add(node, ["continue"])
+        self._add(node, "continue")
 
     def visit_Continue(self, node: ast.Continue) -> None:
-        self._add(node, ["break"])
+        self._add(node, "break")
 
     # Conditions.
 
@@ -238,13 +211,10 @@ class _Finder(ast.NodeVisitor):
 
     def _negate(self, condition: ast.expr) -> None:
         """Note a negation, except where the change of the operator is the same."""
-        if isinstance(condition, ast.Constant):
-            return
-        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-            return
-        if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], _NEGATIONS):
-            return
-        self._add(condition, [ast.UnaryOp(ast.Not(), condition)])
+        is_not = isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not)
+        is_plain = isinstance(condition, ast.Compare) and isinstance(condition.ops[0], _NEGATIONS)
+        if not (is_not or is_plain or isinstance(condition, ast.Constant)):
+            self._add(condition, ast.UnaryOp(ast.Not(), condition))
 
     # Expressions.
 
@@ -252,38 +222,37 @@ class _Finder(ast.NodeVisitor):
         for number, operator in enumerate(node.ops):
             operators = list(node.ops)
             operators[number] = _COMPARISONS[type(operator)]()
-            self._add(node, [ast.Compare(node.left, operators, node.comparators)])
+            self._add(node, ast.Compare(node.left, operators, node.comparators))
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         other = _ARITHMETIC.get(type(node.op))
-        if other and not _is_text(node):
-            self._add(node, [ast.BinOp(node.left, other(), node.right)])
+        # Not where it joins or formats strings.
+        if other and not any(map(_is_text, (node.left, node.right))):
+            self._add(node, ast.BinOp(node.left, other(), node.right))
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        self._add(node, [ast.BoolOp(other, node.values)])
+        self._add(node, ast.BoolOp(other, node.values))
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         if isinstance(node.op, (ast.Not, ast.USub)):
-            self._add(node, [node.operand])
+            self._add(node, node.operand)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        changed = tuple(_other_constants(node.value))
+        changed = [f"({value!r})" if value < 0 else repr(value) for value in _others(node.value)]
         if changed:
-            self._add(node, [f"({value!r})" if value < 0 else repr(value) for value in changed])
+            self._add(node, *changed)
 
     def visit_Call(self, node: ast.Call) -> None:
-        arguments = node.args
-        if len(arguments) >= 2 and _called(node) not in _COMMUTATIVE:
-            first, second, *rest = arguments
+        if len(node.args) >= 2 and _called(node) not in _COMMUTATIVE:
+            first, second, *rest = node.args
             is_plain = not any(isinstance(one, ast.Starred) for one in (first, second))
             if is_plain and ast.dump(first) != ast.dump(second):
-                swapped = [second, first, *rest]
-                self._add(node, [ast.Call(node.func, swapped, node.keywords)])
+                self._add(node, ast.Call(node.func, [second, first, *rest], node.keywords))
         self.generic_visit(node)
 
 
@@ -303,16 +272,12 @@ def _writes_to_the_log(node: ast.expr) -> bool:
     return node.func.attr in _LOG_METHODS and isinstance(owner, ast.Name) and owner.id in _LOGGERS
 
 
-def _is_text(node: ast.BinOp) -> bool:
-    """Whether it joins or formats strings."""
-    return any(
-        isinstance(side, ast.JoinedStr)
-        or (isinstance(side, ast.Constant) and isinstance(side.value, (str, bytes)))
-        for side in (node.left, node.right)
-    )
+def _is_text(node: ast.expr) -> bool:
+    is_constant = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+    return isinstance(node, ast.JoinedStr) or is_constant
 
 
-def _other_constants(value: object) -> Iterator[Union[bool, int, float]]:
+def _others(value: object) -> Iterator[Union[bool, int, float]]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):

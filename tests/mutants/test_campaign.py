@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
@@ -108,17 +107,6 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-@contextmanager
-def started(project: Path, processes: int) -> Iterator[Campaign]:
-    work = project.parent / "work"
-    work.mkdir()
-    campaign = Campaign(project, work, ["shop"], processes, test_seconds=2.0)
-    try:
-        yield campaign
-    finally:
-        campaign.close()
-
-
 def planted(project: Path, before: str, after: str) -> Mutant:
     for site in all_sites(project, ["shop"]):
         source = (project / site.path).read_bytes()
@@ -132,7 +120,9 @@ def planted(project: Path, before: str, after: str) -> Mutant:
 def test_what_tests_notice_is_killed(project: Path) -> None:
     before = contents(project)
     mutants = [planted(project, old, new) for old, new, _ in PLANTED]
-    with started(project, processes=2) as campaign:
+    work = project.parent / "work"
+    work.mkdir()
+    with closing(Campaign(project, work, ["shop"], processes=2, test_seconds=2.0)) as campaign:
         assert campaign.check(mutants) == []
         outcomes = list(campaign.run(mutants))
     assert [outcome.how for outcome in outcomes] == [how for _, _, how in PLANTED]

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _PASSED = (0, 5)
 _LATE_MARKERS = ("launcher", "learning")
 # A test may take so many times what it took before, and a constant.
 _TIMES_ITS_OWN = 6
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb=short", "--hypothesis-seed=0")
 
 
 class Order:
@@ -49,32 +51,30 @@ class Order:
             module = test.split("::")[0]
             if module in modules:
                 modules[module] += seconds
-        items.sort(key=lambda item: self._rank(item, known.get(item.nodeid, 0.0), modules))
+
+        def rank(item: Any) -> tuple[float, ...]:
+            """Quick tests by their modules, the quickest module first; slow ones by themselves."""
+            seconds, module = known.get(item.nodeid, 0.0), item.nodeid.split("::")[0]
+            place = list(modules).index(module)
+            if any(item.get_closest_marker(name) for name in _LATE_MARKERS):
+                return 2, seconds, 0.0, place
+            is_slow = seconds > SLOW
+            return (1, seconds, 0.0, place) if is_slow else (0, 0.0, modules[module], place)
+
+        items.sort(key=rank)
         for item in items:
             if item.nodeid in known:
                 seconds = self._job["test_seconds"] + _TIMES_ITS_OWN * known[item.nodeid]
                 item.add_marker(pytest.mark.timeout(seconds), append=False)
 
-    @staticmethod
-    def _rank(
-        item: Any, seconds: float, modules: dict[str, float]
-    ) -> tuple[int, float, float, int]:
-        """Quick tests by their modules, the quickest module first; slow ones by themselves."""
-        module = item.nodeid.split("::")[0]
-        place = list(modules).index(module)
-        if any(item.get_closest_marker(name) for name in _LATE_MARKERS):
-            return 2, seconds, 0.0, place
-        return (1, seconds, 0.0, place) if seconds > SLOW else (0, 0.0, modules[module], place)
-
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note how long a test took and whether it failed."""
         before = self.durations.get(report.nodeid, 0.0)
         self.durations[report.nodeid] = before + report.duration
-        if report.failed:
-            self.failed.append(report.nodeid)
+        self.pytest_collectreport(report)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Note a test module that cannot be imported."""
+        """Note a test that failed, or a module that cannot be imported."""
         if report.failed:
             self.failed.append(report.nodeid)
 
@@ -122,9 +122,6 @@ def _child(job: dict[str, Any]) -> int:
     return status
 
 
-_OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb=short", "--hypothesis-seed=0")
-
-
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     """Fork, wait for the tests, end what they left; return what came out."""
     began = time.monotonic()
@@ -166,15 +163,10 @@ def _end_descendants() -> None:
     """End what tests started and left: this process is the one that inherits orphans."""
     import psutil
 
-    while True:
-        left = psutil.Process().children(recursive=True)
-        if not left:
-            return
+    while left := psutil.Process().children(recursive=True):
         for process in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                pass
         psutil.wait_procs(left, timeout=1)
 
 

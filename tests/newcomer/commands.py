@@ -4,7 +4,7 @@ A command is a line of a fenced block that begins with the name of a program. Mo
 are. Those that would take days on two cores get further options that shorten them; those that need
 several hosts are left out. ``PLANS`` lists both, and a test fails for a command without a plan.
 
-In a block with prompts (``$``), the lines behind a command are what it prints, and ``^C`` is where
+In a block with prompts (``$``), the lines after a command are what it prints, and ``^C`` is where
 the reader presses Ctrl-C. An ellipsis stands for what differs each time; a line of its own, for
 lines that are left out.
 """
@@ -17,29 +17,22 @@ from typing import NamedTuple, Optional
 
 _PROGRAMS = ("make", "source", "python", "horovodrun", "bash", "mpirun")
 _FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MINUTE = 60
-_PROMPT = "$ "
-_CTRL_C = "^C"
-_ELLIPSIS = "…"
+_PROMPT, _CTRL_C, _ELLIPSIS = "$ ", "^C", "…"
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
 # Other processors round otherwise, which a training run makes larger.
 _TOLERANCE = 0.03
 
 
 class Typed(NamedTuple):
-    """A command as it is typed.
-
-    Attributes:
-        text: in one line, without its comment.
-        output: lines that it prints, in this order, among others.
-        interrupted: whether Ctrl-C ends it.
-        prompted: whether it stands in a block with prompts.
-    """
+    """A command as it is typed, in one line without its comment."""
 
     text: str
     output: tuple[str, ...] = ()
+    """Lines that it prints, in this order, among others."""
     interrupted: bool = False
+    """True if Ctrl-C ends it."""
     prompted: bool = False
+    """True if it stands in a block with prompts."""
 
     def said(self, printed: Sequence[str]) -> list[str]:
         """The lines that were printed as they were to be, until the first that was not.
@@ -66,58 +59,40 @@ class Typed(NamedTuple):
 
 
 def _says(line: str, expected: str, interrupted: bool) -> bool:
-    """Whether a line contains what is expected."""
+    """True if a line contains what is expected."""
     parts = (re.escape(part).replace(_ELLIPSIS, ".*") for part in _NUMBER.split(expected))
     found = re.search(f"({_NUMBER.pattern})".join(parts), line)
     if not found:
         return False
     for wanted, number in zip(_NUMBER.findall(expected), found.groups()):
-        if "." in wanted:
-            if abs(_value(wanted) - _value(number)) > _TOLERANCE:
-                return False
-        elif wanted != number and not interrupted:
+        difference = abs(float(wanted.replace(",", "")) - float(number.replace(",", "")))
+        if difference > _TOLERANCE if "." in wanted else wanted != number and not interrupted:
             return False
     return True
 
 
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
-
-
 class Plan(NamedTuple):
-    """How a command is run.
-
-    Attributes:
-        options: what is put behind it to make it short.
-        minutes: the time limit.
-        left_out: why it is not run here; None for one that is.
-    """
+    """How a command is run: with options that make it short, in a time, or not at all."""
 
     options: str = ""
     minutes: float = 15
     left_out: Optional[str] = None
+    """Why it is not run here."""
 
-    @property
-    def seconds(self) -> float:
-        """The time limit."""
-        return self.minutes * _MINUTE
-
-
-TO_THE_LETTER = Plan()
 
 # By the words that a command begins with; the first that fits counts.
 PLANS: dict[str, Plan] = {
     "make train": Plan(minutes=30),
     "make test": Plan(minutes=40),
-    "source .venv/bin/activate": TO_THE_LETTER,
-    "horovodrun -np 8 -H localhost:8 bash config.sh": TO_THE_LETTER,
+    "source .venv/bin/activate": Plan(),
+    "horovodrun -np 8 -H localhost:8 bash config.sh": Plan(),
     "horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh": Plan(left_out="needs two hosts"),
-    "bash run.sh": TO_THE_LETTER,
-    "NP=3 bash run.sh": TO_THE_LETTER,
-    "python train.py": TO_THE_LETTER,
-    "python -m data.pack": TO_THE_LETTER,
+    "bash run.sh": Plan(),
+    "NP=3 bash run.sh": Plan(),
+    "python train.py": Plan(),
+    "python -m data.pack": Plan(),
     "NETWORK=tiny bash run.sh --rec": Plan(minutes=30),
-    "python classify.py": TO_THE_LETTER,
+    "python classify.py": Plan(),
     "horovodrun -np 2 python classify.py --dataset mnist": Plan(minutes=30),
     # Two hundred epochs of 50,000 images.
     "horovodrun -np 8 python classify.py --dataset cifar10": Plan(
@@ -129,8 +104,8 @@ PLANS: dict[str, Plan] = {
     ),
     "python -m parallel.autogroup": Plan(minutes=30),
     "python -m parallel.launch": Plan(minutes=30),
-    "python -m evaluation.verification": TO_THE_LETTER,
-    "python -m evaluation.export": TO_THE_LETTER,
+    "python -m evaluation.verification": Plan(),
+    "python -m evaluation.export": Plan(),
 }
 
 
@@ -138,28 +113,19 @@ def read(readme: str) -> Iterator[Typed]:
     """The commands of a README."""
     for block in _FENCE.findall(readme):
         lines = block.replace("\\\n", " ").splitlines()
-        if any(line.startswith(_PROMPT) for line in lines):
-            yield from _session(lines)
-            continue
-        for line in lines:
-            text = _without_comment(line)
+        starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
+        for start, stop in zip(starts, [*starts[1:], len(lines)]):
+            told = lines[start + 1 : stop]
+            yield Typed(
+                _without_comment(lines[start][len(_PROMPT) :]),
+                tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
+                interrupted=_CTRL_C in told,
+                prompted=True,
+            )
+        for text in () if starts else map(_without_comment, lines):
             program = next((word for word in text.split() if not re.match(r"[A-Z_]+=", word)), "")
             if program in _PROGRAMS:
                 yield Typed(text)
-
-
-def _session(lines: Sequence[str]) -> Iterator[Typed]:
-    """The commands of a block with prompts."""
-    starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
-    assert starts[0] == 0, lines[0]
-    for start, stop in zip(starts, [*starts[1:], len(lines)]):
-        told = lines[start + 1 : stop]
-        yield Typed(
-            _without_comment(lines[start][len(_PROMPT) :]),
-            tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
-            interrupted=_CTRL_C in told,
-            prompted=True,
-        )
 
 
 def _without_comment(line: str) -> str:
@@ -167,11 +133,7 @@ def _without_comment(line: str) -> str:
 
 
 def plan_of(command: str) -> Plan:
-    """How a command is run.
-
-    Raises:
-        LookupError: there is no plan for it.
-    """
+    """How a command is run; a ``LookupError`` if there is no plan for it."""
     for beginning, plan in PLANS.items():
         if f"{command} ".startswith(f"{beginning} "):
             return plan

@@ -61,7 +61,7 @@ def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) 
     (tmp_path / "toolkit/Makefile").write_text(
         "x:\n\t@echo 2026-11-22 22:59:31 loss 1.51\ny:\n\t@echo all 8\n"
     )
-    monkeypatch.setattr(commands, "PLANS", {"make": commands.TO_THE_LETTER})
+    monkeypatch.setattr(commands, "PLANS", {"make": commands.Plan()})
     options = argparse.Namespace(data=tmp_path, python="python3", skip="", prompts=False)
     sessions = ["$ make x\nloss 1.51\n", "$ make y\n"]
     assert walk.walk(tmp_path, options) == walk.Walked(2, sessions)
@@ -69,14 +69,10 @@ def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) 
     assert walk.walk(tmp_path, options) == walk.Walked(1, sessions)
 
 
-def wait(line: str, folder: Path, plan: commands.Plan, interrupted: bool) -> int:
-    log = folder / "log.txt"
-    with log.open("w") as output:
-        return walk._wait(line, plan, folder, os.environ, output, log if interrupted else None)
-
-
 def test_ctrl_c_is_pressed_once_updates_are_reported(tmp_path: Path) -> None:
+    clone = tmp_path / "toolkit"
+    clone.mkdir()
     line = 'trap "echo stopped; exit 130" INT; echo "update 1/9 loss"; sleep 60 & wait; echo no'
-    assert wait(line, tmp_path, commands.Plan(), interrupted=True) == 130
+    assert walk.wait(line, commands.Plan(), clone, os.environ, interrupted=True) == 130
     assert (tmp_path / "log.txt").read_text().split() == ["update", "1/9", "loss", "stopped"]
-    assert wait("echo done", tmp_path, commands.Plan(), interrupted=True) == 0
+    assert walk.wait("echo done", commands.Plan(), clone, os.environ, interrupted=True) == 0

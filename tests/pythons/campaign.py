@@ -20,15 +20,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.9", "3.10", "3.11", "3.12")
 # In the order in which Pythons are dealt out: not every Python can be run by every user.
-PLACES = ("user", "space", "home", "plain")
-_ABOUT = {
+PLACES = {
     "user": "as a user without root",
     "space": "in a folder with a space and a non-ASCII letter",
     "home": "with a home that cannot be written",
@@ -56,52 +55,47 @@ class Trial(NamedTuple):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Try the Pythons one after the other; returns 1 if one of them failed."""
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="python -m tests.pythons", description=__doc__
-    )
-    parser.add_argument("--only", type=_versions, default=VERSIONS, metavar="3.9,3.10")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.pythons")
+    parser.add_argument("--only", default=",".join(VERSIONS), metavar="3.9,3.10")
     parser.add_argument("--place", choices=PLACES, help="of all Pythons; without it each another")
     options = parser.parse_args(argv)
-    found = {version: candidates(version) for version in options.only}
-    for version in (version for version, pythons in found.items() if not pythons):
-        print(f"Python {version}: not found on the PATH or among pyenv's, hence not tried")
+    versions = options.only.split(",")
+    if not set(versions) <= set(VERSIONS):
+        parser.error(f"--only {options.only} is not a list of {', '.join(VERSIONS)}")
     is_root = os.geteuid() == 0
-    if options.place:
-        choose = _runnable_by_nobody if options.place == "user" and is_root else _first
-        trials = [Trial(*chosen, options.place) for chosen in choose(found)]
-    else:
-        trials = deal_out(found, can_switch_user=is_root)
-    if not is_root:
-        print(f"all of them run {_ABOUT['user']}, as this one does")
-    elif not options.place:
-        for place in (place for place in PLACES if place not in {t.place for t in trials}):
-            print(f"{_ABOUT[place]}: not tried, since every Python is tried in another place")
+    places = [options.place] if options.place else list(PLACES)
+    trials: list[Trial] = []
+    if not options.place and not any(map(_of_nobody, versions)):
+        print(f"{PLACES['user']}: {'no Python that could be run' if is_root else 'all of them'}")
+        places = places[1:]
+    for version in sorted(versions, key=lambda one: not _of_nobody(one)):
+        place = places[min(len(trials), len(places) - 1)]
+        user = _NOBODY if place == "user" and is_root else None
+        found = candidates(version, user)
+        if found:
+            trials.append(Trial(version, found[0], place))
+        else:
+            print(f"Python {version}: not found on the PATH or among pyenv's, hence not tried")
     failed = [trial for trial in trials if not _succeeds(trial)]
     print(f"pythons: {len(trials) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed or not trials else 0
 
 
-def _versions(text: str) -> tuple[str, ...]:
-    chosen = tuple(text.split(","))
-    if not set(chosen) <= set(VERSIONS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(VERSIONS)}")
-    return chosen
+def _of_nobody(version: str) -> bool:
+    return os.geteuid() == 0 and bool(candidates(version, _NOBODY))
 
 
-def candidates(version: str) -> list[str]:
+def candidates(version: str, user: Optional[int] = None) -> list[str]:
     """The Pythons of a version that can make environments: on the PATH, then those of pyenv."""
-    name = f"python{version}"
     folders = [Path(folder) for folder in os.get_exec_path()]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     folders += sorted((pyenv / "versions").glob(f"{version}.*/bin"))
-    found = []
-    for path in (folder / name for folder in folders if ROOT not in folder.parents):
-        if path.is_file() and str(path) not in found and _is_usable(str(path), version):
-            found.append(str(path))
-    return found
+    paths = (folder / f"python{version}" for folder in folders if ROOT not in folder.parents)
+    usable = (str(path) for path in paths if path.is_file() and _is_usable(path, version, user))
+    return list(dict.fromkeys(usable))
 
 
-def _is_usable(python: str, version: str, user: Optional[int] = None) -> bool:
+def _is_usable(python: Path, version: str, user: Optional[int]) -> bool:
     code = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
     try:
         answer = subprocess.run(
@@ -112,35 +106,9 @@ def _is_usable(python: str, version: str, user: Optional[int] = None) -> bool:
     return answer.returncode == 0 and answer.stdout.strip() == version
 
 
-def _first(found: dict[str, list[str]]) -> list[tuple[str, str]]:
-    return [(version, pythons[0]) for version, pythons in found.items() if pythons]
-
-
-def deal_out(found: dict[str, list[str]], can_switch_user: bool) -> list[Trial]:
-    """Give each Python a place of its own; more Pythons than places take the last place."""
-    left = {version: pythons for version, pythons in found.items() if pythons}
-    trials = []
-    if can_switch_user:
-        for version, python in _runnable_by_nobody(left)[:1]:
-            trials.append(Trial(version, python, PLACES[0]))
-            del left[version]
-    places = PLACES[1:]
-    for number, (version, python) in enumerate(_first(left)):
-        trials.append(Trial(version, python, places[min(number, len(places) - 1)]))
-    return sorted(trials, key=lambda trial: VERSIONS.index(trial.version))
-
-
-def _runnable_by_nobody(found: dict[str, list[str]]) -> list[tuple[str, str]]:
-    runnable = {
-        version: [python for python in pythons if _is_usable(python, version, user=_NOBODY)]
-        for version, pythons in found.items()
-    }
-    return _first(runnable)
-
-
 def _succeeds(trial: Trial) -> bool:
     start = time.monotonic()
-    print(f"Python {trial.version}, {_ABOUT[trial.place]}: {trial.python}", flush=True)
+    print(f"Python {trial.version}, {PLACES[trial.place]}: {trial.python}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix=f"python-{trial.version}-"))
     try:
         report = run(trial, folder)
@@ -153,40 +121,33 @@ def _succeeds(trial: Trial) -> bool:
 
 
 def run(trial: Trial, folder: Path) -> str:
-    """Install, train and import in a copy of this checkout; returns what came out.
-
-    Raises:
-        Failure: one of the three failed.
-    """
+    """Install, train and import in a copy of this checkout; returns what came out."""
     project = folder / ("my pröject" if trial.place == "space" else "project")
     _copy(project)
-    home, user = str(folder / "home"), None
-    if trial.place == "home":
-        (folder / "home").write_text("a file, in which not even root can make a folder\n")
-    elif trial.place == "user" and os.geteuid() == 0:
-        user = _NOBODY
-        (folder / "home").mkdir()
-        folder.chmod(0o755)
-        for path in (folder / "home", project, *project.rglob("*")):
-            os.chown(path, _NOBODY, _NOBODY)
+    home, user = folder / "home", None
     variables = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
-    variables["PATH"] = os.pathsep.join(
-        path for path in os.get_exec_path() if ROOT not in Path(path).parents
-    )
-    if trial.place == "home" or user is not None:
-        variables["HOME"] = home
-    variables.update(PYTHON=trial.python, MAX_UPDATE=str(_UPDATES))
-    shell = _Shell(project, variables, user)
-    learned = _LEARNED.search(shell.output_of("make", "train"))
+    path = (place for place in os.get_exec_path() if ROOT not in Path(place).parents)
+    variables.update(PATH=os.pathsep.join(path), PYTHON=trial.python, MAX_UPDATE=str(_UPDATES))
+    if trial.place == "home":
+        home.write_text("a file, in which not even root can make a folder\n")
+        variables["HOME"] = str(home)
+    elif trial.place == "user" and os.geteuid() == 0:
+        user, variables["HOME"] = _NOBODY, str(home)
+        home.mkdir()
+        folder.chmod(0o755)
+        for each in (home, project, *project.rglob("*")):
+            os.chown(each, _NOBODY, _NOBODY)
+    learned = _LEARNED.search(_output_of(project, variables, user, "make", "train"))
     if not learned:
         raise Failure("make train has not printed the accuracy on unseen identities")
     report = f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"
     if trial.place == "space":
         words = "horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other"
-        shell.output_of("bash", "-c", f"source .venv/bin/activate && {words}")
+        line = f"source .venv/bin/activate && {words}"
+        _output_of(project, variables, user, "bash", "-c", line)
         report += ", with horovodrun too"
-    imported = shell.output_of(".venv/bin/python", "-m", "tests.pythons.modules").splitlines()
-    return f"{report}; {imported[-1]}"
+    modules = (".venv/bin/python", "-m", "tests.pythons.modules")
+    return f"{report}; {_output_of(project, variables, user, *modules).splitlines()[-1]}"
 
 
 def _copy(project: Path) -> None:
@@ -199,30 +160,24 @@ def _copy(project: Path) -> None:
             shutil.copy2(ROOT / name, project / name)
 
 
-class _Shell(NamedTuple):
-    """Where and as whom the commands of a trial run."""
-
-    folder: Path
-    variables: dict[str, str]
-    user: Optional[int]
-
-    def output_of(self, *command: str) -> str:
-        """Run a command to its end; returns what it printed."""
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=self.variables, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
-            start_new_session=True, user=self.user, group=self.user,
-            extra_groups=None if self.user is None else [],
-        )  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=_LIMIT_SECONDS)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Failure(f"{command} did not end within {_LIMIT_SECONDS} s") from None
-            raise
-        if process.returncode != 0:
-            end = "\n".join(output.splitlines()[-25:])
-            raise Failure(f"{' '.join(command)} ended with status {process.returncode}:\n{end}")
-        return output
+def _output_of(
+    folder: Path, variables: Mapping[str, str], user: Optional[int], *command: str
+) -> str:
+    """Run a command to its end, as this user or another; returns what it printed."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="backslashreplace", start_new_session=True,
+        user=user, group=user, extra_groups=None if user is None else [],
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=_LIMIT_SECONDS)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise Failure(f"{command} did not end within {_LIMIT_SECONDS} s") from None
+        raise
+    if process.returncode != 0:
+        end = "\n".join(output.splitlines()[-25:])
+        raise Failure(f"{' '.join(command)} ended with status {process.returncode}:\n{end}")
+    return output

@@ -18,27 +18,21 @@ FOLDERS = ("runtime", "data", "backbones", "evaluation", "parallel", "partial_fc
 PROGRAMS = ("train", "classify")
 
 
-def names() -> list[str]:
-    """The modules of the product and of the benchmarks, but those for PyTorch."""
-    found = []
+def main() -> int:
+    """Import the product and the benchmarks, but those for PyTorch."""
+    # What only functions import.
+    names = [*PROGRAMS, "horovod.mxnet", "mxboard", "sklearn.cluster"]
     for folder in (*FOLDERS, "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return [*(name for name in found if "pytorch" not in name), *PROGRAMS]
-
-
-def main() -> int:
-    imported = names()
-    for name in imported:
-        importlib.import_module(name)
-    # What only functions import.
-    for name in ("horovod.mxnet", "mxboard", "sklearn.cluster"):
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    names = [name for name in names if "pytorch" not in name]
+    for name in names:
         importlib.import_module(name)
     wrong = pins.unpinned()
     for package in wrong:
         print(f"not pinned: {package}")
-    print(f"{len(imported)} modules imported, {len(wrong)} packages that are not pinned")
+    print(f"{len(names)} modules imported, {len(wrong)} packages that are not pinned")
     return 1 if wrong else 0
 
 

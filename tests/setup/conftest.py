@@ -1,7 +1,6 @@
 """A project folder in which the set-up scripts meet stubs instead of real programs.
 
-A real install takes minutes; what is tested here is what the scripts decide. Each stub is a small
-shell script that notes its call in ``calls`` and answers as the real program would.
+Each is a small shell script that notes its call in ``calls`` and answers as the program would.
 """
 
 from __future__ import annotations
@@ -80,6 +79,13 @@ echo "python $*" >>"$CALLS"
 LAUNCHER = "setup-utils/launchers/mpirun"
 
 
+def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Assert that a command failed with a single line on stderr that has all the words."""
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+    assert [word for word in words if word not in result.stderr] == [], result.stderr
+
+
 class Sandbox:
     """A copy of the scripts, with a PATH on which there are only the stubs and simple tools.
 
@@ -121,21 +127,11 @@ class Sandbox:
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the project folder, with nothing but these variables."""
         self.calls_file.write_text("")
+        own = {"PATH": str(self.stubs), "STUBS": str(self.stubs), "CALLS": str(self.calls_file)}
         return subprocess.run(
-            command,
-            cwd=self.folder,
-            env={
-                "PATH": str(self.stubs),
-                "HOME": os.environ.get("HOME", "/"),
-                "STUBS": str(self.stubs),
-                "CALLS": str(self.calls_file),
-                **variables,
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+            command, cwd=self.folder, env={"HOME": os.environ.get("HOME", "/"), **own, **variables},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
 
     def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the installer."""

@@ -1,4 +1,4 @@
-"""How config.sh calls train.py."""
+"""How config.sh calls train.py, and where scripts look for files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.setup.conftest import SETTINGS, SILENT
+from tests.setup.conftest import SETTINGS, SILENT, assert_one_line
 from training.config import faces
 
 if TYPE_CHECKING:
@@ -18,55 +18,50 @@ def config_call(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
     """Run config.sh and return how it calls train.py."""
     sandbox.stub("python", SETTINGS)
     result = sandbox.run("bash", "config.sh", *arguments, **variables)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "OMP_NUM_THREADS=7\n"
+    assert (result.returncode, result.stdout) == (0, "OMP_NUM_THREADS=7\n"), result.stderr
     settings, train = sandbox.calls.splitlines()
     assert settings == "python -m runtime.environment"
     return train.replace(f"python {sandbox.folder}/train.py ", "")
 
 
-def test_config_passes_its_arguments_last(sandbox: Sandbox) -> None:
-    call = config_call(sandbox, "--max-update", "20", "--lr", "0.5", LR="0.1")
-    assert call == "--dataset synthetic --lr 0.1 --max-update 20 --lr 0.5"
+@pytest.mark.parametrize(
+    ("typed", "variables", "called"),
+    [
+        # Options win over variables: they come last.
+        ("--lr 0.5", {"LR": "0.1"}, "--dataset synthetic --lr 0.1 --lr 0.5"),
+        (
+            "",
+            {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"},
+            "--dataset emore --network r50 --batch-size 32 --models-root m",
+        ),
+        ("--rec faces", {"DATASET": "glint360k_8GPU"}, "--dataset glint360k_8GPU --rec faces"),
+    ],
+)
+def test_choices_come_from_the_environment(
+    sandbox: Sandbox, typed: str, variables: dict[str, str], called: str
+) -> None:
+    assert config_call(sandbox, *typed.split(), **variables) == called
 
 
-def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
-    choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
-    expected = "--dataset emore --network r50 --batch-size 32 --models-root m"
-    assert config_call(sandbox, **choices) == expected
-
-
-@pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
-def test_a_record_set_replaces_the_synthetic_one(
+@pytest.mark.parametrize(
+    "argument", ["--rec faces", "--rec=faces", "--config saved.json", "--config=saved.json"]
+)
+def test_data_of_the_user_replace_the_synthetic_set(
     sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ``train.py`` understands it: nothing is left of the data and the recipe of synthetic."""
     (sandbox.folder / "faces").mkdir()
     (sandbox.folder / "faces/train.rec").touch()
-    monkeypatch.chdir(sandbox.folder)
-    drawn = faces.parse(config_call(sandbox).split())
-    assert (drawn.data.dataset, drawn.data.num_classes) == ("synthetic", 400)
-    call = config_call(sandbox, *argument.split(" "))
-    assert call == argument
-    assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
-
-
-@pytest.mark.parametrize("argument", ["--config saved.json", "--config=saved.json"])
-def test_the_options_of_an_earlier_run_name_its_data(
-    sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As ``train.py`` understands it: the data of that run, and not the synthetic set."""
     (sandbox.folder / "saved.json").write_text('{"dataset": "100w", "max_update": 9}')
     monkeypatch.chdir(sandbox.folder)
+    assert faces.parse(config_call(sandbox).split()).data.dataset == "synthetic"
     call = config_call(sandbox, *argument.split(" "))
     assert call == argument
     config = faces.parse(call.split())
-    assert (config.data.dataset, config.data.num_classes) == ("100w", 1_000_000)
-
-
-def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> None:
-    call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
-    assert call == "--dataset glint360k_8GPU --rec faces"
+    if "rec" in argument:
+        assert config == faces.resolve({"rec": ("faces",)})
+    else:
+        assert (config.data.dataset, config.data.num_classes) == ("100w", 1_000_000)
 
 
 @pytest.mark.parametrize("script", ["config.sh", "run.sh"])
@@ -97,39 +92,29 @@ def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox, script: str) -> 
     assert result.returncode == (0 if script == "config.sh" else 2)
 
 
-def test_programs_find_their_modules_with_a_safe_path(sandbox: Sandbox) -> None:
-    sandbox.stub("python", '#!/usr/bin/env bash\necho "${PYTHONSAFEPATH-unset}" >>"$CALLS"\n')
-    assert sandbox.run("bash", "config.sh", PYTHONSAFEPATH="1").returncode == 0
-    assert sandbox.calls == "unset\nunset\n"
-
-
-def test_a_removed_folder_is_refused_before_mpirun(sandbox: Sandbox) -> None:
+def test_what_is_refused_before_mpirun(sandbox: Sandbox) -> None:
     script = f'mkdir gone; cd gone; rmdir ../gone; bash "{sandbox.folder}/run.sh"'
     sandbox.stub("rmdir", '#!/usr/bin/env bash\nrm -r "$1"\n')
     result = sandbox.run("bash", "-c", script)
     assert "error: the current folder has been removed; start" in result.stderr
     assert (result.returncode, sandbox.calls) == (2, "")
-
-
-def test_ranks_without_shared_memory_are_refused_before_mpirun(sandbox: Sandbox) -> None:
     sandbox.stub("python", SILENT)
-    hosts = ",".join(["localhost:9999"] * 100)
-    result = sandbox.run("bash", "run.sh", HOSTS=hosts)
-    assert "are free in /dev/shm, and 999900 ranks on this host need 3999600; re" in result.stderr
-    assert (result.returncode, len(result.stderr.splitlines()), sandbox.calls) == (2, 1, "")
+    hosts = {"HOSTS": ",".join(["localhost:9999"] * 100)}
+    result = sandbox.run("bash", "run.sh", **hosts)
+    assert_one_line(result, "are free in /dev/shm, and 999900 ranks on this host need 3999600; re")
+    assert sandbox.calls == ""
     choice = {"OMPI_MCA_btl_vader_backing_directory": "/tmp"}
-    chosen = sandbox.run("bash", "run.sh", HOSTS=hosts, **choice)
-    assert chosen.returncode == 0, chosen.stderr
+    assert sandbox.run("bash", "run.sh", **hosts, **choice).returncode == 0
 
 
-def test_config_without_any_option(sandbox: Sandbox) -> None:
+def test_config_in_other_circumstances(sandbox: Sandbox) -> None:
     """Before version 4.4, bash takes an empty array for one that is not set."""
     text = (sandbox.folder / "config.sh").read_text()
     assert '${options[@]+"${options[@]}"}' in text
     assert not re.search(r'(?<!\+)"\$\{options\[@\]\}"', text)
-
-
-def test_config_stops_where_the_settings_fail(sandbox: Sandbox) -> None:
-    sandbox.stub("python", "#!/usr/bin/env bash\necho call >>$CALLS\nexit 2\n")
-    assert sandbox.run("bash", "config.sh").returncode == 2
-    assert sandbox.calls == "call\n"
+    # Programs find their modules with a safe path; where the settings fail, nothing is started.
+    for status, said in ((0, "unset\nunset\n"), (2, "unset\n")):
+        stub = f'#!/usr/bin/env bash\necho "${{PYTHONSAFEPATH-unset}}" >>"$CALLS"\nexit {status}\n'
+        sandbox.stub("python", stub)
+        assert sandbox.run("bash", "config.sh", PYTHONSAFEPATH="1").returncode == status
+        assert sandbox.calls == said

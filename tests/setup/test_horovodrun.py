@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from horovod.runner import launch
 
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, UserError
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/horovodrun.py"
@@ -29,13 +29,44 @@ exec bash -c "${*: -1}"
 """
 
 
-@pytest.fixture(scope="module")
-def horovodrun() -> ModuleType:
+@pytest.fixture
+def horovodrun(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, whose options and reader of files Horovod's launcher has."""
     spec = importlib.util.spec_from_file_location("horovodrun", PROGRAM)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": module.Options})
+    monkeypatch.setattr(launch, "argparse", changed)
+    reader = SimpleNamespace(load=module.read_config, FullLoader=None)
+    monkeypatch.setattr(launch, "yaml", reader)
+    monkeypatch.setattr(launch, "open", module.ConfigFile, raising=False)
     return module
+
+
+def parsed(horovodrun: ModuleType, *words: str) -> Any:
+    """The command line as Horovod goes on with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["horovodrun", *words])
+        return horovodrun.parse_args()
+
+
+def refusal(horovodrun: ModuleType, *words: str) -> str:
+    """The line with which a command line is refused."""
+    with pytest.raises(UserError) as raised:
+        parsed(horovodrun, *words)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def run(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the program, or a script that changes it before."""
+    command = ["-c", script] if script else [str(PROGRAM), *words]
+    variables = {name: value for name, value in os.environ.items() if name != "NIC"}
+    return subprocess.run(
+        [sys.executable, *command], env=variables, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
 
 
 def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypatch) -> None:
@@ -61,116 +92,59 @@ def test_a_rank_that_fails_is_named_with_its_host(horovodrun, monkeypatch, capsy
     statuses = iter([0, 137])
     start = lambda *_: (next(statuses), 0.0)  # noqa: E731
     monkeypatch.setattr(horovodrun, "_gloo_starter", lambda settings: start)
-    run = horovodrun.starter(None)
+    start_rank = horovodrun.starter(None)
     for rank in (0, 1):
-        run("true", SimpleNamespace(rank=rank, hostname=f"ip{rank + 1}"), [])
+        start_rank("true", SimpleNamespace(rank=rank, hostname=f"ip{rank + 1}"), [])
     assert capsys.readouterr().out == "rank 1 on ip2 has ended with status 137\n"
 
 
-NOTHING_GIVEN = {
-    **dict.fromkeys(("hosts", "hostfile", "num_proc", "output_filename")),
-    "command": ["true"],
-}
-
-
-def parsed(horovodrun, monkeypatch, **given) -> SimpleNamespace:
-    """The command line as Horovod goes on with it."""
-    options = SimpleNamespace(**{**NOTHING_GIVEN, **given})
-    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
-    return horovodrun.parse_args()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"ip1 slots=2\r\nip2 slots=1\r\n", b"\xef\xbb\xbfip1:2\nip2\n", b"ip1\nip2 # slow\n\nip1\n"],
-)
-def test_lists_of_hosts_mean_what_they_mean_to_mpirun(
-    horovodrun, monkeypatch, tmp_path, data
-) -> None:
-    (tmp_path / "hosts").write_bytes(data)
-    found = parsed(horovodrun, monkeypatch, hostfile=str(tmp_path / "hosts"), num_proc=3)
-    assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
-    found = parsed(horovodrun, monkeypatch, hosts=" ip1:1, ip2 ,ip1,", num_proc=3)
-    assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
-    assert parsed(horovodrun, monkeypatch, num_proc=3).hosts is None
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"hosts": "[::1]:2"}, "IPv6"),
-        ({"hosts": "a:0"}, "has '0' for slots"),
-        ({"hosts": "a:1,b:1", "num_proc": 3}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
-        ({"hostfile": "/nowhere"}, "/nowhere cannot be read as a list of hosts"),
-        ({"output_filename": "/proc/x"}, "--output-filename /proc/x is no folder, and cannot be"),
-    ],
-)
-def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reason) -> None:
-    options = SimpleNamespace(**{**NOTHING_GIVEN, **given})
-    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
-    monkeypatch.setattr(sys, "argv", ["horovodrun"])
-    with pytest.raises(SystemExit) as raised:
-        horovodrun.main()
-    said = capsys.readouterr().err
-    assert raised.value.code == 2 and said.startswith("error: ") and reason in said
-    assert len(said.splitlines()) == 1
+def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> None:
+    file = tmp_path / "hosts"
+    for data in (
+        b"ip1 slots=2\r\nip2 slots=1\r\n",
+        b"\xef\xbb\xbfip1:2\nip2\n",
+        b"ip1\nip2 # slow\n\nip1\n",
+    ):
+        file.write_bytes(data)
+        found = parsed(horovodrun, "-np", "3", "--hostfile", str(file), "true")
+        assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
+    assert parsed(horovodrun, "-np", "3", "-H", " ip1:1, ip2 ,ip1,", "true").hosts == "ip1:2,ip2:1"
+    # With abbreviations, --network would be an ambiguous option of Horovod.
+    found = parsed(horovodrun, *"-np 2 echo --network r50 --check".split())
+    assert (found.hosts, found.num_proc) == (None, 2)
+    assert found.command == ["echo", "--network", "r50", "--check"]
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("-np 2 -H [::1]:2 true", "IPv6"),
+        ("-np 2 -H a:0 true", "has '0' for slots"),
+        ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
+        ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
+        ("-np 2 --output-filename /proc/x true", "--output-filename /proc/x is no folder, and"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
         ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
         ("-np 2 --nothing true", "unrecognized arguments: --nothing"),
         # No abbreviations.
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
-        ("-n 2 true", "the following arguments are required: -np/--num-proc"),
-        ("-c", "the following arguments are required: -np/--num-proc"),
         ("-np 2 -H a --hostfile b true", "not allowed with argument"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
         ("-np 2 --config-file /nowhere true", "/nowhere cannot be read"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(words: str, reason: str) -> None:
-    said = subprocess.run(
-        [sys.executable, PROGRAM, *words.split()], capture_output=True, text=True, check=False
-    )
-    assert (said.returncode, said.stdout) == (2, ""), said.stderr
-    assert said.stderr.startswith("error: ") and reason in said.stderr
-    assert len(said.stderr.splitlines()) == 1
+def test_a_wrong_command_line_is_one_line(horovodrun, words: str, reason: str) -> None:
+    assert reason in refusal(horovodrun, *words.split())
 
 
-def test_options_by_their_whole_names(horovodrun, monkeypatch) -> None:
-    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": horovodrun.Options})
-    monkeypatch.setattr(horovodrun.launch, "argparse", changed)
-    # With abbreviations, --network is an ambiguous option of Horovod.
-    monkeypatch.setattr(sys, "argv", ["horovodrun", *"-np 2 echo --network r50 --check".split()])
-    found = horovodrun.parse_args()
-    assert (found.num_proc, found.command) == (2, ["echo", "--network", "r50", "--check"])
-    monkeypatch.setattr(sys, "argv", ["horovodrun", "--check"])
-    monkeypatch.setattr(horovodrun.launch, "check_build", lambda verbose: sys.exit(0))
+def test_the_program_passes_mistakes_on(horovodrun, monkeypatch) -> None:
+    said = run("-np", "3", "-H", "a:1,b:1", "true")
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith("error: ")
+    monkeypatch.setattr(launch, "check_build", lambda verbose: sys.exit(0))
     with pytest.raises(SystemExit, match="0"):
-        horovodrun.parse_args()
-
-
-@pytest.fixture
-def options(horovodrun, monkeypatch) -> ModuleType:
-    """Horovod's launcher, with the options and the reader of files as they are changed."""
-    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": horovodrun.Options})
-    monkeypatch.setattr(launch, "argparse", changed)
-    reader = SimpleNamespace(load=horovodrun.read_config, FullLoader=None)
-    monkeypatch.setattr(launch, "yaml", reader)
-    return horovodrun
-
-
-def refusal(options, monkeypatch, *words: str) -> str:
-    """The line with which a command line is refused."""
-    monkeypatch.setattr(sys, "argv", ["horovodrun", *words])
-    with pytest.raises(ConfigError) as raised:
-        options.parse_args()
-    assert len(str(raised.value).splitlines()) == 1
-    return str(raised.value)
+        parsed(horovodrun, "--check")
 
 
 def elastic_options() -> list[str]:
@@ -191,85 +165,111 @@ def elastic_options() -> list[str]:
     return [*found, "--host-discovery-script"]
 
 
-ELASTIC = elastic_options()
-
-
-def test_the_spellings_are_those_of_horovod() -> None:
-    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
-    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
-    assert set(names.split()) == set(ELASTIC)
-
-
-@pytest.mark.parametrize("name", ELASTIC)
-def test_the_elastic_mode_is_closed(options, monkeypatch, name: str) -> None:
+def test_the_elastic_mode_is_closed(horovodrun) -> None:
     """With its reason, whatever else is missing or wrong in the command line."""
-    for words in (
-        ("-np", "2", name, "1", "2", "true"), (f"{name}=1", "true"), (name, "x", "true"),
-        ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "true"), ("-np", "2", name),
-    ):  # fmt: skip
-        said = refusal(options, monkeypatch, *words)
-        assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed here")
-        assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
-    # They belong to the program.
-    monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "2", "train", name, "1"])
-    assert options.parse_args().command == ["train", name, "1"]
+    names = elastic_options()
+    known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    assert set(known.split()) == set(names)
+    for name in names:
+        for words in (
+            ("-np", "2", name, "1", "2", "true"), (f"{name}=1", "true"), (name, "x", "true"),
+            ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "true"), ("-np", "2", name),
+        ):  # fmt: skip
+            said = refusal(horovodrun, *words)
+            assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
+            assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
+        # They belong to the program.
+        assert parsed(horovodrun, "-np", "2", "train", name, "1").command == ["train", name, "1"]
+
+
+@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
+def test_what_starts_the_modes_is_closed(name: str) -> None:
+    """Also where no option of this version leads."""
+    said = run(
+        script="import runpy, sys\n"
+        "from horovod.runner import launch\n"
+        "parse = launch.parse_args\n"
+        f"launch.parse_args = lambda: (setattr(options := parse(), {name!r}, 2), options)[1]\n"
+        "sys.argv = ['horovodrun', '-np', '1', 'true']\n"
+        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
+    )
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("min-np: 1\n", "has min-np: Horovod's elastic"),
-        ("elastic:\n  min-num-proc: 1\n", "has elastic: Horovod's elastic"),
-        ("params:\n  host_discovery_script: x\n", "has host_discovery_script: Horovod's elastic"),
-        ("- params\n", "is no table of options"),
-        ("", "is no table of options"),
-        ("a: [\n", "is no YAML"),
-        ("a: !!python/object/apply:os.system [touch made]\n", "is no YAML"),
-        ("a: !!python/name:os.system\n", "is no YAML"),
-        ("a: 2001-99-99\n", "is no YAML"),
-        ("[" * 5000, "is no YAML"),
+        ("min-np: 1\n", " config has min-np: Horovod's elastic"),
+        ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
+        ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
+        ("- params\n", " config is no table of options"),
+        ("", " config is no table of options"),
+        ("a: [\n", " config is no YAML"),
+        ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
+        ("a: !!python/name:os.system\n", " config is no YAML"),
+        ("a: 2001-99-99\n", " config is no YAML"),
+        ("[" * 5000, " config is no YAML"),
+        ("params: 3\n", ": a section or a number in it has another type"),
+        ("timeline: [a]\n", ": a section or a number in it has another type"),
+        ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
     ],
 )
-def test_files_of_options(options, monkeypatch, tmp_path, text: str, reason: str) -> None:
+def test_files_of_options(horovodrun, monkeypatch, tmp_path, text: str, reason: str) -> None:
     monkeypatch.chdir(tmp_path)
+    words = ("-np", "2", "--config-file", "config", "true")
     Path("config").write_text(text)
-    said = refusal(options, monkeypatch, "-np", "2", "--config-file", "config", "true")
-    assert said.startswith("--config-file config ") and reason in said
-    assert not Path("made").exists()
+    said = refusal(horovodrun, *words)
+    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
     Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
-    monkeypatch.setattr(sys, "argv", "horovodrun -np 2 --config-file config true".split())
-    assert options.parse_args().cycle_time_ms == 4
+    assert parsed(horovodrun, *words).cycle_time_ms == 4
 
 
-@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
-def test_what_starts_the_modes_is_closed(tmp_path, name: str) -> None:
-    """Also where no option of this version leads."""
-    script = (
-        "import runpy, sys\n"
-        "from horovod.runner import launch\n"
-        "parse = launch.parse_args\n"
-        "def changed():\n"
-        "    options = parse()\n"
-        f"    options.{name} = 2\n"
-        "    return options\n"
-        "launch.parse_args = changed\n"
-        "sys.argv = ['horovodrun', '-np', '1', 'true']\n"
-        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
-    assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
+def test_a_file_of_options_is_a_file(horovodrun, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("endless").symlink_to("/dev/zero")
+    for kind in ("pipe", "endless"):
+        said = refusal(horovodrun, "-np", "2", "--config-file", kind, "true")
+        assert said == f"{kind} cannot be read: it is not a regular file"
 
 
-@pytest.mark.parametrize("name", [".", "..", "", "none", "lo;touch made", "l" * 300])
-def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun, name: str) -> None:
-    with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
-        horovodrun.interfaces(SimpleNamespace(nics={name}, verbose=0), ["ip1"], ["ip1"], None)
+def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun) -> None:
+    for name in (".", "..", "", "none", "lo;touch made", "l" * 300):
+        with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
+            horovodrun.interfaces(SimpleNamespace(nics={name}, verbose=0), ["ip1"], ["ip1"], None)
     found = horovodrun.interfaces(SimpleNamespace(nics={"lo"}, verbose=0), ["ip1"], ["ip1"], None)
     assert found == {"lo"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        # Horovod raises plain exceptions, and its threads would keep the process.
+        (
+            "def find(*arguments):\n"
+            "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+            "    raise Exception('Unable to find a set')\n"
+            "scope['_find_interfaces'] = find\n"
+            "module['interfaces'](SimpleNamespace(nics=None), ['a'], ['a'], None)\n",
+            "error: the hosts find no interface by which all reach each other (Unable to find a set"
+            "); choose one, as in NIC=eth1, and let its ports through between the hosts\n",
+        ),
+        (
+            "scope['_SEARCH_SERVICE'] = 'raise SystemExit(7)'\n"
+            "module['launch_search'](['a'], ['a'], None, None)\ntime.sleep(60)\n",
+            "error: the search for common interfaces has failed on host a: no reason given; choose "
+            "an interface for all hosts, as in NIC=eth1\n",
+        ),
+    ],
+)
+def test_a_search_that_fails_is_one_line(lines: str, reason: str) -> None:
+    imports = "import runpy, threading, time\nfrom types import SimpleNamespace\n"
+    module = f"module = runpy.run_path({str(PROGRAM)!r})\n"
+    module += "scope = module['interfaces'].__globals__\n"
+    said = run(script=f"{imports}{module}{lines}")
+    assert (said.returncode, said.stdout, said.stderr) == (2, "", reason)
 
 
 @AS_ROOT
@@ -286,48 +286,3 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
     monkeypatch.setattr(horovodrun, "_start_ranks", start)
     monkeypatch.setattr(horovodrun.http_server, "find_port", None)
     horovodrun.launch_gloo(None, None, None, None, {}, "127.0.0.1")
-
-
-@pytest.mark.parametrize("kind", ["pipe", "endless"])
-def test_a_file_of_options_is_a_file(options, monkeypatch, tmp_path, kind: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe")
-    Path("endless").symlink_to("/dev/zero")
-    monkeypatch.setattr(launch, "open", options.ConfigFile, raising=False)
-    said = refusal(options, monkeypatch, "-np", "2", "--config-file", kind, "true")
-    assert said == f"{kind} cannot be read: it is not a regular file"
-
-
-@pytest.mark.parametrize(
-    "text", ["params: 3\n", "timeline: [a]\n", "params: {cycle_time_ms: many}\n"]
-)
-def test_values_of_other_types_in_a_file_of_options(
-    options, monkeypatch, tmp_path, text: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("config").write_text(text)
-    said = refusal(options, monkeypatch, "-np", "2", "--config-file", "config", "true")
-    assert said.startswith("--config-file: a section or a number in it has another type")
-
-
-def test_a_search_without_result_is_one_line(tmp_path) -> None:
-    """Horovod raises plain exceptions, and its threads would keep the process."""
-    script = (
-        "import runpy, sys, threading, time\n"
-        f"module = runpy.run_path({str(PROGRAM)!r})\n"
-        "def find(*arguments):\n"
-        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "    raise Exception('Unable to find a set')\n"
-        "module['interfaces'].__globals__['_find_interfaces'] = find\n"
-        "module['interfaces'](__import__('types').SimpleNamespace(nics=None), ['a'], ['a'], None)\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "NIC"}
-    said = subprocess.run(
-        [sys.executable, "-c", script], env=environment,
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == (
-        "error: the hosts find no interface by which all reach each other (Unable to find a set); "
-        "choose one, as in NIC=eth1, and let its ports through between the hosts\n"
-    )

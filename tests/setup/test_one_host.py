@@ -27,25 +27,18 @@ from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "setup-utils/loopback.c"
+SOURCE = Path(__file__).resolve().parents[2] / "setup-utils/loopback.c"
 NOTES = '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 # Prints where a socket listens that asks for an address, and whether it hears its own process.
 LISTEN = """\
 import socket, sys
 kind = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-with socket.socket(kind) as listener:
+with socket.socket(kind) as listener, socket.socket(kind) as caller:
     listener.bind((sys.argv[1], 0))
     listener.listen()
     address = listener.getsockname()
-    with socket.socket(kind) as caller:
-        caller.settimeout(0.5)
-        try:
-            caller.connect(address)
-        except OSError as error:
-            print(address[0], type(error).__name__)
-        else:
-            print(address[0], "hears")
+    caller.settimeout(0.5)
+    print(address[0], "is deaf" if caller.connect_ex(address) else "hears")
 """
 # Listens, and accepts once when it is told to; prints the port of the caller, or the error.
 ACCEPT = """\
@@ -97,97 +90,40 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def listen(address: str, name: str, library: Path) -> str:
-    """Where a program of a name listens that asks for an address."""
-    said = subprocess.run(
-        [name, "-c", LISTEN, address], executable=sys.executable, text=True, timeout=60,
-        env={"LD_PRELOAD": str(library)}, capture_output=True, check=True,
+def python(library: Path, code: str, *words: str, name: str = "python") -> str:
+    """What a program of a name prints that has the library."""
+    return subprocess.check_output(
+        [name, "-c", code, *words], executable=sys.executable, text=True, timeout=60,
+        env={"LD_PRELOAD": str(library)}, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert not said.stderr
-    return said.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("asked", "name", "found"),
-    [
-        ("0.0.0.0", "python", "127.0.0.1 hears"),
-        ("::", "python", "::1 hears"),
-        ("127.0.0.1", "python", "127.0.0.1 hears"),
-        ("127.0.0.9", "python", "127.0.0.9 hears"),
+def test_the_library_binds_to_the_loopback(library: Path) -> None:
+    for name, asked, found in (
+        ("python", "0.0.0.0", "127.0.0.1 hears"),
+        ("python", "::", "::1 hears"),
+        ("python", "127.0.0.9", "127.0.0.9 hears"),
         # Of no host: it cannot be had without the library.
-        ("192.0.2.1", "python", "127.0.0.1 hears"),
-        ("0.0.0.0", "mpirun", "127.0.0.1 TimeoutError"),
-        ("::", "mpirun", "::1 TimeoutError"),
-        ("127.0.0.1", "mpirun", "127.0.0.1 hears"),
-    ],
-)
-def test_the_library_binds_to_the_loopback(
-    library: Path, asked: str, name: str, found: str
-) -> None:
-    assert listen(asked, name, library).replace("timeout", "TimeoutError") == found
-
-
-def test_the_library_leaves_other_sockets_as_they_are(library: Path) -> None:
+        ("python", "192.0.2.1", "127.0.0.1 hears"),
+        ("mpirun", "0.0.0.0", "127.0.0.1 is deaf"),
+        ("mpirun", "::", "::1 is deaf"),
+        ("mpirun", "127.0.0.1", "127.0.0.1 hears"),
+    ):
+        assert python(library, LISTEN, asked, name=name) == f"{found}\n"
     code = (
         "import socket; one = socket.socket(type=socket.SOCK_DGRAM); one.bind(('', 0)); "
         "other = socket.socket(socket.AF_UNIX); other.bind('\\0a name of this test'); "
         "print(one.getsockname()[0], other.getsockname())"
     )
-    said = subprocess.check_output(
-        [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, text=True
-    )
-    assert said == "0.0.0.0 b'\\x00a name of this test'\n"
-
-
-@pytest.mark.parametrize(
-    ("listens", "caller", "blocks", "closes"),
-    [
-        pytest.param("127.0.0.1", "127.0.0.1", "waits", "kept", marks=AS_ROOT),
-        pytest.param("127.0.0.1", "::ffff:127.0.0.1", "polls", "kept", marks=AS_ROOT),
-        pytest.param("::1", "::1", "waits", "kept", marks=AS_ROOT),
-        ("127.0.0.1", "127.0.0.1", "polls", "closed"),
-        ("127.0.0.1", "::ffff:127.0.0.1", "waits", "closed"),
-        ("127.0.0.9", "127.0.0.9", "waits", "reset"),
-        ("::1", "::1", "polls", "reset"),
-    ],
-)
-def test_accept_returns_connections_of_this_user_only(
-    library: Path, listens: str, caller: str, blocks: str, closes: str
-) -> None:
-    """Of a connection whose other end is closed already, the system has no user."""
-    said, errors = accept(library, listens, blocks, [(caller, closes)] * 3, caller)
-    assert int(said[0]) == int(said[1])
-    # The first, and the second; the fourth would be the next.
-    assert errors == [WARNING.format(1), WARNING.format(2)]
-
-
-@pytest.mark.parametrize("blocks", ["waits", "polls"])
-def test_accept_does_not_wait_forever_for_this_user(library: Path, blocks: str) -> None:
-    """What has polled a socket would do nothing else meanwhile."""
-    began = time.monotonic()
-    said, _ = accept(library, "127.0.0.1", blocks, [("127.0.0.1", "closed")], None)
-    assert said == ["ConnectionAbortedError"]
-    assert time.monotonic() - began > 4
-
-
-def test_without_files_to_open_nobody_is_heard(library: Path) -> None:
-    said, _ = accept(library, "127.0.0.1", "waits", [("127.0.0.1", "closed")], None, few=["few"])
-    assert said == ["ConnectionAbortedError"]
-
-
-def test_a_socket_that_does_not_block_says_that_nobody_calls(library: Path) -> None:
-    assert accept(library, "127.0.0.1", "polls", [], None)[0] == ["BlockingIOError"]
-
-
-WARNING = "warning: a connection of another user of this host was closed; {} so far"
+    assert python(library, code) == "0.0.0.0 b'\\x00a name of this test'\n"
 
 
 def accept(
     library: Path,
     address: str,
     blocks: str,
-    strangers: list[tuple[str, str]],
-    own: Optional[str],
+    strangers: Sequence[tuple[str, str]] = (),
+    own: Optional[str] = None,
     wrapper: Sequence[str] = (),
     few: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
@@ -223,13 +159,46 @@ def accept(
     return [*said.split("\n")[:-1], *own_port], errors.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("listens", "caller", "blocks", "closes"),
+    [
+        pytest.param("127.0.0.1", "::ffff:127.0.0.1", "polls", "kept", marks=AS_ROOT),
+        pytest.param("::1", "::1", "waits", "kept", marks=AS_ROOT),
+        ("127.0.0.1", "::ffff:127.0.0.1", "waits", "closed"),
+        ("127.0.0.9", "127.0.0.9", "polls", "closed"),
+        ("::1", "::1", "polls", "reset"),
+    ],
+)
+def test_accept_returns_connections_of_this_user_only(
+    library: Path, listens: str, caller: str, blocks: str, closes: str
+) -> None:
+    """Of a connection whose other end is closed already, the system has no user."""
+    said, errors = accept(library, listens, blocks, [(caller, closes)] * 3, caller)
+    assert int(said[0]) == int(said[1])
+    # The first, and the second; the fourth would be the next.
+    warning = "warning: a connection of another user of this host was closed; {} so far"
+    assert errors == [warning.format(1), warning.format(2)]
+
+
+def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
+    """What has polled a socket would do nothing else meanwhile."""
+    closed = [("127.0.0.1", "closed")]
+    for blocks in ("waits", "polls"):
+        began = time.monotonic()
+        assert accept(library, "127.0.0.1", blocks, closed)[0] == ["ConnectionAbortedError"]
+        assert time.monotonic() - began > 4
+    # No file can be opened.
+    said, _ = accept(library, "127.0.0.1", "waits", closed, few=["few"])
+    assert said == ["ConnectionAbortedError"]
+    assert accept(library, "127.0.0.1", "polls")[0] == ["BlockingIOError"]
+
+
 @AS_ROOT
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_system_that_lists_no_connections_is_told(library: Path) -> None:
     hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"']
-    said, errors = accept(library, "127.0.0.1", "waits", [], "127.0.0.1", hide)
+    said, (line,) = accept(library, "127.0.0.1", "waits", own="127.0.0.1", wrapper=hide)
     assert said[0] == said[1]
-    (line,) = errors
     assert line.startswith("warning: /proc/net/tcp lists no connections, so other users of this")
 
 
@@ -256,18 +225,20 @@ def test_a_server_in_python_hears_this_user_only(
         server.shutdown()
 
 
-@pytest.mark.parametrize(("folder", "given"), [("plain", ""), ("two words", "libc.so.6")])
 def test_programs_get_the_library_beside_those_of_the_user(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, given: str
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    place = tmp_path / folder / "loopback.so"
+    place = tmp_path / "two words/loopback.so"
+    monkeypatch.setattr(loopback, "_LIBRARY", place)
+    monkeypatch.setenv("LD_PRELOAD", "libc.so.6")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    assert loopback_variables() == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ") and "'make env'" in line
     place.parent.mkdir()
     shutil.copy(library, place)
-    monkeypatch.setattr(loopback, "_LIBRARY", place)
-    monkeypatch.setenv("LD_PRELOAD", given)
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     variables = loopback_variables()
-    assert variables["LD_PRELOAD"].split(":")[1:] == ([given] if given else [])
+    assert variables["LD_PRELOAD"].split(":")[1:] == ["libc.so.6"]
     command = [sys.executable, "-c", LISTEN, "0.0.0.0"]
     said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert (said.stdout, said.stderr) == ("127.0.0.1 hears\n", "")
@@ -277,66 +248,42 @@ def test_programs_get_the_library_beside_those_of_the_user(
     assert loopback_variables() == variables
 
 
-def test_without_the_library_a_line_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "loopback.so")
-    assert loopback_variables() == {}
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: ") and "'make env'" in line
+ONE, OTHER = "-np 2 -H localhost:1,127.0.0.1:1 bash", "-np 2 --hostfile other bash"
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "is_closed"),
+    ("words", "variables", "transports"),
     [
-        ("-np 2 bash", {}, True),
-        ("-np 2 -H localhost:2 bash", {}, True),
-        ("-np 2 -H localhost:1,127.0.0.1:1 bash", {}, True),
-        ("-np 2 --hostfile own bash", {}, True),
-        ("-np 2 -H localhost:2 bash", {"SLURM_JOB_ID": "7"}, True),
-        ("-np 2 -H ip1:1,localhost:1 bash", {}, False),
-        ("-np 2 --hostfile other bash", {}, False),
-        ("-np 1 -H localhost:1 bash : -np 1 -H ip1:1 bash", {}, False),
-        # Other hosts may stand elsewhere.
-        ("-np 2 bash", {"SLURM_JOB_ID": "7"}, False),
-        ("-np 2 bash", {"PBS_JOBID": "7"}, True),
-        ("-np 2 bash", {"OMPI_MCA_orte_default_hostfile": "other"}, False),
-        ("-np 2 --default-hostfile other bash", {}, False),
-        ("-np 2 -H +n0 bash", {}, False),
-        ("--app programs", {}, False),
+        ("-np 2 bash", {}, "^tcp"),
+        ("-np 2 --hostfile own bash", {}, "^tcp"),
+        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
+        ("-np 2 bash", {"PBS_JOBID": "7"}, "^tcp"),
+        # What the user types or sets of transports stays.
+        (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
+        (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
+        (f"-mca btl self,vader,tcp {ONE}", {}, "self,vader,tcp"),
+        (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
+        (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
+        # Other hosts, or hosts that may stand elsewhere.
+        (OTHER, {}, ""),
+        ("-np 1 -H localhost:1 bash : -np 1 -H ip1:1 bash", {}, ""),
+        ("-np 2 bash", {"SLURM_JOB_ID": "7"}, ""),
+        ("-np 2 bash", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
+        ("-np 2 --default-hostfile other bash", {}, ""),
+        ("-np 2 -H +n0 bash", {}, ""),
+        ("--app programs", {}, ""),
     ],
 )
 def test_mpirun_closes_the_ports_of_a_job_on_this_host(
-    sandbox: Sandbox, words: str, variables: dict[str, str], is_closed: bool
+    sandbox: Sandbox, words: str, variables: dict[str, str], transports: str
 ) -> None:
     (sandbox.folder / "own").write_text("localhost slots=2\n")
     (sandbox.folder / "other").write_text("localhost slots=1\nip1 slots=1\n")
     sandbox.stub("orterun", NOTES)
     result = sandbox.run("bash", LAUNCHER, *words.split(), **variables)
     assert result.returncode == 0, result.stderr
-    assert ("OMPI_MCA_btl=^tcp" in sandbox.calls.splitlines()) == is_closed
-    assert bool(re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE)) == is_closed
-
-
-@pytest.mark.parametrize(
-    ("typed", "variable", "found"),
-    [
-        ("-mca btl ^openib", None, "^openib,tcp"),
-        ("--mca btl ^openib,tcp", None, "^openib,tcp"),
-        ("-mca btl self,vader,tcp", None, "self,vader,tcp"),
-        ("", "^openib", "^openib,tcp"),
-        ("", "self,vader", "self,vader"),
-        ("-mca btl ^openib", "self,tcp", "^openib,tcp"),
-    ],
-)
-def test_what_the_user_types_of_transports_stays(
-    sandbox: Sandbox, typed: str, variable: str, found: str
-) -> None:
-    variables = {} if variable is None else {"OMPI_MCA_btl": variable}
-    sandbox.stub("orterun", NOTES)
-    result = sandbox.run("bash", LAUNCHER, "-np", "2", *typed.split(), "true", **variables)
-    assert result.returncode == 0, result.stderr
-    if typed:
-        assert re.findall(r" -mca btl (\S+)", sandbox.calls.replace("--", "-")) == [found]
-    else:
-        assert f"OMPI_MCA_btl={found}" in sandbox.calls.splitlines()
+    # A typed one wins; it stands after the variables.
+    found = re.findall(r"(?:mca btl |^OMPI_MCA_btl=)(\S+)", sandbox.calls, re.MULTILINE)
+    assert found[-1:] == ([transports] if transports else [])
+    is_closed = re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE) is not None
+    assert is_closed == (transports != "")

@@ -16,67 +16,48 @@ assert _SPEC is not None and _SPEC.loader is not None
 release = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(release)
 
+CITATION = "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
 NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
-
-
-def project(folder: Path, version: str = "0.2.0", date: str = "2026-11-24") -> Path:
-    """A repository with a release to be made."""
-    (folder / "CITATION.cff").write_text(
-        "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
-    )
-    (folder / "CHANGELOG.md").write_text(
-        f"# Changes\n\n## {version} ({date})\n\n{NOTES}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
-    )
-    git(folder, "init", "--quiet")
-    git(folder, "config", "user.name", "tests")
-    git(folder, "config", "user.email", "tests@localhost")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "release")
-    return folder
+CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
-    )
-    return done.stdout
+    return subprocess.check_output(["git", *arguments], cwd=folder, text=True)
 
 
 def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    release.tag(folder, release.read(folder))
-    told = git(folder, "for-each-ref", "refs/tags/v0.2.0", "--format=%(objecttype)%0a%(contents)")
+    changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    changes.write_text(text)
+    for words in ("init --quiet", "config user.name tests", "config user.email t@localhost",
+                  "add .", "commit --quiet -m release"):  # fmt: skip
+        git(tmp_path, *words.split())
+    changes.write_text(f"{text}- More.\n")
+    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
+        release.tag(tmp_path, release.read(tmp_path))
+    assert git(tmp_path, "tag") == ""
+    changes.write_text(text)
+    release.tag(tmp_path, release.read(tmp_path))
+    told = git(tmp_path, "for-each-ref", "refs/tags/v0.2.0", "--format=%(objecttype)%0a%(contents)")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
     with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
-        release.tag(folder, release.read(folder))
-
-
-def test_nothing_is_released_that_is_not_committed(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    (folder / "CHANGELOG.md").write_text((folder / "CHANGELOG.md").read_text() + "- More.\n")
-    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
-        release.tag(folder, release.read(folder))
-    assert git(folder, "tag") == ""
+        release.tag(tmp_path, release.read(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("version", "date", "said"),
+    ("changes", "said"),
     [
-        ("0.3.0", "2026-11-24", "CITATION.cff has version 0.2.0"),
-        ("0.2.0", "unreleased", r"0.2.0 is dated \(unreleased\)"),
-        ("0.2.0", "2026-11-25", "2026-11-24 as date-released"),
+        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
+        (CHANGES.format("0.2.0", "unreleased", NOTES), r"0.2.0 is dated \(unreleased\)"),
+        (CHANGES.format("0.2.0", "2026-11-25", NOTES), "2026-11-24 as date-released"),
+        ("# Changes\n", "no section"),
     ],
 )
-def test_what_does_not_agree(tmp_path: Path, version: str, date: str, said: str) -> None:
+def test_what_does_not_agree(tmp_path: Path, changes: str, said: str) -> None:
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    (tmp_path / "CHANGELOG.md").write_text(changes)
     with pytest.raises(ConfigError, match=said):
-        release.read(project(tmp_path, version, date))
-
-
-def test_a_change_log_without_versions(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    (folder / "CHANGELOG.md").write_text("# Changes\n")
-    with pytest.raises(ConfigError, match="no section"):
-        release.read(folder)
+        release.read(tmp_path)
 
 
 def test_the_versions_of_this_project_agree() -> None:

@@ -1,8 +1,4 @@
-"""One script for allocations of Slurm, with stubs of its programs.
-
-The tasks of ``srun --mpi=pmix`` are started by Open MPI's own PMIx server, without the variables by
-which ranks of mpirun know each other: what is left is what Slurm with PMIx gives its tasks.
-"""
+"""One script for allocations of Slurm, with stubs of its programs."""
 
 from __future__ import annotations
 
@@ -63,7 +59,7 @@ def test_a_task_of_srun_is_a_rank(sandbox: Sandbox) -> None:
         (TASK, "srun has started 20 tasks without PMIx"),
         ({**JOB, "SLURM_TASKS_PER_NODE": "8(x)"}, r"'8(x)' are no tasks per node of Slurm"),
         ({**JOB, "SLURM_JOB_NODELIST": "other"}, "scontrol does not know the hosts"),
-        ({**JOB, "SLURM_TASKS_PER_NODE": "8(x2)"}, "SLURM_TASKS_PER_NODE='8(x2)' has not a number"),
+        ({**JOB, "SLURM_TASKS_PER_NODE": "8(x2)"}, "SLURM_TASKS_PER_NODE='8(x2)' has not a"),
         ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1"}, "SLURM_JOB_NODELIST is not set"),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"}, "SLURM_TASKS_PER_NODE is not set"),
         ({**JOB, "SLURM_STEP_NUM_TASKS": "a"}, "SLURM_STEP_NUM_TASKS='a' is not a number"),
@@ -77,8 +73,8 @@ def test_mistakes_are_one_line(sandbox: Sandbox, variables: dict[str, str], word
     assert result.stderr.startswith(f"error: {words}") and len(result.stderr.splitlines()) == 1
 
 
-# In place of srun: tasks without what Open MPI tells its ranks, with what Slurm tells its tasks.
-# Open MPI takes tasks for those of srun by their job, step and nodes.
+# In place of srun with PMIx: tasks of Open MPI's own PMIx server, without what it tells its ranks,
+# with what Slurm tells its tasks. Open MPI takes them for those of srun by job, step and nodes.
 SRUN = """\
 rank=$OMPI_COMM_WORLD_RANK
 for name in $(compgen -e | grep -E '^(OMPI|ORTE|OPAL_MCA|HOROVOD)_'); do unset "$name"; done

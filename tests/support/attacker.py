@@ -56,40 +56,34 @@ def _ready(name: bytes) -> bytes:
     return _frame(4, body)
 
 
+def _fields(fields: dict[int, int | bytes]) -> bytes:
+    return b"".join(_field(number, value) for number, value in fields.items() if value != b"")
+
+
 def _command(head: int, body: bytes = b"") -> bytes:
     """A message for MXNet's server, as ``kv._send_command_to_servers`` makes it."""
-    return (
-        _field(1, head) + (_field(2, body) if body else b"") + _field(4, 1) + _field(5, 0)
-        + _field(6, 1) + _field(7, 0) + _field(8, 0) + _field(10, 0)
-    )  # fmt: skip
+    return _fields({1: head, 2: body, 4: 1, 5: 0, 6: 1, 7: 0, 8: 0, 10: 0})
 
 
 def _control(command: int) -> bytes:
-    node = _field(1, 1) + _field(2, 9) + _field(3, b"127.0.0.1") + _field(4, 1)
-    control = _field(1, command) + _field(2, node) + _field(3, 7)
-    return _field(3, control) + _field(4, 1) + _field(7, 0) + _field(10, 0)
+    node = _fields({1: 1, 2: 9, 3: b"127.0.0.1", 4: 1})
+    return _fields({3: _fields({1: command, 2: node, 3: 7}), 4: 1, 7: 0, 10: 0})
 
 
 def messages() -> Iterator[bytes]:
     """Everything that is sent in one connection each."""
-    yield b""
-    yield GET
     generator = random.Random(0)
-    for size in (1, 31, 32, 33, 64, 96, 4096):
-        yield generator.randbytes(size)
-    yield GREETING[:10]
-    yield GREETING
-    # A frame that is announced and does not come; one of 2^63 bytes.
-    hello = GREETING + _ready(b"ps9")
-    yield hello + b"\x00\xffhalf"
-    yield hello + b"\x02" + b"\xff" * 8
-    # No identity of ps-lite; no metadata; what is no protobuf.
+    yield from (b"", GET, GREETING[:10], GREETING)
+    yield from (generator.randbytes(size) for size in (1, 31, 32, 33, 64, 96, 4096))
+    # No identity of ps-lite.
     yield GREETING + _ready(b"stranger") + _frame(0, _command(_STOP))
-    yield hello + _frame(0, b"")
-    yield hello + _frame(0, b"\xff" * 20)
-    # An empty push.
-    push = _field(4, 1) + _field(5, 1) + _field(7, 0) + _field(8, 0) + _field(10, 0)
-    yield hello + _frame(0, push)
+    hello = GREETING + _ready(b"ps9")
+    # A frame that is announced and does not come; one of 2^63 bytes.
+    yield from (hello + b"\x00\xffhalf", hello + b"\x02" + b"\xff" * 8)
+    # No metadata; what is not a protobuf; empty pushes.
+    push = _fields({4: 1, 5: 1, 7: 0, 8: 0, 10: 0})
+    for body in (b"", b"\xff" * 20, push):
+        yield hello + _frame(0, body)
     yield hello + _frame(1, push) + _frame(1, b"") + _frame(0, b"")
     profile = b"0profile_all=1,filename=attacked.json\x00"
     for head, body in ((_SYNC, b""), (_COMPRESS, b"type=2bit"), (_PROFILE, profile), (_STOP, b"")):

@@ -6,7 +6,6 @@ and what its console says.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -78,11 +77,6 @@ class Browser:
     def console(self) -> list[str]:
         """What the console has said since it was asked last."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
-
-    def screenshot(self) -> bytes:
-        """The whole page as a PNG."""
-        taken = self._command("Page.captureScreenshot", {"captureBeyondViewport": True})
-        return base64.b64decode(taken["data"])
 
     def _command(self, name: str, parameters: dict[str, Any]) -> Any:
         return self._post("/goog/cdp/execute", {"cmd": name, "params": parameters})

@@ -62,7 +62,7 @@ def _find(program: str) -> Optional[str]:
 
 
 class Host:
-    """A network namespace in which an ssh server runs."""
+    """A network namespace in which an ssh server runs, at ``address``."""
 
     def __init__(self, number: int, folder: Path, private: Optional[Path]) -> None:
         """Start it, without a network; see ``TwoHosts``."""
@@ -70,57 +70,40 @@ class Host:
         self.addresses = {
             interface: f"10.{77 + index}.0.{number}" for index, interface in enumerate(INTERFACES)
         }
+        self.address = self.addresses[INTERFACES[0]]
         self.namespace = f"{self.name}-{os.getpid()}"
         self._folder, self._private = folder, private
         self._server: Optional[subprocess.Popen] = None
-        _ip("netns", "add", self.namespace)
+        subprocess.run(["ip", "netns", "add", self.namespace], check=True)
         self.ip("link", "set", "lo", "up")
-
-    @property
-    def address(self) -> str:
-        """On the first interface, where ssh listens."""
-        return self.addresses[INTERFACES[0]]
-
-    @property
-    def ssh_server(self) -> int:
-        """The process that listens; each connection has processes of its own."""
-        return self._server.pid
-
-    def kill_ssh_server(self) -> None:
-        """Until ``start``, no more connections are accepted."""
-        self._server.kill()
-        self._server.wait(_START_SECONDS)
 
     def ip(self, *words: str) -> None:
         """Run ``ip`` on this host."""
-        _ip("-n", self.namespace, *words)
+        subprocess.run(["ip", "-n", self.namespace, *words], check=True)
 
     def start(self) -> None:
         """Start the ssh server."""
-        private = shlex.quote(str(self._private))
+        private = f"mount -t tmpfs tmpfs {shlex.quote(str(self._private))}"
         script = _PREPARE.format(
-            name=self.name,
-            folder=shlex.quote(str(self._folder)),
-            sshd=_find("sshd"),
-            private=f"mount -t tmpfs tmpfs {private}" if self._private else "",
-        )
+            name=self.name, folder=shlex.quote(str(self._folder)), sshd=_find("sshd"),
+            private=private if self._private else "",
+        )  # fmt: skip
+        config = _SSH_SERVER.format(address=self.address, folder=self._folder)
+        (self._folder / f"{self.name}.conf").write_text(config)
+        log = self._folder / f"{self.name}.log"
+        log.write_text("")
         self._server = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", "-u", "-m", "sh", "-c", script]
         )
-        (self._folder / f"{self.name}.conf").write_text(
-            _SSH_SERVER.format(address=self.address, folder=self._folder)
-        )
-        log = self._folder / f"{self.name}.log"
-        log.write_text("")
         end = time.monotonic() + _START_SECONDS
-        while not (log.exists() and "listening" in log.read_text()):
-            assert self._server.poll() is None, log.read_text() if log.exists() else "no log"
+        while "listening" not in log.read_text():
+            assert self._server.poll() is None, log.read_text()
             assert time.monotonic() < end, "sshd does not start"
             time.sleep(0.05)
 
     @property
     def server_pid(self) -> int:
-        """The process of the ssh server."""
+        """The ssh server's process that listens; each connection has processes of its own."""
         return self._server.pid
 
     def inside(self, *words: object) -> list[str]:
@@ -134,9 +117,8 @@ class Host:
 
     def processes(self) -> list[int]:
         """Of everything that runs here."""
-        found = subprocess.run(
-            ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False
-        )
+        command = ["ip", "netns", "pids", self.namespace]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
         return list(map(int, found.stdout.split()))
 
     def end(self) -> None:
@@ -149,13 +131,7 @@ class Host:
 
 
 class TwoHosts:
-    """host1 and host2, on two networks: those of ``INTERFACES``.
-
-    Args:
-        folder: for keys and logs.
-        private: an existing folder that each host has for itself, empty at first.
-        relayed: whether ``disturb`` will be called; the networks are slower then.
-    """
+    """host1 and host2, on the networks ``INTERFACES``; each has the folder ``private`` alone."""
 
     def __init__(
         self, folder: Path, private: Optional[Path] = None, *, relayed: bool = False
@@ -177,13 +153,17 @@ class TwoHosts:
 
     def _start(self) -> None:
         (self.folder / "home").mkdir(parents=True)
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True
-        )
+        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key")]
+        subprocess.run(key, check=True)
         (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
         self.name_on(INTERFACES[0])
         if self._relayed:
-            self._start_relay()
+            namespaces = [host.namespace for host in self.all]
+            self._relay = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.relay", *namespaces, *INTERFACES],
+                cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            assert self._relay.stdout.readline() == "ready\n", "the relay does not start"
         for interface in INTERFACES:
             if not self._relayed:
                 peer = ("peer", "name", interface, "netns", self.second.namespace)
@@ -194,22 +174,8 @@ class TwoHosts:
         for host in self.all:
             host.start()
 
-    def _start_relay(self) -> None:
-        namespaces = [host.namespace for host in self.all]
-        self._relay = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.relay", *namespaces, *INTERFACES],
-            cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self._relay.stdout.readline() == "ready\n", "the relay does not start"
-
     def disturb(self, delay: float = 0, spread: float = 0, loss: float = 0) -> None:
-        """Delay and lose frames of all networks between the hosts from now on.
-
-        Args:
-            delay: seconds, of each frame.
-            spread: the most that a frame's delay differs from it.
-            loss: the share of frames that are lost; 1 cuts the hosts off.
-        """
+        """Delay frames by some seconds, and lose a share of them (1: all), from now on; relayed."""
         self._relay.stdin.write(f"{delay} {spread} {loss}\n")
         self._relay.stdin.flush()
 
@@ -235,18 +201,13 @@ class TwoHosts:
         )  # fmt: skip
 
     def run(
-        self,
-        *command: object,
-        folder: Path,
-        path: Iterable[Path] = (),
-        **variables: str,
+        self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the first host to its end; see ``start``."""
-        pipe = subprocess.PIPE
-        outputs = {"stdout": pipe, "stderr": pipe}
         with self.start(
-            *command, folder=folder, path=path, variables=variables, **outputs
-        ) as process:
+            *command, folder=folder, path=path, variables=variables, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             try:
                 output, errors = process.communicate(timeout=250)
             finally:
@@ -263,7 +224,3 @@ class TwoHosts:
     def __exit__(self, *_: object) -> None:
         """End them."""
         self.end()
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)

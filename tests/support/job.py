@@ -22,26 +22,17 @@ class Job:
     def __init__(
         self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
     ) -> None:
-        """Start a job.
-
-        Args:
-            launcher: "run.sh", or horovodrun's "--gloo" or "--mpi".
-            ranks: how many.
-            models: the folder, one that no other job has.
-            options: of the program, or of run.sh.
-            program: train.py, which config.sh starts, another one, or a module.
-        """
+        """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
         self.models, self.launcher, self._program = models, launcher, program
         if launcher == "run.sh":
             command = ["bash", "run.sh"]
         else:
             horovodrun = str(Path(sys.executable).with_name("horovodrun"))
             command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-            if program == "train.py":
-                command += ["bash", "config.sh"]
-            else:
-                is_module = not program.endswith(".py")
-                command += [sys.executable, *(["-m"] if is_module else []), program]
+            words = [] if program.endswith(".py") else ["-m"]
+            config, own = ["bash", "config.sh"], [sys.executable, *words, program]
+            command += config if program == "train.py" else own
+            if program != "train.py":
                 options = (*options, "--models-root", models)
         variables = {"NETWORK": "tiny", "NP": str(ranks), processes.FOLDER: str(models)}
         models.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,7 @@ from runtime.environment import settings
 def clean_environment() -> dict[str, str]:
     """This process's environment without what the import of MXNet put into it.
 
-    Ranks have to choose for themselves: their threads are a share of the host's, and a process by
-    itself is told to use Gloo.
+    Ranks have to choose for themselves: their threads are a share of the host's.
     """
     ours = {setting.name for setting in settings()}
     return {name: value for name, value in os.environ.items() if name not in ours}

@@ -25,13 +25,7 @@ NEEDED = pytest.mark.skipif(not EXAMPLE.is_dir(), reason="needs MXNet-G in TOOLK
 
 
 def generate(folder: Path, hosts: Sequence[str], speeds: Sequence[float]) -> None:
-    """Let MXNet-G's programs write ``groups`` and ``data_sharding`` into a folder.
-
-    Args:
-        folder: takes the place of theirs.
-        hosts: the lines of ``hosts``.
-        speeds: by the address of each worker, ascending, as its ``aver-speed_auto.py`` writes them.
-    """
+    """Let MXNet-G's programs write ``groups`` and ``data_sharding`` into a folder."""
     (folder / "clusting").mkdir(exist_ok=True)
     (folder / "hosts").write_text("".join(f"{host}\n" for host in hosts))
     (folder / "clusting" / "pretrain_speed.txt").write_text("".join(f"{one}\n" for one in speeds))
@@ -46,10 +40,7 @@ def generate(folder: Path, hosts: Sequence[str], speeds: Sequence[float]) -> Non
 
 
 def ranked(folder: Path, addresses: Sequence[str]) -> list[str]:
-    """Let ps-lite's own order, compiled, number workers; return their addresses by number.
-
-    The folder takes the program. Ports rise in the order of the workers.
-    """
+    """Let ps-lite's own order, compiled, number workers; return their addresses by number."""
     source = (_FOLDER / "dmlc+ps-lite" / "src" / "van.cc").read_text(encoding="utf-8")
     found = re.search(r"(\[\]\(const Node& a, const Node& b\) \{.*?\})\);", source, re.DOTALL)
     assert found is not None
@@ -114,14 +105,7 @@ class Optimizer:
         self._state: Any = None
 
     def update(self, weight: Any, gradient: Any, lr: float, worker_num: int) -> None:
-        """Change ``weight`` by a gradient that is summed over images.
-
-        Args:
-            weight: float64 array.
-            gradient: of the same shape.
-            lr: learning rate.
-            worker_num: workers times staleness, as its server hands them over.
-        """
+        """Change ``weight`` by a gradient that is summed over images."""
         if self._state is None:
             self._state = np.zeros_like(weight).view(_State)
         self._sgd._get_lr = lambda index: lr

@@ -16,8 +16,7 @@ class Understood(BaseException):
     """Passes every handler of errors and ends the program."""
 
 
-def main() -> None:
-    """Run the module of the first argument with the others."""
+if __name__ == "__main__":
     parse_args = argparse.ArgumentParser.parse_args
 
     def only(parser: argparse.ArgumentParser, *arguments: Any, **options: Any) -> None:
@@ -30,7 +29,3 @@ def main() -> None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Understood:
         print("understood")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,13 +22,13 @@ def pinned(*files: str) -> dict[str, set[str]]:
 def pinned_for(python: str, file: str) -> dict[str, str]:
     """The version of each package that a file names for a Python such as 3.9, on Linux."""
     environment = {"python_version": python, "python_full_version": f"{python}.1"}
-    found = {}
-    for requirement in requirements(file):
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            name = normal(requirement.name)
-            assert name not in found, (file, name)
-            found[name] = _version(requirement)
-    return found
+    named = [
+        (normal(one.name), _version(one))
+        for one in requirements(file)
+        if one.marker is None or one.marker.evaluate(environment)
+    ]
+    assert len({name for name, _ in named}) == len(named), file
+    return dict(named)
 
 
 def requirements(file: str) -> list[Requirement]:

@@ -48,11 +48,7 @@ def is_alive(pid: int) -> bool:
 
 
 def left(pids: Iterable[int], seconds: float = 20) -> list[int]:
-    """Those that are still alive after a time; it is less if all have ended.
-
-    On a busy machine a process that has been killed is there for a moment, after its parent has
-    gone as well.
-    """
+    """Those that are still alive after a time; it is less if all have ended."""
     deadline = time.monotonic() + seconds
     alive = list(pids)
     while (alive := [pid for pid in alive if is_alive(pid)]) and time.monotonic() < deadline:

@@ -21,6 +21,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 DEVICE = "/dev/net/tun"
 # linux/sched.h, linux/if_tun.h
@@ -56,20 +57,16 @@ def main(namespaces: Sequence[str], interfaces: Sequence[str]) -> None:
                     heapq.heappush(waiting, (due, next(order), opposite[device], frame))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, device, frame = heapq.heappop(waiting)
-            try:
+            # If the interface is down, or cannot take more, it is lost.
+            with suppress(OSError):
                 os.write(device, frame)
-            except OSError:
-                # The interface is down, or it cannot take more: lost.
-                continue
 
 
 def _frames(device: int) -> list[bytes]:
-    found = []
-    for _ in range(_FRAMES_AT_ONCE):
-        try:
+    found: list[bytes] = []
+    with suppress(OSError):
+        while len(found) < _FRAMES_AT_ONCE:
             found.append(os.read(device, _LONGEST_FRAME))
-        except OSError:
-            break
     return found
 
 

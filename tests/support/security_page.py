@@ -11,11 +11,7 @@ _ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \|", re.MULTILINE)
 
 
 def table(title: str) -> dict[str, dict[str, set[str]]]:
-    """Addresses by job and process; a process that listens nowhere has none.
-
-    Args:
-        title: of the section: ``ONE_HOST`` or ``HOSTS``.
-    """
+    """Addresses by job and process; a process that listens nowhere has none."""
     section = _PAGE.read_text(encoding="utf-8").split(title + "\n")[1]
     # The first table, to the empty line after it.
     rows = section[section.index("\n| job ") :].split("\n\n")[0]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -30,11 +31,8 @@ SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --
 ENDLESS = "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
 ENDLESS += "--frequent 5 --eval-frequency 1000"
 SCHEMES = {
-    "dist_sync": (),
-    "dist_async": (),
-    "dist_ssync": ("--staleness", "3"),
-    "dist_gsync": (),
-}
+    "dist_sync": (), "dist_async": (), "dist_ssync": ("--staleness", "3"), "dist_gsync": (),
+}  # fmt: skip
 GROUPED = ("--groups", "groups")
 # The longest time in which a job may end.
 SECONDS = 30
@@ -60,11 +58,9 @@ def left(two: TwoHosts) -> list[str]:
     """What runs on the hosts beside the ssh servers that listen."""
     found = []
     for host in two.all:
-        for pid in set(host.processes()) - {host.ssh_server}:
-            try:
+        for pid in set(host.processes()) - {host.server_pid}:
+            with suppress(psutil.Error):
                 found.append(f"{host.name} {pid} {psutil.Process(pid).cmdline()}")
-            except psutil.Error:
-                continue
     return found
 
 
@@ -102,13 +98,9 @@ class Job:
     """A job whose output goes into a file; by default it trains until something ends it."""
 
     def __init__(
-        self,
-        two: TwoHosts,
-        project: Path,
-        models: Path,
-        scheme: str,
+        self, two: TwoHosts, project: Path, models: Path, scheme: str,
         training: Sequence[str] = tuple(ENDLESS.split()),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.two, self.output = two, models / "output"
         write_files(project, NAMES)
         groups = GROUPED if scheme == "dist_gsync" else ()
@@ -129,22 +121,12 @@ class Job:
 
 
 def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
-    """The process of a role on a host, a worker's by its number."""
-    found = processes_of(host, role, worker)
-    assert found, f"there is no {role} {worker} on {host.name}"
-    return found[0]
-
-
-def processes_of(host: Host, role: str, worker: int) -> list[psutil.Process]:
-    """As ``process_of``, without the guard; those that are there now."""
-    found = []
+    """The process of a role on a host, a worker's by its number; not the guard before it."""
     for pid in host.processes():
-        try:
+        with suppress(psutil.Error):
             running = psutil.Process(pid)
             variables, words = running.environ(), running.cmdline()
-        except psutil.Error:
-            continue
-        is_own = role == variables.get("DMLC_ROLE") and worker == int(variables["GROUPING_WORKER"])
-        if is_own and "parallel.launch.guard" not in words:
-            found.append(running)
-    return found
+            own = variables.get("DMLC_ROLE"), variables.get("GROUPING_WORKER")
+            if own == (role, str(worker)) and "parallel.launch.guard" not in words:
+                return running
+    raise AssertionError(f"there is no {role} {worker} on {host.name}")

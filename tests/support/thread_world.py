@@ -20,37 +20,34 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "ma
 
 
 class _SharedValues:
-    """Where the ranks of one world exchange values."""
+    """Where the ranks of one world exchange values: their collective's name, and what it sends."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
         self.computing = threading.Lock()
-        self.values: list[Any] = [None] * size
-        self.names: list[str] = [""] * size
+        self.sent: list[tuple[str, Any]] = [("", None)] * size
 
 
 class ThreadWorld(World):
     """One rank of a world of threads."""
 
     def __init__(self, rank: int, size: int, shared: _SharedValues) -> None:
-        self.rank = rank
-        self.size = size
-        self.local_rank = rank
-        self._shared = shared
+        self.rank = self.local_rank = rank
+        self.size, self._shared = size, shared
 
     def _exchange(self, value: Any, name: str) -> list[Any]:
         shared = self._shared
-        shared.values[self.rank] = value
-        shared.names[self.rank] = name
+        shared.sent[self.rank] = name, value
         shared.computing.release()
         try:
             shared.barrier.wait()
-            values, names = list(shared.values), set(shared.names)
+            sent = list(shared.sent)
             shared.barrier.wait()
         finally:
             shared.computing.acquire()
+        names = {each for each, _ in sent}
         assert names == {name}, f"ranks met in different collectives: {names}"
-        return values
+        return [each for _, each in sent]
 
     @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
