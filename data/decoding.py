@@ -1,6 +1,4 @@
-"""Decoding and encoding of images, one by one, by OpenCV.
-
-The plain JPEGs of a training set are decoded many at once, by ``data.libjpeg``, to the same pixels.
+"""Decoding and encoding of images by OpenCV, which releases Python's lock meanwhile.
 
 MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
 sometimes with None and sometimes with an exception of its own.
@@ -182,13 +180,14 @@ def turn_upright(image: Image, orientation: int) -> Image:
 
 
 def _decode(payload: Payload, flags: int) -> Image:
-    if bytes(payload[:2]) == _PNG:
+    beginning = bytes(payload[:2])
+    if beginning == _PNG:
         payload = _bounded_png(bytes(payload))
-    if bytes(payload[:2]) == _BMP and _has_other_masks(payload):
+    if beginning == _BMP and _has_other_masks(payload):
         raise BrokenRecordError(
             "the image cannot be decoded: it is a BMP whose colors lie in an unusual order"
         )
-    if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
+    if beginning == _JPEG and _has_many_scans(bytes(payload)):
         raise BrokenRecordError(
             "the image cannot be decoded: it is a JPEG of too many scans (at most "
             f"{MAX_SCANS}, and fewer of a large image)"

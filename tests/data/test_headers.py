@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.decoding import decode_file, decode_rgb
-from data.headers import encoded_size, is_copied, may_turn, orientation
+from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import (
     SEEN,
@@ -163,31 +163,3 @@ def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> N
     payload = write(SEEN, exif_block(number, order, before))
     theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
     np.testing.assert_array_equal(decode_file(payload), theirs)
-
-
-def has_exif(payload: bytes, before: bytes = b"other") -> bool:
-    content = np.frombuffer(before + payload + b"Exif\0\0", np.uint8)
-    return bool(may_turn(content, len(before), len(before) + len(payload)))
-
-
-def test_a_jpeg_with_an_exif_block_or_what_cannot_be_followed_may_turn() -> None:
-    for options in ((), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1)):
-        assert not has_exif(encode(".jpg", IMAGE, *options))
-    for number in ALL:
-        for other_first in (False, True):
-            assert has_exif(jpeg_with(SEEN, exif_block(number), other_first))
-    for insert in (b"\xff", b"\x00", b"\xff\xe0\x00\x01", b"\xff\xe0\xff\xff"):
-        assert has_exif(JPEG[:2] + insert + JPEG[2:])
-
-
-@given(st.binary(max_size=60), st.integers(0, 40), st.integers(1, 8))
-@settings(max_examples=200, deadline=None)
-def test_whatever_opencv_turns_has_an_exif_block(junk: bytes, place: int, number: int) -> None:
-    """Damaged in any way: what is taken for plain is decoded as it is stored."""
-    payload = bytearray(jpeg_with(IMAGE, exif_block(number)))
-    payload[place : place + len(junk)] = junk
-    turned = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR)
-    stored_flag = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    as_stored = cv2.imdecode(np.frombuffer(payload, np.uint8), stored_flag)
-    if turned is not None and not np.array_equal(turned, as_stored):
-        assert has_exif(bytes(payload))
