@@ -70,15 +70,13 @@ def test_flat_sets(tmp_path: Path, make_image, index: bool) -> None:
     assert bytes(records.read(3).payload) == payloads[3]
 
 
-def test_label_arrays_give_the_identity(tmp_path: Path, make_image) -> None:
+def test_labels_come_from_the_images(tmp_path: Path, write_set, make_image) -> None:
+    """From the first of several, and not from the order of the ranges."""
     labels = [(4.0, 77.0), (2.0,)]
     written = [(key, encode(label, key, make_image(1))) for key, label in enumerate(labels)]
     write_records(tmp_path, written, index=False, description="5,16,16\nextra lines occur\n")
     records = RecordSet(tmp_path)
     assert [records.read(0).label, records.read(1).label] == records.labels().tolist() == [4, 2]
-
-
-def test_labels_come_from_the_images_not_from_the_order_of_the_ranges(write_set) -> None:
     folder = write_set([2, 2])
     for key, label in [(1, 1.0), (2, 1.0), (3, 0.0), (4, 0.0)]:
         overwrite(folder, record_offset(folder, key) + 12, struct.pack("<f", label))
@@ -98,23 +96,21 @@ def test_rounded_key_ranges_are_made_exact(tmp_path: Path, make_image) -> None:
     assert records.labels().tolist() == [0, 0, 0, 1, 1]
 
 
-def test_the_files_of_a_set(write_set, tmp_path: Path) -> None:
+def test_the_files_of_a_set_and_missing_ones(write_set, tmp_path: Path) -> None:
     # Some other host may have the second one.
     for folder in (write_set([2, 2]), tmp_path / "none"):
         expected = [folder / name for name in ("train.rec", "train.idx", "property")]
         assert record_set.files_of(folder) == record_set.files_of(expected[0]) == expected
-
-
-def test_missing_sets_are_named(tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
     for name in ("nowhere", "n" * 300):
         with pytest.raises(DataError, match="no such folder"):
             RecordSet(tmp_path / name)
     with pytest.raises(DataError, match=r"no \.rec file.*data\.pack"):
-        RecordSet(tmp_path)
+        RecordSet(tmp_path / "few")
     for name in ("a.rec", "b.rec", ".c.rec"):
-        (tmp_path / name).touch()
+        (tmp_path / "few" / name).touch()
     with pytest.raises(DataError, match=r"2 \.rec files"):
-        RecordSet(tmp_path)
+        RecordSet(tmp_path / "few")
 
 
 def test_the_classes_of_property_are_compared_with_the_identities(write_set, caplog) -> None:
