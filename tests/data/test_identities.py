@@ -12,7 +12,6 @@ from data.identities import (
     image_paths,
     is_class,
     list_images,
-    split_evenly,
     split_holdout,
 )
 from runtime.errors import DataError
@@ -45,20 +44,11 @@ def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
         find_identities(tmp_path / "lost" / "1.png", 1, 1)
 
 
-def test_who_is_held_out_and_how_shards_are_filled() -> None:
+def test_who_is_held_out() -> None:
     people = [Identity(f"p{i}", []) for i in range(10)]
     training, held_out = split_holdout(people, 5)
     assert held_out == [people[4], people[9]]
     assert training == [*people[:4], *people[5:9]]
-    for sizes, parts, expected in (
-        ([1] * 6, 3, [2, 2, 2]),
-        ([9, 1, 1, 1], 2, [1, 3]),
-        ([1, 1, 1, 9], 2, [3, 1]),
-        ([9, 1], 2, [1, 1]),
-        ([5], 1, [1]),
-    ):
-        identities = [Identity("", ["x"] * size) for size in sizes]
-        assert split_evenly(identities, parts) == expected
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_images_of_another_size_are_resized_and_it_is_said_once(tmp_path: Path, 
     images, labels = load(pack(tmp_path, encoded, [*range(8)]), 1, batch_size=8, mirror=False)
     for image, label in zip(images, labels.tolist()):
         assert (image.transpose(1, 2, 0) == bring_to(pixels[label], (16, 16))).all()
-    (said,) = (record.getMessage() for record in caplog.records)
+    (said,) = caplog.messages
     assert "40 x 40 pixels; images of another size than the set's 16 x 16" in said
 
 

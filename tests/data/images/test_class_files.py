@@ -43,38 +43,26 @@ def labels(images: DecodedImages) -> list[int]:
     return [images.decoded(index)[1] for index in range(len(images))]
 
 
-PROGRAMS = "folders that programs make for themselves: 1"
-NO_IMAGES = "files that are hidden or no images: 1"
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (".ipynb_checkpoints/1.png", f"{PROGRAMS} (.ipynb_checkpoints)"),
-        ("lost+found/", f"{PROGRAMS} (lost+found)"),
-        ("a/@eaDir/1.png", f"{PROGRAMS} (a/@eaDir)"),
-        ("aa/", "folders without images: 1 (aa)"),
-        ("aa/readme.txt", "folders without images: 1 (aa)"),
-        ("0.png", "files beside the class folders: 1 (0.png)"),
-        ("a/Thumbs.db", f"{NO_IMAGES} (a/Thumbs.db)"),
-        ("a/._1.png", f"{NO_IMAGES} (a/._1.png)"),
-        ("a/inner/deep/7.png", "images in folders within a class: 1 (a/inner/deep/7.png)"),
-        ("a/inner/7", "images in folders within a class: 1 (a/inner/7)"),
-        ("a/inner/.7.png", "hidden files: 1 (a/inner/.7.png)"),
-    ],
-)
-def test_what_is_no_class_or_no_image_is_left_out_and_named(
-    tmp_path: Path, more: str, line: str
-) -> None:
-    for number, val in enumerate(([], [more])):
-        folder = tmp_path / str(number)
-        training, validation = opened(folder, [more], val)
-        assert training.num_classes == validation.num_classes == 3
-        assert labels(training) == labels(validation) == [0, 0, 1, 1, 2, 2]
-        for part, images, names in (("train", training, [more]), ("val", validation, val)):
-            lines = [one for one in images.left_out if line in one]
-            assert len(lines) == len(names), images.left_out
-            assert all(one.startswith(f"{folder / part}: left out ") for one in lines)
+def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path: Path) -> None:
+    more = (
+        *(".ipynb_checkpoints/1.png", "lost+found/", "a/@eaDir/1.png", "aa/readme.txt", "ab/"),
+        *("0.png", "a/Thumbs.db", "a/._1.png", "a/inner/deep/7.png", "a/inner/8", "a/inner/.7.png"),
+    )
+    training, validation = opened(tmp_path / "one", more)
+    assert training.num_classes == validation.num_classes == 3
+    assert labels(training) == labels(validation) == [0, 0, 1, 1, 2, 2]
+    lines = [
+        "files beside the class folders: 1 (0.png)",
+        "files that are hidden or no images: 3 (a/._1.png, …)",
+        "folders that programs make for themselves: 3 (.ipynb_checkpoints, …)",
+        "folders without images: 2 (aa, …)",
+        "hidden files: 1 (a/inner/.7.png)",
+        "images in folders within a class: 2 (a/inner/8, …)",
+    ]
+    assert sorted(training.left_out) == [f"{tmp_path}/one/train: left out {one}" for one in lines]
+    assert not validation.left_out
+    _, validation = opened(tmp_path / "both", more, more)
+    assert sorted(validation.left_out) == [f"{tmp_path}/both/val: left out {one}" for one in lines]
 
 
 def test_links_are_followed_once_and_pipes_are_no_images(tmp_path: Path) -> None:

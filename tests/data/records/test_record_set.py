@@ -168,6 +168,16 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path: Path, make_image) -> Non
 def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
     """Whoever opens the set at any moment of a replacement gets the old one or the new one."""
     folder = write_set([3, 1, 2])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def full(file) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            write_set([1, 1])
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
     seen = []
 
     def look(step):
@@ -178,26 +188,13 @@ def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
 
         return looking
 
-    for name in ("unlink", "replace"):
-        monkeypatch.setattr(Path, name, look(getattr(Path, name)))
-    monkeypatch.setattr("data.records.index_cache.write_cache", lambda *_: None)
-    write_set([1, 1])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "replace"):
+            patch.setattr(Path, name, look(getattr(Path, name)))
+        patch.setattr("data.records.index_cache.write_cache", lambda *_: None)
+        write_set([1, 1])
     assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
     assert (len(RecordSet(folder)), (folder / "property").read_text()) == (2, "2,16,16\n")
-
-
-def test_a_full_disk_leaves_the_old_set(write_set, monkeypatch) -> None:
-    folder = write_set([3, 1, 2])
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-
-    def full(file) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_set([1, 1])
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeypatch) -> None:
