@@ -134,7 +134,7 @@ def decode_file(payload: Payload) -> Image:
     found = _MAP.match(payload)
     white = int(found[4]) if found else 0
     if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
-        return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+        return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
     samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
     image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
     return image
@@ -163,7 +163,7 @@ def encode(image: Image, lossless: bool) -> bytes:
     return payload
 
 
-def turn_upright(image: Image, orientation: int) -> Image:
+def _turn_upright(image: Image, orientation: int) -> Image:
     """Return an image as it is to be seen.
 
     Args:

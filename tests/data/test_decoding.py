@@ -18,10 +18,8 @@ from data.decoding import (
     decode_file,
     decode_rgb,
     kind_of,
-    turn_upright,
 )
 from data.records.recordio import BrokenRecordError
-from tests.support.oriented_images import SEEN, stored
 
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
@@ -184,13 +182,6 @@ def test_a_bmp_with_other_masks_is_no_image() -> None:
     other = head + struct.pack("<3I", 0xFF, 0xFF00, 0xFF0000) + pixels.tobytes()
     with pytest.raises(BrokenRecordError, match="colors lie in an unusual order"):
         decode_rgb(other)
-
-
-def test_every_orientation_is_turned_upright() -> None:
-    for number in range(1, 9):
-        upright = turn_upright(stored(number), number)
-        np.testing.assert_array_equal(upright, SEEN)
-        assert upright.flags.c_contiguous
 
 
 def jpeg_of_scans(scans: int, progressive: bool = True) -> bytes:

@@ -23,7 +23,6 @@ from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from data.resizing import bring_to
 from runtime.errors import DataError
-from tests.support.oriented_images import SEEN, assert_seen, file_with
 
 
 def open_loader(
@@ -135,14 +134,6 @@ def test_the_images_of_some_classes_come_once_in_their_order_and_as_they_are(
     with open_loader(damage(write_set([2, 3]), [2])) as loader:
         labels = np.concatenate([batch.labels for batch in loader.images_of(0, 2)])
     assert sorted(labels.tolist()) == [-1, 0, 1, 1, 1] and len(loader.bad_records) == 1
-
-
-@pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_images_of_records_come_upright(tmp_path: Path, suffix: str) -> None:
-    images = [file_with(suffix, orientation) for orientation in range(1, 9)]
-    records = pack(tmp_path, images, [*range(8)], (SEEN.shape[0], SEEN.shape[1]))
-    for image in load(records, 1, batch_size=8, mirror=False)[0]:
-        assert_seen(image.transpose(1, 2, 0))
 
 
 def damage(folder: Path, keys: list[int], content: bytes = b"junk", at: int = 0) -> RecordSet:

@@ -127,15 +127,6 @@ def test_other_pickles(tmp_path: Path, monkeypatch, batch: object, words: str) -
     assert not Path("trace").exists()
 
 
-@pytest.mark.parametrize(("kind", "order"), [(np.int64, "F"), (np.uint8, "C")])
-def test_batches_that_others_have_written_again(tmp_path: Path, kind, order: Any) -> None:
-    write_python(tmp_path)
-    labels, pixels = content(5)
-    batch = {"labels": labels.astype(kind), "data": np.array(pixels, order=order)}
-    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, 4))
-    assert_is_the_set(tmp_path)
-
-
 def write_hundred(folder: Path, version: str) -> None:
     folder.mkdir(parents=True)
     for part in ("train", "test"):

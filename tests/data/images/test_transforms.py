@@ -40,9 +40,9 @@ def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
         np.testing.assert_array_equal(mirrored, cut[:, ::-1])
 
 
-@pytest.mark.parametrize(
-    "shape, height, width",
-    [
+def test_parts_have_the_drawn_area_and_ratio(image) -> None:
+    """In the lower right corner of the image: the color of the first pixel is where it begins."""
+    for shape, height, width in (
         # 96 pixels at 3:4 are 11.3 × 8.5, at 4:3 8.5 × 11.3.
         ((0.0, 0.0), 11, 8),
         ((0.0, 1.0), 8, 11),
@@ -50,22 +50,17 @@ def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
         ((0.5, 0.5), 25, 25),
         # All of it at 3:4 is the image itself.
         ((1.0, 0.0), 40, 30),
-    ],
-)
-def test_parts_have_the_drawn_area_and_ratio(image, shape, height, width) -> None:
-    """In the lower right corner of the image: the color of the first pixel is where it begins."""
-    place = (0.999, 0.999, 0.9)
-    found = plain(400).apply(image, draws(shape, place=place))
-    assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
-    assert found[-1, -1, :2].tolist() == [39, 29]
-
-
-def test_the_first_part_that_fits_is_taken(image: np.ndarray) -> None:
-    for drawn, last in (
-        (draws(TOO_WIDE, (0.5, 0.5)), [24, 24]),
-        (draws(TOO_WIDE, TOO_WIDE, TOO_WIDE), [39, 29]),
     ):
-        assert plain(400).apply(image, drawn)[-1, -1, :2].tolist() == last
+        # The first that fits is taken.
+        for drawn in (
+            draws(shape, place=(0.999, 0.999, 0.9)),
+            draws(TOO_WIDE, shape, place=(0.999, 0.999, 0.9)),
+        ):
+            found = plain(400).apply(image, drawn)
+            assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
+            assert found[-1, -1, :2].tolist() == [39, 29]
+    found = plain(400).apply(image, draws(TOO_WIDE, TOO_WIDE, TOO_WIDE))
+    assert found[0, 0, :2].tolist() == [0, 0] and found[-1, -1, :2].tolist() == [39, 29]
     # A quarter of one pixel at 3:4 is a line of 1 x 0.
     tiny = np.full((1, 1, 3), 77, np.uint8)
     found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))

@@ -23,7 +23,7 @@ from data.records.shards import (
 )
 from data.records.writer import RecordWriter
 from runtime.errors import ConfigError, DataError
-from tests.support.foreign_records import Numbered, face2rec2, im2rec, index_of
+from tests.support.foreign_records import Numbered, face2rec2, im2rec, write_records
 
 # Images of each identity, by shard.
 COUNTS = [[3, 1], [2, 2, 4], [5]]
@@ -177,20 +177,15 @@ def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) ->
         open_sets([folder])
 
 
-def test_unreadable_labels_stay_unreadable(tmp_path: Path, write_set) -> None:
-    folder = tmp_path / "bad"
-    folder.mkdir()
+def test_joined_sets_have_one_size_and_unreadable_labels_stay(
+    tmp_path: Path, write_set, make_image
+) -> None:
     written = im2rec([0, 0, 0], [b"x"] * 3, range(3))
     written[1] = 1, bytes(len(written[1][1]))
-    (folder / "train.rec").write_bytes(b"".join(content for _, content in written))
-    (folder / "train.idx").write_text(index_of(written))
-    (folder / "property").write_text("1,16,16")
-    joined = JoinedSet([RecordSet(write_set([3, 4])), RecordSet(folder)])
+    bad = RecordSet(write_records(tmp_path / "bad", written, description="1,16,16"))
+    joined = JoinedSet([RecordSet(write_set([3, 4])), bad])
     assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
-
-
-def test_sets_of_different_sizes_are_refused(tmp_path: Path, write_set, make_image) -> None:
     with RecordWriter(tmp_path / "large", image_size=(32, 32)) as writer:
         writer.write(make_image(1), 0)
     with pytest.raises(DataError, match="16 x 16 pixels.*32 x 32; pack them anew"):
-        JoinedSet([RecordSet(write_set([1])), RecordSet(tmp_path / "large")])
+        JoinedSet([bad, RecordSet(tmp_path / "large")])

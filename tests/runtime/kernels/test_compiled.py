@@ -66,33 +66,24 @@ def test_kernels_are_cached_in_a_folder_of_this_user_alone(unwritable_places: Pa
     assert os.environ["NUMBA_CACHE_DIR"] == str(folder)
 
 
-def is_open_to_others(folder: Path, elsewhere: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o722)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        is_open_to_others,
-        lambda folder, elsewhere: folder.symlink_to(elsewhere),
-        lambda folder, elsewhere: folder.write_text(""),
-    ],
-    ids=["open", "link", "file"],
-)
-def test_a_folder_that_others_can_write_is_not_trusted(unwritable_places: Path, make) -> None:
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "another user's"])
+def test_a_folder_of_others_is_not_trusted(unwritable_places: Path, monkeypatch, kind) -> None:
+    owner = os.getuid()
+    folder = Path(tempfile.gettempdir()) / f"numba-of-user-{owner}"
     elsewhere = unwritable_places / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    make(Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}", elsewhere)
+    if kind == "a link":
+        folder.symlink_to(elsewhere)
+    elif kind == "a file":
+        folder.write_text("")
+    elif kind == "open to others":
+        folder.mkdir()
+        folder.chmod(0o722)
+    else:
+        folder.with_name(f"numba-of-user-{owner + 1}").mkdir(mode=0o700)
+        monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     assert kernel(unwritable_places)(21) == 42
     assert not cached() + list(elsewhere.rglob("*.nbi"))
-
-
-def test_a_folder_of_another_user_is_not_trusted(unwritable_places: Path, monkeypatch) -> None:
-    owner = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    (Path(tempfile.gettempdir()) / f"numba-of-user-{owner + 1}").mkdir(mode=0o700)
-    assert kernel(unwritable_places)(21) == 42 and not cached()
 
 
 def test_without_a_folder_or_on_a_full_disk_kernels_are_not_cached(
