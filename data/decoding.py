@@ -1,6 +1,4 @@
-"""Decoding and encoding of images, one by one, by OpenCV.
-
-The plain JPEGs of a training set are decoded many at once, by ``data.libjpeg``, to the same pixels.
+"""Decoding and encoding of images by OpenCV, which releases Python's lock meanwhile.
 
 MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
 sometimes with None and sometimes with an exception of its own.
@@ -136,7 +134,7 @@ def decode_file(payload: Payload) -> Image:
     found = _MAP.match(payload)
     white = int(found[4]) if found else 0
     if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
-        return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+        return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
     samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
     image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
     return image
@@ -165,7 +163,7 @@ def encode(image: Image, lossless: bool) -> bytes:
     return payload
 
 
-def turn_upright(image: Image, orientation: int) -> Image:
+def _turn_upright(image: Image, orientation: int) -> Image:
     """Return an image as it is to be seen.
 
     Args:
@@ -182,13 +180,14 @@ def turn_upright(image: Image, orientation: int) -> Image:
 
 
 def _decode(payload: Payload, flags: int) -> Image:
-    if bytes(payload[:2]) == _PNG:
+    beginning = bytes(payload[:2])
+    if beginning == _PNG:
         payload = _bounded_png(bytes(payload))
-    if bytes(payload[:2]) == _BMP and _has_other_masks(payload):
+    if beginning == _BMP and _has_other_masks(payload):
         raise BrokenRecordError(
             "the image cannot be decoded: it is a BMP whose colors lie in an unusual order"
         )
-    if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
+    if beginning == _JPEG and _has_many_scans(bytes(payload)):
         raise BrokenRecordError(
             "the image cannot be decoded: it is a JPEG of too many scans (at most "
             f"{MAX_SCANS}, and fewer of a large image)"

@@ -15,12 +15,8 @@ import struct
 from collections.abc import Iterator
 from typing import Optional
 
-import numpy as np
-from numpy.typing import NDArray
-
 from data import MAX_PIXELS
 from data.records.recordio import BrokenRecordError, Payload
-from runtime.kernels.compiled import unlocked_kernel
 
 UPRIGHT = 1
 """The orientation of an image that is stored as it is to be seen."""
@@ -40,30 +36,6 @@ _EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
 _ENTRY_BYTES, _MAX_ENTRIES = 12, 1024
-
-
-@unlocked_kernel
-def may_turn(content: NDArray[np.uint8], start: int, stop: int) -> bool:
-    """Whether a JPEG may have an EXIF block before its pixels, which turns it.
-
-    That is a segment of its kind, which OpenCV reads as one whatever it holds, or one that cannot
-    be followed.
-
-    Args:
-        content: uint8, holds it.
-        start: where it begins in it.
-        stop: where it ends, at most the length of ``content``.
-    """
-    place = start + _SEGMENTS_BEGIN
-    while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
-        marker = content[place + 1]
-        if marker in _LAST_MARKERS:
-            return False
-        length = np.int64(content[place + 2]) << 8 | np.int64(content[place + 3])
-        if marker == _EXIF_MARKER or length < _LENGTH_BYTES:
-            break
-        place += int(_SEGMENT_HEAD - _LENGTH_BYTES + length)
-    return True
 
 
 def is_copied(payload: bytes) -> bool:

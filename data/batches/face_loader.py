@@ -10,25 +10,20 @@ batches on any number of ranks.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.batches.broken import BrokenImages
-from data.batches.draws import seed_words, uniform, uniform32
 from data.batches.loader import Batch, Filling, Loader
-from data.batches.memory import BatchMemory
 from data.batches.order import epoch_keys
-from data.batches.planes import write_planes
 from data.batches.position import Position
 from data.batches.selection import Selection
 from data.decoding import Image, decode_rgb
 from data.images.augmentation import Augmentation
-from data.libjpeg import decode_jpegs
 from data.options import FaceDataOptions
 from data.records.record_set import LabeledRecords
 from data.records.recordio import BrokenRecordError
@@ -38,22 +33,6 @@ from runtime import environment
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE, _LABELS = range(3)
 _MIRRORED_SHARE = 0.5
-_NO_AUGMENTATION = Augmentation()
-# Images that a thread decodes before it writes them. To make and destroy a decoder takes a third of
-# the time of an image; many more images would not stay in the cache meanwhile.
-_IMAGES_AT_ONCE = 32
-
-
-class _Changes(NamedTuple):
-    """Of a rank's part of a batch.
-
-    Attributes:
-        mirrored: bool ``[b]``.
-        draws: what the augmentation has drawn, float32 ``[b, …]``; None if it is off.
-    """
-
-    mirrored: NDArray[np.bool_]
-    draws: Optional[NDArray[np.float32]]
 
 
 class FaceLoader(Loader):
@@ -91,14 +70,14 @@ class FaceLoader(Loader):
         assert 0 <= rank < world_size and options.batch_size > 0
         self._dataset, self._seed = dataset, seed
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
-        self._mirrored_share = _MIRRORED_SHARE if mirror else 0.0
         self._augmentation = Augmentation(
-            options.color_jitter,
-            options.cutout,
-            options.jpeg_compression,
-            options.low_resolution,
-            options.blur,
-            options.gray,
+            blur=options.blur,
+            low_resolution=options.low_resolution,
+            jpeg_compression=options.jpeg_compression,
+            color_jitter=options.color_jitter,
+            gray=options.gray,
+            cutout=options.cutout,
+            mirror=_MIRRORED_SHARE if mirror else 0.0,
         )
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
@@ -109,7 +88,6 @@ class FaceLoader(Loader):
         self._epoch_keys = functools.lru_cache(maxsize=2)(
             lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
         )
-        self._memory, self._own_memory = BatchMemory(), threading.local()
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
@@ -135,11 +113,10 @@ class FaceLoader(Loader):
         )
 
     def _plain_filling(self, indices: NDArray[np.int64]) -> Filling:
-        shape = (len(indices), 3, *self.image_size)
-        batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
+        batch = self._empty_batch(len(indices))
 
         def fill(rows: slice) -> None:
-            for row in range(*rows.indices(len(indices))):
+            for row in range(rows.start, rows.stop):
                 index = int(indices[row])
                 try:
                     image, batch.labels[row] = self._decode(index)
@@ -147,70 +124,29 @@ class FaceLoader(Loader):
                     self._broken.add(index, error)
                     batch.images[row], batch.labels[row] = 0, -1
                 else:
-                    batch.images[row] = image.transpose(2, 0, 1)
+                    _write_planes(image, batch.images[row])
 
         return Filling(batch, fill)
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
-        batch_size = self._rows.stop - self._rows.start
-        first = position.samples + self._rows.start
-        indices = self._selection.order(self._epoch_keys(position.epoch), first, batch_size)
-        shape = (batch_size, 3, *self.image_size)
-        batch = Batch(self._memory.take(shape), np.empty(batch_size, np.int64))
+        first, count = self._rows.start, self._rows.stop - self._rows.start
+        keys = self._epoch_keys(position.epoch)
+        indices = self._selection.order(keys, position.samples + first, count)
         # Here, not in the threads, of which several would draw the same.
-        changes = self._draw_changes(update)
-        return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
+        draws = self._augmentation.draw((_CHANGE, self._seed, update), first, count)
+        batch = self._empty_batch(count)
 
-    def _draw_changes(self, update: int) -> _Changes:
-        """Return what is drawn for this rank's images, of what is for the whole global batch.
+        def fill(rows: slice) -> None:
+            for row in range(rows.start, rows.stop):
+                image, batch.labels[row] = self._load(int(indices[row]))
+                _write_planes(self._augmentation.apply(image, draws, row), batch.images[row])
 
-        The numbers are those that a generator of NumPy would draw: one in float64 for each image,
-        for mirroring, and then in float32 the ``widths`` of the augmentation, one after the other.
-        """
-        words, rows = seed_words(_CHANGE, self._seed, update), self._rows
-        count = rows.stop - rows.start
-        mirrored = uniform(words, rows.start, count) < self._mirrored_share
-        if self._augmentation == _NO_AUGMENTATION:
-            return _Changes(mirrored, None)
-        draws, before = [], 0
-        for width in self._augmentation.widths:
-            first = self.global_batch * before + rows.start * width
-            numbers = uniform32(words, self.global_batch, first, count * width)
-            draws.append(numbers.reshape(count, width))
-            before += width
-        return _Changes(mirrored, np.concatenate(draws, axis=1))
+        return Filling(batch, fill)
 
-    def _fill(
-        self, batch: Batch, rows: slice, indices: NDArray[np.int64], changes: _Changes
-    ) -> None:
-        """Decode some rows of an update's batch; runs in a thread."""
-        own, planes, mirrored = indices[rows], batch.images[rows], changes.mirrored[rows]
-        addresses, sizes, labels = self._dataset.jpegs(own)
-        labels = self._selection.renumbered(labels)
-        # The label of one image contradicts its identity record's: refused below.
-        sizes[labels < 0] = 0
-        images = self._decoded()
-        change = None
-        if changes.draws is not None:
-            change = self._augmentation.of_rows(changes.draws[rows], *self.image_size)
-        for first in range(0, len(own), _IMAGES_AT_ONCE):
-            few = slice(first, first + _IMAGES_AT_ONCE)
-            for place in decode_jpegs(addresses[few], sizes[few], images).tolist():
-                # This decodes it all the same or raises the reason.
-                images[place], labels[first + place] = self._load(int(own[first + place]))
-            if change is not None:
-                change(images, few)
-            write_planes(images, planes[few], mirrored[few])
-        batch.labels[rows] = labels
-
-    def _decoded(self) -> NDArray[np.uint8]:
-        """This thread's own memory for the images that it decodes and then writes into a batch."""
-        images: Optional[NDArray[np.uint8]] = getattr(self._own_memory, "images", None)
-        if images is None:
-            images = np.empty((_IMAGES_AT_ONCE, *self.image_size, 3), np.uint8)
-            self._own_memory.images = images
-        return images
+    def _empty_batch(self, count: int) -> Batch:
+        shape = (count, 3, *self.image_size)
+        return Batch(np.empty(shape, np.uint8), np.empty(count, np.int64))
 
     def _load(self, index: int) -> tuple[Image, int]:
         """Return an image and its class; the next readable image in place of a broken one."""
@@ -231,9 +167,18 @@ class FaceLoader(Loader):
                     f"its label is {label}, which --min-images leaves out, but its identity record "
                     "says another class"
                 )
-            return self._resizer.fit(decode_rgb(payload), self._dataset.where(index)), number
+            image = decode_rgb(payload)
+            if image.shape[:2] != self.image_size:
+                image = self._resizer.fit(image, self._dataset.where(index))
+            return image, number
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
+
+
+def _write_planes(image: Image, planes: NDArray[np.uint8]) -> None:
+    """Write uint8 ``[height, width, 3]`` to ``[3, height, width]``, without Python's lock."""
+    assert image.shape[:2] == planes.shape[1:]
+    cv2.split(image, list(planes))
 
 
 class MemoryBatches(Loader):

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Callable, NamedTuple, Optional, TypeVar
 
 import cv2
@@ -23,13 +22,10 @@ from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
 
-# At most. With smaller tasks, threads wait for each other and for Python's lock.
+# Rows of a task at most.
 _ROWS_PER_TASK = 128
 # Batches that are filled before they are needed.
 _AHEAD = 4
-# Batches that are begun together. Meanwhile no thread can begin with its next image, and the first
-# takes three times as long as the others: the processor's cache holds what the threads work on.
-_AT_ONCE = 4
 
 
 class Batch(NamedTuple):
@@ -50,10 +46,6 @@ class Filling(NamedTuple):
     """Fills some rows; threads call it until all rows are filled."""
 
 
-# A batch and the tasks that fill it.
-_Begun = tuple[Batch, list[Future[None]]]
-
-
 class Prefetcher:
     """The threads. OpenCV decodes without Python's lock, so they decode at the same time.
 
@@ -61,32 +53,26 @@ class Prefetcher:
     """
 
     def __init__(self, threads: int, ahead: int) -> None:
-        """Start ``threads`` threads, which fill at least ``ahead`` batches ahead of their use."""
+        """Start ``threads`` threads, which fill ``ahead`` batches ahead of their use."""
         assert threads > 0 and ahead > 0
         self._threads, self._ahead = threads, ahead
         # OpenCV's own threads would compete with these for the same cores.
         self._pool = ThreadPoolExecutor(threads, "decode", cv2.setNumThreads, (0,))
 
     def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
-        """Yield the batches in their order.
-
-        An error in a thread is raised here: with its batch, or one before it of the same task.
-        """
-        pending: deque[_Begun] = deque()
-        rest = iter(fillings)
+        """Yield the batches in their order; an error in a thread is raised here."""
+        pending: deque[tuple[Batch, list[Future[None]]]] = deque()
         try:
-            while self._refill(pending, rest):
+            for filling in fillings:
+                pending.append((filling.batch, self._start(filling)))
+                if len(pending) > self._ahead:
+                    yield _finished(*pending.popleft())
+            while pending:
                 yield _finished(*pending.popleft())
         finally:
             for _, tasks in pending:
                 for task in tasks:
                     task.cancel()
-
-    def _refill(self, pending: deque[_Begun], rest: Iterator[Filling]) -> int:
-        """Begin several batches if no more than ``ahead`` are under way; returns how many are."""
-        if len(pending) <= self._ahead:
-            pending.extend(self._begin(list(islice(rest, self._ahead + _AT_ONCE - len(pending)))))
-        return len(pending)
 
     def close(self) -> None:
         """End the threads."""
@@ -98,26 +84,14 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, fillings: Sequence[Filling]) -> Iterator[_Begun]:
-        """Divide the rows of all batches, one behind the other, into tasks for the threads.
-
-        While tasks are made no thread can begin with its next image; few are made soon.
-        """
-        ends = list(itertools.accumulate(len(filling.batch.labels) for filling in fillings))
-        rows = ends[-1] if ends else 0
-        size = min(_ROWS_PER_TASK, max(1, math.ceil(rows / self._threads)))
-
-        def fill(first: int) -> None:
-            for filling, end in zip(fillings, ends):
-                begin = end - len(filling.batch.labels)
-                own = slice(max(first, begin) - begin, min(first + size, end) - begin)
-                if own.start < own.stop:
-                    filling.fill(own)
-
-        tasks = [self._pool.submit(fill, first) for first in range(0, rows, size)]
-        for filling, end in zip(fillings, ends):
-            begin = end - len(filling.batch.labels)
-            yield filling.batch, tasks[begin // size : math.ceil(end / size)]
+    def _start(self, filling: Filling) -> list[Future[None]]:
+        """Divide the rows of a batch into tasks for the threads."""
+        rows = len(filling.batch.labels)
+        size = min(_ROWS_PER_TASK, math.ceil(rows / self._threads))
+        return [
+            self._pool.submit(filling.fill, slice(first, min(first + size, rows)))
+            for first in range(0, rows, size)
+        ]
 
 
 class Loader:

@@ -103,10 +103,6 @@ class Selection:
             return self._drawn.images(numbers, keys[-1])
         return numbers if self._chosen is None else self._chosen.images(numbers)
 
-    def renumbered(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the new numbers of classes of the set, -1 for one that is left out."""
-        return labels if self._classes is None else self._classes[labels]
-
     def new_number(self, label: int) -> int:
         """Return the new number of a class of the set, -1 for one that is left out."""
         return label if self._classes is None else int(self._classes[label])
@@ -117,7 +113,8 @@ class Selection:
         """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""
         for first, own in dataset.label_table().chunks():
             # Unreadable images (-1) are of no class.
-            classes = np.where(own < 0, -1, self.renumbered(own))
+            numbers = own if self._classes is None else self._classes[own]
+            classes = np.where(own < 0, -1, numbers)
             yield np.flatnonzero((classes >= start) & (classes < stop)) + first
 
     def following(self, index: int) -> int:

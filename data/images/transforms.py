@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image
-from data.images import colors
 
+GRAY = 127.5
+"""The middle of a pixel's range, which the face networks' normalization maps to 0."""
+
+# Weights of red, green and blue in the gray of a color (ITU-R BT.601).
+_LUMA = np.array([0.299, 0.587, 0.114])
+_IDENTITY = np.eye(3)
 # Of the colors of ImageNet's pixels, 0 … 255: standard deviations along the principal axes, and
 # the axes (Krizhevsky et al., ImageNet Classification with Deep CNNs, 2012, section 4.1).
 _AXES_DEVIATIONS = np.array([55.46, 4.794, 1.148], np.float32)
@@ -133,7 +138,7 @@ class RandomResizedCrop(ImageTransform):
         top = int(row * (image.shape[0] - height + 1))
         left = int(column * (image.shape[1] - width + 1))
         image = resized(image[top : top + height, left : left + width], self.size, self.size)
-        (matrix,) = colors.jittered(self.color_jitter, jitter[None])
+        matrix = jitter_matrix(self.color_jitter, *jitter.tolist())
         matrix[:, 3] += _AXES @ (self.lighting * lighting * _AXES_DEVIATIONS)
         image = cv2.transform(image, matrix)
         return image[:, ::-1] if flip < 0.5 else image
@@ -167,3 +172,28 @@ def resized(image: Image, height: int, width: int) -> Image:
     """Return an image of another size: by averaging areas where it shrinks."""
     method = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)
+
+
+def jitter_matrix(
+    strength: float, brightness: float, contrast: float, saturation: float
+) -> NDArray[np.float64]:
+    """Return what changes brightness, contrast and saturation by ``cv2.transform``.
+
+    Args:
+        strength: the largest relative change of each.
+        brightness: random number, 0 … 1.
+        contrast: random number, 0 … 1.
+        saturation: random number, 0 … 1.
+
+    Returns:
+        float64 ``[3, 4]``: each color becomes its product with the first three columns, plus the
+        last.
+    """
+    brightness, contrast, saturation = (
+        1 + strength * (2 * number - 1) for number in (brightness, contrast, saturation)
+    )
+    gain = brightness * contrast
+    matrix = np.empty((3, 4))
+    matrix[:, :3] = gain * saturation * _IDENTITY + gain * (1 - saturation) * _LUMA
+    matrix[:, 3] = (1 - contrast) * GRAY
+    return matrix

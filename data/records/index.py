@@ -19,7 +19,6 @@ from data.records.index_cache import Arrays, cached_arrays
 from data.records.index_file import MAX_KEY, read_keys
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
-from runtime.kernels.compiled import unlocked_kernel
 
 _WORD_BYTES = 4
 _LOW_BITS = 32
@@ -29,7 +28,7 @@ class RecordIndex:
     """Offsets and keys of a record file's images.
 
     Attributes:
-        low, high: the offsets in words: their lower 32 bits, and the others; for compiled code.
+        low, high: the offsets in words: their lower 32 bits, and the others.
         first_key: the smallest key of an image.
         is_consecutive: whether the keys of the images have no gaps.
         identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
@@ -168,9 +167,3 @@ def _undo_rounding(
     near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
     ranges = (float(keys[i]) for i in near if _range_at(file, int(offsets[i])) is not None)
     return next(ranges, start), stop
-
-
-@unlocked_kernel
-def offset_of(low: NDArray[np.uint32], high: NDArray[np.uint16], image: int) -> Any:
-    """Return the offset of an image's record in its file, in a kernel; see ``RecordIndex``."""
-    return (np.int64(high[image]) << _LOW_BITS | np.int64(low[image])) * _WORD_BYTES

@@ -3,9 +3,6 @@
 Identities of different sets are different people: the classes of a set are numbered after those of
 the sets before it. So are the images: one permutation draws from each set in proportion to its
 size, and users of the sets need not know that there are several.
-
-A batch takes images from as many files as it has images, if there are thousands. So a table of all
-files says where each begins and where it is in memory, and compiled code finds all images in it.
 """
 
 from __future__ import annotations
@@ -15,22 +12,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.headers import may_turn
-from data.records.index import offset_of
 from data.records.label_table import LabelTable
-from data.records.record_set import Jpegs, LabeledRecords, RecordSet, find_jpeg
+from data.records.record_set import LabeledRecords, RecordSet
 from data.records.recordio import Payload
 from runtime.errors import DataError
-from runtime.kernels.compiled import unlocked_kernel
-from runtime.kernels.memory import array_at
 
-_WORD_BYTES = 4
 # Files of which more than the size is compared: to read blocks of each of thousands takes long.
 _DESCRIBED = 8
 
@@ -76,19 +66,6 @@ class JoinedSet(LabeledRecords):
         self.members, self.first_classes, self.num_classes = members, first_classes, num_classes
         self.image_size = members[0].image_size
         self._starts = [0, *accumulate(map(len, members))]
-        # What compiled code needs of each file: see _find_jpegs.
-        self._table = tuple(
-            np.array(column, dtype)
-            for column, dtype in (
-                (self._starts, np.int64),
-                (first_classes, np.int64),
-                ([member.num_classes for member in members], np.int64),
-                ([len(member.file) for member in members], np.int64),
-                ([member.file.words.ctypes.data for member in members], np.uint64),
-                ([member.index.low.ctypes.data for member in members], np.uint64),
-                ([member.index.high.ctypes.data for member in members], np.uint64),
-            )
-        )
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -98,10 +75,6 @@ class JoinedSet(LabeledRecords):
         number, index = self._locate(index)
         payload, label = self.members[number].image(index)
         return payload, self.first_classes[number] + label
-
-    @override
-    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
-        return Jpegs(*_find_jpegs(indices, self._table))
 
     @override
     def where(self, index: int) -> str:
@@ -125,42 +98,3 @@ class JoinedSet(LabeledRecords):
         """Return the number of the file that holds an image, and the image's index in it."""
         number = bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
-
-
-@unlocked_kernel
-def _find_jpegs(
-    indices: NDArray[np.int64], table: Any
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
-    """Find images of many files, without Python's lock.
-
-    Args:
-        indices: of the images, int64 ``[n]``.
-        table: of each file the index of its first image, the number of its first class, how many
-            classes and bytes it has, and where in memory its words and the two halves of its
-            index are. The first has one element more, the number of all images.
-
-    Returns:
-        What ``Jpegs`` has.
-    """
-    first_images, first_classes, num_classes, file_sizes, words_at, low_at, high_at = table
-    addresses = np.zeros(indices.size, np.uint64)
-    sizes = np.zeros(indices.size, np.int64)
-    labels = np.zeros(indices.size, np.int32)
-    for i in range(indices.size):
-        number = np.searchsorted(first_images, indices[i], side="right") - 1
-        image, images = (
-            indices[i] - first_images[number],
-            first_images[number + 1] - first_images[number],
-        )
-        low = array_at(low_at[number], images, np.uint32)
-        high = array_at(high_at[number], images, np.uint16)
-        file_size = file_sizes[number]
-        words = array_at(words_at[number], file_size // _WORD_BYTES, np.uint32)
-        start, stop, label = find_jpeg(
-            words, file_size, offset_of(low, high, image), num_classes[number]
-        )
-        content = array_at(words_at[number], file_size, np.uint8)
-        if stop and not may_turn(content, start, stop):
-            addresses[i], sizes[i] = words_at[number] + np.uint64(start), stop - start
-        labels[i] = first_classes[number] + label
-    return addresses, sizes, labels

@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,35 +25,20 @@ from typing_extensions import override
 
 from data.decoding import decode_rgb
 from data.fingerprint import describe
-from data.headers import may_turn
-from data.records.index import RecordIndex, offset_of
+from data.records.index import RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.index_file import MAX_KEY
 from data.records.label_table import LabelTable
 from data.records.property_file import Property, read_property
-from data.records.recordio import (
-    FLAG_WORD,
-    FLOAT32_EXACT,
-    LABEL_WORD,
-    LENGTH_WORD,
-    MAGIC,
-    MAX_LENGTH,
-    BrokenRecordError,
-    Payload,
-    RecordFile,
-)
+from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
-from runtime.kernels.compiled import unlocked_kernel
 
 _log = logging.getLogger("data")
 _SHARD = re.compile(r"train-\d{5,}\.rec")
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
-_FRAME_BYTES, _WORD_BYTES = 8, 4
 # Images that may be broken before the first one that says how large those of a set are.
 _TRIED_FOR_SIZE = 101
-# Where the payload of a record with one label begins, and how, if it is a JPEG.
-_PAYLOAD_WORD, _JPEG = 8, 0xD8FF
 
 
 class Record(NamedTuple):
@@ -62,22 +47,6 @@ class Record(NamedTuple):
     payload: Payload
     label: int
     key: int
-
-
-class Jpegs(NamedTuple):
-    """JPEGs in memory, which stays as it is as long as their set is open.
-
-    Attributes:
-        addresses: uint64 ``[n]``, where each begins.
-        sizes: int64 ``[n]``, how many bytes it has; 0 stands for an image that only ``image``
-            returns or refuses: it is no JPEG, or may have an EXIF block, which turns it, or its
-            record is unusual, damaged, or has a wrong label.
-        labels: int32 ``[n]``, the identities.
-    """
-
-    addresses: NDArray[np.uint64]
-    sizes: NDArray[np.int64]
-    labels: NDArray[np.int32]
 
 
 class LabeledRecords(Protocol):
@@ -103,9 +72,6 @@ class LabeledRecords(Protocol):
             BrokenRecordError: the record is damaged.
             DataError: its label is not one of the classes.
         """
-
-    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
-        """Return what ``image`` does, for many, of which most are JPEGs."""
 
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""
@@ -192,11 +158,6 @@ class RecordSet(LabeledRecords):
         if not 0 <= label < self.num_classes or label != int(label):
             raise self._label_error(label, index)
         return payload, int(label)
-
-    @override
-    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
-        place = self.index.low, self.index.high
-        return Jpegs(*find_jpegs(self.file.bytes, indices, place, self.num_classes))
 
     def read(self, index: int) -> Record:
         """Return what ``image`` does, and the key."""
@@ -396,71 +357,3 @@ def _find_rec(path: Path) -> Path:
             "train-00000.rec, train-00001.rec, … if they are shards of one set to train on"
         )
     return found[0]
-
-
-@unlocked_kernel
-def find_jpegs(
-    content: NDArray[np.uint8], images: NDArray[np.int64], place: Any, num_classes: int
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
-    """Find the payloads of records of the usual form: one part, one label, an upright JPEG.
-
-    Compiled, in one call: the threads that decode take turns at Python's lock, and a thread that
-    waits for it wakes up late; and between images that are decoded, each further call finds its
-    code no longer in the processor's cache.
-
-    Args:
-        content: the file, uint8.
-        images: their numbers among those of the file.
-        place: the two halves of the index, ``RecordIndex.low`` and ``high``; an offset may point
-            anywhere.
-        num_classes: labels are whole numbers from 0 to below it.
-
-    Returns:
-        What ``Jpegs`` has; the size is 0 if the record is none of these, or broken.
-    """
-    low, high = place
-    words = content[: content.size // _WORD_BYTES * _WORD_BYTES].view(np.uint32)
-    addresses = np.zeros(images.size, np.uint64)
-    sizes = np.zeros(images.size, np.int64)
-    labels = np.zeros(images.size, np.int32)
-    for i in range(images.size):
-        offset = offset_of(low, high, images[i])
-        start, stop, labels[i] = find_jpeg(words, content.size, offset, num_classes)
-        if stop and not may_turn(content, start, stop):
-            addresses[i] = np.uint64(content.ctypes.data) + np.uint64(start)
-            sizes[i] = stop - start
-    return addresses, sizes, labels
-
-
-@unlocked_kernel
-def find_jpeg(
-    words: NDArray[np.uint32], size: int, offset: int, num_classes: int
-) -> tuple[int, int, int]:
-    """Return where the payload of a record starts and stops, upright or not, and its label.
-
-    It stops at 0 if the record is not of the form that ``find_jpegs`` finds.
-
-    Args:
-        words: the file, uint32 ``[size // 4]``.
-        size: of the file in bytes.
-        offset: of the record, a multiple of 4; it may point anywhere.
-        num_classes: see there.
-    """
-    first = offset // _WORD_BYTES
-    if first < 0 or first + _PAYLOAD_WORD >= words.size:
-        return 0, 0, 0
-    length = np.int64(words[first + LENGTH_WORD])
-    start = offset + _PAYLOAD_WORD * _WORD_BYTES
-    stop = offset + _FRAME_BYTES + length
-    label = words.view(np.float32)[first + LABEL_WORD]
-    if (
-        words[first] == MAGIC
-        and words[first + FLAG_WORD] == 0
-        and words[first + _PAYLOAD_WORD] & 0xFFFF == _JPEG
-        and length <= MAX_LENGTH
-        and start < stop <= size
-        and 0 <= label < num_classes
-        and label == np.floor(label)
-    ):
-        return start, int(stop), int(label)
-    return 0, 0, 0

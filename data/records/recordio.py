@@ -31,14 +31,14 @@ _MAGIC_BYTES = struct.pack("<I", MAGIC)
 _FRAME = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _LENGTH_BITS = 29
-MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+_MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 # A record has another part for each magic in its content, one in 16 GiB of random bytes. Each key
 # of an index may name the same record, which is read once for each.
 _MAX_PARTS = 1024
 
 # A record's first words: magic, length, flag, label, two ids of two words each, two array labels.
-_MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD = 0, 1, 2, 3, 8
+_MAGIC_WORD, _LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD = 0, 1, 2, 3, 8
 # Records whose labels are looked up at once; bounds the memory that it takes.
 _CHUNK = 1 << 16
 
@@ -62,7 +62,6 @@ class RecordFile:
 
     Attributes:
         buffer: all of it; parts of it are cheap.
-        bytes: the same as uint8 ``[size]``.
         words: the same as uint32 ``[size // 4]``.
     """
 
@@ -79,7 +78,6 @@ class RecordFile:
             ) from None
         if len(self.buffer) < _FRAME.size:
             raise DataError(f"{path} has {len(self.buffer)} bytes, no record; copy the set again")
-        self.bytes = np.frombuffer(self.buffer, np.uint8)
         self.words = np.frombuffer(self.buffer, "<u4", len(self.buffer) // 4)
 
     def __len__(self) -> int:
@@ -157,7 +155,7 @@ class RecordFile:
             float64 ``[len(offsets)]``; NaN where there is no readable record, and infinity in
             place of a label that is NaN.
         """
-        words = (_MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD)
+        words = (_MAGIC_WORD, _LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD)
         labels = np.empty(len(offsets), np.float64)
         for start in range(0, len(offsets), _CHUNK):
             chunk = offsets[start : start + _CHUNK]
@@ -195,7 +193,7 @@ class RecordFile:
         if magic != MAGIC:
             raise BrokenRecordError(f"no record begins at byte {offset} (wrong magic number)")
         start = offset + _FRAME.size
-        stop = start + (word & MAX_LENGTH)
+        stop = start + (word & _MAX_LENGTH)
         if stop > len(self.buffer):
             raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
         return word >> _LENGTH_BITS, start, stop
@@ -239,7 +237,7 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
     header = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array
-    if len(header) + len(payload) > MAX_LENGTH:
+    if len(header) + len(payload) > _MAX_LENGTH:
         raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
     # The header has whole words, so a word of the record lies in the header or in the payload.
     if _MAGIC_BYTES not in header and not _magic_positions(payload):

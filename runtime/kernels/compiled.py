@@ -33,7 +33,6 @@ environment.prepare()
 import numba  # noqa: E402
 import numpy as np  # noqa: E402
 from llvmlite import ir as ir  # noqa: E402
-from llvmlite.binding import add_symbol as add_symbol  # noqa: E402
 from numba import extending as extending  # noqa: E402
 from numba.core import cgutils as cgutils  # noqa: E402
 from numba.core import config  # noqa: E402

@@ -54,72 +54,51 @@ def test_what_is_said_of_a_set() -> None:
     # The check value of CRC-32.
     sample = [[0, 4, 0xCBF43926], [2, 2, 0]]
     assert describe(images) == {"images": 3, "fingerprint": "here", "sample": sample}
-
-
-def test_a_sample_of_many_images_is_read() -> None:
+    # Of many, a sample is read.
     images = Listed(grouped([10_000]))
     places = [place for place, _, _ in describe(images)["sample"]]
     assert images.read == len(places) == 64 and (places[0], places[-1]) == (0, 9999)
 
 
-MANY = [30] * 20
-
-
-@pytest.mark.parametrize("counts", [[1], [3, 1, 4], MANY])
-def test_the_same_set_is_no_difference(counts: list[int]) -> None:
-    assert compared(grouped(counts), grouped(counts)) is None
-
-
-def in_the_classes(images: list[Any]) -> list[Any]:
-    """Three further images of each class, before its images."""
-    labels = sorted({label for _, label in images})
-    return sorted([*((b"new", label) for label in labels * 3), *images], key=lambda one: one[1])
-
-
-def mixed(images: list[Any]) -> list[Any]:
-    return [images[7 * number % len(images)] for number in range(len(images))]
+ALL = grouped([30] * 20)
+# Three further images of each class, before its images.
+WITHIN = sorted([*((b"new", label) for label in [*range(20)] * 3), *ALL], key=lambda one: one[1])
+MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
+BROKEN: list[Any] = [(b"a", 0), None, (b"c", 2)]
+AB = [(b"a", 0), (b"b", 1)]
 
 
 @pytest.mark.parametrize(
-    ("before", "now"),
+    ("before", "now", "has_grown"),
     [
-        (grouped(MANY), [*grouped(MANY), (b"new", 19)]),
-        (grouped(MANY), in_the_classes(grouped(MANY))),
-        (mixed(grouped(MANY)), [*mixed(grouped(MANY)), (b"new", 0)]),
-        ([(b"a", 0), None], [(b"a", 0), None, (b"b", 1)]),
-        ([(b"a", 0), None, (b"c", 2)], [(b"a", 0), None, (b"b", 1), (b"c", 2)]),
-    ],
-)
-def test_more_images(before: list[Any], now: list[Any]) -> None:
-    text = f"{len(before)} images there, {len(now)} here"
-    assert compared(before, now) == (True, text)
-
-
-ANOTHER = grouped(MANY)
-ANOTHER[3] = (b"other", 0)
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
+        (ALL, ALL, None),
+        ([(b"a", 0)], [(b"a", 0)], None),
+        (ALL, [*ALL, (b"new", 19)], True),
+        (ALL, WITHIN, True),
+        (MIXED, [*MIXED, (b"new", 0)], True),
+        (BROKEN[:2], [*BROKEN[:2], (b"b", 1)], True),
+        (BROKEN, [*BROKEN[:2], (b"b", 1), BROKEN[2]], True),
         # As many others, and more others.
-        (grouped(MANY), grouped(MANY, 99)),
-        (grouped(MANY), grouped([31] * 20, 99)),
-        # One more, which nothing says of the others that are missing.
-        (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)]),
+        (ALL, grouped([30] * 20, 99), False),
+        (ALL, grouped([31] * 20, 99), False),
+        # One more, which says nothing of the others that are missing.
+        (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)], False),
         # Other classes of the same images, and another order.
-        ([(b"a", 0), (b"b", 1)], [(b"a", 1), (b"b", 0)]),
-        ([(b"a", 0), (b"b", 1)], [(b"a", 1), (b"b", 0), (b"c", 1)]),
+        (AB, [(b"a", 1), (b"b", 0)], False),
+        (AB, [(b"a", 1), (b"b", 0), (b"c", 1)], False),
         # Nothing could be read; one that is in no sample counts by the files.
-        ([None], [(b"a", 0), (b"b", 1)]),
-        (grouped(MANY), ANOTHER),
+        ([None], AB, False),
+        (ALL, [*ALL[:3], (b"other", 0), *ALL[4:]], False),
     ],
 )
-def test_other_images(before: list[Any], now: list[Any]) -> None:
-    text = f"{len(before)} images there, {len(now)} here, of which some are others"
-    assert compared(before, now) == (False, text)
-    fewer = (False, "600 images there, 599 here")
-    assert compared(grouped(MANY), grouped(MANY)[:-1]) == fewer
+def test_differences(before: list[Any], now: list[Any], has_grown: Optional[bool]) -> None:
+    text = f"{len(before)} images there, {len(now)} here"
+    text += ", of which some are others" * (has_grown is False)
+    assert compared(before, now) == (None if has_grown is None else (has_grown, text))
+
+
+def test_fewer_images() -> None:
+    assert compared(ALL, ALL[:-1]) == (False, "600 images there, 599 here")
 
 
 def test_few_images_of_a_large_class_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,26 +110,13 @@ def test_few_images_of_a_large_class_are_read(monkeypatch: pytest.MonkeyPatch) -
         assert found is not None and found.has_grown == has_grown
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"images": wrong} for wrong in ("many", None, float("inf"))),
-        *({"sample": wrong} for wrong in (7, [1], [[0, 0]], [[0, "a", 0]])),
-    ],
-)
-def test_a_checkpoint_that_says_nothing_of_its_images_is_no_difference(
-    change: dict[str, Any],
-) -> None:
+def test_what_a_damaged_checkpoint_says_of_images() -> None:
     images = Listed(grouped([2]))
     said = describe(images)
-    saved: list[Any] = [{**said, **change}, None, "none", 7, [], {}]
-    for one in saved:
-        assert find_difference(images, describe(images), one) is None
-
-
-@pytest.mark.parametrize("place", [-1, 2**70, -(2**70)])
-def test_places_that_no_set_has_are_no_crash(place: int) -> None:
-    images = Listed(grouped([2]))
-    said = {"images": 1, "sample": [[place, 2**70, 0]]}
-    found = find_difference(images, describe(images), said)
-    assert found is not None and not found.has_grown
+    saved: list[Any] = [None, "none", 7, [], {}]
+    saved += [{**said, "images": wrong} for wrong in ("many", None, float("inf"))]
+    saved += [{**said, "sample": wrong} for wrong in (7, [1], [[0, 0]], [[0, "a", 0]])]
+    assert all(find_difference(images, said, one) is None for one in saved)
+    for place in (-1, 2**70, -(2**70)):
+        found = find_difference(images, said, {"images": 1, "sample": [[place, 2**70, 0]]})
+        assert found is not None and not found.has_grown

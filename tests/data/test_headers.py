@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.decoding import decode_file, decode_rgb
-from data.headers import encoded_size, is_copied, may_turn, orientation
+from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import (
     SEEN,
@@ -26,8 +26,6 @@ from tests.support.oriented_images import (
 )
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
-ALL = range(1, 9)
-SUFFIXES = [".jpg", ".png", ".webp", ".tiff"]
 CUTS = (0.0, 0.01, 0.05, 0.5, 0.99)
 
 
@@ -43,18 +41,16 @@ def test_the_size_of_an_image() -> None:
     thumbnail = encode(".jpg", IMAGE[:8, :8])
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
     assert encoded_size(JPEG[:2] + segment + b"\xff" + JPEG[2:]) == (21, 34)
-
-
-def test_markers_of_frames() -> None:
-    """ITU-T T.81, table B.1: of C0 to CF all but three begin a frame."""
+    # ITU-T T.81, table B.1: of C0 to CF all but three begin a frame.
     frame = JPEG.index(b"\xff\xc0")
     for marker in range(0xC0, 0xD0):
+        changed = JPEG[: frame + 1] + bytes([marker]) + JPEG[frame + 2 :]
         if marker in (0xC4, 0xC8, 0xCC):
-            segment = bytes([0xFF, marker]) + struct.pack(">H", 12) + bytes(10)
-            changed = JPEG[:2] + segment + JPEG[2:]
-        else:
-            changed = JPEG[: frame + 1] + bytes([marker]) + JPEG[frame + 2 :]
+            changed = JPEG[:2] + bytes([0xFF, marker, 0, 12]) + bytes(10) + JPEG[2:]
         assert encoded_size(changed) == (21, 34), marker
+    assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
+    with pytest.raises(BrokenRecordError, match="8193 x 8192 pixels, more than the 67,108,864"):
+        encoded_size(PNG[:16] + struct.pack(">II", 8192, 8193) + PNG[24:])
 
 
 def test_what_is_damaged_or_of_another_format_is_left_to_the_decoder() -> None:
@@ -70,29 +66,16 @@ def test_what_is_damaged_or_of_another_format_is_left_to_the_decoder() -> None:
         assert encoded_size(payload) is None, payload[-20:]
 
 
-def test_an_image_of_more_pixels_than_are_decoded_is_refused() -> None:
-    assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
-    with pytest.raises(BrokenRecordError, match="8193 x 8192 pixels, more than the 67,108,864"):
-        encoded_size(PNG[:16] + struct.pack(">II", 8192, 8193) + PNG[24:])
-
-
-@pytest.mark.parametrize(
-    ("suffix", "orientation", "copied"),
-    [(".jpg", 1, True), (".png", 1, True), (".jpg", 6, False), (".png", 2, False),
-     (".webp", 1, False), (".tiff", 1, False)],
-)  # fmt: skip
-def test_upright_jpegs_and_pngs_are_copied(suffix: str, orientation: int, copied: bool) -> None:
-    assert is_copied(file_with(suffix, orientation)) == copied
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("number", ALL)
-def test_files_and_records_are_decoded_upright(suffix: str, number: int) -> None:
-    payload = file_with(suffix, number)
-    assert_seen(decode_file(payload))
-    if suffix in (".jpg", ".png"):
-        assert_seen(decode_rgb(payload))
-        assert orientation(payload) == number
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+def test_files_and_records_are_decoded_upright(suffix: str) -> None:
+    for number in range(1, 9):
+        payload = file_with(suffix, number)
+        assert_seen(decode_file(payload))
+        if suffix in (".jpg", ".png"):
+            assert_seen(decode_rgb(payload))
+            assert orientation(payload) == number
+        # Upright JPEGs and PNGs are copied.
+        assert is_copied(payload) == (number == 1 and suffix in (".jpg", ".png"))
 
 
 @pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
@@ -122,9 +105,9 @@ def test_what_only_looks_like_a_segment_of_a_jpeg_is_skipped() -> None:
     assert orientation(plain[:2] + pixels) == 1
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
+@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
+def test_a_damaged_exif_block_has_no_orientation(write) -> None:
+    for block in (
         b"",
         b"II*\0",
         b"XX" + exif_block(6)[2:],
@@ -134,25 +117,21 @@ def test_what_only_looks_like_a_segment_of_a_jpeg_is_skipped() -> None:
         b"II*\0" + struct.pack("<I", 2**32 - 1) + exif_block(6)[8:],
         # A long number in the place of the short one.
         exif_block(6).replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
-    ],
-)
-@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
-def test_a_damaged_exif_block_has_no_orientation(write, block: bytes) -> None:
-    assert orientation(write(SEEN, block)) == 1
+    ):
+        assert orientation(write(SEEN, block)) == 1, block
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_damage_raises_an_error(data: st.DataObject) -> None:
-    payload = bytearray(file_with(data.draw(st.sampled_from(SUFFIXES)), 6))
+    payload = bytearray(file_with(data.draw(st.sampled_from([".jpg", ".png", ".webp"])), 6))
     for _ in range(data.draw(st.integers(1, 4))):
-        payload[data.draw(st.integers(0, min(len(payload), 120) - 1))] = data.draw(
-            st.integers(0, 255)
-        )
+        place = data.draw(st.integers(0, min(len(payload), 120) - 1))
+        payload[place] = data.draw(st.integers(0, 255))
     assert 1 <= orientation(bytes(payload[: data.draw(st.integers(0, len(payload)))])) <= 8
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(
     number=st.integers(0, 10),
     order=st.sampled_from(["<", ">"]),
@@ -163,31 +142,3 @@ def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> N
     payload = write(SEEN, exif_block(number, order, before))
     theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
     np.testing.assert_array_equal(decode_file(payload), theirs)
-
-
-def has_exif(payload: bytes, before: bytes = b"other") -> bool:
-    content = np.frombuffer(before + payload + b"Exif\0\0", np.uint8)
-    return bool(may_turn(content, len(before), len(before) + len(payload)))
-
-
-def test_a_jpeg_with_an_exif_block_or_what_cannot_be_followed_may_turn() -> None:
-    for options in ((), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1)):
-        assert not has_exif(encode(".jpg", IMAGE, *options))
-    for number in ALL:
-        for other_first in (False, True):
-            assert has_exif(jpeg_with(SEEN, exif_block(number), other_first))
-    for insert in (b"\xff", b"\x00", b"\xff\xe0\x00\x01", b"\xff\xe0\xff\xff"):
-        assert has_exif(JPEG[:2] + insert + JPEG[2:])
-
-
-@given(st.binary(max_size=60), st.integers(0, 40), st.integers(1, 8))
-@settings(max_examples=200, deadline=None)
-def test_whatever_opencv_turns_has_an_exif_block(junk: bytes, place: int, number: int) -> None:
-    """Damaged in any way: what is taken for plain is decoded as it is stored."""
-    payload = bytearray(jpeg_with(IMAGE, exif_block(number)))
-    payload[place : place + len(junk)] = junk
-    turned = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR)
-    stored_flag = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    as_stored = cv2.imdecode(np.frombuffer(payload, np.uint8), stored_flag)
-    if turned is not None and not np.array_equal(turned, as_stored):
-        assert has_exif(bytes(payload))

@@ -35,20 +35,20 @@ def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
     assert [identity.name for identity in find_identities(tmp_path, 2, 1)] == ["b"]
     with pytest.raises(DataError, match="none of its 3 folders holds 3 images"):
         find_identities(tmp_path, 3, 1)
-    for name in ("_private", "lost", "macosx"):
-        touch(tmp_path, f"{name}/1.png")
-    found = [identity.name for identity in find_identities(tmp_path, 1, 1)]
-    assert found == ["_private", "a", "b", "lost", "macosx"]
-    training, held_out = split_holdout([Identity(f"p{i}", []) for i in range(10)], 5)
-    assert [identity.name for identity in held_out] == ["p4", "p9"]
-    assert [identity.name for identity in training] == [f"p{i}" for i in (0, 1, 2, 3, 5, 6, 7, 8)]
-
-
-def test_every_format_that_opencv_decodes_is_an_image(tmp_path: Path) -> None:
-    names = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
+    formats = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
     others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
-    touch(tmp_path, *(f"a/{name}" for name in [*names, *others]))
-    assert find_identities(tmp_path, 1, 1) == [Identity("a", names)]
+    touch(tmp_path, *(f"_private/{name}" for name in [*formats, *others]), "lost/1.png")
+    found = find_identities(tmp_path, 1, 1)
+    assert found == [Identity("_private", formats), *expected, Identity("lost", ["1.png"])]
+    with pytest.raises(DataError, match="1.png is no folder; name one that holds"):
+        find_identities(tmp_path / "lost" / "1.png", 1, 1)
+
+
+def test_who_is_held_out() -> None:
+    people = [Identity(f"p{i}", []) for i in range(10)]
+    training, held_out = split_holdout(people, 5)
+    assert held_out == [people[4], people[9]]
+    assert training == [*people[:4], *people[5:9]]
 
 
 @pytest.fixture
@@ -107,8 +107,7 @@ def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
 def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
     """As if a folder of several sets were one set: their names would be the identities."""
     touch(tmp_path, "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
-    message = "all images lie deeper than in its folders, .* train/ann/1"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="all images lie deeper than in its .* train/ann/1"):
         find_identities(tmp_path, 1, 1)
     assert len(find_images(tmp_path, 1)) == 3
 
@@ -157,14 +156,9 @@ def test_folders_of_any_depth(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    folder = os.fsencode(tmp_path) + b"/m\xfcller"
-    os.mkdir(folder)
-    for name in (b"\xe9.png", b"\xea.txt"):
-        open(folder + b"/" + name, "w").close()
+    person = os.fsdecode(b"m\xfcller")
+    image, text = os.fsdecode(b"\xe9.png"), os.fsdecode(b"\xea.txt")
+    touch(tmp_path / person, image, text)
     remarks: list[str] = []
-    (found,) = find_identities(tmp_path, 1, 1, remarks)
-    assert [os.fsencode(part) for part in (found.name, *found.images)] == [
-        b"m\xfcller",
-        b"\xe9.png",
-    ]
-    assert os.fsdecode(b"m\xfcller/\xea.txt") in remarks[0]
+    assert find_identities(tmp_path, 1, 1, remarks) == [Identity(person, [image])]
+    assert f"{person}/{text}" in remarks[0]

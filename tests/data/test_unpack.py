@@ -16,7 +16,6 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import create
 
 ENDINGS = [".jpg", ".png", ".bmp", ".webp"]
-COUNTS = [1] * 5 + [3] + [2] * 6
 
 
 def run(monkeypatch, *arguments: object) -> int:
@@ -31,7 +30,7 @@ def contents(path: Path) -> list[tuple[bytes, int]]:
 
 
 def test_packing_again_gives_the_same_set(write_set, tmp_path, monkeypatch, capsys) -> None:
-    source, out = write_set(COUNTS), tmp_path / "people"
+    source, out = write_set([1] * 5 + [3] + [2] * 6), tmp_path / "people"
     # An empty folder is filled.
     out.mkdir()
     assert run(monkeypatch, source, out) == 0
@@ -57,33 +56,27 @@ def test_nothing_is_overwritten(name: str, write_set, tmp_path, monkeypatch) -> 
     assert [path.name for path in (tmp_path / name).iterdir()] == ["mine"]
 
 
-def test_broken_records_are_named_and_left_out(write_set, tmp_path, monkeypatch, capsys) -> None:
-    source = write_set([1, 2])
-    path = source / "train.rec"
-    content = bytearray(path.read_bytes())
-    # The header of the second record with an image.
-    second = content.index(b"\x0a\x23\xd7\xce", 8)
-    content[second] ^= 1
-    path.write_bytes(content)
-    assert run(monkeypatch, source, tmp_path / "out") == 1
-    printed = capsys.readouterr()
-    assert "train.rec: record 1: " in printed.err
-    assert "2 images, without 1 broken ones" in printed.out
-    assert len(list((tmp_path / "out").glob("id_*/*"))) == 2
-
-
-def test_bytes_of_no_image_are_left_out_and_the_others_say_their_ending(
+def test_what_is_broken_is_left_out_and_endings_are_those_of_the_bytes(
     tmp_path, monkeypatch, capsys
 ) -> None:
     pixels = np.zeros((8, 8, 3), np.uint8)
     payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in ENDINGS]
-    records = [*payloads, b"GIF89a" + bytes(40)]
-    content = b"".join(encode((float(n // 4),), n, one) for n, one in enumerate(records))
-    (tmp_path / "train.rec").write_bytes(content)
+    content = [
+        encode((float(n // 4),), n, one)
+        for n, one in enumerate([*payloads, payloads[0], b"GIF89a" + bytes(40)])
+    ]
+    (tmp_path / "train.rec").write_bytes(b"".join(content))
+    (tmp_path / "property").write_text("2,8,8")
+    places = np.cumsum([0, *map(len, content)])[:-1]
+    (tmp_path / "train.idx").write_text("".join(f"{n}\t{at}\n" for n, at in enumerate(places)))
+    with (tmp_path / "train.rec").open("r+b") as file:
+        file.seek(places[4])
+        file.write(b"junk")
     assert run(monkeypatch, tmp_path, tmp_path / "out") == 1
     printed = capsys.readouterr()
-    line = f"{tmp_path}/train.rec: record 4: the image cannot be decoded: it is no JPEG"
-    assert line in printed.err and "4 images, without 1 broken ones" in printed.out
+    line = f"{tmp_path}/train.rec: record 5: the image cannot be decoded: it is no JPEG"
+    assert line in printed.err and "train.rec: record 4: no record begins" in printed.err
+    assert "4 images, without 2 broken ones" in printed.out
     files = sorted((tmp_path / "out").glob("id_*/*"))
     assert [path.name for path in files] == [f"0_{n}{end}" for n, end in enumerate(ENDINGS)]
     assert [path.read_bytes() for path in files] == payloads

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data.images.transforms import (
-    CenterCrop,
-    MiddleCrop,
-    PadCropFlip,
-    RandomResizedCrop,
-)
+from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop
 
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
 TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
@@ -45,9 +40,9 @@ def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
         np.testing.assert_array_equal(mirrored, cut[:, ::-1])
 
 
-@pytest.mark.parametrize(
-    "shape, height, width",
-    [
+def test_parts_have_the_drawn_area_and_ratio(image) -> None:
+    """In the lower right corner of the image: the color of the first pixel is where it begins."""
+    for shape, height, width in (
         # 96 pixels at 3:4 are 11.3 × 8.5, at 4:3 8.5 × 11.3.
         ((0.0, 0.0), 11, 8),
         ((0.0, 1.0), 8, 11),
@@ -55,22 +50,17 @@ def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
         ((0.5, 0.5), 25, 25),
         # All of it at 3:4 is the image itself.
         ((1.0, 0.0), 40, 30),
-    ],
-)
-def test_parts_have_the_drawn_area_and_ratio(image, shape, height, width) -> None:
-    """In the lower right corner of the image: the color of the first pixel is where it begins."""
-    place = (0.999, 0.999, 0.9)
-    found = plain(400).apply(image, draws(shape, place=place))
-    assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
-    assert found[-1, -1, :2].tolist() == [39, 29]
-
-
-def test_the_first_part_that_fits_is_taken(image: np.ndarray) -> None:
-    for drawn, last in (
-        (draws(TOO_WIDE, (0.5, 0.5)), [24, 24]),
-        (draws(TOO_WIDE, TOO_WIDE, TOO_WIDE), [39, 29]),
     ):
-        assert plain(400).apply(image, drawn)[-1, -1, :2].tolist() == last
+        # The first that fits is taken.
+        for drawn in (
+            draws(shape, place=(0.999, 0.999, 0.9)),
+            draws(TOO_WIDE, shape, place=(0.999, 0.999, 0.9)),
+        ):
+            found = plain(400).apply(image, drawn)
+            assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
+            assert found[-1, -1, :2].tolist() == [39, 29]
+    found = plain(400).apply(image, draws(TOO_WIDE, TOO_WIDE, TOO_WIDE))
+    assert found[0, 0, :2].tolist() == [0, 0] and found[-1, -1, :2].tolist() == [39, 29]
     # A quarter of one pixel at 3:4 is a line of 1 x 0.
     tiny = np.full((1, 1, 3), 77, np.uint8)
     found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
@@ -90,16 +80,14 @@ def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
     assert half[0, 0].tolist() == [84, 84, 84]
 
 
-def test_jitter_changes_the_brightness_by_its_size_at_most() -> None:
+def test_the_jitter_and_its_size() -> None:
+    """Brightness, contrast and saturation by hand: see test_augmentation."""
     gray = np.full((12, 12, 3), 100, np.uint8)
     for draw, expected in ((1.0, 140), (0.0, 60)):
         drawn = draws()
         drawn[-6] = draw
         found = RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)
         assert found[0, 0].tolist() == [expected] * 3
-
-
-def test_draws_are_uniform_except_those_of_the_light() -> None:
     drawn = RandomResizedCrop(4).draw(np.random.default_rng(0), 500)
     assert drawn.shape == (500, 10 * 2 + 3 + 3 + 3) and drawn.dtype == np.float32
     uniform, normal = drawn[:, :26], drawn[:, 26:]
@@ -137,3 +125,19 @@ def test_smaller_crops_are_cut_out_of_the_image_without_a_border() -> None:
     np.testing.assert_array_equal(mirrored, image[:4, 2:][:, ::-1])
     (drawn,) = MiddleCrop(4).draw(np.random.default_rng(1), 1)
     np.testing.assert_array_equal(MiddleCrop(4).apply(image, drawn), image[1:5, 1:5])
+
+
+def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
+    image = np.arange(1, 193, dtype=np.uint8).reshape(8, 8, 3)
+    transform = PadCropFlip(2)
+
+    def moved(*draws: float) -> np.ndarray:
+        return transform.apply(image.copy(), np.array(draws, np.float32))
+
+    np.testing.assert_array_equal(moved(0.5, 0.5, 0.9), image)
+    np.testing.assert_array_equal(moved(0.5, 0.5, 0.1), image[:, ::-1])
+    corner = moved(0.0, 0.999, 0.9)
+    assert not corner[:2].any() and not corner[:, 6:].any()
+    np.testing.assert_array_equal(corner[2:, :6], image[:6, 2:])
+    draws = transform.draw(np.random.default_rng(0), 400).tolist()
+    assert len({tuple(np.argwhere(moved(*each)[..., 0])[0]) for each in draws}) == 3 * 3

@@ -4,21 +4,15 @@ import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Optional
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from data.headers import may_turn
 from data.records import record_set
-from data.records.record_set import Jpegs, RecordSet, find_jpegs
-from data.records.recordio import BrokenRecordError, RecordFile, encode
+from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError, encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
-from tests.support.jpegs import bytes_of
 
 
 def record_offset(folder: Path, key: int) -> int:
@@ -76,15 +70,13 @@ def test_flat_sets(tmp_path: Path, make_image, index: bool) -> None:
     assert bytes(records.read(3).payload) == payloads[3]
 
 
-def test_label_arrays_give_the_identity(tmp_path: Path, make_image) -> None:
+def test_labels_come_from_the_images(tmp_path: Path, write_set, make_image) -> None:
+    """From the first of several, and not from the order of the ranges."""
     labels = [(4.0, 77.0), (2.0,)]
     written = [(key, encode(label, key, make_image(1))) for key, label in enumerate(labels)]
     write_records(tmp_path, written, index=False, description="5,16,16\nextra lines occur\n")
     records = RecordSet(tmp_path)
     assert [records.read(0).label, records.read(1).label] == records.labels().tolist() == [4, 2]
-
-
-def test_labels_come_from_the_images_not_from_the_order_of_the_ranges(write_set) -> None:
     folder = write_set([2, 2])
     for key, label in [(1, 1.0), (2, 1.0), (3, 0.0), (4, 0.0)]:
         overwrite(folder, record_offset(folder, key) + 12, struct.pack("<f", label))
@@ -104,23 +96,21 @@ def test_rounded_key_ranges_are_made_exact(tmp_path: Path, make_image) -> None:
     assert records.labels().tolist() == [0, 0, 0, 1, 1]
 
 
-def test_the_files_of_a_set(write_set, tmp_path: Path) -> None:
+def test_the_files_of_a_set_and_missing_ones(write_set, tmp_path: Path) -> None:
     # Some other host may have the second one.
     for folder in (write_set([2, 2]), tmp_path / "none"):
         expected = [folder / name for name in ("train.rec", "train.idx", "property")]
         assert record_set.files_of(folder) == record_set.files_of(expected[0]) == expected
-
-
-def test_missing_sets_are_named(tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
     for name in ("nowhere", "n" * 300):
         with pytest.raises(DataError, match="no such folder"):
             RecordSet(tmp_path / name)
     with pytest.raises(DataError, match=r"no \.rec file.*data\.pack"):
-        RecordSet(tmp_path)
+        RecordSet(tmp_path / "few")
     for name in ("a.rec", "b.rec", ".c.rec"):
-        (tmp_path / name).touch()
+        (tmp_path / "few" / name).touch()
     with pytest.raises(DataError, match=r"2 \.rec files"):
-        RecordSet(tmp_path)
+        RecordSet(tmp_path / "few")
 
 
 def test_the_classes_of_property_are_compared_with_the_identities(write_set, caplog) -> None:
@@ -178,6 +168,16 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path: Path, make_image) -> Non
 def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
     """Whoever opens the set at any moment of a replacement gets the old one or the new one."""
     folder = write_set([3, 1, 2])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def full(file) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            write_set([1, 1])
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
     seen = []
 
     def look(step):
@@ -188,26 +188,13 @@ def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
 
         return looking
 
-    for name in ("unlink", "replace"):
-        monkeypatch.setattr(Path, name, look(getattr(Path, name)))
-    monkeypatch.setattr("data.records.index_cache.write_cache", lambda *_: None)
-    write_set([1, 1])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "replace"):
+            patch.setattr(Path, name, look(getattr(Path, name)))
+        patch.setattr("data.records.index_cache.write_cache", lambda *_: None)
+        write_set([1, 1])
     assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
     assert (len(RecordSet(folder)), (folder / "property").read_text()) == (2, "2,16,16\n")
-
-
-def test_a_full_disk_leaves_the_old_set(write_set, monkeypatch) -> None:
-    folder = write_set([3, 1, 2])
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-
-    def full(file) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_set([1, 1])
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeypatch) -> None:
@@ -228,60 +215,3 @@ def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeyp
     with pytest.raises(DataError, match="was replaced or changed") as caught:
         records.image(0)
     assert not isinstance(caught.value, BrokenRecordError)
-
-
-JPEG = b"\xff\xd8\xff\xda and whatever else a JPEG holds"
-LABELS = [0.0, 1.0, 2.0, 0.5, -1.0, float("nan"), float("inf"), -0.0, 2.0**31]
-PAYLOADS = [JPEG, JPEG * 3, JPEG[:5], JPEG[:2], b"\x89PNG is another way", b""]
-
-
-def one_by_one(file: RecordFile, stored: bytes, offset: int) -> Optional[tuple[bytes, int]]:
-    """What has to be found according to ``read``: one part, and the label in the header.
-
-    Not what begins in the last bytes of a file whose size is no multiple of 4.
-    """
-    try:
-        labels, payload = file.read(offset)
-    except BrokenRecordError:
-        return None
-    _, length, flag = struct.unpack_from("<III", stored, offset)
-    if length >> 29 or flag or offset + 36 > len(stored) // 4 * 4 or payload[:2] != JPEG[:2]:
-        return None
-    turns = may_turn(np.frombuffer(bytes(payload), np.uint8), 0, len(payload))
-    if turns or not 0 <= labels[0] < 2 or labels[0] != int(labels[0]):
-        return None
-    return bytes(payload), int(labels[0])
-
-
-@given(
-    records=st.lists(
-        st.tuples(st.sampled_from(LABELS), st.sampled_from(PAYLOADS)), min_size=1, max_size=5
-    ),
-    cut=st.integers(0, 60),
-    place=st.integers(0, 400),
-    junk=st.binary(min_size=0, max_size=4),
-)
-@settings(max_examples=300, deadline=None)
-def test_many_records_at_once_are_those_of_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory,
-    records: list[tuple[float, bytes]],
-    cut: int,
-    place: int,
-    junk: bytes,
-) -> None:
-    """Whatever the file holds and wherever it ends, and for offsets that point anywhere."""
-    written = (encode((label,), key, payload) for key, (label, payload) in enumerate(records))
-    content = bytearray().join(written)
-    content[place : place + len(junk)] = junk[: max(0, len(content) - place)]
-    stored = bytes(content[: max(8, len(content) - cut)])
-    path = tmp_path_factory.getbasetemp() / "records.rec"
-    path.write_bytes(stored)
-    file = RecordFile(path)
-    offsets = np.append(np.arange(0, len(content) + 64, 4), [2**40, 2**50 - 4])
-    words = offsets // 4
-    halves = (words & 0xFFFFFFFF).astype(np.uint32), (words >> 32).astype(np.uint16)
-    places = find_jpegs(file.bytes, np.arange(len(offsets)), halves, 2)
-    payloads = bytes_of(Jpegs(*places))
-    for offset, payload, label in zip(offsets.tolist(), payloads, places[2].tolist()):
-        found = None if payload is None else (payload, label)
-        assert found == one_by_one(file, stored, offset)

@@ -74,9 +74,6 @@ def test_damage_is_named(tmp_path: Path, damage, reason: str) -> None:
         open_records(tmp_path, damage(record)).read(0)
     with pytest.raises(BrokenRecordError, match="record 2"):
         open_records(tmp_path, record, record, record[:-1]).scan()
-
-
-def test_a_file_without_room_for_a_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="6 bytes, no record"):
         open_records(tmp_path, MAGIC + b"ab")
     with pytest.raises(DataError, match=r"a\.rec cannot be read"):

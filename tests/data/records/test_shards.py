@@ -7,6 +7,7 @@ import resource
 import shutil
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -22,8 +23,7 @@ from data.records.shards import (
 )
 from data.records.writer import RecordWriter
 from runtime.errors import ConfigError, DataError
-from tests.support.foreign_records import Numbered, face2rec2, im2rec, index_of
-from tests.support.jpegs import as_jpeg, bytes_of
+from tests.support.foreign_records import Numbered, face2rec2, im2rec, write_records
 
 # Images of each identity, by shard.
 COUNTS = [[3, 1], [2, 2, 4], [5]]
@@ -32,7 +32,7 @@ SHARDS = [f"train-0000{number}.rec" for number in range(3)]
 
 
 def jpeg(number: int) -> bytes:
-    return as_jpeg(np.full((16, 16, 3), 10 * number, np.uint8))
+    return cv2.imencode(".jpg", np.full((16, 16, 3), 10 * number, np.uint8))[1].tobytes()
 
 
 def labels_of(records) -> list[int]:
@@ -60,12 +60,9 @@ def test_images_and_classes_of_all_shards(folder: Path) -> None:
         assert isinstance(whole, ShardedSet) and whole.path == folder
         assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
         assert len(whole.label_table()) == 17 and labels_of(whole) == LABELS.tolist()
-    order = np.array([16, 0, 3, 4, 11, 12, 4])
-    found = whole.jpegs(order)
-    assert found.labels.tolist() == LABELS[order].tolist()
-    for index, payload in zip(order.tolist(), bytes_of(found)):
-        one, label = whole.image(index)
-        assert (payload, bytes(one), label) == (jpeg(index), jpeg(index), LABELS[index])
+    for index, expected in enumerate(LABELS):
+        payload, label = whole.image(index)
+        assert (bytes(payload), label) == (jpeg(index), expected)
     assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
     assert [path.name for path in compared_files(folder)] == [*SHARDS, "property"]
 
@@ -79,7 +76,6 @@ def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_se
     labels = labels_of(joined)
     assert labels == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
     assert [joined.image(index)[1] for index in range(23)] == labels
-    assert joined.jpegs(np.array([3, 19])).labels.tolist() == [2, 7]
     (tmp_path / "link").symlink_to(folder)
     for same in (folder, tmp_path / "link"):
         with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
@@ -99,14 +95,10 @@ def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
-    assert whole.jpegs(np.arange(5)).labels.tolist() == [4, 0, 1, 4, 2]
     assert "1 of the 5 classes in property have no image, the first is 3" in caplog.text
     assert "if a shard behind train-00001.rec is missing" in caplog.text
-
-
-def test_flat_shards_have_no_more_classes_than_labels_can_name(tmp_path: Path) -> None:
-    """More would take gigabytes before the first label is read."""
-    write_shards(tmp_path, [im2rec([1], [jpeg(0)], [0])], f"{2**24 + 1},16,16")
+    # More than labels can name would take gigabytes before the first label is read.
+    (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
     with pytest.raises(DataError, match="16777217 classes, but shards without .* at most 16777216"):
         open_sets([tmp_path])
     (tmp_path / "property").write_text(f"{2**24},16,16")
@@ -185,20 +177,15 @@ def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) ->
         open_sets([folder])
 
 
-def test_unreadable_labels_stay_unreadable(tmp_path: Path, write_set) -> None:
-    folder = tmp_path / "bad"
-    folder.mkdir()
+def test_joined_sets_have_one_size_and_unreadable_labels_stay(
+    tmp_path: Path, write_set, make_image
+) -> None:
     written = im2rec([0, 0, 0], [b"x"] * 3, range(3))
     written[1] = 1, bytes(len(written[1][1]))
-    (folder / "train.rec").write_bytes(b"".join(content for _, content in written))
-    (folder / "train.idx").write_text(index_of(written))
-    (folder / "property").write_text("1,16,16")
-    joined = JoinedSet([RecordSet(write_set([3, 4])), RecordSet(folder)])
+    bad = RecordSet(write_records(tmp_path / "bad", written, description="1,16,16"))
+    joined = JoinedSet([RecordSet(write_set([3, 4])), bad])
     assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
-
-
-def test_sets_of_different_sizes_are_refused(tmp_path: Path, write_set, make_image) -> None:
     with RecordWriter(tmp_path / "large", image_size=(32, 32)) as writer:
         writer.write(make_image(1), 0)
     with pytest.raises(DataError, match="16 x 16 pixels.*32 x 32; pack them anew"):
-        JoinedSet([RecordSet(write_set([1])), RecordSet(tmp_path / "large")])
+        JoinedSet([bad, RecordSet(tmp_path / "large")])

@@ -30,21 +30,17 @@ def main() -> None:
     host._normalize(centers, rows, units, inverse_norms)
     tell("normalize", units, inverse_norms)
 
-    settings = floats([0.1, 0.9, 5e-4]), (np.uint32(3), np.int64(0))
-    for name, dtype in (("float32", np.float32), ("bfloat16", np.uint16)):
-        arrays = [
-            array.copy() if dtype == np.float32 else (array.view(np.uint32) >> 16).astype(dtype)
-            for array in (centers, momenta)
-        ]
-        optimizers._sgd(*arrays, rows, inverse_norms, gradient, (tuple(settings[0]), settings[1]))
-        tell(f"sgd of {name}", *arrays)
-    moments = momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)
-    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0]))
-    optimizers._adam(centers, moments, rows, inverse_norms, gradient, (rates, settings[1]))
-    tell("adam", centers, *moments)
+    rounding = np.uint32(3), np.int64(0)
+    arrays = [centers.copy(), momenta.copy()]
+    rates: Any = tuple(floats([0.1, 0.9, 5e-4])), rounding
+    optimizers._sgd(*arrays, rows, inverse_norms, gradient, rates)
+    tell("sgd", *arrays)
+    arrays = [momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)]
+    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0])), rounding
+    optimizers._adam(centers, tuple(arrays), rows, inverse_norms, gradient, rates)
+    tell("adam", centers, *arrays)
 
-    bounds = np.array([0, 70, SAMPLED])
-    hardness = np.full(1, 0.3, np.float32)
+    bounds, hardness = np.array([0, 70, SAMPLED]), np.full(1, 0.3, np.float32)
     rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
     targets = 70 * np.arange(BATCH), floats([0, 1] * (BATCH // 2)), normal(BATCH)
     for name, given in (("", None), ("ruled ", rules)):
@@ -55,16 +51,14 @@ def main() -> None:
 
     projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
     host._project(gradient, units, inverse_norms[:, None], projected)
-    tell("project", projected)
-    shares = np.stack([gradient, units, projected])
-    host._multiply_shares(shares, units, inverse_norms[:, None], total, scaled)
-    tell("shares", total, scaled)
+    host._multiply_shares(
+        np.stack([gradient, units, projected]), units, inverse_norms[:, None], total, scaled
+    )
+    tell("projected shares", projected, total, scaled)
 
     arrays = [normal(4_001) for _ in range(3)]
     addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
-    offsets = np.array([0, 4_001])
-    common = floats([0.9, 0.5])
-    host_sgd._step(addresses, offsets, floats([[0.1], [5e-4]]), common)
+    host_sgd._step(addresses, np.array([0, 4_001]), floats([[0.1], [5e-4]]), floats([0.9, 0.5]))
     tell("sgd of a backbone", *arrays)
 
 

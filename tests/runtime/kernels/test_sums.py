@@ -52,21 +52,17 @@ def test_every_number_counts_once(length: int, types: str) -> None:
     assert _product(*vectors) == np.dot(*given)
 
 
-@pytest.mark.parametrize("length", [1, LANES - 1, LANES, 2 * LANES + 3])
-@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
-def test_the_largest_is_found_wherever_it_stands(length: int, narrow: bool) -> None:
+@pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, 2 * LANES + 3])
+def test_the_largest_is_found_wherever_it_stands(length: int) -> None:
+    assert _largest(np.full(length, -9.5, np.float32), np.float32(-9.0)) == -9.0
     for place in range(length):
         numbers = np.full(length, -2.0, np.float32)
         numbers[place] = -1.0
         # What is not a number neither counts nor hides what does.
         numbers[place - 1 : place] = np.nan
-        given = bfloat16_of(numbers) if narrow else numbers
-        assert _largest(given, np.float32(-9.0)) == -1.0
-        assert _largest(given, np.float32(-0.5)) == -0.5
-
-
-def test_the_largest_of_nothing_is_the_least() -> None:
-    assert _largest(np.empty(0, np.float32), np.float32(-9.0)) == -9.0
+        for given in (numbers, bfloat16_of(numbers)):
+            assert _largest(given, np.float32(-9.0)) == -1.0
+            assert _largest(given, np.float32(-0.5)) == -0.5
 
 
 def bfloat16_of(values: Any) -> Any:
@@ -94,7 +90,7 @@ def digests(cache: Path, **variables: str) -> list[str]:
 def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
     """Else a resumed run could end with other numbers, if its first process was the first."""
     compiled = digests(tmp_path)
-    assert len(compiled) == 9 and list(tmp_path.rglob("*.nbc"))
+    assert len(compiled) == 7 and list(tmp_path.rglob("*.nbc"))
     assert digests(tmp_path) == compiled
     assert digests(tmp_path, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1") == compiled
     if processors.has_avx512():
