@@ -13,6 +13,7 @@ from backbones import layers
 from backbones.graph.nodes import infer
 from backbones.graph.recompute import cut
 from backbones.model import Backbone
+from backbones.sizes import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
@@ -98,7 +99,7 @@ def test_published_weights_fit_and_give_the_same_embeddings(
     np.testing.assert_allclose(created, loaded, atol=1e-5)
 
 
-@pytest.mark.parametrize("output", ["E", "F", "FC", "GAP", "GDC", "GNAP", "J"])
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("name", ["mbf", "tiny", "r18", "r34-se"])
 def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(
     name: str, output: str
@@ -157,3 +158,18 @@ def test_sizes_are_those_of_the_graph(name: str, tensor_shapes: Any) -> None:
     ]
     between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
     assert (architecture.part_outputs, architecture.between_parts) == (max(inside), between)
+
+
+@pytest.mark.parametrize("name", ["mbf", "tiny"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_sizes_of_outputs_are_those_of_the_graph(
+    name: str, output: str, tensor_shapes: Any
+) -> None:
+    body = backbones._ARCHITECTURES[name]
+    of_body = body.operator_outputs - OUTPUTS[body.output](body.maps, 512).outputs
+    for size in (100, 512, 700):
+        symbol = backbones.build(name, embedding_size=size, output=output)
+        counted = sum(int(np.prod(shape)) for shape in tensor_shapes(symbol).values())
+        assert backbones.parameter_count(name, size, output) == counted
+        of_output = OUTPUTS[output](body.maps, size).outputs
+        assert of_body + of_output == sum(elements(symbol).values())
