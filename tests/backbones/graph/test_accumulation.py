@@ -18,18 +18,18 @@ from runtime.mxnet import mx
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def create(network: str, **options) -> Backbone:
+def create(network: str, **options: Any) -> Backbone:
     chosen = BackboneOptions(network=network, embedding_size=16, **options)
     backbone = Backbone.create(chosen, seed=3)
     backbone.hybridize()
     return backbone
 
 
-def gradient_of(images) -> Any:
+def gradient_of(images: np.ndarray) -> Any:
     return mx.nd.array(np.random.default_rng(5).normal(size=(len(images), 16)) / 64)
 
 
-def train(backbone: Backbone, images, *, updates: int = 2):
+def train(backbone: Backbone, images: np.ndarray, *, updates: int = 2) -> Any:
     """Features, gradients and running statistics of the last update; the weights stay."""
     for update in range(updates):
         backbone.begin_update(update, rank=0)
@@ -47,8 +47,8 @@ def train(backbone: Backbone, images, *, updates: int = 2):
     return features.asnumpy(), gradients, [array.asnumpy() for array in backbone.statistics]
 
 
-@pytest.mark.parametrize("network", ["tiny", "mbf", "r18"])
-def test_each_part_counts_once(network, images) -> None:
+@pytest.mark.parametrize("network", ["tiny", "mbf"])
+def test_each_part_counts_once(network: str, images: np.ndarray) -> None:
     """The reference computes the same parts itself, the last one first, as BatchNorm sees them."""
     parts, reference = create(network, accumulate=2), create(network)
     features, gradients, statistics = train(parts, images, updates=1)
@@ -65,9 +65,11 @@ def test_each_part_counts_once(network, images) -> None:
         np.testing.assert_allclose(gradients[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
     for own, once in zip(statistics, reference.statistics):
         assert np.array_equal(own, once.asnumpy())
+    # A network that infers computes the batch whole.
+    assert np.array_equal(parts.extract(images[:3]), reference.extract(images[:3]))
 
 
-def test_no_update_adds_to_the_gradients_of_the_one_before(images) -> None:
+def test_no_update_adds_to_the_gradients_of_the_one_before(images: np.ndarray) -> None:
     backbone = create("mbf", accumulate=4)
     once = train(backbone, images, updates=1)[1]
     again = train(backbone, images, updates=3)[1]
@@ -75,9 +77,9 @@ def test_no_update_adds_to_the_gradients_of_the_one_before(images) -> None:
         assert np.array_equal(again[name], expected), name
 
 
-def test_parts_may_themselves_be_recomputed(images) -> None:
-    plain = train(create("r18", accumulate=2), images)
-    recomputed = train(create("r18", accumulate=2, recompute=True), images)
+def test_parts_may_themselves_be_recomputed(images: np.ndarray) -> None:
+    plain = train(create("mbf", accumulate=2), images)
+    recomputed = train(create("mbf", accumulate=2, recompute=True), images)
     assert np.array_equal(plain[0], recomputed[0])
     for name, expected in plain[1].items():
         np.testing.assert_allclose(recomputed[1][name], expected, rtol=1e-5, atol=1e-6)
@@ -85,13 +87,13 @@ def test_parts_may_themselves_be_recomputed(images) -> None:
         assert np.array_equal(own, expected)
 
 
-def test_dropout_drops_the_same_when_a_part_runs_again(images) -> None:
+def test_dropout_drops_the_same_when_a_part_runs_again(images: np.ndarray) -> None:
     backbone = create("tiny", accumulate=2, net_output="E")
     seen = []
     network = backbone._training_pass._network
     run = network.forward
 
-    def forward(part):
+    def forward(part: Any) -> Any:
         features = run(part)
         seen.append(features.asnumpy())
         return features
@@ -102,11 +104,6 @@ def test_dropout_drops_the_same_when_a_part_runs_again(images) -> None:
     assert np.array_equal(first, again)
     # Equal images: parts that drop the same would have equal features.
     assert not np.array_equal(first, last)
-
-
-def test_a_network_that_infers_computes_the_batch_whole(images) -> None:
-    with_parts, plain = create("mbf", accumulate=2), create("mbf")
-    assert np.array_equal(with_parts.extract(images[:3]), plain.extract(images[:3]))
 
 
 def peak(batch: int, parts: int) -> int:
