@@ -11,7 +11,7 @@ from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
 
-# Per classifier but for LeNet, of 10 classes: parameters and millions of multiply-adds of the originals,
+# All but LeNet, for 10 classes: parameters and millions of multiply-adds of the originals,
 # https://github.com/kuangliu/pytorch-cifar and, "resnet20" to "inception-bn", the graphs of
 # https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them (from "VGG11" on the layers of
 # the originals were counted without PyTorch); and the fingerprint of the graph, so that checkpoints
