@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +59,10 @@ FINGERPRINTS = {
     "tiny": 1311149337,
 }
 
+# The sizes of all iResNets are made by one rule.
+SIZED = [name for name in backbones.names() if not name.endswith("-se")] + ["r18-se", "r101-se"]
+
+
 def test_unknown_names_are_refused_in_one_line() -> None:
     for call in (backbones.check, backbones.own_output, backbones.build):
         with pytest.raises(ConfigError, match="'mbff' is unknown .did you mean 'mbf'") as caught:
@@ -73,6 +76,43 @@ def test_registry_does_not_load_mxnet() -> None:
         "classifiers.check('resnet50_v1'); sys.exit('mxnet' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("embedding_size", [512, 100])
+def test_parameter_count_is_that_of_the_graph(name, embedding_size, tensor_shapes) -> None:
+    shapes = tensor_shapes(backbones.build(name, embedding_size=embedding_size))
+    counted = sum(int(np.prod(shape)) for shape in shapes.values())
+    assert backbones.parameter_count(name, embedding_size) == counted
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_activations_are_those_of_the_graph(name) -> None:
+    """The dry run's memory: what the operators put out, times what a step was measured to keep."""
+    internals = backbones.build(name).get_internals()
+    variables = {*internals.list_arguments(), *internals.list_auxiliary_states()}
+    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
+    outputs = dict(zip(internals.list_outputs(), shapes))
+    counted = sum(int(np.prod(shape)) for key, shape in outputs.items() if key not in variables)
+    kept = backbones._ARCHITECTURES[name].kept
+    assert backbones.activation_bytes(name, 3) == round(3 * 4 * (counted * kept))
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_activations_of_parts_are_those_of_the_graph(name) -> None:
+    symbol = backbones.build(name)
+    internals = symbol.get_internals()
+    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
+    sizes = {key: int(np.prod(shape)) for key, shape in zip(internals.list_outputs(), shapes)}
+    parts = cut(symbol, (112, 112))
+    largest = 0
+    for part in parts:
+        names = part.symbol.get_internals().list_outputs()
+        variables = set(part.symbol.list_inputs())
+        largest = max(largest, sum(sizes[key] for key in names if key not in variables))
+    between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
+    architecture = backbones._ARCHITECTURES[name]
+    assert (architecture.part_outputs, architecture.between_parts) == (largest, between)
 
 
 def test_graphs_are_those_of_earlier_checkpoints() -> None:
@@ -125,51 +165,3 @@ def test_a_network_has_an_output_of_its_own() -> None:
     backbones.check_image_size("r50", (112, 96))
     own, given = (backbones.build("mbf", output=output).tojson() for output in (None, "GDC"))
     assert own == given
-
-
-def elements(symbol: Any) -> dict[str, int]:
-    """The size of each tensor of a graph, but for variables."""
-    internals = symbol.get_internals()
-    variables = {*internals.list_arguments(), *internals.list_auxiliary_states()}
-    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
-    found = zip(internals.list_outputs(), shapes)
-    return {name: int(np.prod(shape)) for name, shape in found if name not in variables}
-
-
-# The sizes of all iResNets are made by one rule.
-@pytest.mark.parametrize("name", ["r18", "r50", "r269", "r18-se", "r101-se", "mbf", "tiny"])
-def test_sizes_are_those_of_the_graph(name: str, tensor_shapes: Any) -> None:
-    """Parameters, and for memory what operators put out, also in parts with --recompute."""
-    for size in (100, 512):
-        symbol = backbones.build(name, embedding_size=size)
-        counted = sum(int(np.prod(shape)) for shape in tensor_shapes(symbol).values())
-        assert backbones.parameter_count(name, size) == counted
-    sizes, architecture = elements(symbol), backbones._ARCHITECTURES[name]
-    expected = round(3 * 4 * (sum(sizes.values()) * architecture.kept))
-    assert backbones.activation_bytes(name, 3) == expected
-    parts = cut(symbol, (112, 112))
-    inside = [
-        sum(
-            sizes[key]
-            for key in part.symbol.get_internals().list_outputs()
-            if key not in part.symbol.list_inputs()
-        )
-        for part in parts
-    ]
-    between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
-    assert (architecture.part_outputs, architecture.between_parts) == (max(inside), between)
-
-
-@pytest.mark.parametrize("name", ["mbf", "tiny"])
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_sizes_of_outputs_are_those_of_the_graph(
-    name: str, output: str, tensor_shapes: Any
-) -> None:
-    body = backbones._ARCHITECTURES[name]
-    of_body = body.operator_outputs - OUTPUTS[body.output](body.maps, 512).outputs
-    for size in (100, 512, 700):
-        symbol = backbones.build(name, embedding_size=size, output=output)
-        counted = sum(int(np.prod(shape)) for shape in tensor_shapes(symbol).values())
-        assert backbones.parameter_count(name, size, output) == counted
-        of_output = OUTPUTS[output](body.maps, size).outputs
-        assert of_body + of_output == sum(elements(symbol).values())

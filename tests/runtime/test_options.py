@@ -81,6 +81,7 @@ GOES_WITH: dict[str, dict[str, Any]] = {
     "world_size": {"dry_run": True, "num_classes": 9},
     "memory": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
+    "rebalance": {"kv_store": "dist_gsync"},
 }
 
 
