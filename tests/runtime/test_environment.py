@@ -4,9 +4,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Optional
 
 import pytest
 
@@ -139,50 +140,37 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     assert shell.stdout.splitlines() == [*{**defaults(), **given}.values()]
 
 
+STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
+
+
 @pytest.mark.parametrize(
-    ("prepare", "expected", "kept"),
+    ("prepare", "argument", "names", "expected"),
     [
-        *(
-            (
-                lambda seconds=seconds: environment.prepare_stall_check(seconds),
-                {
-                    "HOROVOD_STALL_CHECK_TIME_SECONDS": warning,
-                    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0",
-                },
-                "HOROVOD_STALL_CHECK_TIME_SECONDS",
-            )
-            for seconds, warning in ((4, "1"), (300, "30"), (7200, "60"))
-        ),
-        (
-            lambda: environment.prepare_opencv(99),
-            {
-                "OPENCV_IO_MAX_IMAGE_PIXELS": "99",
-                "OPENCV_LOG_LEVEL": "OFF",
-                "OPENCV_IPP": "sse42",
-            },
-            "OPENCV_IPP",
-        ),
-        *(
-            (
-                lambda sharing=sharing: environment.prepare_threads(sharing),
-                {"OMP_NUM_THREADS": threads},
-                "OMP_NUM_THREADS",
-            )
-            for sharing, threads in ((1, "5"), (2, "2"), (9, "1"))
-        ),
+        (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
+        (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
+        (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
+        (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
+        (environment.prepare_threads, 1, ("OMP_NUM_THREADS",), ["5"]),
+        (environment.prepare_threads, 2, ("OMP_NUM_THREADS",), ["2"]),
+        (environment.prepare_threads, 9, ("OMP_NUM_THREADS",), ["1"]),
     ],
 )
-def test_libraries_get_their_variables_before_their_import(
-    prepare: Any, expected: dict[str, str], kept: str, monkeypatch: pytest.MonkeyPatch
+def test_libraries_get_their_variables_unless_the_user_has_set_them(
+    prepare: Callable[[int], None],
+    argument: int,
+    names: tuple[str, ...],
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processors(monkeypatch, 5)
-    for name in expected:
+    for name in names:
         monkeypatch.delenv(name, raising=False)
-    prepare()
-    assert {name: os.environ[name] for name in expected} == expected
-    monkeypatch.setenv(kept, "7")
-    prepare()
-    assert os.environ[kept] == "7"
+    prepare(argument)
+    assert [os.environ[name] for name in names] == expected
+    os.environ.update(dict.fromkeys(names, "7"))
+    prepare(argument)
+    assert [os.environ[name] for name in names] == ["7"] * len(names)
 
 
 def test_a_variable_is_unset_within_the_context_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ QUICK = {"VGG16", "ResNet18", "RegNetY_400MF", "MobileNetV2", "resnet20", "incep
 QUICK |= {"SENet18", "MobileNet"}
 STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in CIFAR]
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-GRAY = Normalization((0.1307,), (0.3081,))
 
 
 def make(name: str, dtype: str = "float32", last_gamma: bool = False, **more: Any) -> Classifier:
@@ -29,9 +28,8 @@ def make(name: str, dtype: str = "float32", last_gamma: bool = False, **more: An
     return Classifier.create(options, **settings)
 
 
-def random_images(count: int, channels: int = 3, size: int = 32) -> Any:
-    rng = np.random.default_rng(3)
-    images = rng.integers(0, 256, (count, channels, size, size), np.uint8)
+def random_images(count: int) -> Any:
+    images = np.random.default_rng(3).integers(0, 256, (count, 3, 32, 32), np.uint8)
     return mx.nd.array(images, dtype="uint8")
 
 
@@ -39,20 +37,16 @@ def values(classifier: Classifier) -> dict[str, np.ndarray]:
     return {name: p.data().asnumpy() for name, p in classifier.parameters.items()}
 
 
-def train(classifier: Classifier, images: Any, steps: int = 1, lr: float = 0.01) -> list[float]:
-    """Take steps of SGD on one batch whose labels are 0, 1, ...; return the losses."""
-    labels = mx.nd.arange(len(images)) % 10
-    optimizer = mx.optimizer.SGD(learning_rate=lr, momentum=0.9)
+def train(classifier: Classifier, images: Any) -> float:
+    """Take a step of SGD on images whose labels are 0, 1, ...; return the loss."""
+    optimizer = mx.optimizer.SGD(learning_rate=0.01)
     trainer = mx.gluon.Trainer(classifier.parameters, optimizer, kvstore=None)
-    measure = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    losses = []
-    for _ in range(steps):
-        with mx.autograd.record():
-            loss = measure(classifier(images), labels)
-        loss.backward()
-        trainer.step(len(images))
-        losses.append(float(loss.mean().asscalar()))
-    return losses
+    with mx.autograd.record():
+        measure = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        loss = measure(classifier(images), mx.nd.arange(len(images)))
+    loss.backward()
+    trainer.step(len(images))
+    return float(loss.mean().asscalar())
 
 
 @pytest.mark.parametrize("name", ["ResNet18", "resnet18_v1"])
@@ -111,8 +105,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor(tmp_path: 
 def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path: Path) -> None:
     classifier = make(name, seed=2)
     before = values(classifier)
-    (loss,) = train(classifier, random_images(2))
-    assert np.isfinite(loss)
+    assert np.isfinite(train(classifier, random_images(2)))
     after = values(classifier)
     assert all(np.isfinite(value).all() for value in after.values())
     # A gamma of one swallows the smallest gradients, and BatchNorm takes those of biases away.
@@ -138,39 +131,6 @@ def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
     assert together.shape == (128, 10)
     alone = classifier(images[:1]).asnumpy()
     np.testing.assert_allclose(alone[0], together[0], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "normalization"),
-    [
-        ("LeNet", (1, 28, 28), GRAY),
-        *(
-            pytest.param(name, (3, 32, 32), COLOR, marks=pytest.mark.models)
-            for name in ("resnet18_v1", "MobileNetV2")
-        ),
-    ],
-)
-def test_it_overfits_one_batch(name: str, shape: Any, normalization: Any) -> None:
-    classifier = make(name, image_shape=shape, normalization=normalization, seed=1)
-    losses = train(classifier, random_images(8, shape[0], shape[1]), steps=25, lr=0.005)
-    assert losses[-1] < 0.5 * losses[0]
-
-
-def test_pixels_are_normalized_inside() -> None:
-    internals = classifiers.build("LeNet", classes=10, normalization=COLOR).get_internals()
-    node = mx.gluon.SymbolBlock(internals["normalized_output"], mx.sym.var("data"))
-    images = random_images(2)
-    mean, deviation = (np.array(part).reshape(3, 1, 1) for part in COLOR)
-    expected = (images.asnumpy().astype(np.float32) / 255 - mean) / deviation
-    found = node(images.astype("float32")).asnumpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_equal_seeds_give_equal_weights() -> None:
-    first, second, other = (values(make("MobileNetV2", seed=seed)) for seed in (4, 4, 5))
-    for key, value in first.items():
-        np.testing.assert_array_equal(value, second[key])
-        assert np.array_equal(value, other[key]) == (not key.endswith("_weight"))
 
 
 def zeroed(name: str, **more: Any) -> list[str]:

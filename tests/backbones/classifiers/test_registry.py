@@ -121,12 +121,6 @@ def test_every_network_of_the_zoo_can_be_built(name: str) -> None:
     assert outputs == [(2, 7)]
 
 
-def test_resnet50_has_the_published_size() -> None:
-    found = shapes(build("resnet50_v1", classes=1000), 224)
-    # The zoo's 1x1 convolutions have biases that the paper's do not; 25.56 M without them.
-    assert round(sum(int(np.prod(shape)) for shape in found.values()) / 1e6, 1) == 25.6
-
-
 def test_unknown_names_get_the_closest_one() -> None:
     with pytest.raises(ConfigError, match=r"'ResNet19' is unknown \(did you mean 'ResNet18'\?\)"):
         classifiers.check("ResNet19")
