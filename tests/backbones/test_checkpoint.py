@@ -38,9 +38,7 @@ def test_the_graph_and_the_arrays_of_a_backbone(tmp_path: Path, images: np.ndarr
 
 
 @pytest.mark.parametrize(("model", "shape"), [("LeNet", (1, 28, 28)), ("resnet20", (3, 32, 32))])
-def test_a_classifier_and_its_channels(
-    tmp_path: Path, model: str, shape: tuple[int, int, int]
-) -> None:
+def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
     per_channel = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.3, 0.4)[: shape[0]])
     symbol = classifiers.build(model, classes=7, normalization=per_channel)
     network = Network(symbol, symbol, initial_weights(symbol, shape, 0), mx.cpu())

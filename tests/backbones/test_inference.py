@@ -161,9 +161,7 @@ def test_a_device_computes_by_the_graph_that_trains(images: np.ndarray) -> None:
 @pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
 @pytest.mark.parametrize("unit", list(Bfloat16Unit))
 @pytest.mark.parametrize("name", ["tiny", "mbf", "r18-se"])
-def test_bfloat16(
-    name: str, unit: Bfloat16Unit, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bfloat16(name, unit, images, monkeypatch) -> None:
     """Where there is no such unit, oneDNN computes what it would by other instructions."""
     monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
     network = Backbone.create(BackboneOptions("bfloat16", network=name, embedding_size=32), seed=2)

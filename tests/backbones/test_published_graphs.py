@@ -173,9 +173,7 @@ def test_names_of_earlier_versions_are_known(tmp_path: Path) -> None:
         (lambda: mx.sym.Dropout(pixels(), name="d"), "no path from 'data' to 'fc1_output'"),
     ],
 )
-def test_what_is_not_supported_is_not_called_damaged(
-    tmp_path: Path, symbol: Callable[[], Any], message: str
-) -> None:
+def test_what_is_not_supported_is_not_called_damaged(tmp_path, symbol, message) -> None:
     path = tmp_path / "model-symbol.json"
     symbol().save(str(path))
     with pytest.raises(DataError, match=message) as caught:

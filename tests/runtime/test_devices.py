@@ -99,9 +99,7 @@ def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(host: Host) -> Non
         ([[7], [8]], "bfloat16", 0, "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
     ],
 )
-def test_ranks_are_refused_with_the_same_line(
-    host: Host, seen: list[list[int]], dtype: str, status: int, message: str
-) -> None:
+def test_ranks_are_refused_with_the_same_line(host, seen, dtype, status, message) -> None:
     host.status = status
     (line,) = set(host.choose(seen, dtype))
     assert line.startswith(message) and "\n" not in line

@@ -109,16 +109,6 @@ def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.Monkey
     assert not engine._calls and run_on_engine(lambda: 1) == 1
 
 
-def test_a_queued_call_is_not_waited_for() -> None:
-    found: list[bool] = []
-    order, slow = mx.nd.zeros(1), threading.Event()
-    submit(lambda: found.append(slow.wait(10)), [], [order])
-    assert not found
-    slow.set()
-    settle(order)
-    assert found == [True]
-
-
 # With one thread for operators they run in their order whatever their arrays.
 TWO_THREADS = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"}
 ORDERED = """

@@ -44,9 +44,7 @@ def defaults() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
-def test_the_ranks_of_a_host_share_its_processors(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
     processors(monkeypatch, 16)
     assert environment.visible_threads() == 16
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
@@ -72,9 +70,7 @@ def test_a_wrong_thread_count_is_refused(monkeypatch: pytest.MonkeyPatch, value:
 
 
 @pytest.mark.parametrize("name", RANK_NAMES)
-def test_gloo_is_chosen_only_for_a_single_process(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
     alone = defaults()
     assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
     monkeypatch.setenv(name, "0")
@@ -85,9 +81,7 @@ def test_gloo_is_chosen_only_for_a_single_process(
     ("threads", "gpus", "cycle"),
     [("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
 )
-def test_horovods_cycles_and_buffers(
-    monkeypatch: pytest.MonkeyPatch, threads: str, gpus: bool, cycle: Optional[str]
-) -> None:
+def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     computes_on_gpus(monkeypatch, gpus)
@@ -185,9 +179,7 @@ def test_a_variable_is_unset_within_the_context_alone(monkeypatch: pytest.Monkey
     ("variables", "allowed"),
     [({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True)],
 )
-def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(
-    variables: dict[str, str], allowed: bool
-) -> None:
+def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, allowed) -> None:
     os.environ.update(variables)
     assert environment.allows_progress_bar() == allowed
 
@@ -207,13 +199,7 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(
         (False, False, None, None),
     ],
 )
-def test_what_multiplies_bfloat16(
-    tiles: bool,
-    vectors: bool,
-    limit: Optional[str],
-    expected: Optional[Bfloat16Unit],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_multiplies_bfloat16(tiles, vectors, limit, expected, monkeypatch) -> None:
     monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
     monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
     assert ("DNNL_MAX_CPU_ISA" in defaults()) == tiles
@@ -226,9 +212,7 @@ def test_what_multiplies_bfloat16(
     ("avx512", "limit", "block"),
     [(True, None, 16), (True, "AVX512_CORE", 16), (True, "AVX2", 8), (False, None, 8)],
 )
-def test_how_many_channels_are_computed_at_once(
-    avx512: bool, limit: Optional[str], block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_many_channels_are_computed_at_once(avx512, limit, block, monkeypatch) -> None:
     monkeypatch.setattr("runtime.processors.has_avx512", lambda: avx512)
     if limit is not None:
         monkeypatch.setenv("DNNL_MAX_CPU_ISA", limit)
@@ -248,12 +232,7 @@ def test_how_many_channels_are_computed_at_once(
         ({"OMP_NUM_THREADS": "3"}, True, (1, 3, "3")),
     ],
 )
-def test_lanes_divide_the_threads(
-    given: dict[str, str],
-    is_gpu: bool,
-    expected: tuple[int, int, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     os.environ.update(given)
     computes_on_gpus(monkeypatch, is_gpu)
     # After MXNet nothing changes: its engine has read the variables, and children inherit them.

@@ -157,16 +157,6 @@ def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
     assert f"ValueError: {shown}\n" in traceback and "\x1b" not in traceback
 
 
-def test_a_progress_bar_is_drawn_as_before() -> None:
-    bar = "import sys\nfrom tqdm import tqdm\n"
-    bar += "for _ in tqdm(range(3), 'packing', file=sys.stderr, mininterval=0): pass\n"
-    bar += "tqdm.write('a line', file=sys.stderr)"
-    shown = run_main(bar).stderr
-    # As ``subprocess`` reads a text, a carriage return ends a line.
-    assert shown.startswith("\npacking:   0%|") and shown.count("\npacking: ") == 5
-    assert "\\r" not in shown and shown.endswith("a line\n")
-
-
 def test_closed_outputs_are_no_error() -> None:
     line = f"exec {sys.executable} -c 'from runtime import errors; "
     line += "errors.run_program(lambda: print(1) or 3)' >&- 2>&-"

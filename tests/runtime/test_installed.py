@@ -84,9 +84,7 @@ def test_versions(tmp_path: Path) -> None:
         ("mxnet-cu117", [(8, 9)], [(9, 0), (12, 0)]),
     ],
 )
-def test_which_package_has_code_for_a_gpu(
-    package: str, runs: list[tuple[int, int]], does_not: list[tuple[int, int]]
-) -> None:
+def test_which_package_has_code_for_a_gpu(package, runs, does_not) -> None:
     assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
     assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
     assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None

@@ -70,9 +70,7 @@ GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE":
         ({"HOROVOD_LOCAL_SIZE": "4"}, False),
     ],
 )
-def test_an_interface_that_gloo_would_not_take_is_refused(
-    monkeypatch: pytest.MonkeyPatch, others: dict[str, str], is_refused: bool
-) -> None:
+def test_an_interface_that_gloo_would_not_take_is_refused(monkeypatch, others, is_refused) -> None:
     addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
     interfaces = {
         name: [SimpleNamespace(address=one) for one in found] for name, found in addresses.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -209,9 +209,7 @@ def test_adam_needs_lr_and_wd_with_a_configuration_of_sgd(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_mistakes_in_a_saved_configuration_are_one_line(
-    content: Optional[str], parts: list[str], tmp_path: Path
-) -> None:
+def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
     file = tmp_path / "config.json"
     if content is not None:
         file.write_text(content)
@@ -225,9 +223,7 @@ def test_mistakes_in_a_saved_configuration_are_one_line(
 @pytest.mark.parametrize(
     ("program", "other"), [(faces, "emore --debug"), (images, "mnist --data-dir d")]
 )
-def test_a_saved_configuration_is_of_one_data_set(
-    program: Any, other: str, tmp_path: Path
-) -> None:
+def test_a_saved_configuration_is_of_one_data_set(program, other, tmp_path) -> None:
     saved = saved_by(program, tmp_path, "--dataset synthetic")
     with pytest.raises(ConfigError, match="is another data set than synthetic of --config"):
         program.parse([*saved, "--dataset", *other.split()])

@@ -82,13 +82,7 @@ def of_v1(folder: str, quota: str) -> dict[str, str]:
         ),
     ],
 )
-def test_the_quota_of_control_groups(
-    tmp_path: Path,
-    groups: str,
-    mounts: list[str],
-    files: dict[str, str],
-    expected: Optional[float],
-) -> None:
+def test_the_quota_of_control_groups(tmp_path, groups, mounts, files, expected) -> None:
     assert processors.cgroup_quota(tmp_path) is None
     assert quota(tmp_path, groups, mounts, files) == expected
 
@@ -97,9 +91,7 @@ def test_the_quota_of_control_groups(
     ("bound", "limit", "count"),
     [(64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4)],
 )
-def test_the_smaller_of_quota_and_binding(
-    monkeypatch: pytest.MonkeyPatch, bound: int, limit: Optional[float], count: int
-) -> None:
+def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
     monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)
     assert processors.available() == count
@@ -149,18 +141,14 @@ def test_what_the_processors_flags_say(
 
 
 @pytest.mark.parametrize(("has_tiles", "status"), [(True, 0), (True, -1), (False, 0)])
-def test_onednn_may_use_only_tiles_that_were_granted(
-    monkeypatch: pytest.MonkeyPatch, has_tiles: bool, status: int
-) -> None:
+def test_onednn_may_use_only_tiles_that_were_granted(monkeypatch, has_tiles, status) -> None:
     monkeypatch.setattr(processors, "_has_tiles", lambda: has_tiles)
     monkeypatch.setattr(processors, "_request_tiles_from_kernel", lambda: status)
     names = {setting.name for setting in environment.settings()}
     assert ("DNNL_MAX_CPU_ISA" in names) == (has_tiles and status == 0)
 
 
-def test_the_kernel_refuses_a_feature_that_no_processor_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_kernel_refuses_a_feature_that_no_processor_has(monkeypatch) -> None:
     """The system call itself: feature 63 does not exist, on a kernel that knows tiles or not."""
     monkeypatch.setattr(processors, "_TILE_DATA", 63)
     assert processors._request_tiles_from_kernel() == -1

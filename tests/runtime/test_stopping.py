@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Union
 
 import pytest
 
@@ -80,8 +79,6 @@ INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SI
         ([USR1, "wait", TERM], 130, "130\n"),
     ],
 )
-def test_the_first_signal_is_a_request(
-    signals: list[Union[int, str]], status: int, printed: str
-) -> None:
+def test_the_first_signal_is_a_request(signals, status, printed) -> None:
     arguments = [str(one) if one == "wait" else str(int(one)) for one in signals]
     assert run(REQUEST, *arguments) == (status, printed, "")

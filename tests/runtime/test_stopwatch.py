@@ -40,9 +40,7 @@ def test_an_inner_part_is_not_of_the_outer(clock: HandClock, stopwatch: Stopwatc
     assert stopwatch.lap() == {WAITING: 0.0, BACKBONE: 0.0, HEAD: 3.0, COMMUNICATION: 10.0}
 
 
-def test_a_part_ends_with_an_exception_and_a_lap_may_end_within_one(
-    clock: HandClock, stopwatch: Stopwatch
-) -> None:
+def test_a_part_ends_with_an_exception_and_a_lap_may_end_within_one(clock, stopwatch) -> None:
     with pytest.raises(StopIteration), stopwatch.part(WAITING):
         clock.wait(1.0)
         raise StopIteration

@@ -14,9 +14,10 @@ from backbones.graph import frozen
 from backbones.graph.nodes import to_json
 from backbones.model import Backbone
 from backbones.network import Network
-from backbones.options import BackboneOptions, ClassifierOptions
+from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.backbones.passes import assert_same, create, gradient_of, train
 
 FIRST = ("conv0_*", "bn0_*", "stage1_*", "stage2_*")
 
@@ -73,9 +74,7 @@ def test_frozen_statistics_are_used_in_training(tiny: Any) -> None:
 
 
 def make(freeze: Any = FIRST, network: str = "tiny", **options: Any) -> Backbone:
-    backbone = Backbone.create(
-        BackboneOptions(network=network, embedding_size=16, freeze=freeze, **options), seed=3
-    )
+    backbone = create(network, freeze=freeze, **options)
     # As after some training: no statistic is that of the beginning.
     generator = np.random.default_rng(1)
     for name, parameter in backbone.parameters.items():
@@ -83,7 +82,6 @@ def make(freeze: Any = FIRST, network: str = "tiny", **options: Any) -> Backbone
             parameter.set_data(mx.nd.array(generator.uniform(0.5, 2, parameter.shape)))
         if name.endswith("_moving_mean"):
             parameter.set_data(mx.nd.array(generator.normal(0, 0.3, parameter.shape)))
-    backbone.hybridize()
     return backbone
 
 
@@ -91,47 +89,25 @@ def values(backbone: Network) -> dict[str, np.ndarray]:
     return {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
 
 
-def train(backbone: Network, images: np.ndarray, outputs: int = 16) -> dict[str, np.ndarray]:
-    """Train; return the last gradients."""
-    trainer = mx.gluon.Trainer(backbone.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
-    gradient = mx.nd.array(np.random.default_rng(5).normal(size=(len(images), outputs)) / 64)
-    for _ in range(2):
-        with mx.autograd.record():
-            features = backbone(mx.nd.array(images))
-        backbone.backward(features, gradient)
-        trainer.update(1)
-    return {
-        name: parameter.grad().asnumpy()
-        for name, parameter in backbone.parameters.items()
-        if parameter.grad_req != "null"
-    }
-
-
 @pytest.mark.parametrize(
     ("network", "patterns"), [("tiny", FIRST), ("mbf", ("conv_1_*", "conv_2_*", "dconv_23_*"))]
 )
-def test_frozen_tensors_keep_their_bytes(
-    network: str, patterns: tuple[str, ...], images: np.ndarray
-) -> None:
+def test_frozen_tensors_keep_their_bytes(network, patterns, images) -> None:
     names = frozen.find(patterns, backbones.build(network, embedding_size=16))
-    expected: dict[str, np.ndarray] = {}
-    for parts in (1, 2):
-        for recompute in (False, True):
-            backbone = make(patterns, network, recompute=recompute, accumulate=parts)
-            before = values(backbone)
-            gradients = train(backbone, images)
-            after = values(backbone)
-            assert not names & gradients.keys() and len(names) > 8
-            for name in names:
-                np.testing.assert_array_equal(after[name], before[name], err_msg=name)
-            moved = [name for name in before.keys() - names if (after[name] != before[name]).any()]
-            # All but a bias before a BatchNorm, and gammas that are held at one.
-            assert len(moved) > 0.9 * len(before.keys() - names) - 2
-            # Recomputation stops at the first part that is trained.
-            expected = gradients if not recompute else expected
-            assert gradients.keys() == expected.keys()
-            for name, gradient in gradients.items() if parts == 1 else ():
-                np.testing.assert_array_equal(gradient, expected[name], err_msg=name)
+    passes = []
+    for options in ({}, {"recompute": True}, {"accumulate": 2}):
+        backbone = make(patterns, network, **options)
+        before = values(backbone)
+        passes.append(train(backbone, images))
+        after = values(backbone)
+        for name in names:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+            assert backbone.parameters[name].grad_req == "null"
+        moved = [name for name in before.keys() - names if (after[name] != before[name]).any()]
+        # All but a bias before a BatchNorm, and gammas that are held at one.
+        assert len(names) > 8 and len(moved) > 0.9 * len(before.keys() - names) - 2
+    # Recomputation stops at the first part that is trained.
+    assert_same(passes[1], passes[0])
 
 
 def test_a_frozen_layer_computes_in_training_what_it_computes_later(images: np.ndarray) -> None:
@@ -153,16 +129,11 @@ def test_a_frozen_layer_computes_in_training_what_it_computes_later(images: np.n
 def test_gradients_through_frozen_layers_are_slopes(images: np.ndarray) -> None:
     """Of a convolution before frozen BatchNorms, against a difference of the features."""
     backbone = make(("*_gamma", "*_beta", "*_moving_*"))
-    batch = mx.nd.array(images[:2])
-    direction = np.random.default_rng(2).normal(size=(2, 16))
-    with mx.autograd.record():
-        features = backbone(batch)
-    backbone.backward(features, mx.nd.array(direction))
+    direction = gradient_of((2, 16)).asnumpy().astype(float)
+    gradients = train(backbone, images[:2], updates=1, lr=0)
     for name in ("stage4_conv0_weight", "pre_fc1_weight"):
-        weight, gradient = backbone.parameters[name].data(), backbone.parameters[name].grad()
-        slope = gradient.asnumpy().astype(float)
-        way = slope / np.linalg.norm(slope)
-        kept, ends = weight.asnumpy(), []
+        weight, slope = backbone.parameters[name].data(), gradients[name].astype(float)
+        way, kept, ends = slope / np.linalg.norm(slope), weight.asnumpy(), []
         for step in (1e-2, -1e-2):
             weight[:] = mx.nd.array(kept + step * way)
             ends.append(float((backbone.extract(images[:2]) * direction).sum()))
@@ -183,6 +154,6 @@ def test_classifiers_have_it_too(images: np.ndarray) -> None:
         if one.grad_req == "null" and name.endswith(("_weight", "_gamma", "_beta"))
     }
     assert {"conv0_weight", "stage1_unit1_bn1_beta"} <= kept.keys()
-    train(classifier, images[:2, :, :32, :32], outputs=10)
+    train(classifier, images[:2, :, :32, :32])
     for name, value in kept.items():
         np.testing.assert_array_equal(values(classifier)[name], value, err_msg=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,7 @@ def test_nothing_else_of_a_graph_changes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("ctx", "expected"), [(HOST, {None}), (DEVICE, {"256"})])
-def test_what_runs_on_a_device_has_the_limit(
-    ctx: Any, expected: set[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatch) -> None:
     recomputed: list[Any] = []
     monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
     options = BackboneOptions(network="tiny", embedding_size=8, recompute=True)

@@ -10,45 +10,17 @@ import pytest
 import backbones
 from backbones.graph.onednn import prelu
 from backbones.graph.recompute import cut
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from runtime.mxnet import mx
+from tests.backbones.passes import assert_same, create, train
 
 SIZE = (112, 112)
 
 
-def train(name: str, output: str, images: np.ndarray, *, recompute: bool) -> dict[str, np.ndarray]:
-    """Features, gradients, running statistics and embeddings after two updates."""
-    options = BackboneOptions(
-        network=name, net_output=output, embedding_size=16, recompute=recompute
-    )
-    backbone = Backbone.create(options, seed=3)
-    backbone.hybridize()
-    trainer = mx.gluon.Trainer(backbone.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
-    gradient = mx.nd.array(np.random.default_rng(5).normal(size=(len(images), 16)) / 64)
-    for update in range(2):
-        backbone.begin_update(update, rank=0)
-        with mx.autograd.record():
-            features = backbone(mx.nd.array(images))
-        backbone.backward(features, gradient)
-        trainer.update(1)
-    found = {"features": features.asnumpy(), "extracted": backbone.extract(images)}
-    for name, parameter in backbone.parameters.items():
-        # A second update of statistics in the same step would move them by a tenth.
-        array = parameter.data() if parameter.grad_req == "null" else parameter.grad()
-        found[name] = array.asnumpy()
-    return found
-
-
 @pytest.mark.parametrize(("name", "output"), [("tiny", "GNAP"), ("mbf", "F"), ("r18", "E")])
-def test_two_updates_equal_those_of_the_whole_graph(
-    name: str, output: str, images: np.ndarray
-) -> None:
-    expected = train(name, output, images[:2], recompute=False)
-    found = train(name, output, images[:2], recompute=True)
-    assert found.keys() == expected.keys()
-    for key, array in found.items():
-        np.testing.assert_array_equal(array, expected[key], err_msg=key)
+def test_two_updates_equal_those_of_the_whole_graph(name, output, images) -> None:
+    whole, parts = (create(name, net_output=output, recompute=one) for one in (False, True))
+    assert_same(train(parts, images[:2]), train(whole, images[:2]))
+    np.testing.assert_array_equal(parts.extract(images), whole.extract(images))
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
@@ -86,7 +58,7 @@ def test_where_a_graph_is_cut() -> None:
 
 
 def test_a_second_backward_pass_needs_another_forward_pass(images: np.ndarray) -> None:
-    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=16, recompute=True))
+    backbone = create(recompute=True)
     with mx.autograd.record():
         features = backbone(mx.nd.array(images))
     gradient = mx.nd.ones_like(features)

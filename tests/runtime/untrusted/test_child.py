@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -36,9 +36,7 @@ child.serve(answer)
         ("wait", "it takes more than 6 s for an image, or 120 s in all"),
     ],
 )
-def test_the_reason_is_one_line(
-    kind: str, reason: Optional[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reason_is_one_line(kind, reason, monkeypatch) -> None:
     start, clocks = subprocess.Popen, {"loop": "CPU_SECONDS", "wait": "WALL_SECONDS"}
 
     def with_short_clock(command: list[str], **rest: Any) -> object:

@@ -115,9 +115,7 @@ def in_a_function(op: str) -> Any:
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("make", [with_control_flow, in_a_function])
-def test_a_graph_with_control_flow_is_refused(
-    tmp_path: Path, make: Callable[[str], Any], opener: str
-) -> None:
+def test_a_graph_with_control_flow_is_refused(tmp_path, make, opener) -> None:
     for op in ("If", "Loop", "Scan"):
         path = written(tmp_path, make(op))
         with pytest.raises(DataError, match="no network for images needs|only those of ONNX"):
@@ -142,9 +140,7 @@ def test_functions_operators_of_others_and_sparse_tensors_are_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 20], [-4, 12], [49, 1 << 62, 4]])
-def test_a_tensor_that_promises_more_than_the_file_has_is_refused(
-    tmp_path: Path, dims: list[int]
-) -> None:
+def test_a_tensor_that_promises_more_than_the_file_has_is_refused(tmp_path, dims) -> None:
     promising = tensor()
     promising.dims[:] = dims
     with pytest.raises(DataError, match="the tensor 'w' has the shape"):
@@ -242,9 +238,7 @@ def test_other_formats_and_commands_for_a_terminal_are_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("package", "load"), [("onnx", import_onnx), ("onnxruntime", import_onnxruntime)]
 )
-def test_a_missing_package_is_one_line(
-    package: str, load: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_one_line(package, load, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=f"the package {package} cannot be imported .*'make env'"):
         load()

@@ -48,9 +48,7 @@ def convolutions(symbol: Any) -> list[tuple[str, str]]:
         ((1, 3, 24), 16, (1, 3, 32)),
     ],
 )
-def test_channels_by_hand(
-    channels: tuple[int, int, int], block: int, expected: tuple[int, int, int]
-) -> None:
+def test_channels_by_hand(channels, block, expected) -> None:
     assert Channels(*channels).filled(block) == Channels(*expected)
 
 

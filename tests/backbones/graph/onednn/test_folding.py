@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph.nodes import to_json
-from backbones.graph.onednn import form
+from backbones.graph.nodes import from_json, to_json
+from backbones.graph.onednn import constants, form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
@@ -242,3 +242,40 @@ def test_many_channels_over_short_rows_are_computed_in_parts(
     names = {node["name"] for node in inner_nodes(found) if node["op"] == "Convolution"}
     assert {name for name in names if name.startswith("wide")} == parts
     check(symbol)
+
+
+# What depends on parameters alone is computed once.
+X, K = mx.sym.var("data"), mx.sym.var("kernel")
+
+
+def test_only_what_depends_on_the_input_is_left() -> None:
+    doubled = mx.sym.identity(2 * K + mx.sym.ones((3, 4)), name="doubled")
+    y = mx.sym.elemwise_add(mx.sym.dot(X, doubled), mx.sym.dot(X, doubled * doubled))
+    y = mx.sym.broadcast_add(y, mx.sym.var("shift"), name="last")
+    values = {
+        "kernel": mx.nd.array(np.arange(12).reshape(3, 4)),
+        "shift": mx.nd.array([[1, 2, 3, 4]]),
+        "unused": mx.nd.ones(1),
+    }
+    images = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+    nodes, heads, left = constants.compute(y, values)
+    operators = [node["op"] for node in nodes if node["op"] != "null"]
+    assert sorted(operators) == ["broadcast_add", "dot", "dot", "elemwise_add"]
+    # The shift as it is, and two that were computed.
+    assert len(left) == 3 and "shift" in left and "kernel" not in left
+    symbol = from_json(nodes, heads, None)
+    given = {"data": images, **left}
+    found = mx.nd.CachedOp(symbol)(*(given[name] for name in symbol.list_inputs()))
+    w = 2 * np.arange(12).reshape(3, 4) + 1
+    assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
+
+
+def test_graphs_without_constants_or_without_parameters() -> None:
+    kernel = mx.nd.ones((2, 2))
+    nodes, heads, left = constants.compute(mx.sym.dot(X, K), {"kernel": kernel})
+    assert [node["op"] for node in nodes] == ["null", "null", "dot"]
+    assert heads == [[2, 0, 0]] and left == {"kernel": kernel}
+    nodes, _, left = constants.compute(mx.sym.broadcast_add(X, mx.sym.ones((1, 2))), {})
+    assert [node["op"] for node in nodes] == ["null", "null", "broadcast_add"]
+    (value,) = left.values()
+    assert value.asnumpy().tolist() == [[1, 1]]
