@@ -12,7 +12,7 @@ from typing import Optional
 import pytest
 
 from runtime import environment
-from runtime.environment import Bfloat16Unit
+from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +27,8 @@ def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("OMP_NUM_THREADS", "PROGRESS", "GROUPING_WORKER", "DNNL_MAX_CPU_ISA")
     for name in (*names, *LOCAL_SIZE_NAMES, *RANK_NAMES):
         monkeypatch.delenv(name, raising=False)
-    for setting in environment.settings():
-        monkeypatch.delenv(setting.name, raising=False)
+    for name in settings():
+        monkeypatch.delenv(name, raising=False)
 
 
 def processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -39,10 +39,6 @@ def computes_on_gpus(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
     monkeypatch.setattr(environment, "computes_on_gpus", lambda: answer)
 
 
-def defaults() -> dict[str, str]:
-    return {setting.name: setting.default for setting in environment.settings()}
-
-
 @pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
 def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
     processors(monkeypatch, 16)
@@ -50,7 +46,7 @@ def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
         monkeypatch.setenv(name, str(ranks))
         assert environment.visible_threads() == share
-        assert defaults()["OMP_NUM_THREADS"] == defaults()["NUMBA_NUM_THREADS"] == str(share)
+        assert settings()["OMP_NUM_THREADS"] == settings()["NUMBA_NUM_THREADS"] == str(share)
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +55,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     os.environ.update(given)
     environment.prepare()
     assert environment.visible_threads() == 3 and os.environ["NUMBA_NUM_THREADS"] == "3"
-    assert {name: os.environ[name] for name in defaults()} == {**defaults(), **given}
+    assert {name: os.environ[name] for name in settings()} == {**settings(), **given}
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", ""])
@@ -71,10 +67,10 @@ def test_a_wrong_thread_count_is_refused(monkeypatch: pytest.MonkeyPatch, value:
 
 @pytest.mark.parametrize("name", RANK_NAMES)
 def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
-    alone = defaults()
+    alone = settings()
     assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
     monkeypatch.setenv(name, "0")
-    assert set(defaults()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
+    assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
 
 
 @pytest.mark.parametrize(
@@ -85,11 +81,9 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     computes_on_gpus(monkeypatch, gpus)
-    assert defaults().get("HOROVOD_CYCLE_TIME") == cycle
-    assert defaults().get("HOROVOD_FUSION_THRESHOLD") == (None if gpus else "1048576")
-    assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in defaults()) == gpus
-    # No row stands twice.
-    assert len(defaults()) == len(environment.settings())
+    assert settings().get("HOROVOD_CYCLE_TIME") == cycle
+    assert settings().get("HOROVOD_FUSION_THRESHOLD") == (None if gpus else "1048576")
+    assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in settings()) == gpus
 
 
 @pytest.mark.parametrize(
@@ -128,10 +122,10 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **given}, check=True,
         capture_output=True, text=True,
     ).stdout  # fmt: skip
-    names = " ".join(f'"${name}"' for name in defaults())
+    names = " ".join(f'"${name}"' for name in settings())
     script = f"{lines}\nprintf '%s\\n' {names}"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert shell.stdout.splitlines() == [*{**defaults(), **given}.values()]
+    assert shell.stdout.splitlines() == [*{**settings(), **given}.values()]
 
 
 STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
@@ -202,7 +196,7 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
 def test_what_multiplies_bfloat16(tiles, vectors, limit, expected, monkeypatch) -> None:
     monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
     monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
-    assert ("DNNL_MAX_CPU_ISA" in defaults()) == tiles
+    assert ("DNNL_MAX_CPU_ISA" in settings()) == tiles
     if limit is not None:
         monkeypatch.setenv("DNNL_MAX_CPU_ISA", limit)
     assert environment.bfloat16_unit() is expected
