@@ -9,7 +9,7 @@ import pytest
 import backbones
 from backbones.classifiers import Normalization
 from backbones.classifiers import build as build_classifier
-from backbones.graph.levels import Level, Tensor, cut
+from backbones.graph.levels import Level, cut
 from backbones.graph.onednn import prelu
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -32,30 +32,7 @@ def parameters(level: Level) -> list[str]:
     return [name for name in level.symbol.list_inputs() if ":" not in name and name != "data"]
 
 
-def test_a_unit_with_a_projection() -> None:
-    """Two BatchNorms of one level, a tensor that two levels read, and one that skips a level."""
-    x = conv(mx.sym.var("data"), "first")
-    y = conv(mx.sym.Activation(norm(x, "a"), act_type="relu", name="relu"), "second")
-    shortcut = norm(x, "projected", momentum=0.7, eps=1e-4)
-    first, second, third = cut(mx.sym.elemwise_add(norm(y, "b"), shortcut, name="sum"))
-    assert [tensor.name for tensor in first.inputs] == ["data"]
-    assert first.outputs == [Tensor("first:0", True)] and not first.norms
-    assert second.inputs == first.outputs
-    assert {tensor.name for tensor in second.outputs} == {"projected:0", "second:0"}
-    assert [one.source.name for one in second.norms] == ["first:0"] * 2
-    assert [one.momentum for one in second.norms] == [0.9, 0.7]
-    assert [one.epsilon for one in second.norms] == [1e-3, 1e-4]
-    assert [one.running for one in third.norms] == [["b_moving_mean", "b_moving_var"]]
-    assert [tensor.name for tensor in third.outputs] == ["sum:0"]
-
-
-def test_the_image_has_no_gradient_and_frozen_norms_stay() -> None:
-    scaled = mx.sym.BatchNorm(mx.sym.var("data") * 2.0, name="pixels")
-    _, level, *_ = cut(norm(conv(scaled, "conv"), "last"))
-    (pixels,) = level.norms
-    assert not pixels.source.has_gradient
-    assert pixels.has_fixed_gamma and pixels.gamma == "pixels_one"
-    assert all(tensor.has_gradient for tensor in level.outputs)
+def test_a_frozen_norm_stays_where_it_is() -> None:
     (level,) = cut(norm(conv(mx.sym.var("data"), "conv"), "frozen", use_global_stats=True))
     assert level.symbol.list_auxiliary_states() == ["frozen_moving_mean", "frozen_moving_var"]
     assert not level.norms

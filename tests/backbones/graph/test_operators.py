@@ -26,7 +26,6 @@ from backbones.graph.operators import (
     UnsupportedGraph,
     attributes,
     checked_attributes,
-    input_count,
     is_common,
 )
 from runtime.mxnet import mx
@@ -103,24 +102,6 @@ def test_attributes_that_are_refused_or_left_out() -> None:
     # Of training, as MXNet has written them in all its versions.
     found = {"lr_mult": "x", "w_wd_mult": "2", "__ctx_group__": "a", "num_hidden": "4"}
     assert attributes(node("FullyConnected", **found)) == {"num_hidden": "4"}
-
-
-@pytest.mark.parametrize(
-    ("op", "found", "expected"),
-    [
-        ("Convolution", {}, 3),
-        ("Convolution", {"no_bias": "True"}, 2),
-        ("LeakyReLU", {"act_type": "leaky"}, 1),
-        ("LeakyReLU", {"act_type": "prelu"}, 2),
-        ("Concat", {"num_args": "5"}, 5),
-        ("Concat", {}, 0),
-        ("elemwise_add", {}, 2),
-        ("BatchNorm", {}, 5),
-        ("null", {}, 0),
-    ],
-)
-def test_numbers_of_inputs(op: str, found: dict[str, str], expected: int) -> None:
-    assert input_count(op, found) == expected
 
 
 def graphs() -> Iterator[Any]:

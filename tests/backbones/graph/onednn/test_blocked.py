@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.channels import Channels
 from runtime.mxnet import mx
 from tests.backbones.graph.onednn.steps import compare, nodes_of, operators
 
@@ -27,35 +26,12 @@ def convolutions(symbol: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("channels", "block", "expected"),
-    [
-        # Full already.
-        ((1, 16, 32), 16, (1, 16, 32)),
-        ((2, 64, 64), 16, (2, 64, 64)),
-        ((32, 1, 1), 16, (32, 1, 1)),
-        # ResNeXt29_32x4d: groups of 4 and 8 channels.
-        ((32, 4, 4), 16, (8, 16, 16)),
-        ((32, 8, 8), 16, (16, 16, 16)),
-        ((32, 4, 4), 8, (16, 8, 8)),
-        # RegNetX_200MF: three groups of 8 channels; MobileNetV2: 24 channels; DPN92: groups of 3.
-        ((3, 8, 8), 16, (2, 16, 16)),
-        ((1, 24, 144), 16, (1, 32, 144)),
-        ((1, 96, 24), 16, (1, 96, 32)),
-        ((32, 3, 3), 16, (2, 48, 48)),
-        # Depthwise; a channel multiplier; pixels, which are not padded.
-        ((24, 1, 1), 16, (32, 1, 1)),
-        ((24, 1, 2), 16, (2, 16, 32)),
-        ((1, 3, 24), 16, (1, 3, 32)),
-    ],
-)
-def test_channels_by_hand(channels, block, expected) -> None:
-    assert Channels(*channels).filled(block) == Channels(*expected)
-
-
-@pytest.mark.parametrize(
     ("inputs", "outputs", "groups", "filled"),
     [
         (16, 16, 4, ("16", "1")),
+        # ResNeXt29_32x4d, DPN92.
+        (128, 128, 32, ("128", "8")),
+        (96, 96, 32, ("96", "2")),
         (32, 32, 8, ("32", "2")),
         (24, 48, 3, ("64", "2")),
         (24, 40, 1, ("48", "1")),
