@@ -23,6 +23,13 @@ def test_two_updates_equal_those_of_the_whole_graph(name, output, images) -> Non
     np.testing.assert_array_equal(parts.extract(images), whole.extract(images))
 
 
+def test_squeeze_and_excitation_differs_by_rounding(images: np.ndarray) -> None:
+    whole, parts = (create("r18-se", net_output="GNAP", recompute=one) for one in (False, True))
+    expected, found = (train(one, images[:2], updates=1) for one in (whole, parts))
+    distance = sum(float(((found[name] - array) ** 2).sum()) for name, array in expected.items())
+    assert distance < 1e-6 * sum(float((array**2).sum()) for array in expected.values())
+
+
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("name", ["r50", "r18-se", "mbf", "tiny"])
 def test_parts_follow_each_other_and_share_no_parameter(name: str, on_cpu: bool) -> None:
