@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,21 +130,24 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
 
 
 def test_no_folder_is_overwritten(tmp_path: Path) -> None:
-    """Nor a link in place of the hidden one followed; to a folder of the user, or to nothing."""
-    (tmp_path / "user").mkdir()
-    (tmp_path / "user" / "a").write_text("1")
-    out, hidden = tmp_path / "out", tmp_path / ".out.part"
-    for make in (
-        lambda: (tmp_path / "user").rename(out),
-        lambda: out.rename(hidden),
-        lambda: hidden.rename(tmp_path / "user") and hidden.symlink_to("user"),
-        lambda: hidden.unlink() or hidden.symlink_to("gone"),
-    ):
-        make()
+    def refuse() -> None:
         before = sorted(tmp_path.rglob("*"))
+        out = tmp_path / "out"
         with pytest.raises(ConfigError, match=r"out(\.part)? exists already"), new_folder(out):
             raise AssertionError
-        assert sorted(tmp_path.rglob("*")) == before and "gone" not in names(tmp_path)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "a").touch()
+    for name in ("out", ".out.part"):
+        shutil.copytree(tmp_path / "user", tmp_path / name)
+        refuse()
+        shutil.rmtree(tmp_path / name)
+    # Nor is a link in place of the hidden one followed, to a folder of the user or to nothing.
+    for target in ("user", "gone"):
+        (tmp_path / ".out.part").symlink_to(target)
+        refuse()
+        (tmp_path / ".out.part").unlink()
 
 
 def odd_files(folder: Path) -> list[Path]:
