@@ -98,7 +98,7 @@ def test_frozen_tensors_keep_their_bytes(network, patterns, images) -> None:
     for options in ({}, {"recompute": True}, {"accumulate": 2}):
         backbone = make(patterns, network, **options)
         before = values(backbone)
-        passes.append(train(backbone, images))
+        passes.append(train(backbone, images[:2]))
         after = values(backbone)
         for name in names:
             np.testing.assert_array_equal(after[name], before[name], err_msg=name)

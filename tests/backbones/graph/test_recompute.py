@@ -20,7 +20,7 @@ SIZE = (112, 112)
 def test_two_updates_equal_those_of_the_whole_graph(name, output, images) -> None:
     whole, parts = (create(name, net_output=output, recompute=one) for one in (False, True))
     assert_same(train(parts, images[:2]), train(whole, images[:2]))
-    np.testing.assert_array_equal(parts.extract(images), whole.extract(images))
+    np.testing.assert_array_equal(parts.extract(images[:1]), whole.extract(images[:1]))
 
 
 def test_squeeze_and_excitation_differs_by_rounding(images: np.ndarray) -> None:
