@@ -91,7 +91,7 @@ def test_training_updates_the_running_statistics_by_their_momentum(images: np.nd
 
 
 def test_inference_changes_nothing_and_reads_the_statistics(images: np.ndarray) -> None:
-    size = {"image_size": (64, 48)}
+    size: Any = {"image_size": (64, 48)}
     backbone, untouched, images = make(**size), make(**size), images[:, :, :64, :48]
     before = backbone.extract(images)
     assert before.shape == (4, 16) and before.dtype == np.float32

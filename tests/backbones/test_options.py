@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
 
 
-SYNC, MODEL = {"sync_bn": True}, {"model": "LeNet"}
+SYNC: Any = {"sync_bn": True}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ SYNC, MODEL = {"sync_bn": True}, {"model": "LeNet"}
         (BackboneOptions(pretrained="model,1234567890"), "is not PREFIX,EPOCH"),
         (BackboneOptions(pretrained="model,3"), "names model-0003.params, which does not exist"),
         (BackboneOptions(pretrained="m" * 300 + ",3"), "-0003.params, which does not exist"),
-        (ClassifierOptions(pretrained="none,2", **MODEL), "--pretrained none,2 names none-0002"),
+        (ClassifierOptions(pretrained="none,2", model="LeNet"), "none,2 names none-0002"),
         (BackboneOptions(recompute=True, **SYNC), "--sync-bn and --recompute exclude each other"),
         (BackboneOptions(accumulate=2, **SYNC), "--sync-bn and --accumulate 2 exclude each other"),
         (BackboneOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each other"),

@@ -230,7 +230,7 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     os.environ.update(given)
     computes_on_gpus(monkeypatch, is_gpu)
     # After MXNet nothing changes: its engine has read the variables, and children inherit them.
-    monkeypatch.setitem(sys.modules, "mxnet", object())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mxnet", object())
     environment.prepare_lanes()
     assert environment.lanes() == 1
     monkeypatch.delitem(sys.modules, "mxnet")

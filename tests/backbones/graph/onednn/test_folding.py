@@ -37,7 +37,9 @@ def values(symbol: Any, slopes: Slopes = None, size: Any = (6, 5)) -> dict[str, 
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     made = {}
     for name, shape in zip(names, arguments + auxiliary):
-        low, high = (0.5, 2.0) if name.endswith("var") else (-0.5, 1.5)
+        # Maps of either sign, as a PReLU has to be told apart from what it does above 0.
+        low, high = (-1.0, 1.0) if name.endswith(("weight", "kernel")) else (-0.5, 1.5)
+        low, high = (0.5, 2.0) if name.endswith("var") else (low, high)
         made[name] = generator.uniform(low, high, shape).astype(np.float32)
         if name.startswith("relu") and slopes:
             made[name] = np.array(slopes, np.float32)
