@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from runtime.mxnet import mx
 
@@ -62,15 +62,9 @@ def _counted(arrays: Sequence[Any]) -> tuple[Any, ctypes.c_int]:
     return (ctypes.c_void_p * len(arrays))(*handles), ctypes.c_int(len(arrays))
 
 
-class _Call(NamedTuple):
-    """What the engine's thread calls, and where the result goes, if anyone waits for it."""
-
-    function: Callable[[], Any]
-    result: Optional[futures.Future[Any]]
-
-
-# Calls that the engine's thread has not taken yet, by number.
-_calls: dict[int, _Call] = {}
+# Calls that the engine's thread has not taken yet, by number: what it calls, and where the result
+# goes, if anyone waits for it.
+_calls: dict[int, tuple[Callable[[], Any], Optional[futures.Future[Any]]]] = {}
 # The engine hands the number on as a pointer, of which 0 would be none.
 _numbers = itertools.count(1)
 # What queued calls have raised.
@@ -109,7 +103,7 @@ def run_on_engine(call: Callable[[], Any]) -> Any:
         return call()
     result: futures.Future[Any] = futures.Future()
     number = next(_numbers)
-    _calls[number] = _Call(call, result)
+    _calls[number] = call, result
     try:
         _push(_take_call, number, (), ())
         return result.result()
@@ -136,7 +130,7 @@ def submit(function: Callable[[], Any], reads: Sequence[Any], writes: Sequence[A
     """
     _raise_failure()
     number = next(_numbers)
-    _calls[number] = _Call(function, None)
+    _calls[number] = function, None
     try:
         _push(_take_call, number, reads, writes)
     except BaseException:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from runtime import processors
 from runtime.errors import ConfigError, is_launched, launcher_number
@@ -38,14 +38,6 @@ _WITHOUT_BFLOAT16 = (
 _WITH_TILES_ALLOWED = "AVX512_CORE_AMX"
 
 
-class Setting(NamedTuple):
-    """A variable, the value it gets when the user has not set it, and the reason."""
-
-    name: str
-    default: str
-    why: str
-
-
 class Bfloat16Unit(Enum):
     """What of a processor multiplies bfloat16 numbers."""
 
@@ -55,144 +47,87 @@ class Bfloat16Unit(Enum):
 
 def prepare() -> None:
     """Set the variables of the table that the user has not set. Call it before importing MXNet."""
-    for setting in settings():
-        os.environ.setdefault(setting.name, setting.default)
+    for name, value in settings().items():
+        os.environ.setdefault(name, value)
 
 
-def settings() -> tuple[Setting, ...]:
-    """Return the table of variables for this rank."""
-    table = _for_every_rank()
+def settings() -> dict[str, str]:
+    """Return the table of variables for this rank: values where the user has set none."""
+    table = {**_for_threads(str(visible_threads() // lanes())), **_FOR_EVERY_RANK}
     if processors.request_tiles():
-        table += _WITH_TILES
+        table |= _WITH_TILES
     if computes_on_gpus():
-        table += _FOR_GPUS
+        table |= _FOR_GPUS
     else:
-        table += _ON_PROCESSORS
+        table |= _ON_PROCESSORS
         if visible_threads() <= _FEW_THREADS:
-            table += _WITH_FEW_THREADS
-    return table if is_launched() else table + _WITHOUT_LAUNCHER
+            table |= _WITH_FEW_THREADS
+    return table if is_launched() else table | _WITHOUT_LAUNCHER
 
 
-def _for_every_rank() -> tuple[Setting, ...]:
-    threads = str(visible_threads() // lanes())
-    return (
-        Setting(
-            "OMP_NUM_THREADS",
-            threads,
-            "MXNet takes half of all processors in every process, which stalls the ranks of a host",
-        ),
-        Setting(
-            "NUMBA_NUM_THREADS",
-            threads,
-            "Numba takes all processors in every process; with another number than MXNet's, OpenMP "
-            "would end and start threads for each kernel",
-        ),
-        Setting(
-            "NUMBA_THREADING_LAYER",
-            "omp",
-            "kernels are run by MXNet's engine on the threads of its operators; with threads of "
-            "their own they would wait for processors on which those of MXNet spin",
-        ),
-        Setting(
-            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
-            "python",
-            "protobuf's compiled form, which Python 3.9 and 3.10 have, crashes beside libmxnet.so: "
-            "both hold a protobuf library, of different versions",
-        ),
-        Setting(
-            "MXNET_SUBGRAPH_BACKEND",
-            "NONE",
-            "the oneDNN fusion of the symbol executor fails on networks with PReLU",
-        ),
-        Setting(
-            "MXNET_USE_FUSION",
-            "0",
-            "on a GPU the pointwise fusion compiles for the device's own architecture, which the "
-            "NVRTC of CUDA 11.2 to 11.7 does not know for Ada (8.9): the first forward pass fails",
-        ),
-        Setting(
-            "MXNET_CUDNN_AUTOTUNE_DEFAULT",
-            "2",
-            "try convolutions out and take the fastest within their workspace, as centers need the "
-            'memory; with 1 ("limited") MXNet 1.9.1 takes the fastest whatever memory it needs',
-        ),
-        Setting(
-            "OMPI_MCA_mpi_yield_when_idle",
-            "1",
-            "Open MPI polls while it waits and takes the processor from a rank that computes",
-        ),
-        Setting(
-            "HOROVOD_GLOO_TIMEOUT_SECONDS",
-            "300",
-            "ranks that share few processors take longer than 30 s to import and connect",
-        ),
-        Setting(
-            "HOROVOD_CACHE_CAPACITY",
-            "4096",
-            "an update of r269 with --sync-bn has some 1,400 collectives; what does not fit into "
-            "Horovod's 1,024 is negotiated anew in every update",
-        ),
-    )
+def _for_threads(count: str) -> dict[str, str]:
+    return {
+        # MXNet takes half of all processors in every process, which stalls the ranks of a host.
+        "OMP_NUM_THREADS": count,
+        # Numba takes all processors in every process; with another number than MXNet's, OpenMP
+        # would end and start threads for each kernel.
+        "NUMBA_NUM_THREADS": count,
+    }
 
 
-_WITH_TILES = (
-    Setting(
-        _ISA_LIMIT,
-        _WITH_TILES_ALLOWED,
-        "oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them",
-    ),
-)
-_ON_PROCESSORS = (
-    Setting(
-        "MXNET_CPU_PARALLEL_SIZE",
-        str(1 << 30),
-        "the thread that hands arrays to MXNet copies them alone: with threads of its own for that "
-        "there are more than processors, and then those of the operators sleep after each",
-    ),
-    Setting(
-        "HOROVOD_FUSION_THRESHOLD",
-        str(1 << 20),
-        "a larger array is reduced where it is: Horovod's buffer costs two copies of it by a "
-        "processor that computes, and as much memory for MPI to work in, anew each time",
-    ),
-)
-_WITH_FEW_THREADS = (
-    Setting(
-        "HOROVOD_CYCLE_TIME",
-        "2",
-        "each collective waits for the next cycle; looking for it each millisecond, as by default, "
-        "takes time from a thread that computes",
-    ),
-)
+_FOR_EVERY_RANK = {
+    # Kernels are run by MXNet's engine on the threads of its operators; with threads of their own
+    # they would wait for processors on which those of MXNet spin.
+    "NUMBA_THREADING_LAYER": "omp",
+    # protobuf's compiled form, which Python 3.9 and 3.10 have, crashes beside libmxnet.so: both
+    # hold a protobuf library, of different versions.
+    "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+    # The oneDNN fusion of the symbol executor fails on networks with PReLU.
+    "MXNET_SUBGRAPH_BACKEND": "NONE",
+    # On a GPU the pointwise fusion compiles for the device's own architecture, which the NVRTC of
+    # CUDA 11.2 to 11.7 does not know for Ada (8.9): the first forward pass fails.
+    "MXNET_USE_FUSION": "0",
+    # Try convolutions out and take the fastest within their workspace, as centers need the memory;
+    # with 1 ("limited") MXNet 1.9.1 takes the fastest whatever memory it needs.
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "2",
+    # Open MPI polls while it waits and takes the processor from a rank that computes.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # Ranks that share few processors take longer than 30 s to import and connect.
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
+    # An update of r269 with --sync-bn has some 1,400 collectives; what does not fit into Horovod's
+    # 1,024 is negotiated anew in every update.
+    "HOROVOD_CACHE_CAPACITY": "4096",
+}
+# oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them.
+_WITH_TILES = {_ISA_LIMIT: _WITH_TILES_ALLOWED}
+_ON_PROCESSORS = {
+    # The thread that hands arrays to MXNet copies them alone: with threads of its own for that
+    # there are more than processors, and then those of the operators sleep after each.
+    "MXNET_CPU_PARALLEL_SIZE": str(1 << 30),
+    # A larger array is reduced where it is: Horovod's buffer costs two copies of it by a processor
+    # that computes, and as much memory for MPI to work in, anew each time.
+    "HOROVOD_FUSION_THRESHOLD": str(1 << 20),
+}
+_WITH_FEW_THREADS = {
+    # Each collective waits for the next cycle; looking for it each millisecond, as by default,
+    # takes time from a thread that computes.
+    "HOROVOD_CYCLE_TIME": "2",
+}
 # Not here: NVIDIA_TF32_OVERRIDE=0, with which GPUs since Ampere multiply float32 numbers without
 # rounding them to ten bits. It is slower, so the user decides.
-_FOR_GPUS = (
-    Setting(
-        "HOROVOD_CYCLE_TIME",
-        "1",
-        "each collective waits for the next cycle, and a GPU idles meanwhile, not a processor",
-    ),
-    Setting(
-        "MXNET_OPTIMIZER_AGGREGATION_SIZE",
-        "60",
-        "SGD of so many parameters in one operator, the most that its kernel has room for",
-    ),
-    Setting(
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD",
-        "1000",
-        "MXNet waits for the GPU after each bulk of layers: one bulk for most networks",
-    ),
-    Setting(
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD",
-        "60",
-        "the same, but gradients are reduced while the backward pass goes on, bulk by bulk",
-    ),
-)
-# MPI would have to start a daemon for a process that no launcher started; Gloo needs none.
-_WITHOUT_LAUNCHER = (
-    Setting("HOROVOD_CONTROLLER", "gloo", "a single rank has no other to connect to"),
-    Setting("HOROVOD_CPU_OPERATIONS", "gloo", "a single rank has no other to connect to"),
-)
+_FOR_GPUS = {
+    # Each collective waits for the next cycle, and a GPU idles meanwhile, not a processor.
+    "HOROVOD_CYCLE_TIME": "1",
+    # SGD of so many parameters in one operator, the most that its kernel has room for.
+    "MXNET_OPTIMIZER_AGGREGATION_SIZE": "60",
+    # MXNet waits for the GPU after each bulk of layers: one bulk for most networks.
+    "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "1000",
+    # The same, but gradients are reduced while the backward pass goes on, bulk by bulk.
+    "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "60",
+}
+# A single rank has no other to connect to. MPI would have to start a daemon for a process that no
+# launcher started; Gloo needs none.
+_WITHOUT_LAUNCHER = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 def computes_on_gpus() -> bool:
@@ -352,9 +287,8 @@ def allows_progress_bar() -> bool:
 
 def main() -> None:
     """Print ``export NAME=value`` lines for a shell; what the user has set keeps its value."""
-    for setting in settings():
-        value = os.environ.get(setting.name, setting.default)
-        print(f"export {setting.name}={shlex.quote(value)}")
+    for name, value in settings().items():
+        print(f"export {name}={shlex.quote(os.environ.get(name, value))}")
 
 
 if __name__ == "__main__":

@@ -160,9 +160,7 @@ def check_variables(row: Row, _: Path) -> None:
     sources = (ROOT / "parallel" / "launch", ROOT / "setup-utils" / "launchers")
     passed_on = "".join(path.read_text() for folder in sources for path in folder.glob("*[!_]"))
     for name in spans(row.there):
-        is_set = (
-            f'Setting(\n            "{name}"' in table or f'Setting(\n        "{name}"' in table
-        )
+        is_set = re.search(rf'^ +"{name}": ', table, re.MULTILINE) is not None
         assert is_set == row.here.startswith("set"), name
         if row.here.startswith("the same"):
             assert name in passed_on or f"{name.split('_')[0]}_" in passed_on

@@ -3,54 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backbones.options import BackboneOptions, ClassifierOptions
+from backbones.options import BackboneOptions, ClassifierOptions, NetworkOptions
 from runtime.errors import ConfigError
 
 
-def test_a_pretrained_checkpoint_is_a_prefix_and_a_number(tmp_path: Path) -> None:
+def test_options_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "a,b-0012.params").touch()
-    options = BackboneOptions(pretrained=f"{tmp_path}/a,b,12")
+    options = BackboneOptions(pretrained=f"{tmp_path}/a,b,12", net_output="E")
     options.check()
     assert options.pretrained_checkpoint == (f"{tmp_path}/a,b", 12)
     assert BackboneOptions().pretrained_checkpoint is None
+    BackboneOptions(sync_bn=True).check()
+    # The network's own output is no other.
+    assert BackboneOptions(network="r50", net_output="FC").other_output is None
+    assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
+
+
+SYNC: Any = {"sync_bn": True}
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("options", "message"),
     [
-        ("model", "'model' is not PREFIX,EPOCH"),
-        ("model,", "is not PREFIX,EPOCH"),
-        (",3", "is not PREFIX,EPOCH"),
-        ("model,x", "is not PREFIX,EPOCH"),
-        ("model,1234567890", "is not PREFIX,EPOCH"),
-        ("model,3", "names model-0003.params, which does not exist"),
-        ("m" * 300 + ",3", "-0003.params, which does not exist"),
+        (BackboneOptions(pretrained="model"), "--pretrained 'model' is not PREFIX,EPOCH"),
+        (BackboneOptions(pretrained=",3"), "is not PREFIX,EPOCH"),
+        (BackboneOptions(pretrained="model,x"), "is not PREFIX,EPOCH"),
+        (BackboneOptions(pretrained="model,1234567890"), "is not PREFIX,EPOCH"),
+        (BackboneOptions(pretrained="model,3"), "names model-0003.params, which does not exist"),
+        (BackboneOptions(pretrained="m" * 300 + ",3"), "-0003.params, which does not exist"),
+        (ClassifierOptions(pretrained="none,2", model="LeNet"), "none,2 names none-0002"),
+        (BackboneOptions(recompute=True, **SYNC), "--sync-bn and --recompute exclude each other"),
+        (BackboneOptions(accumulate=2, **SYNC), "--sync-bn and --accumulate 2 exclude each other"),
+        (BackboneOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each other"),
+        (ClassifierOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each"),
+        (BackboneOptions(freeze=("a*", "b"), **SYNC), r"--sync-bn and --freeze a\*,b exclude"),
+        (BackboneOptions(freeze=("a", "")), "--freeze 'a,' has an empty pattern"),
+        (BackboneOptions(network="r51"), "'r51' is unknown"),
+        (BackboneOptions(net_output="GNP"), "--net-output 'GNP' is unknown .did you mean 'GNAP'"),
+        (ClassifierOptions(model="ResNet19"), "'ResNet19' is unknown"),
     ],
 )
-def test_other_forms_of_pretrained_are_refused(value: str, message: str) -> None:
+def test_options_that_are_refused(options: NetworkOptions, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        BackboneOptions(pretrained=value).check()
+        options.check()
 
 
-def test_synchronized_statistics_are_not_recomputed() -> None:
-    BackboneOptions(sync_bn=True).check()
-    with pytest.raises(ConfigError, match="--sync-bn and --recompute exclude each other"):
-        BackboneOptions(sync_bn=True, recompute=True).check()
-    with pytest.raises(ConfigError, match="--sync-bn and --accumulate 2 exclude each other"):
-        BackboneOptions(sync_bn=True, accumulate=2).check()
-
-
-def test_synchronized_statistics_are_float32() -> None:
-    for options in (BackboneOptions, ClassifierOptions):
-        with pytest.raises(ConfigError, match="--sync-bn and --dtype bfloat16 exclude each other"):
-            options("bfloat16", sync_bn=True).check()
-
-
-def test_unknown_networks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'r51' is unknown"):
-        BackboneOptions(network="r51").check()
-    with pytest.raises(ConfigError, match="'ResNet19' is unknown"):
-        ClassifierOptions(model="ResNet19").check()
+def test_units_that_are_trained_do_not_begin_as_the_identity(tmp_path: Path) -> None:
+    (tmp_path / "some-0002.params").touch()
+    options = ClassifierOptions(model="ResNet18", pretrained=f"{tmp_path}/some,2", last_gamma=True)
+    with pytest.raises(ConfigError, match="--last-gamma and --pretrained .*some,2 exclude"):
+        options.check()

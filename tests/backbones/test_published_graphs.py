@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backbones.graph.operators import OPERATORS
 from backbones.graph.parameter_file import write_parameters
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.model import Backbone
@@ -85,6 +84,12 @@ def shuffled() -> Any:
     return mx.sym.LinearRegressionOutput(embedded(1.0 / (x + 9.0)), name="loss")
 
 
+def half() -> Any:
+    """As InsightFace trains with fp16: MXNet cannot run it on a CPU."""
+    x = convolved((mx.sym.Cast(mx.sym.var("data"), dtype="float16") - 127.5) * 0.0078125, "conv")
+    return embedded(mx.sym.identity(x))
+
+
 GRAPHS = [with_norm_aware_pooling, mobile_net_v3, dense, shuffled]
 
 
@@ -131,37 +136,16 @@ def test_a_published_form_gives_what_mxnet_gives_and_is_exported_again(
     backbone.export(tmp_path / "again")
     again = Backbone.load(tmp_path / "again", image_size=SIZE)
     np.testing.assert_array_equal(again.extract(images), features)
-
-
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_weights_of_a_published_graph_are_loaded(tmp_path: Path, graph: Callable[[], Any]) -> None:
-    prefix = write(tmp_path, graph())
-    own = Backbone.load(prefix, image_size=SIZE)
-    before = own.parameters["conv_weight"].data().asnumpy()
-    own.parameters["conv_weight"].set_data(mx.nd.zeros(before.shape))
-    tensors = own.load_pretrained(prefix, 0)
+    again.parameters["conv_weight"].set_data(mx.nd.zeros(again.parameters["conv_weight"].shape))
+    tensors = again.load_pretrained(prefix, 0)
     assert "conv_weight" in tensors.loaded and not tensors.missing and not tensors.left_over
-    np.testing.assert_array_equal(own.parameters["conv_weight"].data().asnumpy(), before)
-
-
-def test_a_published_form_is_trained(tmp_path: Path, images: np.ndarray) -> None:
-    backbone = Backbone.load(write(tmp_path, with_norm_aware_pooling()), image_size=SIZE)
-    with mx.autograd.record():
-        features = backbone(mx.nd.array(images))
-    backbone.backward(features, mx.nd.array([[1, 2, 3, 4], [0, 1, 0, 0], [1, 0, 0, 1]]))
-    gradient = backbone.parameters["conv_weight"].grad().asnumpy()
-    assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0
+    np.testing.assert_array_equal(again.extract(images), features)
 
 
 def test_a_graph_in_float16_runs_in_float32(tmp_path: Path, images: np.ndarray) -> None:
-    """As InsightFace trains with fp16: MXNet cannot run it on a CPU."""
     outputs = []
-    for name, dtype in (("half", "float16"), ("full", "float32")):
-        x = mx.sym.Cast(mx.sym.var("data"), dtype=dtype)
-        x = convolved((x - 127.5) * 0.0078125, "conv")
-        (tmp_path / name).mkdir()
-        prefix = write(tmp_path / name, embedded(mx.sym.Cast(x, dtype="float32")))
-        outputs.append(Backbone.load(prefix, image_size=SIZE).extract(images))
+    for graph in (half(), embedded(convolved(pixels(), "conv"))):
+        outputs.append(Backbone.load(write(tmp_path, graph), image_size=SIZE).extract(images))
     np.testing.assert_array_equal(outputs[0], outputs[1])
 
 
@@ -179,66 +163,19 @@ def test_names_of_earlier_versions_are_known(tmp_path: Path) -> None:
     assert infer_shapes(read_graph(path), SIZE, path) == shapes
 
 
-def test_every_operator_of_the_list_is_one_of_mxnet() -> None:
-    """A typing error in the list would be an operator that is refused."""
-    known = set(mx.operator.get_all_registered_operators())
-    assert OPERATORS.keys() - known == {"null"}
-
-
-def test_an_unknown_operator_is_named_and_the_file_is_not_called_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "model-symbol.json"
-    embedded(mx.sym.UpSampling(pixels(), scale=2, sample_type="nearest", name="up")).save(str(path))
-    with pytest.raises(DataError, match="'up' is of the operator 'UpSampling', which") as caught:
-        read_graph(path)
-    assert str(path) in str(caught.value) and "copy" not in str(caught.value)
-
-
-def test_a_network_without_the_embedding_is_not_called_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "model-symbol.json"
-    mx.sym.Dropout(pixels(), name="drop").save(str(path))
-    with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'") as caught:
-        read_graph(path)
-    assert "copy" not in str(caught.value)
-
-
-def changed(folder: Path, symbol: Any, operator: str, **attributes: str) -> Path:
-    """Write a graph with other attributes at one operator, which MXNet's own functions refuse."""
-    path = folder / "model-symbol.json"
-    graph = json.loads(symbol.tojson())
-    (node,) = [node for node in graph["nodes"] if node["op"] == operator]
-    node["attrs"].update(attributes)
-    path.write_text(json.dumps(graph))
-    return path
-
-
 @pytest.mark.parametrize(
-    ("graph", "operator", "attribute", "value"),
+    ("symbol", "message"),
     [
-        (with_norm_aware_pooling, "tile", "reps", "(1, 0, 1, 1)"),
-        (with_norm_aware_pooling, "tile", "reps", "(1, 1000000, 1, 1)"),
-        (with_norm_aware_pooling, "tile", "reps", "(1, -1, 1, 1)"),
-        (with_norm_aware_pooling, "tile", "reps", "(1, 1, 1, 1, 1, 1, 1)"),
-        (mobile_net_v3, "_contrib_AdaptiveAvgPooling2D", "output_size", "0"),
-        (mobile_net_v3, "_contrib_AdaptiveAvgPooling2D", "output_size", "(1, 1025)"),
-        (dense, "Pad", "mode", "reflect"),
-        (dense, "Pad", "pad_width", "(0, 0, 0, 0, 1025, 0, 1, 0)"),
-        (dense, "Pad", "pad_width", "(0, 0, 0, 0, -1, 0, 1, 0)"),
-        (dense, "slice", "begin", "(None, 1e9, 1, 1)"),
-        (dense, "slice", "end", "(12345678, 1, 1, 1)"),
-        (dense, "slice", "step", "(1, 1, 0, 1)"),
-        (shuffled, "slice_axis", "begin", "x"),
+        (
+            lambda: embedded(mx.sym.UpSampling(pixels(), scale=2, sample_type="nearest", name="u")),
+            "'u' is of the operator 'UpSampling', which",
+        ),
+        (lambda: mx.sym.Dropout(pixels(), name="d"), "no path from 'data' to 'fc1_output'"),
     ],
 )
-def test_attributes_out_of_range_are_refused(
-    tmp_path: Path, graph: Callable[[], Any], operator: str, attribute: str, value: str
-) -> None:
-    path = changed(tmp_path, graph(), operator, **{attribute: value})
-    with pytest.raises(DataError, match=f"has {attribute} = .*copy the checkpoint again"):
+def test_what_is_not_supported_is_not_called_damaged(tmp_path, symbol, message) -> None:
+    path = tmp_path / "model-symbol.json"
+    symbol().save(str(path))
+    with pytest.raises(DataError, match=message) as caught:
         read_graph(path)
-
-
-@pytest.mark.parametrize("value", ["int32", "float64", "bfloat16"])
-def test_a_cast_to_another_type_is_refused(tmp_path: Path, value: str) -> None:
-    symbol = embedded(mx.sym.Cast(pixels(), dtype="float16"))
-    with pytest.raises(DataError, match=f"has dtype = '{value}'"):
-        read_graph(changed(tmp_path, symbol, "Cast", dtype=value))
+    assert str(path) in str(caught.value) and "copy" not in str(caught.value)

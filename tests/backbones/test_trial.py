@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, Optional
 
-import pytest
-
 from backbones.graph.nodes import to_json
 from runtime.mxnet import mx
 from runtime.untrusted import child
 
 
-def tried(maps: Any, size: tuple[int, int] = (8, 8)) -> Optional[str]:
+def tried(maps: Any) -> Optional[str]:
     symbol = mx.sym.FullyConnected(maps, num_hidden=4, name="fc1")
-    header = {"path": "model-symbol.json", "image_shape": (3, *size)}
+    header = {"path": "model-symbol.json", "image_shape": (3, 8, 8)}
     content = json.dumps(to_json(symbol)).encode()
     return child.ask("backbones.trial", header, content, child.GIGABYTE)
 
@@ -25,18 +23,10 @@ def test_a_sound_graph_is_run() -> None:
     assert tried(mx.sym.Reshape(mx.sym.L2Normalization(x, mode="channel"), shape=(0, -1))) is None
 
 
-@pytest.mark.parametrize("shape", [(-4, 0, -1), (65536, 65536, -1)])
-def test_a_graph_that_ends_mxnet_is_a_reason(shape: tuple[int, ...]) -> None:
-    """Which the table of operators has refused before."""
-    flat = mx.sym.Reshape(mx.sym.var("data"), shape=shape)
+# The table of operators has refused it before.
+def test_a_graph_that_ends_mxnet_is_a_reason() -> None:
+    flat = mx.sym.Reshape(mx.sym.var("data"), shape=(-4, 0, -1))
     assert tried(flat) == "it ends the process that tries it out (SIGFPE)"
-
-
-def test_a_graph_that_takes_long_is_a_reason() -> None:
-    x = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=96, no_bias=True)
-    for _ in range(2):
-        x = mx.sym.Pooling(x, kernel=(63, 63), pad=(31, 31), pool_type="max")
-    assert tried(x, (128, 128)) == "it takes more than 6 s for an image, or 120 s in all"
 
 
 def test_shapes_that_do_not_fit_are_a_reason() -> None:

@@ -78,68 +78,44 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("host", [(), ("-DSLICES",)], indirect=True, ids=["GPUs", "slices"])
-def test_ranks_take_the_gpus_of_their_numbers(host: Host) -> None:
+def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(host: Host) -> None:
     assert host.choose([[7, 8, 9]] * 3) == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
     assert host.choose([[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
-
-
-def test_a_rank_takes_the_only_gpu_that_it_sees(host: Host) -> None:
-    """With or without ``CUDA_VISIBLE_DEVICES``: a container has no such variable."""
+    # With or without CUDA_VISIBLE_DEVICES: a container has no such variable.
     assert host.choose([[7], [8], [9]]) == [mx.gpu(0)] * 3
     assert host.choose([[7, 8], [9]]) == [mx.gpu(0)] * 2
+    assert host.choose([[], []]) == host.choose([[], []], "bfloat16") == [mx.cpu()] * 2
 
 
-@pytest.mark.parametrize("seen", [[[7], [8], [7]], [[7, 8], [9, 7], [7, 7, 7]]])
-def test_ranks_that_would_share_a_gpu_are_refused(host: Host, seen: list[list[int]]) -> None:
-    """On every rank with the same line, whatever shows them the same GPU."""
-    (line,) = set(host.choose(seen))
-    shared = uuid.UUID(int=7)
-    assert line.startswith(f"ranks 0 and {1 if len(seen[0]) == 2 else 2} would share GPU-{shared};")
-    assert "CUDA_VISIBLE_DEVICES" in line and "\n" not in line
+@pytest.mark.parametrize(
+    ("seen", "dtype", "status", "message"),
+    [
+        ([[7], [8], [7]], "float32", 0, f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
+        ([[7, 8], [9, 7], [7, 7, 7]], "float32", 0, "ranks 0 and 1 would share GPU-"),
+        ([[7], [], [9]], "float32", 0, "rank 1 sees no GPU, but rank 0 does; "),
+        ([[], [], [9]], "float32", 0, "rank 0 sees no GPU, but rank 2 does; "),
+        ([[7], [8]], "float32", 3, "NVIDIA's driver does not work: cuDeviceGetUuid fails with"),
+        ([[], []], "float16", 0, "--dtype float16 needs a GPU"),
+        ([[7], [8]], "bfloat16", 0, "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
+    ],
+)
+def test_ranks_are_refused_with_the_same_line(host, seen, dtype, status, message) -> None:
+    host.status = status
+    (line,) = set(host.choose(seen, dtype))
+    assert line.startswith(message) and "\n" not in line
 
 
 def test_a_rank_without_a_gpu_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
-    world = LoneWorld(local_rank=2)
     with pytest.raises(ConfigError, match="local rank 2 has no GPU: this process sees 2; start at"):
-        devices.choose(world, "float32")
-
-
-def test_ranks_with_and_without_gpus_are_refused(host: Host) -> None:
-    (line,) = set(host.choose([[7], [], [9]]))
-    assert line.startswith("rank 1 sees no GPU, but rank 0 does; ")
-    (line,) = set(host.choose([[], [], [9]]))
-    assert line.startswith("rank 0 sees no GPU, but rank 2 does; ")
-
-
-def test_workers_of_parallel_launch_see_what_their_host_has(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It gives them the same variables, and most of its workers cannot compare."""
+        devices.choose(LoneWorld(local_rank=2), "float32")
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
     assert devices.choose(LoneWorld(local_rank=1), "float32") == mx.gpu(0)
+    # parallel.launch gives its workers the same variables, and most of them cannot compare.
     monkeypatch.setenv("GROUPING_LOCAL_WORKER", "1")
     assert devices.choose(LoneWorld(local_rank=0), "float32") == mx.gpu(0)
     with pytest.raises(ConfigError, match="local rank 1 has no GPU: this process sees 1"):
         devices.choose(LoneWorld(local_rank=1), "float32")
-
-
-def test_a_driver_that_fails_is_reported(host: Host) -> None:
-    host.status = 3
-    (line,) = set(host.choose([[7], [8]]))
-    assert "cuDeviceGetUuid fails with CUDA error 3; " in line
-
-
-def test_float16_needs_a_gpu(host: Host) -> None:
-    assert host.choose([[], []]) == [mx.cpu()] * 2
-    (line,) = set(host.choose([[], []], "float16"))
-    assert line.startswith("--dtype float16 needs a GPU")
-
-
-def test_bfloat16_needs_a_cpu(host: Host) -> None:
-    assert host.choose([[], []], "bfloat16") == [mx.cpu()] * 2
-    (line,) = set(host.choose([[7], [8]], "bfloat16"))
-    assert line.startswith("--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU")
 
 
 @pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])

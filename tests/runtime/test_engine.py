@@ -52,16 +52,13 @@ def test_kernels_and_operators_have_the_same_threads() -> None:
     assert run_on_engine(openmp.omp_get_nested) == 0
 
 
-def test_an_error_is_raised_where_the_call_came_from() -> None:
+def test_each_thread_gets_its_own_result_or_error() -> None:
     with pytest.raises(ZeroDivisionError):
         run_on_engine(lambda: 1 // 0)
-    assert run_on_engine(lambda: 1) == 1
-
-
-def test_each_of_many_threads_gets_its_own_result() -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: run_on_engine(lambda: n), range(400)))
-    assert found == [*range(400)]
+        # A call on the engine's thread may call others.
+        found = list(pool.map(lambda n: run_on_engine(lambda: run_on_engine(lambda: n)), range(99)))
+    assert found == [*range(99)]
 
 
 def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
@@ -70,7 +67,7 @@ def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
 
     def call() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)
+        time.sleep(0.1)
         ended.append(True)
 
     with pytest.raises(KeyboardInterrupt):
@@ -78,12 +75,12 @@ def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
     assert ended == [True]
 
 
-def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch) -> None:
+def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal may arrive anywhere, also before the caller begins to wait."""
     ended = []
 
     def call() -> None:
-        time.sleep(0.3)
+        time.sleep(0.1)
         ended.append(True)
 
     def interrupted(status: int) -> None:
@@ -100,30 +97,16 @@ def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch) -> None:
     assert ended == [True] and run_on_engine(lambda: 1) == 1
 
 
-def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch) -> None:
+def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the caller would wait for what never begins."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mx.base._LIB, "MXEnginePushSyncND", _interrupt)
+        patch.setattr(mx.base._LIB, "MXEnginePushSyncND", interrupt)
         run_on_engine(lambda: pytest.fail("it was taken back"))
     assert not engine._calls and run_on_engine(lambda: 1) == 1
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_call_on_the_thread_of_operators_may_call_others() -> None:
-    assert run_on_engine(lambda: run_on_engine(lambda: 1)) == 1
-
-
-def test_a_queued_call_is_not_waited_for() -> None:
-    found: list[bool] = []
-    order, slow = mx.nd.zeros(1), threading.Event()
-    submit(lambda: found.append(slow.wait(10)), [], [order])
-    assert not found
-    slow.set()
-    settle(order)
-    assert found == [True]
 
 
 # With one thread for operators they run in their order whatever their arrays.
@@ -136,7 +119,7 @@ from runtime.mxnet import mx
 found = []
 first, second = mx.nd.zeros(1), mx.nd.zeros(1)
 mx.nd.waitall()
-submit(lambda: (time.sleep(0.3), found.append("slow")), [], [first])
+submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
 submit(lambda: found.append("beside"), [], [second])
 submit(lambda: found.append("behind"), [first], [])
 submit(lambda: found.append("last"), [], [first])
@@ -173,7 +156,7 @@ def test_an_interpreter_that_ends_runs_what_is_queued() -> None:
         "from runtime.mxnet import mx\n"
         "order = mx.nd.zeros(1)\n"
         "for number in range(3):\n"
-        "    submit(lambda: time.sleep(0.2), [], [order])\n"
+        "    submit(lambda: time.sleep(0.1), [], [order])\n"
         "submit(lambda: print('the last'), [], [order])\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import resource
+import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -37,8 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def full_disk() -> Iterator[None]:
     """Files cannot grow beyond 64 KiB, which the kernel reports as it does a full disk."""
-    import signal
-
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
@@ -51,22 +51,18 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_files_appear_together(tmp_path: Path) -> None:
+def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(KeyError), StagedFiles() as files:
+        files.open(tmp_path / "a").write(b"new")
+        raise KeyError
+    assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
     with StagedFiles() as files:
         files.open(tmp_path / "a").write(b"new a")
         files.open(tmp_path / "b").write(b"new b")
         assert (tmp_path / "a").read_bytes() == b"old" and not (tmp_path / "b").exists()
     assert names(tmp_path) == ["a", "b"]
     assert (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes() == b"new anew b"
-
-
-def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    with pytest.raises(KeyError), StagedFiles() as files:
-        files.open(tmp_path / "a").write(b"new")
-        raise KeyError
-    assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("size", [1 << 17, 1 << 22])
@@ -79,9 +75,7 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
 
-def test_all_files_are_flushed_before_any_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_files_are_flushed_before_any_gets_its_name(tmp_path, monkeypatch) -> None:
     events: list[list[str]] = []
     flush = os.fsync
 
@@ -98,25 +92,26 @@ def test_all_files_are_flushed_before_any_gets_its_name(
     assert events[2] == ["a", "b"]
 
 
-def test_it_appears_when_it_is_complete(tmp_path) -> None:
-    (tmp_path / "out").mkdir()
-    with new_folder(tmp_path / "out") as hidden:
-        (hidden / "a").write_text("1")
-        assert not list((tmp_path / "out").iterdir())
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (tmp_path / "out" / "a").read_text() == "1"
-
-
 @pytest.mark.parametrize("name", ["out", "new/folder/out"])
-@pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
-def test_what_ends_early_leaves_nothing(tmp_path, error, name) -> None:
-    with pytest.raises(type(error)), new_folder(tmp_path / name) as hidden:
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path, name: str) -> None:
+    for error in (DataError("broken"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), new_folder(tmp_path / name) as hidden:
+            (hidden / "a").write_text("1")
+            raise error
+        assert not names(tmp_path)
+    with pytest.raises(DataError, match="cannot be written: No space"), new_folder(tmp_path / name):
+        raise OSError(28, "No space left on device")
+    assert not names(tmp_path)
+    if name == "out":
+        (tmp_path / name).mkdir()
+    with new_folder(tmp_path / name) as hidden:
         (hidden / "a").write_text("1")
-        raise error
-    assert not list(tmp_path.iterdir())
+        assert not (tmp_path / name / "a").exists()
+    assert names((tmp_path / name).parent) == ["out"]
+    assert (tmp_path / name / "a").read_text() == "1"
 
 
-def test_what_ends_early_leaves_nothing_of_threads(tmp_path) -> None:
+def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     def write(hidden: Path, thread: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             for number in range(100_000):
@@ -131,31 +126,28 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path) -> None:
             raise KeyboardInterrupt
         for writer in writers:
             writer.result()
-    assert not list(tmp_path.iterdir())
+    assert not names(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["out", ".out.part"])
-def test_nothing_is_overwritten(tmp_path, name) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "a").write_text("1")
-    with pytest.raises(ConfigError, match=f"{name} exists already"), new_folder(tmp_path / "out"):
-        raise AssertionError
-    assert (tmp_path / name / "a").read_text() == "1"
+def test_no_folder_is_overwritten(tmp_path: Path) -> None:
+    def refuse() -> None:
+        before = sorted(tmp_path.rglob("*"))
+        out = tmp_path / "out"
+        with pytest.raises(ConfigError, match=r"out(\.part)? exists already"), new_folder(out):
+            raise AssertionError
+        assert sorted(tmp_path.rglob("*")) == before
 
-
-@pytest.mark.parametrize("target", ["user", "gone"])
-def test_a_new_folder_is_no_link(tmp_path: Path, target: str) -> None:
-    """In place of the hidden one; to a folder of the user, or to nothing."""
     (tmp_path / "user").mkdir()
-    (tmp_path / ".out.part").symlink_to(target)
-    with pytest.raises(ConfigError, match="out.part exists already"), new_folder(tmp_path / "out"):
-        raise AssertionError
-    assert names(tmp_path) == [".out.part", "user"] and not names(tmp_path / "user")
-
-
-def test_a_full_disk_is_one_line(tmp_path) -> None:
-    with pytest.raises(DataError, match="cannot be written: No space"), new_folder(tmp_path / "o"):
-        raise OSError(28, "No space left on device")
+    (tmp_path / "user" / "a").touch()
+    for name in ("out", ".out.part"):
+        shutil.copytree(tmp_path / "user", tmp_path / name)
+        refuse()
+        shutil.rmtree(tmp_path / name)
+    # Nor is a link in place of the hidden one followed, to a folder of the user or to nothing.
+    for target in ("user", "gone"):
+        (tmp_path / ".out.part").symlink_to(target)
+        refuse()
+        (tmp_path / ".out.part").unlink()
 
 
 def odd_files(folder: Path) -> list[Path]:
@@ -213,16 +205,13 @@ def test_lines_of_any_system(tmp_path: Path, content: bytes) -> None:
     assert read_text(tmp_path / "list").rstrip("\n") == "a é\n\nb"
 
 
-def test_bytes_of_names_and_separators_of_python_stay(tmp_path: Path) -> None:
+def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
     content = b"m\xfc.jpg\nx\x0cy\xc2\x85z\xe2\x80\xa8.jpg\n"
     (tmp_path / "list").write_bytes(content)
     found = read_lines(tmp_path / "list", "a list", errors="surrogateescape")
     assert [os.fsencode(line) for line in found] == content.split(b"\n")[:-1]
     with pytest.raises(DataError, match="it is not text in UTF-8 or UTF-16"):
         read_lines(tmp_path / "list", "a list")
-
-
-def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "binary").write_bytes(b"\xff\xd8\xff\0\x10")
@@ -241,28 +230,22 @@ def users_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_new_file_replaces_a_link(tmp_path: Path, users_file: Path) -> None:
+    (tmp_path / "symbolic").symlink_to(users_file)
+    os.link(users_file, tmp_path / "hard")
     for path in (tmp_path / "symbolic", tmp_path / "hard"):
-        if path.name == "hard":
-            os.link(users_file, path)
-        else:
-            path.symlink_to(users_file)
         with create(path) as file:
             file.write(b"new")
         assert path.read_bytes() == b"new" and not path.is_symlink()
 
 
 def test_staged_files_follow_no_link(tmp_path: Path, users_file: Path) -> None:
-    """Neither one under the final name, nor one that waits under a temporary name."""
+    """Neither one under the final name, nor one under a temporary name, which nobody can guess."""
     for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
         (tmp_path / name).symlink_to(users_file)
     write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
-
-
-def test_no_temporary_name_can_be_guessed(tmp_path: Path) -> None:
     with StagedFiles() as files:
-        opened = [files.open(tmp_path / "a").name for _ in range(100)]
-        assert len(set(opened)) == 100
+        assert len({files.open(tmp_path / "a").name for _ in range(100)}) == 100
 
 
 def test_a_log_is_appended_to_no_other_file(tmp_path: Path, users_file: Path) -> None:
@@ -280,19 +263,18 @@ def test_a_log_is_appended_to_no_other_file(tmp_path: Path, users_file: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_log_is_no_file_of_another_user(tmp_path: Path) -> None:
+def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
     """The owner of the folder may have files in it: he could replace them in any case."""
     (tmp_path / "log").write_bytes(b"")
     os.chown(tmp_path / "log", 12345, -1)
     with pytest.raises(OSError, match="belongs to another user"):
         open_kept(tmp_path / "log", APPENDING)
     os.chown(tmp_path, 12345, -1)
-    os.close(open_kept(tmp_path / "log", APPENDING))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_folder_is_no_link_of_another_user(tmp_path: Path) -> None:
-    """The user's own link may lead to another disk."""
+    for line in (b"one\n", b"two\n"):
+        with open(open_kept(tmp_path / "log", APPENDING), "ab") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    # The user's own link may lead to another disk.
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     make_folder(tmp_path / "link")
@@ -303,21 +285,13 @@ def test_a_folder_is_no_link_of_another_user(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder").is_dir()
 
 
-def test_a_log_goes_on(tmp_path: Path) -> None:
-    for line in (b"one\n", b"two\n"):
-        with open(open_kept(tmp_path / "log", APPENDING), "ab") as file:
-            file.write(line)
-    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
-
-
 def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
-    root = tmp_path / "run"
+    root, moved = tmp_path / "run", tmp_path / "moved"
     root.mkdir()
     held = HeldFolder("--models-root", root, "run.lock")
-    held.check()
     (root / "file").touch()
     held.check()
-    root.rename(tmp_path / "moved")
+    root.rename(moved)
     with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
         held.check()
     # Neither another folder there, nor a link to one, is this one.
@@ -325,29 +299,20 @@ def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="moved, removed or replaced; move it back"):
         held.check()
     root.rmdir()
-    (tmp_path / "other").mkdir()
-    root.symlink_to(tmp_path / "other")
+    root.symlink_to(tmp_path)
     with pytest.raises(DataError):
         held.check()
     root.unlink()
-    (tmp_path / "moved").rename(root)
+    root.symlink_to(moved)
     held.check()
-    root.rename(tmp_path / "moved")
-    root.symlink_to(tmp_path / "moved")
-    held.check()
-    held.close()
-
-
-def test_a_removed_folder_is_gone_also_if_another_gets_its_number(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    root.mkdir()
-    held = HeldFolder("--models-root", root, "run.lock")
-    root.rmdir()
-    for _ in range(50):
-        root.mkdir()
+    # Nor one that gets the number of a folder that was removed.
+    (moved / "file").unlink()
+    moved.rmdir()
+    for _ in range(20):
+        moved.mkdir()
         with pytest.raises(DataError):
             held.check()
-        root.rmdir()
+        moved.rmdir()
     held.close()
 
 

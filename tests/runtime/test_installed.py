@@ -59,44 +59,36 @@ def test_a_driver_that_fails(tmp_path: Path) -> None:
     assert installed.gpus(str(tmp_path / "none.so")) == []
 
 
-def test_versions_of_libraries(tmp_path: Path) -> None:
-    library = ctypes.CDLL(stub(tmp_path))
+def test_versions(tmp_path: Path) -> None:
+    path = stub(tmp_path)
+    library = ctypes.CDLL(path)
     assert installed.version(library, "cudaRuntimeGetVersion") == 11020
     assert installed.version(library, "cudnnGetVersion") == 8100
     # One that fails, and one that is not there.
     assert installed.version(library, "cudaDriverGetVersion") is None
     assert installed.version(library, "ncclGetVersion") is None
-
-
-def test_the_drivers_version(tmp_path: Path) -> None:
-    assert installed.driver_version(stub(tmp_path)) == 11040
+    assert installed.driver_version(path) == 11040
     assert installed.driver_version(str(tmp_path / "none.so")) is None
-
-
-def test_the_cuda_of_a_package() -> None:
-    assert installed.cuda_of("mxnet-cu112") == (11, 2)
-    assert installed.cuda_of("mxnet-cu101") == (10, 1)
-    assert installed.cuda_of("mxnet") is None
+    packages = {"mxnet-cu112": (11, 2), "mxnet-cu101": (10, 1), "mxnet": None}
+    assert {package: installed.cuda_of(package) for package in packages} == packages
 
 
 @pytest.mark.parametrize(
-    ("package", "capability", "runs"),
+    ("package", "runs", "does_not"),
     [
-        ("mxnet-cu101", (3, 0), True),
-        ("mxnet-cu101", (3, 5), True),
-        ("mxnet-cu101", (7, 5), True),
-        ("mxnet-cu101", (8, 0), False),
-        ("mxnet-cu102", (7, 5), True),
-        ("mxnet-cu110", (8, 0), True),
-        ("mxnet-cu110", (8, 9), True),
-        ("mxnet-cu111", (8, 6), True),
-        ("mxnet-cu112", (3, 5), False),
-        ("mxnet-cu112", (7, 5), True),
-        ("mxnet-cu117", (8, 9), True),
-        ("mxnet-cu117", (9, 0), False),
-        ("mxnet-cu117", (12, 0), False),
-        ("mxnet-cu999", (8, 0), None),
+        ("mxnet-cu101", [(3, 0), (3, 5), (7, 5)], [(8, 0)]),
+        ("mxnet-cu102", [(7, 5)], [(8, 0)]),
+        ("mxnet-cu110", [(8, 0), (8, 9)], [(3, 5)]),
+        ("mxnet-cu111", [(8, 6)], [(3, 5)]),
+        ("mxnet-cu112", [(7, 5)], [(3, 5)]),
+        ("mxnet-cu117", [(8, 9)], [(9, 0), (12, 0)]),
     ],
 )
-def test_which_package_has_code_for_a_gpu(package, capability, runs) -> None:
-    assert Gpu("x", capability, 1).runs(package) is runs
+def test_which_package_has_code_for_a_gpu(package, runs, does_not) -> None:
+    assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
+    assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
+    assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None
+
+
+def test_tf32_came_with_ampere() -> None:
+    assert Gpu("A100", (8, 0), 1).has_tf32 and not Gpu("T4", (7, 5), 1).has_tf32

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,11 +21,6 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", kept)
 
 
-def start_with(**variables: str) -> None:
-    os.environ.update(variables)
-    launchers.refuse_foreign_launcher()
-
-
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
@@ -37,8 +33,9 @@ def start_with(**variables: str) -> None:
     ],
 )
 def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words: str) -> None:
+    os.environ.update(variables)
     with pytest.raises(ConfigError, match=words) as error:
-        start_with(**variables)
+        launchers.refuse_foreign_launcher()
     assert "\n" not in str(error.value)
 
 
@@ -56,7 +53,8 @@ def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words:
     ],
 )
 def test_a_single_task_and_known_launchers_pass(variables: dict[str, str]) -> None:
-    start_with(**variables)
+    os.environ.update(variables)
+    launchers.refuse_foreign_launcher()
 
 
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}
@@ -72,14 +70,11 @@ GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE":
         ({"HOROVOD_LOCAL_SIZE": "4"}, False),
     ],
 )
-def test_an_interface_that_gloo_would_not_take_is_refused(
-    monkeypatch: pytest.MonkeyPatch, others: dict[str, str], is_refused: bool
-) -> None:
-    class Address:
-        def __init__(self, address: str) -> None:
-            self.address = address
-
-    interfaces = {"eth0": [Address("10.0.0.1")], "eth1": [Address("10.1.0.1"), Address("fe80::1")]}
+def test_an_interface_that_gloo_would_not_take_is_refused(monkeypatch, others, is_refused) -> None:
+    addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
+    interfaces = {
+        name: [SimpleNamespace(address=one) for one in found] for name, found in addresses.items()
+    }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
     monkeypatch.setattr(socket, "gethostname", lambda: "host1")
     monkeypatch.setattr(socket, "gethostbyname", {"host1": "10.0.0.1"}.__getitem__)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
 from runtime import options
 from runtime.errors import ConfigError
 from training.config import faces, images
-from training.config.faces import FaceConfig
-from training.config.images import ImageConfig
-from training.config.schedule import FaceScheduleOptions, ImageScheduleOptions
 
 PROGRAMS = pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
 
@@ -84,63 +80,26 @@ GOES_WITH: dict[str, dict[str, Any]] = {
     "world_size": {"dry_run": True, "num_classes": 9},
     "memory": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
+    "rebalance": {"kv_store": "dist_gsync"},
 }
 
 
-def cases(ranges):
-    return [
-        (name, value, is_allowed)
-        for name, (allowed, refused) in ranges.items()
-        for values, is_allowed in ((allowed, True), (refused, False))
-        for value in values
-    ]
-
-
-def ends_in_range_error(config: Any, name: str) -> bool:
-    """Whether it is refused with the name of the option; another reason is none of this test."""
-    try:
-        options.check(config)
-    except ConfigError as error:
-        return str(error).startswith(f"--{name.replace('_', '-')} ") and " must " in str(error)
-    return False
-
-
-@pytest.mark.parametrize("name, value, is_allowed", cases(FACES))
-def test_ranges_of_faces(name: str, value: float, is_allowed: bool) -> None:
-    plain = faces.resolve({"dataset": "synthetic"})
-    changed = options.replace(plain, **{name: value, **GOES_WITH.get(name, {})})
-    assert ends_in_range_error(changed, name) != is_allowed
-    if is_allowed:
-        options.check(changed)
-
-
-@pytest.mark.parametrize("name, value, is_allowed", cases(CLASSIFIERS))
-def test_ranges_of_classifiers(name: str, value: float, is_allowed: bool) -> None:
-    plain = images.resolve({"dataset": "synthetic"})
-    changed = options.replace(plain, **{name: value, **GOES_WITH.get(name, {})})
-    assert ends_in_range_error(changed, name) != is_allowed
-
-
 @pytest.mark.parametrize(
-    ("config_class", "tested"), [(FaceConfig, FACES), (ImageConfig, CLASSIFIERS)]
+    ("program", "ranges"), [(faces, FACES), (images, CLASSIFIERS)], ids=["faces", "images"]
 )
-def test_every_range_is_tested(config_class: type, tested: dict[str, Any]) -> None:
-    ranges = {
-        field.name
-        for group in options.groups(options.compose(config_class, {}))
-        for field in dataclasses.fields(group)
-        if "range" in field.metadata
-    }
-    assert ranges == set(tested)
-
-
-@PROGRAMS
-def test_no_two_groups_have_an_option_of_the_same_name(program: Any) -> None:
-    config = program.resolve({"dataset": "synthetic"})
-    names = Counter(
-        field.name for group in options.groups(config) for field in dataclasses.fields(group)
-    )
-    assert set(names.values()) == {1}
+def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
+    plain = program.resolve({"dataset": "synthetic"})
+    fields = [field for group in options.groups(plain) for field in dataclasses.fields(group)]
+    assert {field.name for field in fields if "range" in field.metadata} == set(ranges)
+    # No two groups have an option of the same name.
+    assert len({field.name for field in fields}) == len(fields)
+    for name, (allowed, refused) in ranges.items():
+        needed = GOES_WITH.get(name, {})
+        for value in allowed:
+            options.check(options.replace(plain, **{name: value, **needed}))
+        for value in refused:
+            with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} .* must "):
+                options.check(options.replace(plain, **{name: value, **needed}))
 
 
 @PROGRAMS
@@ -159,9 +118,11 @@ def test_the_factor_of_the_learning_rate(program: Any) -> None:
     falls = rates(f"{warm} --lr-factor 0.2 --lr-steps {steps}")
     assert falls == pytest.approx([0.5, 0.1, 0.02, 0.02])
     assert of("--lr-schedule poly").lr_factor is None
-    for wrong in ("poly", "cosine"):
-        with pytest.raises(ConfigError, match="--lr-factor 0.5 goes with --lr-schedule step, not"):
-            of(f"--lr-schedule {wrong} --lr-factor 0.5")
+    with pytest.raises(ConfigError, match="--lr-factor 0.5 goes with --lr-schedule step, not"):
+        of("--lr-schedule poly --lr-factor 0.5")
+    for wrong in ("--lr-schedule step", "--lr-steps 0,2", "--lr-steps 2,2", "--lr-steps 3,2"):
+        with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
+            of(wrong)
 
 
 def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
@@ -178,18 +139,6 @@ def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
     assert (schedule.lr_steps, schedule.lr_factor) == ((), 0.5)
 
 
-@pytest.mark.parametrize("schedule", [FaceScheduleOptions, ImageScheduleOptions])
-def test_steps_of_the_learning_rate(schedule: Any) -> None:
-    def of(name: str, *steps: int) -> Any:
-        return schedule(epochs=3, lr_schedule=name, lr_steps=steps)
-
-    of("step", 1, 2).check()
-    of("poly").check()
-    for wrong in (of("step"), of("step", 0, 2), of("poly", 2, 2), of("poly", 3, 2)):
-        with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
-            wrong.check()
-
-
 def saved_by(program: Any, folder: Path, line: str) -> list[str]:
     """Return the option that names what a run with this command line would write."""
     file = folder / "config.json"
@@ -198,49 +147,33 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("program", "line"),
-    [
-        (faces, "--dataset synthetic"),
-        (faces, "--dataset synthetic --loss arcface --seed 7 --color-jitter 0.5"),
-        (faces, "--dataset synthetic --loss adaface"),
-        (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3"),
-        (faces, "--dataset synthetic --optimizer adamw --lr 1e-3 --wd 0.05"),
-        (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5"),
-        (faces, "--rec . --epochs 3 --models-root m"),
-        (images, "--dataset synthetic"),
-        (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling"),
-        (images, "--dataset synthetic --lr-schedule step --lr-steps 2,3"),
-        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94"),
-        (images, "--dataset imagenet --data-dir d --lr-power 1"),
-        (faces, "--dataset emore --debug"),
-        (faces, "--dataset emore --debug --lr-factor 0.5"),
-    ],
-)
-def test_a_saved_configuration_gives_the_same_run(program: Any, line: str, tmp_path: Path) -> None:
-    assert program.parse(saved_by(program, tmp_path, line)) == program.parse(line.split())
-
-
-@pytest.mark.parametrize(
     ("program", "line", "more"),
     [
         (faces, "--dataset synthetic", "--max-update 20"),
         (faces, "--dataset synthetic", "--loss arcface"),
-        (faces, "--dataset synthetic --loss arcface", "--margins 1,0.3,0"),
-        (faces, "--dataset synthetic", "--lr 0.3"),
+        (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
+        (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
+        (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
         (faces, "--dataset synthetic", "--models-root other --network r18"),
         (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
+        (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
+        (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
+        (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
         (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
         (images, "--dataset synthetic", "--epochs 9 --models-root other"),
+        (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
+        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
     ],
 )
-def test_the_command_line_overrides_a_saved_configuration(
+def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
     program: Any, line: str, more: str, tmp_path: Path
 ) -> None:
-    found = program.parse([*saved_by(program, tmp_path, line), *more.split()])
+    saved = saved_by(program, tmp_path, line)
+    assert program.parse(saved) == program.parse(line.split())
+    found = program.parse([*saved, *more.split()])
     # The folder of the run is the saved one, whose name does not follow the network any more.
     expected = program.parse([*line.split(), *more.split()])
-    folder = {"models_root": found.run.models_root}
-    assert options.replace(expected, **folder) == found
+    assert options.replace(expected, models_root=found.run.models_root) == found
     assert "models-root" not in more or found.run.models_root == "other"
 
 
@@ -276,9 +209,7 @@ def test_adam_needs_lr_and_wd_with_a_configuration_of_sgd(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_mistakes_in_a_saved_configuration_are_one_line(
-    content: Optional[str], parts: list[str], tmp_path: Path
-) -> None:
+def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
     file = tmp_path / "config.json"
     if content is not None:
         file.write_text(content)
@@ -292,23 +223,17 @@ def test_mistakes_in_a_saved_configuration_are_one_line(
 @pytest.mark.parametrize(
     ("program", "other"), [(faces, "emore --debug"), (images, "mnist --data-dir d")]
 )
-def test_a_saved_configuration_is_of_one_data_set(
-    program: Any, other: str, tmp_path: Path
-) -> None:
+def test_a_saved_configuration_is_of_one_data_set(program, other, tmp_path) -> None:
     saved = saved_by(program, tmp_path, "--dataset synthetic")
     with pytest.raises(ConfigError, match="is another data set than synthetic of --config"):
         program.parse([*saved, "--dataset", *other.split()])
     assert program.parse([*saved, "--dataset", "synthetic"]) == program.parse(saved)
 
 
-def test_a_file_that_names_a_record_set_alone_gets_that_sets_folder(tmp_path: Path) -> None:
+def test_a_file_may_name_a_record_set_alone_and_null(tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
     file = tmp_path / "own.json"
-    file.write_text(json.dumps({"rec": [f"{tmp_path}/people"]}))
-    assert faces.parse(["--config", str(file)]).run.models_root == "./models/people-r50"
-
-
-def test_null_in_a_saved_configuration_is_not_given(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"dataset": "synthetic", "max_update": None}))
-    assert faces.parse(["--config", str(file)]) == faces.resolve({"dataset": "synthetic"})
+    file.write_text(json.dumps({"rec": [f"{tmp_path}/people"], "max_update": None}))
+    found = faces.parse(["--config", str(file)])
+    assert found.run.models_root == "./models/people-r50"
+    assert found == faces.parse(["--rec", f"{tmp_path}/people"])

@@ -4,34 +4,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Union
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_signal_waits_for_the_end_of_a_step() -> None:
-    program = """
-import os, signal
-from runtime.stopping import run_stoppable, undisturbed
-
-def main():
-    with undisturbed():
-        os.kill(os.getpid(), signal.SIGTERM)
-        print("the step is done")
-    print("the program goes on")
-
-run_stoppable(main)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert result.returncode == 128 + signal.SIGTERM
-    assert result.stdout == "the step is done\n"
-    assert result.stderr == "stopped by SIGTERM: no unfinished file is left behind\n"
+def run(program: str, *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
-    program = """
+STEP = """
 import os, signal
 from runtime.stopping import run_stoppable, undisturbed
 
@@ -39,55 +26,59 @@ signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 def main():
     with undisturbed():
-        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIG)
+        print("the step is done")
+    print("the program goes on")
     return 7
 
 run_stoppable(main)
 """
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
-    assert result.returncode == 7
+
+
+def test_a_signal_waits_for_the_end_of_a_step() -> None:
+    assert run(STEP.replace("SIG)", "SIGTERM)")) == (
+        128 + signal.SIGTERM,
+        "the step is done\n",
+        "stopped by SIGTERM: no unfinished file is left behind\n",
+    )
+    # An ignored one stays ignored.
+    status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
+    assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
 
 
 REQUEST = """
-import os, signal, sys, time
-from runtime.stopping import StopRequest
+import os, sys
+from runtime import stopping
 
-request = StopRequest()
+now = 0.0
+stopping.time.monotonic = lambda: now
+request = stopping.StopRequest()
 request.listen()
 for argument in sys.argv[1:]:
     if argument == "wait":
-        time.sleep(1.1)
+        now += 1.1
         continue
     os.kill(os.getpid(), int(argument))
     print(request.status, flush=True)
 """
+INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
 
-def ask(*signals: Union[int, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", REQUEST, *map(str, signals)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_the_first_signal_is_a_request() -> None:
-    assert ask(signal.SIGTERM).stdout == "143\n"
-    assert ask(signal.SIGINT).stdout == "130\n"
-    # mpirun forwards these instead.
-    assert ask(signal.SIGUSR1).stdout == "130\n"
-    assert ask(signal.SIGUSR2).stdout == "143\n"
-
-
-def test_the_second_signal_ends_at_once() -> None:
-    result = ask(signal.SIGINT, "wait", signal.SIGTERM, signal.SIGTERM)
-    assert (result.returncode, result.stdout) == (130, "130\n")
-
-
-def test_a_forwarded_signal_may_be_repeated() -> None:
-    result = ask(signal.SIGUSR2, "wait", signal.SIGUSR2)
-    assert (result.returncode, result.stdout) == (0, "143\n" * 2)
-    assert ask(signal.SIGUSR1, "wait", signal.SIGTERM).returncode == 130
-
-
-def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
-    """``timeout`` sends it to the program, and to the program's process group."""
-    result = ask(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM)
-    assert (result.returncode, result.stdout) == (0, "143\n" * 3)
+@pytest.mark.parametrize(
+    ("signals", "status", "printed"),
+    [
+        ([TERM], 0, "143\n"),
+        ([INT], 0, "130\n"),
+        # mpirun forwards these instead, which may be repeated.
+        ([USR1, "wait", USR1], 0, "130\n130\n"),
+        ([USR2, "wait", USR2], 0, "143\n143\n"),
+        # timeout sends a signal to the program, and to the program's process group.
+        ([TERM, TERM, TERM], 0, "143\n143\n143\n"),
+        # A later one ends the process at once.
+        ([INT, "wait", TERM, TERM], 130, "130\n"),
+        ([USR1, "wait", TERM], 130, "130\n"),
+    ],
+)
+def test_the_first_signal_is_a_request(signals, status, printed) -> None:
+    arguments = [str(one) if one == "wait" else str(int(one)) for one in signals]
+    assert run(REQUEST, *arguments) == (status, printed, "")

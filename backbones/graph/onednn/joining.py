@@ -16,8 +16,6 @@ from typing import Any
 
 from backbones.graph.nodes import Entry, Node, consumers, moved
 
-_INPUTS = ("data", "weight", "bias", "sum")
-
 
 def join(nodes: list[Node], heads: list[Entry]) -> tuple[list[Node], list[Entry]]:
     """Return a graph's nodes and outputs with every convolution, sum and activation joined."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,15 +13,17 @@ from backbones.classifiers.classifier import Classifier
 from backbones.graph import frozen
 from backbones.graph.nodes import to_json
 from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
+from backbones.network import Network
+from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.backbones.passes import assert_same, create, gradient_of, train
 
 FIRST = ("conv0_*", "bn0_*", "stage1_*", "stage2_*")
 
 
 @pytest.fixture(scope="module")
-def tiny():
+def tiny() -> Any:
     return backbones.build("tiny", embedding_size=16)
 
 
@@ -35,7 +39,7 @@ def tiny():
         (["fc1_gamm?", "pre_fc1_[bw]*"], {"fc1_gamma", "pre_fc1_bias", "pre_fc1_weight"}),
     ],
 )
-def test_patterns_are_those_of_file_names(tiny, patterns, expected) -> None:
+def test_patterns_are_those_of_file_names(tiny: Any, patterns: Any, expected: Any) -> None:
     assert frozen.find(patterns, tiny) == expected
 
 
@@ -50,13 +54,13 @@ def test_patterns_are_those_of_file_names(tiny, patterns, expected) -> None:
         (["*_weight", "*_bias", "*_gamma", "*_beta"], "leaves no parameter .*narrower"),
     ],
 )
-def test_other_patterns_are_refused_in_one_line(tiny, patterns, message) -> None:
+def test_other_patterns_are_refused_in_one_line(tiny: Any, patterns: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         frozen.find(patterns, tiny)
     assert "\n" not in str(caught.value)
 
 
-def test_frozen_statistics_are_used_in_training(tiny) -> None:
+def test_frozen_statistics_are_used_in_training(tiny: Any) -> None:
     symbol = frozen.keep_statistics(tiny, frozen.find(["bn0_*", "stage1_unit1_bn1_beta"], tiny))
     fixed = [
         node["name"]
@@ -64,14 +68,13 @@ def test_frozen_statistics_are_used_in_training(tiny) -> None:
         if node.get("attrs", {}).get("use_global_stats") == "True"
     ]
     assert fixed == ["bn0"]
-    assert symbol.list_arguments() == tiny.list_arguments()
-    assert symbol.list_auxiliary_states() == tiny.list_auxiliary_states()
+    assert frozen.kept_statistics(symbol) == {"bn0_moving_mean", "bn0_moving_var"}
+    assert not frozen.kept_statistics(tiny)
+    assert symbol.list_inputs() == tiny.list_inputs()
 
 
-def make(freeze=FIRST, network="tiny", **options) -> Backbone:
-    backbone = Backbone.create(
-        BackboneOptions(network=network, embedding_size=16, freeze=freeze, **options), seed=3
-    )
+def make(freeze: Any = FIRST, network: str = "tiny", **options: Any) -> Backbone:
+    backbone = create(network, freeze=freeze, **options)
     # As after some training: no statistic is that of the beginning.
     generator = np.random.default_rng(1)
     for name, parameter in backbone.parameters.items():
@@ -79,60 +82,35 @@ def make(freeze=FIRST, network="tiny", **options) -> Backbone:
             parameter.set_data(mx.nd.array(generator.uniform(0.5, 2, parameter.shape)))
         if name.endswith("_moving_mean"):
             parameter.set_data(mx.nd.array(generator.normal(0, 0.3, parameter.shape)))
-    backbone.hybridize()
     return backbone
 
 
-def values(backbone) -> dict[str, np.ndarray]:
+def values(backbone: Network) -> dict[str, np.ndarray]:
     return {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
 
 
-def train(backbone, images, updates=2) -> dict[str, np.ndarray]:
-    """Train; returns the last gradients."""
-    trainer = mx.gluon.Trainer(backbone.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
-    gradient = mx.nd.array(np.random.default_rng(5).normal(size=(len(images), 16)) / 64)
-    for _ in range(updates):
-        with mx.autograd.record():
-            features = backbone(mx.nd.array(images))
-        backbone.backward(features, gradient)
-        trainer.update(1)
-    return {
-        name: parameter.grad().asnumpy()
-        for name, parameter in backbone.parameters.items()
-        if parameter.grad_req != "null"
-    }
-
-
-@pytest.mark.parametrize("network", ["tiny", "mbf"])
 @pytest.mark.parametrize(
-    "options", [{}, {"recompute": True}, {"accumulate": 2}, {"recompute": True, "accumulate": 2}]
+    ("network", "patterns"), [("tiny", FIRST), ("mbf", ("conv_1_*", "conv_2_*", "dconv_23_*"))]
 )
-def test_frozen_tensors_keep_their_bytes(network, options, images) -> None:
-    patterns = FIRST if network == "tiny" else ("conv_1_*", "conv_2_*", "dconv_23_*")
-    backbone = make(patterns, network, **options)
+def test_frozen_tensors_keep_their_bytes(network, patterns, images) -> None:
     names = frozen.find(patterns, backbones.build(network, embedding_size=16))
-    before = values(backbone)
-    gradients = train(backbone, images[:4])
-    after = values(backbone)
-    assert not names & gradients.keys() and len(names) > 8
-    for name in names:
-        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
-    moved = [name for name in before.keys() - names if (after[name] != before[name]).any()]
-    # All but a bias before a BatchNorm, and gammas that are held at one.
-    assert len(moved) > 0.9 * len(before.keys() - names) - 2
+    passes = []
+    for options in ({}, {"recompute": True}, {"accumulate": 2}):
+        backbone = make(patterns, network, **options)
+        before = values(backbone)
+        passes.append(train(backbone, images[:2]))
+        after = values(backbone)
+        for name in names:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+            assert backbone.parameters[name].grad_req == "null"
+        moved = [name for name in before.keys() - names if (after[name] != before[name]).any()]
+        # All but a bias before a BatchNorm, and gammas that are held at one.
+        assert len(names) > 8 and len(moved) > 0.9 * len(before.keys() - names) - 2
+    # Recomputation stops at the first part that is trained.
+    assert_same(passes[1], passes[0])
 
 
-@pytest.mark.parametrize("network", ["tiny", "mbf"])
-def test_recomputation_stops_at_the_first_trained_part(network, images) -> None:
-    patterns = FIRST if network == "tiny" else ("conv_1_*", "conv_2_*", "dconv_23_*")
-    expected = train(make(patterns, network), images[:2])
-    found = train(make(patterns, network, recompute=True), images[:2])
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        np.testing.assert_array_equal(found[name], gradient, err_msg=name)
-
-
-def test_a_frozen_layer_computes_in_training_what_it_computes_later(images) -> None:
+def test_a_frozen_layer_computes_in_training_what_it_computes_later(images: np.ndarray) -> None:
     """All BatchNorms are frozen, so features do not depend on who else is in the batch."""
     backbone = make(("*_gamma", "*_beta", "*_moving_mean"))
     extracted = backbone.extract(images[:3])
@@ -142,24 +120,20 @@ def test_a_frozen_layer_computes_in_training_what_it_computes_later(images) -> N
         error = np.abs(features.asnumpy() - extracted[:count]).max()
         assert error < 1e-5 * np.abs(extracted).max()
     plain = make(None)
+    assert "use_global_stats" not in plain.graph.tojson()
     with mx.autograd.record():
         features = plain(mx.nd.array(images[:3]))
     assert np.abs(features.asnumpy() - extracted).max() > 0.1 * np.abs(extracted).max()
 
 
-def test_gradients_through_frozen_layers_are_slopes(images) -> None:
+def test_gradients_through_frozen_layers_are_slopes(images: np.ndarray) -> None:
     """Of a convolution before frozen BatchNorms, against a difference of the features."""
     backbone = make(("*_gamma", "*_beta", "*_moving_*"))
-    batch = mx.nd.array(images[:2])
-    direction = np.random.default_rng(2).normal(size=(2, 16))
-    with mx.autograd.record():
-        features = backbone(batch)
-    backbone.backward(features, mx.nd.array(direction))
+    direction = gradient_of((2, 16)).asnumpy().astype(float)
+    gradients = train(backbone, images[:2], updates=1, lr=0)
     for name in ("stage4_conv0_weight", "pre_fc1_weight"):
-        weight, gradient = backbone.parameters[name].data(), backbone.parameters[name].grad()
-        slope = gradient.asnumpy().astype(float)
-        way = slope / np.linalg.norm(slope)
-        kept, ends = weight.asnumpy(), []
+        weight, slope = backbone.parameters[name].data(), gradients[name].astype(float)
+        way, kept, ends = slope / np.linalg.norm(slope), weight.asnumpy(), []
         for step in (1e-2, -1e-2):
             weight[:] = mx.nd.array(kept + step * way)
             ends.append(float((backbone.extract(images[:2]) * direction).sum()))
@@ -167,26 +141,19 @@ def test_gradients_through_frozen_layers_are_slopes(images) -> None:
         assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(np.linalg.norm(slope), rel=0.02)
 
 
-def test_without_patterns_the_graph_is_as_before(tiny) -> None:
-    assert make(None)._trained.tojson() == make(())._trained.tojson()
-    assert "use_global_stats" not in make(None)._trained.tojson()
-
-
-def test_classifiers_have_it_too(images) -> None:
+def test_classifiers_have_it_too(images: np.ndarray) -> None:
     classifier = Classifier.create(
         ClassifierOptions(model="resnet20", freeze=("conv0_*", "stage1_*")),
         classes=10,
         image_shape=(3, 32, 32),
         normalization=Normalization((0.5,) * 3, (0.2,) * 3),
     )
-    names = [name for name, one in classifier.parameters.items() if one.grad_req == "null"]
-    frozen_names = [name for name in names if name.endswith(("_weight", "_gamma", "_beta"))]
-    assert frozen_names
-    before = {name: classifier.parameters[name].data().asnumpy() for name in frozen_names}
-    trainer = mx.gluon.Trainer(classifier.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
-    with mx.autograd.record():
-        outputs = classifier(mx.nd.array(images[:2, :, :32, :32]))
-    classifier.backward(outputs, mx.nd.ones((2, 10)))
-    trainer.update(1)
-    for name, value in before.items():
-        np.testing.assert_array_equal(classifier.parameters[name].data().asnumpy(), value)
+    kept = {
+        name: one.data().asnumpy()
+        for name, one in classifier.parameters.items()
+        if one.grad_req == "null" and name.endswith(("_weight", "_gamma", "_beta"))
+    }
+    assert {"conv0_weight", "stage1_unit1_bn1_beta"} <= kept.keys()
+    train(classifier, images[:2, :, :32, :32])
+    for name, value in kept.items():
+        np.testing.assert_array_equal(values(classifier)[name], value, err_msg=name)

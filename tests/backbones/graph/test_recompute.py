@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import backbones
 from backbones.graph.onednn import prelu
 from backbones.graph.recompute import cut
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from runtime.mxnet import mx
+from tests.backbones.passes import assert_same, create, train
 
 SIZE = (112, 112)
 
 
-def train(name: str, images, *, recompute: bool):
-    """Features, gradients and running statistics after two updates."""
-    backbone = Backbone.create(
-        BackboneOptions(network=name, embedding_size=16, recompute=recompute), seed=3
-    )
-    backbone.hybridize()
-    trainer = mx.gluon.Trainer(backbone.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
-    gradient = mx.nd.array(np.random.default_rng(5).normal(size=(len(images), 16)) / 64)
-    for _ in range(2):
-        with mx.autograd.record():
-            features = backbone(mx.nd.array(images))
-        backbone.backward(features, gradient)
-        trainer.update(1)
-    gradients = {
-        name: parameter.grad().asnumpy()
-        for name, parameter in backbone.parameters.items()
-        if parameter.grad_req != "null"
-    }
-    statistics = [array.asnumpy() for array in backbone.statistics]
-    return features.asnumpy(), gradients, statistics, backbone.extract(images)
+@pytest.mark.parametrize(("name", "output"), [("tiny", "GNAP"), ("mbf", "F"), ("r18", "E")])
+def test_two_updates_equal_those_of_the_whole_graph(name, output, images) -> None:
+    whole, parts = (create(name, net_output=output, recompute=one) for one in (False, True))
+    assert_same(train(parts, images[:2]), train(whole, images[:2]))
+    np.testing.assert_array_equal(parts.extract(images[:1]), whole.extract(images[:1]))
 
 
-@pytest.mark.parametrize("name", ["tiny", "mbf", "r18"])
-def test_two_updates_equal_those_of_the_whole_graph(name, images) -> None:
-    features, gradients, statistics, extracted = train(name, images[:2], recompute=False)
-    in_parts = train(name, images[:2], recompute=True)
-    assert np.array_equal(in_parts[0], features)
-    assert in_parts[1].keys() == gradients.keys()
-    for key, expected in gradients.items():
-        assert np.array_equal(in_parts[1][key], expected), key
-    for own, expected in zip(in_parts[2], statistics):
-        # A second update in the same step would move them by a tenth.
-        assert np.array_equal(own, expected)
-    assert np.array_equal(in_parts[3], extracted)
+def test_squeeze_and_excitation_differs_by_rounding(images: np.ndarray) -> None:
+    whole, parts = (create("r18-se", net_output="GNAP", recompute=one) for one in (False, True))
+    expected, found = (train(one, images[:2], updates=1) for one in (whole, parts))
+    distance = sum(float(((found[name] - array) ** 2).sum()) for name, array in expected.items())
+    assert distance < 1e-6 * sum(float((array**2).sum()) for array in expected.values())
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
-@pytest.mark.parametrize("name", ["r50", "mbf", "tiny"])
-def test_parts_follow_each_other_and_share_no_parameter(name, on_cpu: bool) -> None:
+@pytest.mark.parametrize("name", ["r50", "r18-se", "mbf", "tiny"])
+def test_parts_follow_each_other_and_share_no_parameter(name: str, on_cpu: bool) -> None:
     symbol = backbones.build(name, embedding_size=16)
     if on_cpu:
         # There a PReLU's slope is used by the BatchNorm before it as well.
@@ -68,16 +47,25 @@ def test_parts_follow_each_other_and_share_no_parameter(name, on_cpu: bool) -> N
     assert sorted(["data", *inputs]) == sorted(symbol.list_inputs())
 
 
-def test_what_cannot_be_cut_is_one_part() -> None:
-    data = mx.sym.var("data")
+def test_where_a_graph_is_cut() -> None:
+    data: Any = mx.sym.var("data")
     long_way = mx.sym.Activation(mx.sym.Activation(data, act_type="relu"), act_type="tanh")
     parts = cut(mx.sym.elemwise_add(data, long_way, name="fc1"), SIZE)
     assert [part.source for part in parts] == ["data"]
     assert parts[0].symbol.list_outputs() == ["fc1_output"]
+    # Dropout is in the last part, and so drawn once.
+    maps = data
+    for number in range(4):
+        name = f"conv{number}"
+        maps = mx.sym.Convolution(maps, num_filter=4, kernel=(1, 1), no_bias=True, name=name)
+        maps = mx.sym.Dropout(maps, p=0.4, name="dropped") if number == 1 else maps
+    parts = cut(maps, (8, 8))
+    assert [part.source for part in parts] == ["data", "conv1"]
+    assert "dropped_output" in parts[-1].symbol.get_internals().list_outputs()
 
 
-def test_a_second_backward_pass_needs_another_forward_pass(images) -> None:
-    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=16, recompute=True))
+def test_a_second_backward_pass_needs_another_forward_pass(images: np.ndarray) -> None:
+    backbone = create(recompute=True)
     with mx.autograd.record():
         features = backbone(mx.nd.array(images))
     gradient = mx.nd.ones_like(features)

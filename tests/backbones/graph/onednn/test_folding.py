@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any, Optional
 
@@ -10,10 +9,12 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph.onednn import form
+from backbones.graph.nodes import from_json, to_json
+from backbones.graph.onednn import constants, form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
+from backbones.network import Network
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 
@@ -36,7 +37,9 @@ def values(symbol: Any, slopes: Slopes = None, size: Any = (6, 5)) -> dict[str, 
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     made = {}
     for name, shape in zip(names, arguments + auxiliary):
-        low, high = (0.5, 2.0) if name.endswith("var") else (-0.5, 1.5)
+        # Maps of either sign, as a PReLU has to be told apart from what it does above 0.
+        low, high = (-1.0, 1.0) if name.endswith(("weight", "kernel")) else (-0.5, 1.5)
+        low, high = (0.5, 2.0) if name.endswith("var") else (low, high)
         made[name] = generator.uniform(low, high, shape).astype(np.float32)
         if name.startswith("relu") and slopes:
             made[name] = np.array(slopes, np.float32)
@@ -46,21 +49,22 @@ def values(symbol: Any, slopes: Slopes = None, size: Any = (6, 5)) -> dict[str, 
 
 def run(symbol: Any, weights: dict[str, np.ndarray]) -> np.ndarray:
     """The output of the plain graph."""
-    block = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
-    for name, parameter in block.collect_params().items():
-        parameter.shape = weights[name].shape
-        parameter.initialize()
-        parameter.set_data(mx.nd.array(weights[name]))
-    output: np.ndarray = block(mx.nd.array(IMAGES, dtype="float32")).asnumpy()
+    given = {name: mx.nd.array(value) for name, value in weights.items()}
+    output: np.ndarray = Network(symbol, symbol, given, mx.cpu()).extract(IMAGES)
     return output
 
 
+def inner_nodes(symbol: Any) -> list[dict[str, Any]]:
+    """The operators of a graph, those inside joined ones in place of these."""
+    found = []
+    for node in to_json(symbol)["nodes"]:
+        graphs = node.get("subgraphs", [{"nodes": [node]}])
+        found += [part for graph in graphs for part in graph["nodes"] if part["op"] != "null"]
+    return found
+
+
 def count(symbol: Any) -> Counter[str]:
-    """The operators of a graph, those inside joined ones as well."""
-    nodes = json.loads(symbol.tojson())["nodes"]
-    inner = [part for node in nodes for part in node.get("subgraphs", [{}])[0].get("nodes", [])]
-    outer = [node for node in nodes if not node["op"].startswith("_sg")]
-    return Counter(node["op"] for node in [*outer, *inner] if node["op"] != "null")
+    return Counter(node["op"] for node in inner_nodes(symbol))
 
 
 def check(symbol: Any, slopes: Slopes = None) -> Counter[str]:
@@ -91,29 +95,31 @@ DATA = mx.sym.var("data") * 0.0078125
 CONV = convolved(DATA, "conv")
 
 
+def linear(x: Any, channels: int = 5, **settings: Any) -> Any:
+    return mx.sym.FullyConnected(x, num_hidden=channels, name="fc", **settings)
+
+
 @pytest.mark.parametrize("settings", [{}, {"fix_gamma": True}, {"eps": 0.25}])
-@pytest.mark.parametrize("layer", [{}, {"no_bias": True}, {"num_filter": 6, "num_group": 3}])
-def test_a_batch_norm_goes_into_the_convolution_before_it(settings: Any, layer: Any) -> None:
-    found = check(normalized(convolved(DATA, "conv", **layer), **settings))
+@pytest.mark.parametrize(
+    "layer",
+    [
+        CONV,
+        convolved(DATA, "conv", no_bias=True),
+        convolved(DATA, "conv", num_filter=6, num_group=3),
+        linear(CONV),
+        linear(CONV, no_bias=True),
+        normalized(CONV, "another"),
+    ],
+)
+def test_a_batch_norm_goes_into_the_layer_before_it(layer: Any, settings: Any) -> None:
+    found = check(normalized(layer, **settings))
     assert found["BatchNorm"] == 0 and found["Convolution"] == 1
 
 
 def test_mxnets_defaults_are_those_of_a_batch_norm_without_attributes() -> None:
     symbol = mx.sym.BatchNorm(CONV, name="bn")
-    graph = json.loads(symbol.tojson())
-    assert not graph["nodes"][-1].get("attrs")
+    assert not to_json(symbol)["nodes"][-1].get("attrs")
     assert check(symbol)["BatchNorm"] == 0
-
-
-@pytest.mark.parametrize("fixed", [True, False])
-def test_a_batch_norm_goes_into_a_linear_layer(fixed: bool) -> None:
-    x = mx.sym.FullyConnected(CONV, num_hidden=5, name="fc")
-    assert check(normalized(x, fix_gamma=fixed))["BatchNorm"] == 0
-    assert check(normalized(mx.sym.FullyConnected(x, num_hidden=3, no_bias=True)))["BatchNorm"] == 0
-
-
-def test_two_batch_norms_go_into_one_convolution() -> None:
-    assert check(normalized(normalized(CONV, "a"), "b"))["BatchNorm"] == 0
 
 
 @pytest.mark.parametrize(
@@ -134,34 +140,24 @@ def test_other_batch_norms_stay(symbol: Any) -> None:
     assert check(symbol)["BatchNorm"] == plain
 
 
-def test_an_output_of_the_graph_stays() -> None:
+def test_an_output_and_a_layer_whose_kernel_is_computed_stay() -> None:
     symbol = mx.sym.Group([normalized(CONV), CONV])
     folded, _ = fold(symbol, values(symbol), IMAGES.shape[1:])
     assert count(folded)["BatchNorm"] == 1
+    kernel = 2 * mx.sym.var("kernel", shape=(3, 3, 3, 3))
+    symbol = normalized(convolved(DATA, "a", 3, weight=kernel, no_bias=True))
+    assert check(symbol)["BatchNorm"] == 1
 
 
-def test_a_kernel_that_two_convolutions_share_is_folded_for_each() -> None:
+def test_what_two_layers_share_is_folded_for_each() -> None:
     kernel = mx.sym.var("kernel", shape=(3, 3, 3, 3))
     first = normalized(convolved(DATA, "a", 3, weight=kernel, no_bias=True), "bn_a")
     second = normalized(convolved(first, "b", 3, weight=kernel, no_bias=True), "bn_b")
     assert check(second)["BatchNorm"] == 0
-
-
-def test_statistics_that_two_batch_norms_share_are_read_by_both() -> None:
-    shared = {
-        "gamma": mx.sym.var("gamma"),
-        "beta": mx.sym.var("beta"),
-        "moving_mean": mx.sym.var("bn_mean"),
-        "moving_var": mx.sym.var("bn_var"),
-    }
+    names = {"gamma": "gamma", "beta": "beta", "moving_mean": "bn_mean", "moving_var": "bn_var"}
+    shared = {key: mx.sym.var(name) for key, name in names.items()}
     first = normalized(CONV, "a", **shared)
     assert check(normalized(convolved(first, "conv2"), "b", **shared))["BatchNorm"] == 0
-
-
-def test_a_layer_whose_kernel_is_computed_stays() -> None:
-    kernel = 2 * mx.sym.var("kernel", shape=(3, 3, 3, 3))
-    symbol = normalized(convolved(DATA, "a", 3, weight=kernel, no_bias=True))
-    assert check(symbol)["BatchNorm"] == 1
 
 
 SLOPES = [0.25, -1.5, 2.0, 0.0]
@@ -171,12 +167,10 @@ def test_a_prelu_scales_the_layer_before_it() -> None:
     """One convolution of one pixel, joined with the sum; none for the linear part."""
     found = check(prelu(normalized(CONV)), SLOPES)
     assert found == {"_mul_scalar": 1, "Convolution": 2, "LeakyReLU": 1, "elemwise_add": 1}
-
-
-def test_a_prelu_scales_a_batch_norm_that_stays() -> None:
-    x = mx.sym.Concat(CONV, CONV)
+    # Or a BatchNorm that stays.
     for fixed in (True, False):
-        found = check(prelu(normalized(x, fix_gamma=fixed)), SLOPES + SLOPES)
+        x = normalized(mx.sym.Concat(CONV, CONV), fix_gamma=fixed)
+        found = check(prelu(x), SLOPES + SLOPES)
         assert found["Convolution"] == 2 and found["BatchNorm"] == 1
 
 
@@ -194,20 +188,14 @@ def test_a_prelu_that_cannot_scale(symbol: Any, slopes: list[float]) -> None:
     assert check(symbol, slopes)["Activation"] >= 1
 
 
-def test_a_prelu_of_one_slope_is_joined_as_it_is() -> None:
-    assert check(prelu(normalized(CONV)), [0.25] * 4) == {
-        "_mul_scalar": 1,
-        "Convolution": 1,
-        "LeakyReLU": 1,
-    }
+def test_other_prelus_stay_or_are_joined_as_they_are() -> None:
+    found = check(prelu(normalized(CONV)), [0.25] * 4)
+    assert found == {"_mul_scalar": 1, "Convolution": 1, "LeakyReLU": 1}
     assert check(prelu(CONV), [-2.0])["Convolution"] == 1
-
-
-def test_a_prelu_of_vectors_and_one_that_is_no_number_stay() -> None:
-    x = prelu(mx.sym.FullyConnected(CONV, num_hidden=4, name="fc"))
-    assert "prelu" in fold(x, values(x), IMAGES.shape[1:])[0].tojson()
-    weights = values(prelu(CONV), [0.25, float("nan"), 0.5, 0.5])
-    assert "prelu" in fold(prelu(CONV), weights, IMAGES.shape[1:])[0].tojson()
+    # Those of vectors, and of what is no number.
+    odd = [0.25, float("nan"), 0.5, 0.5]
+    for x, slopes in ((prelu(linear(CONV, 4)), None), (prelu(CONV), odd)):
+        assert "prelu" in fold(x, values(x, slopes), IMAGES.shape[1:])[0].tojson()
 
 
 def test_sums_of_other_names_are_joined_unless_they_broadcast() -> None:
@@ -253,8 +241,43 @@ def test_many_channels_over_short_rows_are_computed_in_parts(
     few = mx.sym.Convolution(DATA, num_filter=288, kernel=(3, 3), stride=(2, 2), name="few")
     symbol = convolved(few, "wide", 16)
     found = fold(symbol, values(symbol), IMAGES.shape[1:], dtype)[0]
-    nodes = json.loads(found.tojson(remove_amp_cast=False))["nodes"]
-    inner = [part for node in nodes for part in node.get("subgraphs", [{}])[0].get("nodes", [])]
-    names = {part["name"] for part in inner if part["op"] == "Convolution"}
+    names = {node["name"] for node in inner_nodes(found) if node["op"] == "Convolution"}
     assert {name for name in names if name.startswith("wide")} == parts
     check(symbol)
+
+
+# What depends on parameters alone is computed once.
+X, K = mx.sym.var("data"), mx.sym.var("kernel")
+
+
+def test_only_what_depends_on_the_input_is_left() -> None:
+    doubled = mx.sym.identity(2 * K + mx.sym.ones((3, 4)), name="doubled")
+    y = mx.sym.elemwise_add(mx.sym.dot(X, doubled), mx.sym.dot(X, doubled * doubled))
+    y = mx.sym.broadcast_add(y, mx.sym.var("shift"), name="last")
+    values = {
+        "kernel": mx.nd.array(np.arange(12).reshape(3, 4)),
+        "shift": mx.nd.array([[1, 2, 3, 4]]),
+        "unused": mx.nd.ones(1),
+    }
+    images = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+    nodes, heads, left = constants.compute(y, values)
+    operators = [node["op"] for node in nodes if node["op"] != "null"]
+    assert sorted(operators) == ["broadcast_add", "dot", "dot", "elemwise_add"]
+    # The shift as it is, and two that were computed.
+    assert len(left) == 3 and "shift" in left and "kernel" not in left
+    symbol = from_json(nodes, heads, None)
+    given = {"data": images, **left}
+    found = mx.nd.CachedOp(symbol)(*(given[name] for name in symbol.list_inputs()))
+    w = 2 * np.arange(12).reshape(3, 4) + 1
+    assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
+
+
+def test_graphs_without_constants_or_without_parameters() -> None:
+    kernel = mx.nd.ones((2, 2))
+    nodes, heads, left = constants.compute(mx.sym.dot(X, K), {"kernel": kernel})
+    assert [node["op"] for node in nodes] == ["null", "null", "dot"]
+    assert heads == [[2, 0, 0]] and left == {"kernel": kernel}
+    nodes, _, left = constants.compute(mx.sym.broadcast_add(X, mx.sym.ones((1, 2))), {})
+    assert [node["op"] for node in nodes] == ["null", "null", "broadcast_add"]
+    (value,) = left.values()
+    assert value.asnumpy().tolist() == [[1, 1]]

@@ -1,15 +1,16 @@
-"""Which convolutions, sums and activations become one operator, and that it computes the same."""
+"""Convolutions joined with sums and activations, or divided over short rows, compute the same."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backbones.graph.nodes import from_json, to_json
+from backbones.graph.nodes import first_shapes, from_json, to_json
+from backbones.graph.onednn.constants import Reduced
 from backbones.graph.onednn.joining import join
+from backbones.graph.onednn.short_rows import divide
 from runtime.mxnet import mx
 
 
@@ -21,7 +22,7 @@ def joined(symbol: Any) -> Any:
 def parts(symbol: Any) -> list[str]:
     """The operators of a graph; of a joined one, those inside it."""
     found = []
-    for node in json.loads(symbol.tojson())["nodes"]:
+    for node in to_json(symbol)["nodes"]:
         if node["op"] == "_sg_mkldnn_conv":
             inner = node["subgraphs"][0]["nodes"]
             found.append("+".join(part["op"] for part in inner if part["op"] != "null"))
@@ -30,18 +31,21 @@ def parts(symbol: Any) -> list[str]:
     return found
 
 
-def run(symbol: Any, shape: tuple[int, ...], calls: int = 2) -> list[np.ndarray]:
-    """The outputs of the last of some calls, as ``HostInference`` makes them.
-
-    From its second call on, an operator uses the kernel and the primitive that it keeps.
-    """
+def weights(symbol: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     generator = np.random.default_rng(1)
     shapes, _, _ = symbol.infer_shape(data=shape)
     sizes = sorted(zip(symbol.list_arguments(), shapes))
-    values = {name: mx.nd.array(generator.normal(size=size)) for name, size in sizes}
+    return {name: mx.nd.array(generator.normal(size=size)) for name, size in sizes}
+
+
+def run(symbol: Any, values: dict[str, Any]) -> list[np.ndarray]:
+    """The outputs of the second of two calls, as ``HostInference`` makes them.
+
+    From its second call on, an operator uses the kernel and the primitive that it keeps.
+    """
     inputs = [values[name] for name in symbol.list_inputs()]
     operator = mx.nd.CachedOp(symbol, (("static_alloc", True), ("static_shape", True)))
-    for _ in range(calls):
+    for _ in range(2):
         outputs = operator(*inputs)
     return [output.asnumpy() for output in (outputs if isinstance(outputs, list) else [outputs])]
 
@@ -95,22 +99,96 @@ GRAPHS = {
         mx.sym.broadcast_mul(C1 + C0, mx.sym.mean(C0, axis=(2, 3), keepdims=True)),
         ["Convolution", BOTH, "mean", "broadcast_mul"],
     ),
+    "an output": (mx.sym.Group([C0, relu(C0)]), ["Convolution", "Activation"]),
 }
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_joined_operators_compute_the_same(name: str) -> None:
     symbol, expected = GRAPHS[name]
-    found = joined(symbol)
+    found, values = joined(symbol), weights(symbol, (2, 3, 5, 7))
     assert sorted(parts(found)) == sorted(expected)
-    shape = (2, 3, 5, 7)
-    for one, other in zip(run(found, shape), run(symbol, shape), strict=True):
+    for one, other in zip(run(found, values), run(symbol, values), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_an_output_stays_an_output() -> None:
-    symbol = mx.sym.Group([C0, relu(C0)])
-    assert parts(joined(symbol)) == ["Convolution", "Activation"]
-    shape = (2, 3, 5, 7)
-    for one, other in zip(run(joined(symbol), shape), run(symbol, shape), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+# Of 300 channels; a convolution of it is divided.
+W0 = convolution(DATA, "c0", 300)
+W1 = convolution(W0, "c1", 300)
+WIDE = convolution(DATA, "c0", 600)
+
+WIDE_GRAPHS = {
+    "two parts": (relu(W1), {"c0": 3, "c1_from0": 150, "c1_from150": 150}),
+    "three parts": (convolution(WIDE, "c1", 8), {f"c1_from{i}": 200 for i in (0, 200, 400)}),
+    "unequal parts": (
+        convolution(convolution(DATA, "c0", 301), "c1", 8),
+        {"c1_from0": 151, "c1_from151": 150},
+    ),
+    "without a bias": (convolution(W0, "c1", 300, no_bias=True), {"c1_from150": 150}),
+    "of another step": (convolution(W0, "c1", 300, stride=(2, 2)), {"c1_from0": 150}),
+    "added to another": (relu(W1 + W0), {"c1_from0": 150, "c1_from150": 150}),
+    "two that are added": (W1 + convolution(W0, "c2", 300), {"c1_from0": 150, "c2_from150": 150}),
+    "added to itself": (W1 + W1, {"c1_from0": 150, "c1_from150": 150}),
+    "one behind the other": (convolution(relu(W1), "c2", 300), {"c2_from150": 150}),
+    "an output": (mx.sym.Group([W1, relu(W1)]), {"c1_from0": 150, "c1_from150": 150}),
+    "of 256 channels": (convolution(convolution(DATA, "c0", 256), "c1", 300), {"c1": 256}),
+    "of one pixel": (convolution(W0, "c1", 300, kernel=(1, 1), pad=(0, 0)), {"c1": 300}),
+    "of one dimension": (
+        convolution(mx.sym.Reshape(W0, shape=(0, 0, -1)), "c1", 300, kernel=(3,), pad=(1,)),
+        {"c1": 300},
+    ),
+    "of groups": (convolution(WIDE, "c1", 600, num_group=2), {"c1": 300}),
+}
+
+
+def divided(symbol: Any, values: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    graph = to_json(symbol)
+    found = divide(
+        Reduced(graph["nodes"], graph["heads"], values), first_shapes(symbol, (1, *shape[1:]))
+    )
+    return from_json(found.nodes, found.heads, graph["attrs"]), found.values
+
+
+def channels(symbol: Any, values: dict[str, Any]) -> dict[str, int]:
+    """The input channels of the kernel of each convolution, by its name."""
+    nodes = to_json(symbol)["nodes"]
+    kernels = {n["name"]: nodes[n["inputs"][1][0]] for n in nodes if n["op"] == "Convolution"}
+    return {name: values[kernel["name"]].shape[1] for name, kernel in kernels.items()}
+
+
+@pytest.mark.parametrize("name", WIDE_GRAPHS)
+def test_parts_add_up_to_the_whole(name: str) -> None:
+    symbol, expected = WIDE_GRAPHS[name]
+    shape = (2, 3, 5, 4)
+    given = weights(symbol, shape)
+    found, values = divided(symbol, given, shape)
+    assert expected.items() <= channels(found, values).items()
+    is_divided = any("_from" in name for name in expected)
+    assert ("c1_weight" in found.list_inputs()) != is_divided
+    for one, other in zip(run(found, values), run(symbol, given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
+
+
+def test_parts_are_added_to_the_other_input_of_the_sum_after_them() -> None:
+    """So every sum is one that oneDNN computes with a convolution."""
+    shape = (2, 3, 5, 4)
+    nodes = to_json(divided(W1 + W0, weights(W1 + W0, shape), shape)[0])["nodes"]
+    sums = [node for node in nodes if node["op"] == "elemwise_add"]
+    firsts = [nodes[node["inputs"][0][0]] for node in sums]
+    assert [node["op"] for node in firsts] == ["Convolution"] * 2
+    assert all("_from" in node["name"] for node in firsts)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "size", "is_divided"),
+    [
+        (W1, (4, 5), False),
+        (W1, (3, 1), True),
+        # Rows of the output count: oneDNN multiplies these.
+        (convolution(W0, "c1", 300, stride=(2, 2)), (8, 8), True),
+    ],
+)
+def test_what_counts_is_the_length_of_rows(symbol, size, is_divided) -> None:
+    shape = (1, 3, *size)
+    _, values = divided(symbol, weights(symbol, shape), shape)
+    assert ("c1_from0_weight" in values) == is_divided
