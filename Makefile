@@ -76,9 +76,9 @@ device: ### test what runs on a GPU without one: on MXNet's second CPU context, 
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device tests/runtime/test_gpu_check.py
 
-cleaning: ### test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
+cleaning: ### test evaluation.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
+	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/evaluation/clean
 
 measurements: ### test every benchmark with its smallest sizes, and plans beside runs; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
