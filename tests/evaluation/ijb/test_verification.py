@@ -10,25 +10,15 @@ from evaluation.ijb.verification import FALSE_ACCEPT_RATES, cosines_of_pairs, ve
 from tests.support import reference_ijb
 
 
-def test_by_hand() -> None:
-    """Ten pairs of two people; one of them is more similar than two of one person."""
-    scores = np.concatenate([np.arange(10) / 20, [0.9, 0.8, 0.43, 0.2]])
-    found = verify(scores, np.arange(14) >= 10)
-    assert found.rates[-1] == (0.1, 0.1, 0.75, 0.43)
-    assert found.rates[0] == (1e-6, 0.0, 0.5, 0.8)
-    assert found.area == pytest.approx((2 * 10 + 9 + 4.5) / 40)
-    # Points on a line are left out as in the original: from 0 to 0.5 nothing is gained, so 0 is
-    # nearer to 0.1 than any point that is left.
-    scores[-2:] = 0.47, 0.22
-    assert verify(scores, np.arange(14) >= 10).rates[-1] == (0.1, 0.0, 0.75, 0.47)
-    nothing_before_the_first_other = verify(np.array([1.0, 0.5]), np.array([False, True]))
-    assert nothing_before_the_first_other.rates[0] == (1e-6, 0.0, 0.0, np.inf)
+def test_what_no_threshold_accepts() -> None:
+    found = verify(np.array([1.0, 0.5]), np.array([False, True]))
+    assert found.rates[0] == (1e-6, 0.0, 0.0, np.inf)
 
 
 GENERATOR = np.random.default_rng(0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=120))
 @example([(int(score), score % 10 == 0) for score in GENERATOR.integers(0, 10**6, 3000)])
 def test_equals_the_loops_with_ties(pairs: list[tuple[int, bool]]) -> None:
