@@ -73,14 +73,12 @@ def test_pairs_in_small_blocks(lists: Lists, size: int, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("10 13", "'10 13' is not two templates and a label"),
         ("10 13 1 1", "'10 13 1 1' is not two templates and a label"),
         ("10 13 1.0", "'10 13 1.0' is not two templates"),
         ("-10 13 1", "'-10 13 1' is not two templates"),
         ("10 \u0663 1", "is not two templates"),
         ("10 13 2", "the label 2 is neither 0 nor 1"),
         ("10 11 1", "the template 11 has no face in the list of faces; take both lists"),
-        ("999 13 1", "the template 999 has no face"),
         ("10 99999999999999999999 1", "'10 99999999999999999999 1' is not two templates"),
     ],
 )
@@ -113,16 +111,13 @@ def test_no_list_of_pairs(tmp_path: Path, content: bytes, message: str) -> None:
     ("name", "line", "message"),
     [
         ("points", "7.png 1 2 3", "7: '7.png 1 2 3' is not the name of an image, x and y of five"),
-        ("points", "7.png" + " 1" * 10 + " x", "7: .* is not the name"),
         ("points", "7.png" + " 1" * 10 + " nan", "7: .* is not the name"),
-        ("points", "7.png" + " 1" * 12, "7: .* is not the name"),
         ("points", "7.png" + " 30 40" * 5 + " 0.9", "7: the five points lie in one place"),
         ("points", "7.png" + " 1e200 40" * 5 + " 0.9", "7: .* is not the name"),
         ("points", f"/7.png{FACE}", "7: '/7.png .* is not the name of an image within loose_crop"),
         ("points", f"a/../7.png{FACE}", "7: .* is not the name of an image within loose_crop"),
         ("points", f"a/..7.png{FACE}", "7: '7.png' stands where .* has 'a/..7.png'"),
-        ("media", "7.png 10", "7: '7.png 10' is not the name of an image, a template and a media"),
-        ("media", "7.png 10 x", "7: '7.png 10 x' is not"),
+        ("media", "7.png 10 x", "7: '7.png 10 x' is not the name of an image, a template and a"),
         ("media", "", "8: '8.png' stands where .* has '7.png'"),
     ],
 )

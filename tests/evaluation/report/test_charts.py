@@ -51,11 +51,3 @@ def test_the_first_reports_can_be_drawn(count: int) -> None:
     assert "<svg" in charts.lines(FRAME, [series(count)], smooths=True, from_zero=True).svg
     # A running mean is of what has gone before.
     assert charts._running_mean(np.array([4.0, 2, 6, 10]), 2).tolist() == [4, 3, 4, 8]
-
-
-def test_a_run_keeps_its_color_and_more_runs_than_colors_are_dashed() -> None:
-    alone = charts.lines(FRAME, [series(3, "c", place=2)])
-    assert alone.legend == {"c": 2} and "var(--c12)" in alone.svg
-    assert charts.lines(FRAME, [series(3)]).legend == {}
-    assert charts._style(1)["color"] == charts._style(9)["color"]
-    assert charts._style(1)["linestyle"] != charts._style(9)["linestyle"]
