@@ -7,7 +7,7 @@ they stay on the disk, and what is read at once are the images of a class, or a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,3 +85,23 @@ def nearest(gallery: NDArray[Any], probes: NDArray[Any], top: int) -> Iterator[A
     from evaluation.search import search
 
     return search(gallery, probes, min(top, len(gallery)))
+
+
+class Match(NamedTuple):
+    """A probe, what is near to it, and their cosine."""
+
+    probe: int
+    found: int
+    cosine: float
+
+
+def matches_from(
+    gallery: NDArray[Any], probes: NDArray[Any], top: int, least: float
+) -> list[Match]:
+    """Return the matches among the ``top`` of each probe that have the cosine ``least`` or more."""
+    found = []
+    for one in nearest(gallery, probes, top):
+        probe, place = np.nonzero((one.cosines >= least) & (one.rows >= 0))
+        columns = (one.first + probe, one.rows[probe, place], one.cosines[probe, place])
+        found += [Match(*row) for row in zip(*(column.tolist() for column in columns))]
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.clean.faces import nearest
+from evaluation.clean.faces import matches_from
 
 Merge = tuple[tuple[int, ...], float]
 """The classes of one identity, ascending, and the smallest cosine of two of their centers."""
@@ -29,14 +29,12 @@ def find_merges(centers: NDArray[np.float32], merge: float) -> list[Merge]:
     ``centers`` are [C, D], zeros for a class that has none. The most similar group comes first.
     """
     present = np.flatnonzero(centers.any(axis=1))
-    edges = set()
-    for matches in nearest(centers[present], centers[present], _NEIGHBORS):
-        near = np.argwhere((matches.cosines >= merge) & (matches.rows >= 0))
-        for probe, place in near.tolist():
-            pair = sorted((matches.first + probe, int(matches.rows[probe, place])))
-            if pair[0] != pair[1]:
-                classes = present[pair].tolist()
-                edges.add((-float(matches.cosines[probe, place]), *classes))
+    rows = centers[present]
+    edges = {
+        (-one.cosine, int(present[min(one[:2])]), int(present[max(one[:2])]))
+        for one in matches_from(rows, rows, _NEIGHBORS, merge)
+        if one.probe != one.found
+    }
     group_of: dict[int, list[int]] = {}
     for _, first, second in sorted(edges):
         one, other = group_of.setdefault(first, [first]), group_of.setdefault(second, [second])

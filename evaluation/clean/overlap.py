@@ -14,18 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.verification.bin_file import VerificationSet
-from evaluation.clean.faces import EmbeddedFaces, Numbers, nearest, unit_rows
+from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from, unit_rows
 
 # Classes that are looked at for each person, and images for each image.
 _CLASSES, _IMAGES = 4, 16
-
-
-class Match(NamedTuple):
-    """An image of a verification set, a class or image of the training set, and their cosine."""
-
-    original: int
-    found: int
-    cosine: float
 
 
 class Overlap(NamedTuple):
@@ -68,11 +60,11 @@ def find_overlap(
     present = np.flatnonzero(centers.any(axis=1))
     persons = [
         Match(int(images[firsts[person]]), int(present[place]), cosine)
-        for person, place, cosine in _found(centers[present], sums, _CLASSES, limits[0])
+        for person, place, cosine in matches_from(centers[present], sums, _CLASSES, limits[0])
     ]
     copies = [
-        match._replace(original=int(images[match.original]))
-        for match in _found(faces.embeddings, rows, _IMAGES, limits[1])
+        match._replace(probe=int(images[match.probe]))
+        for match in matches_from(faces.embeddings, rows, _IMAGES, limits[1])
     ]
     return Overlap(pairs, len(firsts), persons, copies)
 
@@ -94,13 +86,3 @@ def people_of(pairs: VerificationSet) -> tuple[Numbers, Numbers]:
     _, person_of = connected_components(links, directed=False)
     images = np.unique(pairs.firsts)
     return images, np.unique(person_of[images], return_inverse=True)[1].astype(np.int64)
-
-
-def _found(gallery: NDArray[Any], probes: NDArray[Any], top: int, least: float) -> list[Match]:
-    """Return probe, row of the gallery and cosine of all matches from ``least`` on."""
-    found = []
-    for matches in nearest(gallery, probes, top):
-        probe, place = np.nonzero((matches.cosines >= least) & (matches.rows >= 0))
-        columns = (matches.first + probe, matches.rows[probe, place], matches.cosines[probe, place])
-        found += [Match(*row) for row in zip(*(column.tolist() for column in columns))]
-    return found
