@@ -155,9 +155,8 @@ def test_a_list_of_other_columns_is_named(
         assert capsys.readouterr().err.count(said) == 1
         return
     message = f"{path}, line 31: the points are those of no face, as of 30 of 60"
-    for rank in range(2):
-        with pytest.raises(DataError, match=f"{message} faces; each line has the name of an image"):
-            command.main([*MADE], SimpleNamespace(rank=rank, size=2))
+    with pytest.raises(DataError, match=f"{message} faces; each line has the name of an image"):
+        command.main([*MADE], SimpleNamespace(rank=1, size=2))
     assert not Path("out").exists()
 
 
@@ -208,9 +207,6 @@ def test_images_that_cannot_be_read_lose_nothing(
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
-        ("--model m.onnx --out o", ConfigError, "FOLDER"),
-        ("IJBC --out o", ConfigError, "--model"),
-        ("IJBC --model m.onnx", ConfigError, "--out"),
         ("IJBC --model m,0 --out o", DataError, "m-symbol.json cannot be read: No"),
         ("IJBC --model m.onnx --out out --no-flip", DataError, "features that differ in --no-flip"),
         ("IJBC --model m,0 --out o --image-size 96 112", ConfigError, "-size says 96 x 112; give"),
@@ -276,6 +272,4 @@ def test_the_command_of_the_original_is_answered() -> None:
     assert "\n" not in said
     for word in ("--model-prefix", "--image-path", "--model-epoch", "--gpu", "--target", "-es"):
         assert f"{word} is not an option here: " in said
-    for word in ("--result-dir", "--job", "--batch-size"):
-        assert f"{word} is not" not in said
     assert "python -m evaluation.ijb IJBC" in said and "horovodrun -np 4" in said

@@ -67,16 +67,12 @@ def test_a_folder_continues(folder: FeaturesFolder, tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_known_by_both_files(tmp_path: Path) -> None:
     (tmp_path / "faces.txt").touch()
-    found = []
+    model, found = (str(tmp_path / "m"), 7), []
     for symbol, params in ((b"a", b"b"), (b"x", b"b"), (b"a", b"x")):
         (tmp_path / "m-symbol.json").write_bytes(symbol)
         (tmp_path / "m-0007.params").write_bytes(params)
-        model = (str(tmp_path / "m"), 7)
-        one = describe(model, tmp_path / "faces.txt", 1, flip=True, dtype="float32")
-        found.append(one["model"])
-    assert len(set(found)) == 3
-    with pytest.raises(DataError, match="m-0008.params cannot be read: No such file.*; give --mod"):
-        describe((model[0], 8), tmp_path / "faces.txt", 1, flip=True, dtype="float32")
+        found.append(describe(model, tmp_path / "faces.txt", 1, flip=True, dtype="float32"))
+    assert len({one["model"] for one in found}) == 3
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def lists(tmp_path: Path) -> Lists:
 def change(path: Path, number: int, line: str) -> None:
     """Write another line with this number."""
     lines = path.read_text().splitlines()
-    lines[number - 1] = line
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join([*lines[: number - 1], line, *lines[number:]]) + "\n")
 
 
 def check(lists: Lists, made: MadeSet, names: list[str]) -> None:
@@ -94,15 +93,11 @@ def test_a_wrong_pair(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "has 0 pairs, 0 of one person; both kinds of pairs are needed"),
-        (b"10 13 1\n", "has 1 pairs, 1 of one person"),
-        (b"10 13 0\n10 16 0\n", "has 2 pairs, 0 of one person"),
-    ],
+    ("content", "count", "same"), [("", 0, 0), ("10 13 1\n", 1, 1), ("10 13 0\n10 16 0\n", 2, 0)]
 )
-def test_no_list_of_pairs(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "pairs").write_bytes(content)
+def test_pairs_of_one_kind(tmp_path: Path, content: str, count: int, same: int) -> None:
+    (tmp_path / "pairs").write_text(content)
+    message = f"has {count} pairs, {same} of one person; both kinds of pairs are needed"
     with pytest.raises(DataError, match=message):
         read_pairs(tmp_path / "pairs", IDS)
 
