@@ -248,18 +248,20 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
         wrong = np.flatnonzero(~known.all(axis=1) | (table[:, 2] > 1))
         if len(wrong):
             where = f"{path}, line {block.line_of(wrong[0])}"
-            first, second, label = table[wrong[0]]
+            *templates, label = table[wrong[0]]
             if label > 1:
                 raise DataError(f"{where}: the label {label} is neither 0 nor 1")
-            raise _unknown_template(where, second if known[wrong[0], 0] else first)
-        parts.append(Pairs(*rows.astype(np.int32).T.copy(), table[:, 2] == 1))
+            raise _unknown_template(where, templates[int(known[wrong[0], 0])])
+        firsts, seconds = rows.astype(np.int32).T.copy()
+        parts.append(Pairs(firsts, seconds, table[:, 2] == 1))
     same = np.concatenate([np.empty(0, np.bool_), *(part.same for part in parts)])
     if same.all() or not same.any():
         raise DataError(
             f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
             "pairs are needed"
         )
-    return Pairs(*(np.concatenate(column) for column in list(zip(*parts))[:2]), same)
+    first, second, _ = (np.concatenate(column) for column in zip(*parts))
+    return Pairs(first, second, same)
 
 
 class _Block(NamedTuple):

@@ -247,9 +247,10 @@ def test_mistakes_are_one_line(run, pack, monkeypatch, faces, tmp_path, argument
 
 
 def test_a_full_disk_is_one_line(faces: Path, tmp_path: Path) -> None:
-    words = ["data.align", faces, tmp_path / "out", "--points", tmp_path / "points.txt", "--png"]
+    words = [faces, tmp_path / "out", "--points", tmp_path / "points.txt", "--png"]
     result = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "data.align", *map(str, words)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
     )  # fmt: skip
     assert result.returncode == 2

@@ -49,7 +49,8 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     parts = np.split(views.astype(np.float32), [700, 1900], axis=1)
     sums = sums_of_parts(parts, unit_views=program == "ijb.py")
     features = template_features(sums, listed, Weighting(norm=norm))
-    cosines = cosines_of_pairs(features, Pairs(*chosen.astype(np.int32).T, same))
+    first, second = chosen.astype(np.int32).T
+    cosines = cosines_of_pairs(features, Pairs(first, second, same))
     found = verify(cosines, same)
     rates = [rate.true_accept_rate for rate in found.rates]
     assert rates == pytest.approx(expected, abs=1e-6)
@@ -130,6 +131,11 @@ def test_identification_equals_the_loops_with_ties(
     assert (found.templates, found.mated, found.strangers) == (people, mated, others)
 
 
+def subjects(pairs: list[tuple[int, int]]) -> Subjects:
+    templates, people = np.array(pairs, np.int64).T
+    return Subjects(templates, people)
+
+
 @pytest.mark.parametrize(
     ("gallery", "probes", "message"),
     [
@@ -140,4 +146,4 @@ def test_identification_equals_the_loops_with_ties(
 )
 def test_what_the_protocol_is_not_for(gallery, probes, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        identify(np.eye(3), *(Subjects(*np.array(one, np.int64).T) for one in (gallery, probes)))
+        identify(np.eye(3), subjects(gallery), subjects(probes))
