@@ -18,7 +18,6 @@ from data.pack.__main__ import main as pack_main
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
-from tests.support.oriented_images import file_with
 
 ROOT = Path(__file__).parents[3]
 Command = Callable[..., int]
@@ -163,20 +162,6 @@ def test_paths_of_any_depth_name_and_ending(run, capsys, faces: Path, tmp_path: 
         f"p1/{strange}",
     } <= set(made)
     assert len(made) == 16 and not (tmp_path / "out" / "p1" / "junk").exists()
-
-
-def test_points_are_those_of_the_upright_image(run, tmp_path: Path) -> None:
-    """A photograph that the camera stored on its side: 24 x 36 as seen."""
-    (tmp_path / "faces").mkdir()
-    numbers = " ".join(map(str, (TEMPLATE / 4).ravel()))
-    aligned = []
-    for orientation in (1, 6):
-        (tmp_path / "faces" / "a.jpg").write_bytes(file_with(".jpg", orientation))
-        (tmp_path / "points").write_text(f"a.jpg {numbers}\n")
-        out = tmp_path / f"out{orientation}"
-        run(tmp_path / "faces", out, "--points", tmp_path / "points", "--png")
-        aligned.append(pixels(out / "a.png").astype(int))
-    assert np.abs(aligned[0] - aligned[1]).mean() < 4
 
 
 def test_packing_aligned_faces(run, pack, capsys, faces: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path)
 
 
 def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
-    """An earlier version wrote less, and a last line may still be written."""
+    """Files of the folder ``report``; and a last line may still be written."""
     found = run_files.read(made_up_runs.write_images(tmp_path / "images"))
     assert not found.scores and found.samples is None and not found.parts
     with (run / "metrics.jsonl").open("a") as file:
