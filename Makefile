@@ -82,9 +82,9 @@ test-gpu: ### test the same on the first GPU, and two ranks on two GPUs; please 
 	@$(IN_VENV) TOOLKIT_DEVICE="gpu(0)" NVIDIA_TF32_OVERRIDE=0 \
 	    python -m pytest -v -rs -m "device or not device" tests/device
 
-cleaning: ### test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
+cleaning: ### test evaluation.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
+	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/evaluation/clean
 
 measurements: ### test every benchmark with its smallest sizes; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev

@@ -1,11 +1,11 @@
-"""How many wrong labels ``data.clean`` finds among those that were planted in a set.
+"""How many wrong labels ``evaluation.clean`` finds among those that were planted in a set.
 
     python -m benchmarks.cleaning --faces FOLDER --model NETWORK,0 [--seeds 3] [--json FILE]
 
 The images of a folder with a folder per person are embedded once. Then 5 % of those of the people
-with so many images get the label of somebody else, ``data.clean`` looks at the whole set, and what
-it leaves out is compared with what was planted. Wrong labels that the set has by itself count as
-mistakes of the command. The report goes to the standard output.
+with so many images get the label of somebody else, ``evaluation.clean`` looks at the whole set, and
+what it leaves out is compared with what was planted. Wrong labels that the set has by itself count
+as mistakes of the command. The report goes to the standard output.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
-from data.clean import __main__ as command
 from data.decoding import decode_file
 from data.records.writer import RecordWriter
+from evaluation.clean import __main__ as command
 from evaluation.embed import __main__ as embed
 from evaluation.embed.index import write_index
 from runtime.command_line import Parser, positive_integer

@@ -69,8 +69,6 @@ def threshold_at(far: float, cosines: NDArray[np.float64], name: str) -> float:
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    from data.align.aligner import add_search
-
     parser = Parser(
         prog="python -m evaluation.compare",
         description="Say whether two images show the same person. They have the size that the "
@@ -85,9 +83,11 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--far", type=float, metavar="SHARE", help=f"{far_help} ({_FAR:g})")
     target_help = "a verification set; beside --threshold it says which share that accepts"
     add("--target", metavar="FILE.bin", help=target_help)
-    align_help = "cut the faces out with this detector (python -m data.align --help)"
-    add("--align", type=Path, metavar="DETECTOR.onnx", help=align_help)
-    add_search(parser)
+    align_help = (
+        "cut the faces out by this list of points, with the paths of the images from here "
+        "(python -m data.align --help)"
+    )
+    add("--align", type=Path, metavar="FILE", help=align_help)
     options = parser.parse_args(argv)
     _check(options)
     return options
@@ -105,23 +105,21 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--far {options.far:g} is no share; choose one between 0 and 1")
     if options.threshold is not None and not -1 <= options.threshold <= 1:
         raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
-    if options.align is not None and options.align.suffix.lower() != ".onnx":
-        raise ConfigError(f"--align {options.align} is no detector; give its ONNX file")
 
 
 def _aligner(options: argparse.Namespace, network: FaceNetwork) -> Any:
-    from data.align.aligner import Aligner, open_source, search_of
+    from data.align.aligner import Aligner
+    from data.align.points import PointsFile
     from data.align.similarity import SIDE
 
     if options.align is None:
-        search_of(options, is_detector=False)
         return None
     if network.image_size != (SIDE, SIDE):
         raise ConfigError(
             f"--align cuts out faces of {SIDE} x {SIDE}, and {network.name} takes images of "
             f"{network.image_size[0]} x {network.image_size[1]}; leave it out"
         )
-    return Aligner(open_source(options.align, options), Path("."))
+    return Aligner(PointsFile(options.align), Path("."))
 
 
 def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
@@ -132,7 +130,7 @@ def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
     try:
         images = [faces.read(number) for number in range(2)]
     except DataError as error:
-        remedy = "" if options.align else "; cut the faces out with --align DETECTOR.onnx"
+        remedy = "" if options.align else "; cut the faces out with --align POINTS.txt"
         raise DataError(f"{error}{remedy}") from None
 
     def decode(start: int, stop: int) -> NDArray[np.uint8]:

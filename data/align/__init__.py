@@ -1,1 +1,1 @@
-"""The command ``python -m data.align``: faces with five known or detected points, to 112 x 112."""
+"""The command ``python -m data.align``: faces with five listed points, to 112 x 112."""

@@ -1,11 +1,10 @@
 """Cut the faces out of a folder of images, as networks for faces expect them.
 
     python -m data.align FACES ALIGNED --points points.txt
-    python -m data.align FACES ALIGNED --detector det_10g.onnx
 
 Every image of the folder, or of the folders in it, becomes one of 112 x 112 under the same path in
-a new folder, which gets its name when it is complete. Images that cannot be read, or in which no
-face is found, are named on standard error and left out; the exit status is then 1.
+a new folder, which gets its name when it is complete. Images that cannot be read, or have no points
+of a face, are named on standard error and left out; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from data.align.aligner import Aligner, add_search, search_of
-from data.align.detector import Detector
-from data.align.points import PointsFile, PointSource
+from data.align.aligner import Aligner
+from data.align.points import PointsFile
 from data.align.similarity import SIDE
 from data.decoding import IMAGE_ENDINGS, decode_file, encode
 from data.identities import find_images
@@ -79,27 +77,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("folder", type=Path, help="the images, or folders of images; nothing in it is changed")
     add("out", type=Path, help="the folder to make; an existing one has to be empty")
-    points = parser.add_mutually_exclusive_group(required=True)
     points_help = (
         "the five points of each image: its path in the folder, then x and y of left eye, right "
         "eye, nose, left and right corner of the mouth"
     )
-    points.add_argument("--points", type=Path, metavar="FILE", help=points_help)
-    detector_help = "an ONNX file of SCRFD or RetinaFace, which finds them"
-    points.add_argument("--detector", type=Path, metavar="FILE", help=detector_help)
-    add_search(parser)
+    add("--points", type=Path, metavar="FILE", required=True, help=points_help)
     add("--png", action="store_true", help="write PNGs instead of JPEGs of quality 95")
     add_workers(parser)
     return parser.parse_args(argv)
-
-
-def _open_source(options: argparse.Namespace, names: Sequence[str]) -> PointSource:
-    search = search_of(options, options.detector is not None)
-    if options.detector is not None:
-        return Detector(options.detector, search)
-    listed = PointsFile(options.points)
-    listed.check_images(options.folder, names)
-    return listed
 
 
 def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
@@ -139,7 +124,9 @@ def main() -> int:
     with new_folder(out) as hidden:
         remarks: list[str] = []
         names = find_images(options.folder, options.workers, remarks)
-        aligner = Aligner(_open_source(options, names), options.folder)
+        points = PointsFile(options.points)
+        points.check_images(options.folder, names)
+        aligner = Aligner(points, options.folder)
         cutter = _Cutter(options.folder, hidden, aligner, options.png)
         refused = _cut_all(cutter, names, options.workers)
     for line in remarks:

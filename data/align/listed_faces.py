@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.align.similarity import align, is_no_face
+from data.align.similarity import align
 from data.decoding import decode_file
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
@@ -33,13 +33,6 @@ class ListedFaces:
         """
         assert len(names) == len(points), (len(names), len(points))
         self._folder, self._names, self._points = folder, names, points
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def without_face(self) -> NDArray[np.int64]:
-        """Return the numbers of the faces whose points hardly are those of a face."""
-        return np.flatnonzero(is_no_face(self._points))
 
     def read(self, number: int) -> NDArray[np.uint8]:
         """Return a face as planes, uint8 ``[3, 112, 112]``, RGB.

@@ -1,4 +1,4 @@
-"""Where the five points of an image come from, and the lists in which others have published them.
+"""Lists of the five points of faces, as others have published them.
 
 Lists of points come with VGGFace2, CelebA and IJB, each in another form of the same table: a name
 and ten numbers. All are read; they come from strangers, so every line is checked.
@@ -10,13 +10,11 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional
 
 import numpy as np
-from typing_extensions import override
 
 from data.align.similarity import FivePoints, is_no_face
-from data.decoding import Image
 from data.text_list import splits
 from data.worker_threads import say
 from runtime.errors import DataError
@@ -31,23 +29,7 @@ _LAYOUT = (
 )
 
 
-class PointSource(Protocol):
-    """Knows or finds the five points of a face."""
-
-    def find(self, name: str, image: Image) -> FivePoints:
-        """Return the points of the face, float64 ``[5, 2]``.
-
-        Args:
-            name: the image's path within its folder.
-            image: uint8 ``[height, width, 3]``, RGB, upright.
-
-        Raises:
-            DataError: there is no face, or none can be chosen; the message goes on after the name
-                of the image.
-        """
-
-
-class PointsFile(PointSource):
+class PointsFile:
     """A list of points: in each line the name of an image, and x and y of its five points.
 
     Words are separated by tabs, commas, semicolons or spaces; a name with spaces needs one of the
@@ -108,8 +90,12 @@ class PointsFile(PointSource):
         if unknown:
             say(f"{self._path}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
 
-    @override
-    def find(self, name: str, image: Image) -> FivePoints:
+    def find(self, name: str) -> FivePoints:
+        """Return the points of a face, float64 ``[5, 2]``; ``name`` is its path in the folder.
+
+        Raises:
+            DataError: the list has none; the message goes on after the name of the image.
+        """
         points = self._points.get(name, self._points.get(os.path.splitext(name)[0]))
         if points is None:
             raise DataError(f"{self._path} has no points of it, under the name {name}")

@@ -188,18 +188,15 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
 def _find_foreign_file(folder: Path, checksums: Any) -> Optional[Path]:
     """Return a file that is not as this program has written it, if the folder has one.
 
-    ``checksums`` are those of the files when they were written, by name; earlier versions of this
-    program wrote none, then the names are compared.
+    ``checksums`` are those of the files when they were written, by name.
     """
+    known = checksums if isinstance(checksums, dict) else {}
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_file():
             return path
         if path.name in (_DESCRIPTION, *_CACHES):
             continue
-        if isinstance(checksums, dict):
-            if checksums.get(path.name) != _checksum(path):
-                return path
-        elif path.name not in _FILES:
+        if known.get(path.name) != _checksum(path):
             return path
     return None
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from data.align.aligner import Aligner, add_search, open_source, search_of
+from data.align.aligner import Aligner
 from data.align.points import PointsFile
 from data.identities import (
     Identity,
@@ -141,11 +141,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--crop", action="store_true", help=crop_help)
     align_help = (
-        "cut the faces out, at 112 x 112: a list of the five points of each image, or, with the "
-        "ending .onnx, a detector (python -m data.align --help)"
+        "cut the faces out, at 112 x 112, by a list of the five points of each image "
+        "(python -m data.align --help)"
     )
     add("--align", type=Path, metavar="FILE", help=align_help)
-    add_search(parser)
     png_help = (
         "write what is not copied (resized images, those of other formats such as .bmp and "
         ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG"
@@ -186,8 +185,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--crop needs the size to crop to; add --resize, such as --resize 112")
     if options.align and options.resize:
         raise ConfigError("--align makes images of 112 x 112; leave --resize and --crop out")
-    if not options.align:
-        search_of(options, is_detector=False)
     if options.pairs and (options.holdout_every or options.min_images > 1 or options.shards):
         raise ConfigError(
             "--pairs makes a verification set only; leave --min-images, --holdout-every and "
@@ -204,11 +201,10 @@ def _check(options: argparse.Namespace) -> None:
 def _pack(options: argparse.Namespace) -> None:
     reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
     if options.align:
-        source = open_source(options.align, options)
-        if isinstance(source, PointsFile):
-            # A list may name more images of the folder than are packed.
-            source.check_images(options.folder, find_images(options.folder, options.workers))
-        reader = replace(reader, aligner=Aligner(source, options.folder))
+        points = PointsFile(options.align)
+        # A list may name more images of the folder than are packed.
+        points.check_images(options.folder, find_images(options.folder, options.workers))
+        reader = replace(reader, aligner=Aligner(points, options.folder))
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)

@@ -22,6 +22,9 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from data.align.listed_faces import ListedFaces
+from data.align.similarity import is_no_face
+from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
 from evaluation.embed.embedder import batches
 from evaluation.features import FACE_SIZE, Images, features_of_views
@@ -68,8 +71,6 @@ class _Protocols(NamedTuple):
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    from data.worker_threads import add_workers
-
     parser = Parser(
         prog="python -m evaluation.ijb",
         description="Verify (1:1) and identify (1:N) the templates of IJB-B or IJB-C with a "
@@ -150,9 +151,7 @@ def _check_points(lists: Lists, faces: Faces) -> str:
     Raises:
         DataError: they are at least half of all, as in a list with other columns.
     """
-    from data.align.listed_faces import ListedFaces
-
-    wrong = ListedFaces(lists.images, faces.names, faces.points).without_face()
+    wrong = np.flatnonzero(is_no_face(faces.points))
     if 2 * len(wrong) >= len(faces.names):
         raise DataError(
             f"{lists.points}, line {line_of_face(lists.points, int(wrong[0]))}: the points are "
@@ -174,8 +173,6 @@ def _embed(
     missing = world.broadcast_object(folder.missing(), "ijb.missing")
     if not missing:
         return
-    from data.align.listed_faces import ListedFaces
-    from data.worker_threads import map_in_order, track
     from runtime import devices
 
     context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
@@ -283,7 +280,6 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         dtype=options.dtype,
     )
     # Here, because rooms meet in programs only.
-    from data.worker_threads import say
     from parallel.world import join_ranks
 
     world = world or join_ranks()

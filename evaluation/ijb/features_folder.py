@@ -32,7 +32,6 @@ _WHAT = {
     "model": "the model, whose file has another content",
     "faces": "the list of faces, which has another content",
     "count": "the number of faces",
-    "views": "the views of a face, which earlier versions added together",
     "flip": "--no-flip",
     "dtype": "--dtype",
 }
@@ -55,7 +54,6 @@ def describe(model: Source, faces: Path, count: int, *, flip: bool, dtype: str) 
         "model": _checksum(files_of(model)),
         "faces": _checksum([faces]),
         "count": count,
-        "views": "apart",
         "flip": flip,
         "dtype": dtype,
     }

@@ -48,20 +48,6 @@ class Identification(NamedTuple):
     thresholds: list[float]
 
 
-class _Scores(NamedTuple):
-    """What decides about each probe.
-
-    Attributes:
-        own: the cosine with its own person; NaN for a stranger.
-        best_other: the largest cosine with someone else.
-        places: how many others are at least as similar as its own person; 0 for a stranger.
-    """
-
-    own: NDArray[np.float64]
-    best_other: NDArray[np.float64]
-    places: NDArray[np.int64]
-
-
 def identify(
     features: NDArray[np.float64], gallery: Subjects, probes: Subjects, block: int = _BLOCK
 ) -> Identification:
@@ -87,9 +73,9 @@ def identify(
             f"{len(order):,}; the protocol needs probes of subjects that are in it, and of others"
         )
     mates = np.where(is_mated, order[at], -1)
-    scores = _score(features, gallery, probes, mates, block)
-    own, others, places = (values[is_mated] for values in scores)
-    highest = np.sort(scores.best_other[~is_mated])[::-1]
+    own, best_other, places = _score(features, gallery, probes, mates, block)
+    own, others, places = own[is_mated], best_other[is_mated], places[is_mated]
+    highest = np.sort(best_other[~is_mated])[::-1]
     thresholds = [
         float(highest[max(int(len(highest) * rate) - 1, 0)]) for rate in FALSE_ALARM_RATES
     ]
@@ -121,10 +107,16 @@ def _score(
     probes: Subjects,
     mates: NDArray[np.int64],
     block: int,
-) -> _Scores:
-    """Compare all probes with the gallery; ``mates`` has the place of their person, or -1."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Compare all probes with the gallery; ``mates`` has the place of their person, or -1.
+
+    Returns:
+        The cosine of each probe with its own person (NaN for a stranger), the largest with someone
+        else, and how many others are at least as similar as its own person (0 for a stranger).
+    """
     count = len(mates)
-    scores = _Scores(np.full(count, np.nan), np.empty(count), np.zeros(count, np.int64))
+    of_own, best_other = np.full(count, np.nan), np.empty(count)
+    places = np.zeros(count, np.int64)
     gallery_GD = features[gallery.templates]
     for start in range(0, count, block):
         one = slice(start, start + block)
@@ -132,8 +124,8 @@ def _score(
         mated = np.flatnonzero(mates[one] >= 0)
         columns = mates[one][mated]
         own = cosines_PG[mated, columns]
-        scores.own[one][mated] = own
+        of_own[one][mated] = own
         cosines_PG[mated, columns] = -np.inf
-        scores.best_other[one] = cosines_PG.max(axis=1)
-        scores.places[one][mated] = (cosines_PG[mated] >= own[:, np.newaxis]).sum(axis=1)
-    return scores
+        best_other[one] = cosines_PG.max(axis=1)
+        places[one][mated] = (cosines_PG[mated] >= own[:, np.newaxis]).sum(axis=1)
+    return of_own, best_other, places

@@ -9,14 +9,13 @@ pairs are read in blocks.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Optional, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,93 +240,68 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
     Raises:
         DataError: the list is missing or has a wrong line, or pairs of one kind only.
     """
-    firsts: list[NDArray[np.int32]] = []
-    seconds: list[NDArray[np.int32]] = []
-    sames: list[NDArray[np.bool_]] = []
+    parts: list[Pairs] = []
     for block in _blocks(path):
         table = block.table()
         rows = np.searchsorted(template_ids, table[:, :2])
         known = template_ids[np.minimum(rows, len(template_ids) - 1)] == table[:, :2]
         wrong = np.flatnonzero(~known.all(axis=1) | (table[:, 2] > 1))
         if len(wrong):
-            first = wrong[0]
-            where = f"{path}, line {block.line_of(first)}"
-            if table[first, 2] > 1:
-                raise DataError(f"{where}: the label {table[first, 2]} is neither 0 nor 1")
-            template = table[first, :2][~known[first]][0]
-            raise DataError(
-                f"{where}: the template {template} has no face in the list of faces; take both "
-                "lists from one release"
-            )
-        firsts.append(rows[:, 0].astype(np.int32))
-        seconds.append(rows[:, 1].astype(np.int32))
-        sames.append(table[:, 2] == 1)
-    same = np.concatenate([np.empty(0, np.bool_), *sames])
+            where = f"{path}, line {block.line_of(wrong[0])}"
+            *templates, label = table[wrong[0]]
+            if label > 1:
+                raise DataError(f"{where}: the label {label} is neither 0 nor 1")
+            raise _unknown_template(where, templates[int(known[wrong[0], 0])])
+        firsts, seconds = rows.astype(np.int32).T.copy()
+        parts.append(Pairs(firsts, seconds, table[:, 2] == 1))
+    same = np.concatenate([np.empty(0, np.bool_), *(part.same for part in parts)])
     if same.all() or not same.any():
         raise DataError(
             f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
             "pairs are needed"
         )
-    return Pairs(np.concatenate(firsts), np.concatenate(seconds), same)
+    first, second, _ = (np.concatenate(column) for column in zip(*parts))
+    return Pairs(first, second, same)
 
 
 class _Block(NamedTuple):
-    """Some whole lines of a list of pairs."""
+    """Some lines of a list of pairs, of which one is not empty."""
 
     path: Path
     first_line: int
-    content: bytes
+    lines: list[str]
 
     def table(self) -> Ints:
         """Return the three numbers of each line that is not empty [n, 3]; they are not negative."""
-        if not self.content.translate(None, _DIGITS_AND_SPACE):
+        content = "".join(self.lines).encode("ascii", "replace")
+        if not content.translate(None, _DIGITS_AND_SPACE):
             try:
-                text = io.StringIO(self.content.decode("ascii"))
-                table: Ints = np.loadtxt(text, np.int64, comments=None, ndmin=2)
+                table: Ints = np.loadtxt(self.lines, np.int64, comments=None, ndmin=2)
                 if table.shape[1] == 3:
                     return table
             # Another number of words in a line, or a number that is too large.
             except (ValueError, OverflowError):
                 pass
-        raise self._refusal()
+        expected = "two templates and a label"
+        for number, line in enumerate(self.lines, self.first_line):
+            words = line.split()
+            if words and (len(words) != 3 or not all(map(_is_number, words))):
+                raise _wrong(self.path, number, line, expected)
+        raise _wrong(self.path, self.first_line, "this line or one behind it", expected)
 
     def line_of(self, row: int) -> int:
         """Return the number of the line of a row of the table."""
-        return self.first_line + [n for n, line in enumerate(self._lines()) if line.strip()][row]
-
-    def _lines(self) -> list[str]:
-        return self.content.decode("utf-8", "replace").split("\n")
-
-    def _refusal(self) -> DataError:
-        expected = "two templates and a label"
-        for number, line in enumerate(self._lines(), self.first_line):
-            words = line.split()
-            if words and (len(words) != 3 or not all(map(_is_number, words))):
-                return _wrong(self.path, number, line, expected)
-        return _wrong(self.path, self.first_line, "this line or one behind it", expected)
+        return self.first_line + [n for n, line in enumerate(self.lines) if line.strip()][row]
 
 
 def _blocks(path: Path) -> Iterator[_Block]:
-    """Yield the lines of a file; blocks without any are left out."""
-    line = 1
-    with _open(path) as file:
-        mark = file.read(len(codecs.BOM_UTF8))
-        rest = b"" if mark == codecs.BOM_UTF8 else mark
-        while content := file.read(_BLOCK_BYTES):
-            content = rest + content
-            end = content.rfind(b"\n") + 1
-            if not end:
-                raise _wrong(path, line, repr(content[:40]), "two templates and a label")
-            block, rest = _block(path, line, content[:end]), content[end:]
-            line += block.content.count(b"\n")
-            if block.content.strip():
-                yield block
-        if rest.strip():
-            yield _block(path, line, rest)
-
-
-def _block(path: Path, line: int, content: bytes) -> _Block:
-    return _Block(path, line, content.replace(b"\r\n", b"\n"))
+    """Yield the lines of a file in blocks, of which those without any words are left out."""
+    number = 1
+    with _open_text(path) as text:
+        while lines := text.readlines(_BLOCK_BYTES):
+            if any(map(str.strip, lines)):
+                yield _Block(path, number, lines)
+            number += len(lines)
 
 
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
@@ -343,8 +317,9 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
             no face.
     """
     subjects: dict[int, int] = {}
+    known = set(template_ids.tolist())
     try:
-        with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        with _open_text(path, newline="") as text:
             rows = csv.reader(text)
             for place, row in enumerate(rows):
                 is_heading = not place and not all(map(_is_number, row[:2]))
@@ -359,14 +334,9 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
                         f"{path}, line {rows.line_num}: the template {template} is of the subject "
                         f"{subject}, and of {subjects[template]} in a line before"
                     )
-                if len(template_ids) <= (at := int(np.searchsorted(template_ids, template))) or (
-                    template_ids[at] != template
-                ):
-                    raise DataError(
-                        f"{path}, line {rows.line_num}: the template {template} has no face in the "
-                        "list of faces; take both lists from one release"
-                    )
-    except (csv.Error, UnicodeDecodeError) as error:
+                if template not in known:
+                    raise _unknown_template(f"{path}, line {rows.line_num}", template)
+    except csv.Error as error:
         raise DataError(f"{path} cannot be read as a table of templates: {error}") from None
     if not subjects:
         raise DataError(f"{path} has no templates; take it from InsightFace's release")
@@ -377,9 +347,9 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     )
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_text(path: Path, newline: Optional[str] = None) -> TextIO:
     try:
-        return open_regular(path)
+        return io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape", newline)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; take it from InsightFace's release"
@@ -388,7 +358,7 @@ def _open(path: Path) -> BinaryIO:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not empty, with their numbers."""
-    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", "surrogateescape") as text:
+    with _open_text(path) as text:
         for number, line in enumerate(text, 1):
             if line.strip():
                 yield number, line
@@ -396,6 +366,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS
+
+
+def _unknown_template(where: str, template: int) -> DataError:
+    return DataError(
+        f"{where}: the template {template} has no face in the list of faces; take both lists from "
+        "one release"
+    )
 
 
 def _wrong(path: Path, number: int, line: str, expected: str) -> DataError:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from evaluation.ijb.identification import FALSE_ALARM_RATES, RANKS, Identification
 from evaluation.ijb.verification import FALSE_ACCEPT_RATES, Verification
 
 
-class Summary(NamedTuple):
-    """The mean over the galleries.
-
-    Attributes:
-        ranks: for each of ``RANKS`` the share of all mated probes.
-        rates: for each of ``FALSE_ALARM_RATES`` the mean of the galleries' rates.
-    """
-
-    ranks: list[float]
-    rates: list[float]
-
-
-def summarize(galleries: Sequence[Identification]) -> Summary:
-    """Return the mean; of ranks over the probes, of rates over the galleries."""
+def summarize(galleries: Sequence[Identification]) -> tuple[list[float], list[float]]:
+    """Return for ``RANKS`` the share of all mated probes, and the mean of the galleries' rates."""
     mated = sum(one.mated for one in galleries)
-    return Summary(
+    return (
         [sum(counts) / mated for counts in zip(*(one.ranks for one in galleries))],
         [math.fsum(rates) / len(galleries) for rates in zip(*(one.rates for one in galleries))],
     )
@@ -51,8 +39,8 @@ def identification_table(names: Sequence[str], galleries: Sequence[Identificatio
         shares = [*(count / one.mated for count in one.ranks), *one.rates]
         counts = [f"{count:,}" for count in (one.templates, one.mated, one.strangers)]
         rows.append([name, *counts, *map(_percent, shares)])
-    mean = summarize(galleries)
-    rows.append(["mean", "", "", "", *map(_percent, [*mean.ranks, *mean.rates])])
+    ranks, rates = summarize(galleries)
+    rows.append(["mean", "", "", "", *map(_percent, [*ranks, *rates])])
     return _table(rows)
 
 
@@ -78,10 +66,10 @@ def as_json(
             ],
         }
     if galleries:
-        mean = summarize(galleries)
+        ranks, rates = summarize(galleries)
         written["1:N"] = {
             "galleries": {name: _gallery(one) for name, one in zip(names, galleries)},
-            "mean": {**_ranks(mean.ranks), "tpir_at_fpir": _rates(mean.rates)},
+            "mean": {**_ranks(ranks), "tpir_at_fpir": _rates(rates)},
         }
     return written
 

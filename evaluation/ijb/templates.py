@@ -84,12 +84,9 @@ def template_features(
 
 def _faces_of_media(faces: Faces) -> NDArray[np.float64]:
     """Return for each face how many faces its media has in its template [n]."""
-    order = np.lexsort((faces.media, faces.templates))
-    templates, media = faces.templates[order], faces.media[order]
-    begins = np.flatnonzero((np.diff(templates) != 0) | (np.diff(media) != 0)) + 1
-    counts = np.diff(np.concatenate([[0], begins, [len(order)]]))
-    found = np.empty(len(order))
-    found[order] = np.repeat(counts, counts)
+    both = np.stack([faces.templates, faces.media])
+    _, place, counts = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    found: NDArray[np.float64] = counts[place.ravel()].astype(np.float64)
     return found
 
 

@@ -2,7 +2,7 @@
 
 The names of the files are here because training writes them and this room reads them. A report has
 to be possible from a copied folder, so nothing else is read: no data, no model, no checkpoint.
-What a run of an earlier version has not written is left out of its report and named there.
+What is not in the folder is left out of the report.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def write_page(run: RunFiles) -> str:
         elements.section("Configuration", elements.values(run.config)),
         elements.section("Parts of the run", _parts(run)),
         elements.section("Versions", elements.values(_versions(run))),
-        _footer(run),
+        f"<footer>{_AGAIN}</footer>",
     ]
     return elements.page("Training run", run.name, _subtitle(run), body)
 
@@ -163,18 +163,3 @@ def _versions(run: RunFiles) -> Mapping[str, Any]:
         if earlier:
             found[name] = f"{version} (before: {', '.join(sorted(earlier))})"
     return found
-
-
-def _footer(run: RunFiles) -> str:
-    missing = [
-        what
-        for what, has in (
-            ("scores of the last verification", run.scores or VALIDATION in run.targets),
-            ("training images", run.samples),
-            ("host and versions", run.parts),
-            ("configuration", run.config),
-        )
-        if not has
-    ]
-    lacks = f" The folder has no {', '.join(missing)}." if missing else ""
-    return f"<footer>{elements.text(f'{_AGAIN}{lacks}')}</footer>"

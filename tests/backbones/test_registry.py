@@ -11,6 +11,7 @@ import pytest
 import backbones
 from backbones import layers
 from backbones.graph.nodes import infer
+from backbones.model import Backbone
 from backbones.maps import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.mxnet import mx

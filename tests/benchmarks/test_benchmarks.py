@@ -1,6 +1,6 @@
 """Every benchmark runs with its smallest sizes and reports finite numbers.
 
-``tests/data/clean/test_command.py`` runs ``benchmarks.cleaning``, which needs real faces.
+``tests/evaluation/clean/test_command.py`` runs ``benchmarks.cleaning``, which needs real faces.
 """
 
 from __future__ import annotations

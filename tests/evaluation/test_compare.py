@@ -18,7 +18,6 @@ from evaluation.features import normalized
 from evaluation.network import FaceNetwork
 from runtime.errors import ConfigError, DataError
 from tests.evaluation.verification.test_verification import FakeTarget, corner
-from tests.support.detectors import planted, write_detector
 
 SIZE = ["--image-size", "32", "32"]
 
@@ -100,9 +99,9 @@ def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
     cv2.imwrite("a.png", draw(0, 160))
     options = BackboneOptions(network="tiny", embedding_size=8)
     Backbone.create(options).export(tmp_path / "m")
-    write_detector(tmp_path / "det.onnx", "scrfd", [planted(TEMPLATE)])
+    (tmp_path / "points.txt").write_text(f"a.png {' '.join(map(str, TEMPLATE.ravel()))}\n")
     line = ["a.png", "a.png", "--model", "m,0", "--threshold", "0.5"]
-    compare.main([*line, "--align", "det.onnx"])
+    compare.main([*line, "--align", "points.txt"])
     assert capsys.readouterr().out.startswith("cosine 1.0000: same")
     with pytest.raises(DataError, match="a.png has 160 x 160 pixels .*; cut the faces out with"):
         compare.main(line)
@@ -116,9 +115,7 @@ def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
         ("--far 0.1 --threshold 0", ConfigError, "--far takes the threshold from --ta"),
         ("--far 1 --target pairs.bin", ConfigError, "--far 1 is no share"),
         ("--threshold 2", ConfigError, "--threshold 2 is no cosine"),
-        ("--threshold 0 --align points.txt", ConfigError, "points.txt is no detector"),
-        ("--threshold 0 --align d.onnx", ConfigError, "cuts out faces of 112 x 112"),
-        ("--threshold 0 --face only", ConfigError, "--face belongs to a detector"),
+        ("--threshold 0 --align points.txt", ConfigError, "cuts out faces of 112 x 112"),
         ("--target pairs.bin", DataError, "pairs has 8 pairs of two people, of which 0.001"),
         ("--target gone.bin", DataError, "gone.bin cannot be read"),
         ("--target=", DataError, "is not a regular file"),

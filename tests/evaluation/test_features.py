@@ -16,10 +16,10 @@ import pytest
 from backbones.graph.parameter_file import read_parameters, write_parameters
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.clean import __main__ as clean
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation import compare
+from evaluation.clean import __main__ as clean
 from evaluation.embed import __main__ as embed
 from evaluation.export import __main__ as export
 from evaluation.features import check_finite, features_of_views, sums_of_views

@@ -193,7 +193,7 @@ def _read_points(folder: Path, content: bytes) -> None:
     blank = np.zeros((8, 8, 3), np.uint8)
     for name in points.names[:4]:
         with _refusals():
-            align(blank, points.find(name, blank))
+            align(blank, points.find(name))
 
 
 class _Attack:

@@ -17,7 +17,6 @@ from data.align.similarity import TEMPLATE
 from tests.newcomer import documents
 from tests.newcomer.documents import DOCUMENTS, ROOT
 from tests.support import typed
-from tests.support.detectors import planted, write_detector
 from tests.support.launch import clean_environment
 
 pytestmark = pytest.mark.documents
@@ -121,14 +120,13 @@ def test_the_commands_that_handle_sets(tmp_path) -> None:
 
 
 def _write_photographs(folder: Path) -> None:
-    """Two people, a list of their points, and a detector that finds a face in any image."""
+    """Two people, and a list of their points."""
     for person in ("ann", "bob"):
         (folder / "PHOTOGRAPHS" / person).mkdir(parents=True)
         image = np.random.default_rng(2).integers(0, 256, (200, 160, 3), np.uint8)
         cv2.imwrite(str(folder / "PHOTOGRAPHS" / person / "1.jpg"), image)
     numbers = " ".join(map(str, TEMPLATE.ravel()))
     (folder / "points.txt").write_text(f"ann/1.jpg {numbers}\nbob/1.jpg {numbers}\n")
-    write_detector(folder / "det_10g.onnx", "scrfd", [planted(TEMPLATE)])
 
 
 def test_commands_that_only_print(tmp_path) -> None:

@@ -48,7 +48,7 @@ def write_faces(
 
 
 def write_images(folder: Path, **options: Any) -> Path:
-    """A run of classify.py of four epochs, of an earlier version; returns the folder."""
+    """A run of classify.py of four epochs, with metrics alone; returns the folder."""
     records: list[dict[str, Any]] = []
     for epoch in range(1, 5):
         records.append(training_record(100 * epoch, loss=2 / epoch))

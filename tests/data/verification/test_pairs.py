@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -27,16 +26,16 @@ def write_lines(tmp_path: Path, lines: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("header", ["1\t2", "2"])
-def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path, header: str) -> None:
+def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path) -> None:
     ann = [people / "Ann" / name for name in ("Ann_0001.jpg", "Ann_0002.png", "Ann_0012.jpg")]
     bob = people / "Bob_B" / "Bob_B_0001.jpg"
-    assert read_pairs(write_lines(tmp_path, [header, *LINES[1:]]), people) == [
-        Pair(ann[0], ann[1], True),
-        Pair(ann[1], ann[2], True),
-        Pair(ann[0], bob, False),
-        Pair(bob, ann[2], False),
-    ]
+    for header in ("1\t2", "2"):
+        assert read_pairs(write_lines(tmp_path, [header, *LINES[1:]]), people) == [
+            Pair(ann[0], ann[1], True),
+            Pair(ann[1], ann[2], True),
+            Pair(ann[0], bob, False),
+            Pair(bob, ann[2], False),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -65,26 +64,12 @@ def test_names_with_spaces(tmp_path: Path, text: str, encoding: str) -> None:
     ]
 
 
-def test_names_are_bytes(tmp_path: Path) -> None:
-    name = os.fsdecode(b"J\xfcrgen")
-    for number in (1, 2):
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / f"{name}_000{number}.jpg").touch()
-    (tmp_path / "Ann").mkdir()
-    (tmp_path / "Ann" / "Ann_0001.jpg").touch()
-    (tmp_path / "pairs.txt").write_bytes(b"1 1\nJ\xfcrgen 1 2\nJ\xfcrgen 1 Ann 1\n")
-    first = read_pairs(tmp_path / "pairs.txt", tmp_path)[0]
-    assert os.fsencode(first.second.name) == b"J\xfcrgen_0002.jpg"
-
-
 @pytest.mark.parametrize(
     "line",
     [
         "Ann Lee 1 2",
         "Ann Lee\t1 2",
         "Ann/Ann_0001.jpg Ann/Ann_0002.jpg 1",
-        "1 Ann_0001.jpg Ann_0002.jpg",
-        "Ann_0001.jpg 1",
         "name,imagenum1,imagenum2",
         "\t1\t2",
         "Ann\t1\t\t2",
@@ -107,9 +92,7 @@ def test_other_layouts_are_refused(tmp_path: Path, people: Path, line: str) -> N
         (1, "2\t1", "of the 2 pairs of fold 1, 2 instead of 1 are of one person; sort them"),
         (3, "Ann\t2\tBob_B\t1", "of the 4 pairs of fold 1, 1 instead of 2 are of one person"),
         (1, "1\t2\t1", "line 1: .* instead of the numbers of folds and pairs"),
-        (3, "1,2", "line 3: '1,2' is neither"),
         (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
-        (4, "Ann\t1\tBob_B\t-1", "line 4: .* is neither"),
         (4, "Ann\t1\tBob_B\t1\t1", "line 4: .* is neither"),
         (4, "Ann\t1\t.Bob\t1", "line 4: .* is neither"),
         (3, "../Ann\t1\t2", "line 3: .* is neither"),

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_page_of_one_run_and_of_several(tmp_path: Path, monkeypatch, capsys) -> None:
-    """Of one in its folder, of several where one is."""
     run = made_up_runs.write_faces(tmp_path / "run")
     report.main([str(run)])
     first = (run / "report.html").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ from sklearn.metrics import roc_auc_score
 
 from evaluation.folds import FOLDS
 from evaluation.report import figures
-from evaluation.report.figures import Interval, accuracy
+from evaluation.report.figures import accuracy
 from evaluation.report.run_files import RunFiles, read
 from tests.support import made_up_runs
-from tests.support.made_up_runs import training_record, verification
+from tests.support.made_up_runs import training_record
 
 
 def run_of(folder: Path, *records: dict, **parts: list) -> RunFiles:
@@ -37,12 +37,6 @@ def test_the_interval_of_a_validation_is_wilsons() -> None:
     found = accuracy({"accuracy": 0.8, "correct": 8, "total": 10})
     assert found == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
     assert accuracy({"accuracy": 1.0, "total": 100}).high == pytest.approx(1.0)
-
-
-def test_an_interval_is_written_as_far_as_it_is_known() -> None:
-    nan = float("nan")
-    said = [str(Interval(*one)) for one in ((0.5, 0.4, 0.6), (0.5, nan, nan), (nan, nan, nan))]
-    assert said == ["0.5000 [0.4000, 0.6000]", "0.5000", "–"]
     assert str(accuracy({})) == "–"
 
 
@@ -79,8 +73,3 @@ def test_the_time_between_two_parts_of_a_run_does_not_count(tmp_path: Path) -> N
     assert figures.duration(run_of(tmp_path / "a", *records, parts=parts)) == timedelta(seconds=30)
     assert figures.duration(run_of(tmp_path / "b", *records)) == timedelta(seconds=910)
     assert figures.duration(run_of(tmp_path / "c")) is None
-
-
-def test_the_last_update_may_be_that_of_a_verification(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", training_record(4, 1.0), verification("lfw", 5, 0.9))
-    assert figures.last_update(run) == 5

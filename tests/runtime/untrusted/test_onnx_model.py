@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.align.detector import Detector, Search
 from evaluation.network import open_network
 from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import ConfigError, DataError
@@ -25,7 +24,6 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "open_network": lambda path: open_network(
         Namespace(model=path, image_size=SIZE, dtype="float32")
     ),
-    "Detector": lambda path: Detector(path, Search(side=32)),
 }
 
 

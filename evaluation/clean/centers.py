@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.clean.faces import EmbeddedFaces, Numbers, Rows, unit_rows
+from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows, unit_rows
 
 # All pairs of the images of a class are compared up to this number, of larger ones all pairs of so
 # many images at equal distances: 64 MiB of cosines.
@@ -39,16 +39,10 @@ class Centers(NamedTuple):
 
 
 def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
-    """Return the centers of all classes.
-
-    Args:
-        faces: the images.
-        agree: the cosine from which on images agree.
-    """
-    width = faces.embeddings.shape[1]
-    centers = np.zeros((faces.num_classes, width), np.float32)
-    own = np.full(len(faces), np.nan, np.float32)
-    in_core = np.zeros(len(faces), np.bool_)
+    """Return the centers of all classes; images agree from the cosine ``agree`` on."""
+    centers = np.zeros((faces.num_classes, faces.embeddings.shape[1]), np.float32)
+    own = np.full(len(faces.labels), np.nan, np.float32)
+    in_core = np.zeros(len(faces.labels), np.bool_)
     for label in faces.present.tolist():
         members = faces.members(label)
         rows = faces.unit(members)

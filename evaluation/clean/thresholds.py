@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.clean.faces import EmbeddedFaces
+from evaluation.clean.faces import EmbeddedFaces
 from runtime.errors import DataError
 
 _PAIRS = 1 << 22
@@ -45,7 +45,7 @@ class Thresholds(NamedTuple):
     overlap: float
 
 
-def cosines_of_strangers(faces: EmbeddedFaces, seed: int = 0) -> NDArray[np.float32]:
+def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:
     """Return the cosines of random images of two random classes, float32, ascending.
 
     Raises:
@@ -55,7 +55,7 @@ def cosines_of_strangers(faces: EmbeddedFaces, seed: int = 0) -> NDArray[np.floa
         raise DataError(
             f"the set has {len(faces.present)} identities with images; cleaning compares several"
         )
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     size = min(len(faces.present), _CLASSES)
     upper = np.triu_indices(size, 1)
     found = []
@@ -87,13 +87,12 @@ def at_far(strangers: NDArray[np.float32], far: float) -> float:
 def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
     """Return the cosine that the largest of many cosines exceeds by chance with this probability.
 
+    It is at most 1, which is the answer without any cosine, too.
+
     Args:
         largest: for each of some images or centers the cosine with the nearest of other classes.
             Less than a quarter of them may be of the same person.
         share: the probability.
-
-    Returns:
-        At most 1, which is the answer without any cosine, too.
     """
     if not len(largest):
         return 1.0

@@ -6,38 +6,23 @@ table, which is written whether or not a new set is, and from which the new set 
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.clean.faces import EmbeddedFaces, Numbers
-from data.clean.findings import Findings
-from data.clean.labels import Kind
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from data.worker_threads import track
+from evaluation.clean.faces import EmbeddedFaces, Numbers
+from evaluation.clean.findings import Findings
+from evaluation.clean.labels import Kind
 
-NO_CLASS = -1
+_NO_CLASS = -1
 _KEPT, _UNREADABLE, _JUNK, _MOVED, _OVERLAP = range(5)
 _REASONS = ("", "unreadable", "junk", "moved", "overlap")
-
-
-class Actions(NamedTuple):
-    """What is done about the findings.
-
-    Attributes:
-        drop: whether images with a wrong label are left out.
-        move: whether those that another class claims go there instead.
-        merge: whether classes that are one identity become one class.
-        drop_overlap: whether identities and images of verification sets are left out.
-    """
-
-    drop: bool
-    move: bool
-    merge: bool
-    drop_overlap: bool
 
 
 class Plan(NamedTuple):
@@ -45,18 +30,13 @@ class Plan(NamedTuple):
 
     Attributes:
         classes: int64 [N]: the class of each image in the new set, -1 if it is left out.
-        reasons: uint8 [N]: why an image is left out or has another class, for ``reason``.
+        reasons: uint8 [N]: why an image is left out or has another class.
         num_classes: of the new set.
     """
 
     classes: NDArray[np.int64]
     reasons: NDArray[np.uint8]
     num_classes: int
-
-    @property
-    def kept(self) -> int:
-        """The number of images of the new set."""
-        return int((self.classes >= 0).sum())
 
     def counts(self) -> dict[str, int]:
         """Return how many images are left out, by the reason."""
@@ -87,7 +67,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    faces: EmbeddedFaces, images: Numbers, total: int, findings: Findings, actions: Actions
+    faces: EmbeddedFaces, images: Numbers, total: int, findings: Findings, actions: Namespace
 ) -> Plan:
     """Decide what becomes of each image.
 
@@ -96,30 +76,31 @@ def make_plan(
         images: their numbers in the record set [n].
         total: the number N of images in the record set.
         findings: what is wrong.
-        actions: what is done about it.
+        actions: what is done about it: the options ``drop``, ``move``, ``merge``, ``drop_overlap``.
     """
-    wrong = findings.wrong
-    classes, reasons = faces.labels.copy(), np.full(len(faces), _KEPT, np.uint8)
-    moved, junk = wrong.of_kind(Kind.MOVED), wrong.of_kind(Kind.JUNK)
+    classes, reasons = faces.labels.copy(), np.full(len(faces.labels), _KEPT, np.uint8)
+    moved = findings.of_kind(Kind.MOVED)
     if actions.drop or actions.move:
-        classes[moved.images] = moved.others if actions.move else NO_CLASS
-        reasons[moved.images] = _MOVED
+        numbers = [one.image for one in moved]
+        classes[numbers] = [one.other if actions.move else _NO_CLASS for one in moved]
+        reasons[numbers] = _MOVED
     if actions.drop:
-        classes[junk.images], reasons[junk.images] = NO_CLASS, _JUNK
+        junk = [one.image for one in findings.of_kind(Kind.JUNK)]
+        classes[junk], reasons[junk] = _NO_CLASS, _JUNK
     if actions.drop_overlap:
-        is_out = np.zeros(len(faces), np.bool_)
+        is_out = np.zeros(len(classes), np.bool_)
         for overlap in findings.overlaps:
-            is_out[overlap.copies] = True
-            is_out |= np.isin(classes, overlap.classes)
+            is_out[[copy.found for copy in overlap.copies]] = True
+            is_out |= np.isin(classes, [person.found for person in overlap.persons])
         is_out &= classes >= 0
-        classes[is_out], reasons[is_out] = NO_CLASS, _OVERLAP
+        classes[is_out], reasons[is_out] = _NO_CLASS, _OVERLAP
     if actions.merge:
         of_class = np.arange(faces.num_classes)
-        for group in findings.merges.groups:
+        for group, _ in findings.merges:
             of_class[list(group)] = min(group)
-        classes = np.where(classes >= 0, of_class[classes], NO_CLASS)
+        classes = np.where(classes >= 0, of_class[classes], _NO_CLASS)
     left = np.unique(classes[classes >= 0])
-    every, why = np.full(total, NO_CLASS, np.int64), np.full(total, _UNREADABLE, np.uint8)
-    every[images] = np.where(classes >= 0, np.searchsorted(left, classes), NO_CLASS)
+    every, why = np.full(total, _NO_CLASS, np.int64), np.full(total, _UNREADABLE, np.uint8)
+    every[images] = np.where(classes >= 0, np.searchsorted(left, classes), _NO_CLASS)
     why[images] = reasons
     return Plan(every, why, len(left))

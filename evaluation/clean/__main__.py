@@ -1,6 +1,6 @@
 """Clean a set of faces with a trained network: what is wrong in it, and a new set without that.
 
-    python -m data.clean datasets/faces --model models/run/model,0 --out datasets/faces_clean
+    python -m evaluation.clean datasets/faces --model models/run/model,0 --out datasets/faces_clean
 
 Finds images with a wrong label, classes that are one identity, and what the set has in common with
 verification sets; ``docs/cleaning.md`` says how. The set itself is never changed.
@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
-from data.clean.embedded import EmbeddingFile
-from data.clean.faces import EmbeddedFaces
-from data.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
-from data.clean.plan import Actions, Plan, make_plan
-from data.clean.report import Report, file_stem, write_report
 from data.records.record_set import RecordSet
-from data.verification.bin_file import VerificationSet, read_bin
+from data.verification.bin_file import read_bin
 from data.worker_threads import add_workers
+from evaluation.clean.embedded import EmbeddingFile
+from evaluation.clean.faces import EmbeddedFaces
+from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
+from evaluation.clean.plan import Plan, make_plan
+from evaluation.clean.report import Report, file_stem, write_report
+from evaluation.network import add_network
+from evaluation.output_files import refuse_inputs
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import StagedFiles, create, new_folder, open_regular
+from runtime.files import StagedFiles, create, new_folder, read_file
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -46,11 +47,8 @@ _TABLE = "images.tsv"
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    # Here, because rooms meet in programs only.
-    from evaluation.network import add_network
-
     parser = Parser(
-        prog="python -m data.clean",
+        prog="python -m evaluation.clean",
         description="Find wrong labels, identities that are in a set twice, and overlap with "
         "verification sets, and write a new set without them. Without --out, only the report.",
     )
@@ -97,8 +95,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("name either a network, --model, or embeddings, --features")
     if options.model is not None and is_launched():
         raise ConfigError(
-            "data.clean runs in one process; have the ranks embed the set (evaluation.embed), and "
-            "name what they write as --features"
+            "evaluation.clean runs in one process; have the ranks embed the set "
+            "(evaluation.embed), and name what they write as --features"
         )
     if options.drop_overlap and not options.verification:
         raise ConfigError("--drop-overlap needs verification sets; name them with --verification")
@@ -119,8 +117,6 @@ def _check(options: argparse.Namespace) -> None:
 def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
     """Refuse to write into the set, or over the index of the embeddings."""
     if options.features is not None:
-        from evaluation.output_files import refuse_inputs
-
         refuse_inputs(options.report / _TABLE, "--report", [options.features.with_suffix(".tsv")])
     if options.out is None:
         return
@@ -142,71 +138,63 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _embeddings(options: argparse.Namespace, records: RecordSet) -> EmbeddingFile:
-    """Compute the embeddings, or take those that are named."""
+def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
+    """Compute the embeddings of all sets; return their file."""
+    # Here, because rooms meet in programs only.
     from evaluation.embed.__main__ import EmbeddingJob, embed
-    from evaluation.embed.index import read_embeddings
     from parallel.world import LoneWorld
 
-    path: Path = options.features
-    if path is None:
-        path = options.report / "features.npy"
-        inputs = [str(records.path), *map(str, options.verification)]
-        out = str(path.with_suffix(""))
-        job = EmbeddingJob(inputs, out, options.workers, skip_broken=True)
-        embed(job, options, LoneWorld())
-    return EmbeddingFile(read_embeddings(path))
+    inputs = [str(records.path), *map(str, options.verification)]
+    out = str(options.report / "features")
+    job = EmbeddingJob(inputs, out, options.workers, skip_broken=True)
+    embed(job, options, LoneWorld())
+    return Path(f"{out}.npy")
 
 
 def _summary(
     records: RecordSet, faces: EmbeddedFaces, findings: Findings, plan: Plan
 ) -> list[tuple[str, str]]:
-    limits = findings.limits
+    limits, kept = findings.limits, int((plan.classes >= 0).sum())
     out = ", ".join(f"{count:,} {reason}" for reason, count in plan.counts().items()) or "none"
     return [
         ("set", str(records.path)),
         ("images", f"{len(records):,} of {len(faces.present):,} identities"),
-        ("cannot be judged", f"{int((faces.sizes() == 1).sum()):,} are alone in their class"),
+        ("cannot be judged", f"{int((faces.sizes == 1).sum()):,} are alone in their class"),
         ("far from the own class", f"cosine below {limits.own:.3f}, FAR {OWN_FAR:g}"),
         ("two images agree", f"from {limits.agree:.3f}, FAR {AGREE_FAR:g}"),
         ("another class claims an image", f"from {limits.home:.3f}"),
         ("two classes are one", f"from {limits.merge:.3f}"),
         ("a class is a person of a verification set", f"from {limits.overlap:.3f}"),
         ("left out", out),
-        ("new set", f"{plan.kept:,} images of {plan.num_classes:,} identities"),
+        ("new set", f"{kept:,} images of {plan.num_classes:,} identities"),
     ]
 
 
-def _write_new(
-    plan: Plan, records: RecordSet, hidden: Path, targets: Sequence[VerificationSet]
-) -> None:
+def _write_new(plan: Plan, records: RecordSet, hidden: Path) -> None:
     if not plan.num_classes:
         raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
     plan.write_set(records, hidden)
     for pairs in sorted(records.path.parent.glob("[!.]*.bin")):
         try:
-            source = open_regular(pairs)
+            content = read_file(pairs)
         except OSError as error:
             raise DataError(
                 f"{pairs} cannot be read: {error.strerror}; the new set needs a copy: mend or "
                 "remove it"
             ) from None
-        with source, create(hidden / pairs.name) as copy:
-            shutil.copyfileobj(source, copy)
+        with create(hidden / pairs.name) as copy:
+            copy.write(content)
 
 
 def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Path]) -> None:
     """Find, report, and write the new set into a folder if there is one."""
-    from evaluation.search import search
-
     pairs = [read_bin(path) for path in options.verification]
-    file = _embeddings(options, records)
+    file = EmbeddingFile(options.features or _embed(options, records))
     faces, images = file.faces_of(records)
     given = {name: getattr(options, _attribute(option)) for option, name, _ in _COSINES}
-    findings = find_all(faces, [file.targets_of(one) for one in pairs], given, search)
-    actions = Actions(options.drop, options.move, options.merge, options.drop_overlap)
-    plan = make_plan(faces, images, len(records), findings, actions)
-    found = Report(records, images, faces, findings, pairs).findings()
+    findings = find_all(faces, [(one, file.rows_of(one)) for one in pairs], given)
+    plan = make_plan(faces, images, len(records), findings, options)
+    found = Report(records, images, faces, findings).findings()
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
     table = options.report / _TABLE
@@ -222,7 +210,7 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     for line in (*lines, f"{table}: what becomes of each image"):
         print_line(line)
     if hidden is not None:
-        _write_new(plan, records, hidden, pairs)
+        _write_new(plan, records, hidden)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

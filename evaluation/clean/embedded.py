@@ -8,54 +8,34 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.clean.faces import EmbeddedFaces, Numbers
-from data.clean.overlap import Targets
 from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import VerificationSet
+from evaluation.clean.faces import EmbeddedFaces, Numbers
+from evaluation.embed.index import read_embeddings
 from runtime.errors import DataError
 
 _REMEDY = "embed it again: python -m evaluation.embed, or leave --features out and give --model"
 
 
-class Embeddings(Protocol):
-    """What ``evaluation.embed.index.read_embeddings`` returns."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-
-    @property
-    def rows(self) -> NDArray[Any]:
-        """The embeddings [n, D]."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the images, n."""
-
-    @property
-    def labels(self) -> list[str]:
-        """Their labels, n, or empty."""
-
-
 class EmbeddingFile:
     """A file of embeddings, whose rows are found by set and key."""
 
-    def __init__(self, embeddings: Embeddings) -> None:
-        self._embeddings = embeddings
+    def __init__(self, path: Path) -> None:
+        self._embeddings = read_embeddings(path)
         self._sets: dict[Path, tuple[list[int], list[str]]] = {}
         paths: dict[str, Path] = {}
-        for row, name in enumerate(embeddings.names):
-            path, _, key = name.rpartition(":")
-            if path not in paths:
-                paths[path] = Path(os.path.realpath(path))
-            rows, keys = self._sets.setdefault(paths[path], ([], []))
+        for row, name in enumerate(self._embeddings.names):
+            written, _, key = name.rpartition(":")
+            if written not in paths:
+                paths[written] = Path(os.path.realpath(written))
+            rows, keys = self._sets.setdefault(paths[written], ([], []))
             rows.append(row)
             keys.append(key)
 
@@ -79,11 +59,10 @@ class EmbeddingFile:
             named = [self._embeddings.labels[row] for row in rows.tolist()]
             if named != list(map(str, labels[images].tolist())):
                 raise self._other_version(records.path)
-        faces = EmbeddedFaces(self._rows(rows), labels[images], records.num_classes)
-        return faces, images
+        return EmbeddedFaces(self._rows(rows), labels[images], records.num_classes), images
 
-    def targets_of(self, pairs: VerificationSet) -> Targets:
-        """Return the embeddings of a verification set.
+    def rows_of(self, pairs: VerificationSet) -> NDArray[Any]:
+        """Return the embeddings of the images of a verification set, floats [2 P, D].
 
         Raises:
             DataError: some are missing.
@@ -91,7 +70,7 @@ class EmbeddingFile:
         rows, keys = self._find(pairs.path)
         if not np.array_equal(keys, np.arange(len(pairs))):
             raise self._other_version(pairs.path)
-        return Targets(pairs.name, self._rows(rows), pairs.same, pairs.firsts)
+        return self._rows(rows)
 
     def _find(self, path: Path) -> tuple[Numbers, Numbers]:
         found = self._sets.get(Path(os.path.realpath(path)))
@@ -106,12 +85,10 @@ class EmbeddingFile:
 
     def _rows(self, rows: Numbers) -> NDArray[Any]:
         """Return rows, without reading them if they follow each other."""
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
-            consecutive: NDArray[Any] = self._embeddings.rows[first : last + 1]
-            return consecutive
-        chosen: NDArray[Any] = self._embeddings.rows[rows]
-        return chosen
+        first, stop = int(rows[0]), int(rows[-1]) + 1
+        is_range = stop - first == len(rows) and (np.diff(rows) == 1).all()
+        found: NDArray[Any] = self._embeddings.rows[slice(first, stop) if is_range else rows]
+        return found
 
     def _other_version(self, path: Path) -> DataError:
         return DataError(
@@ -122,7 +99,6 @@ class EmbeddingFile:
 
 def _can_be_embedded(records: RecordSet, image: int) -> bool:
     try:
-        shape: tuple[int, ...] = decode_rgb(records.image(image)[0]).shape
+        return decode_rgb(records.image(image)[0]).shape[:2] == records.image_size
     except BrokenRecordError:
         return False
-    return shape[:2] == records.image_size

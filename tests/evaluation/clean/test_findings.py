@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from data.clean.centers import find_centers
-from data.clean.faces import EmbeddedFaces
-from data.clean.findings import Findings, find_all
-from data.clean.labels import Kind, nearest_others
-from data.clean.merges import find_merges
-from data.clean.overlap import Targets, find_overlap, people_of
-from data.clean.thresholds import at_far, cosines_of_strangers, exceeded_by_chance
-from evaluation.search import search
+from data.verification.bin_file import VerificationSet
+from evaluation.clean.centers import find_centers
+from evaluation.clean.faces import EmbeddedFaces
+from evaluation.clean.findings import Findings, find_all
+from evaluation.clean.labels import Kind, nearest_others
+from evaluation.clean.merges import find_merges
+from evaluation.clean.overlap import find_overlap, people_of
+from evaluation.clean.thresholds import at_far, cosines_of_strangers, exceeded_by_chance
 from runtime.errors import DataError
-from tests.data.clean.clusters import WIDTH, people
 
+WIDTH = 64
 NONE = dict.fromkeys(("own", "agree", "home", "margin", "merge", "overlap", "copy"))
+
+
+def people(counts: list[int], seed: int = 0, spread: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows float32 [n, WIDTH] and the person of each; cosines of one person are near 0.8."""
+    generator = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    centers = generator.standard_normal((len(counts), WIDTH))
+    rows = centers[owners] + spread * generator.standard_normal((len(owners), WIDTH))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), owners
 
 
 def find(rows: np.ndarray, labels: np.ndarray, **given: float) -> Findings:
     faces = EmbeddedFaces(rows, labels.astype(np.int64), int(labels.max()) + 1)
-    return find_all(faces, [], {**NONE, **given}, search)
+    return find_all(faces, [], {**NONE, **given})
+
+
+def pairs_of(same: list[bool], images: str) -> VerificationSet:
+    """A set in which equal letters are images of equal bytes."""
+    return VerificationSet(Path("t.bin"), [letter.encode() for letter in images], np.array(same))
 
 
 def test_planted_labels_are_found_in_classes_of_any_size() -> None:
@@ -29,35 +45,29 @@ def test_planted_labels_are_found_in_classes_of_any_size() -> None:
     labels = owners.copy()
     planted = np.arange(5, len(rows), 17)
     labels[planted] = (owners[planted] + 1 + planted % 89) % 91
-    wrong = find(rows * 3, labels).wrong
-    found = wrong.of_kind(Kind.MOVED)
-    assert set(found.images) == set(planted)
-    assert dict(zip(found.images, found.others)) == dict(zip(planted, owners[planted]))
-    assert len(wrong.images) == len(planted)
-    assert (found.cosines > 0.5).all() and (found.own < 0.5).all()
-    assert not find(rows, owners).wrong.images.size
+    found = find(rows * 3, labels).wrong
+    assert {one.image: one.other for one in found} == dict(zip(planted, owners[planted]))
+    assert len(found) == len(planted)
+    assert all(one.kind == Kind.MOVED and one.cosine > 0.5 > one.own for one in found)
+    # The surest first.
+    leads = [one.own - one.cosine for one in found]
+    assert leads == sorted(leads)
+    assert not find(rows, owners).wrong
 
 
-def test_what_no_class_claims_is_junk() -> None:
+def test_what_no_class_claims_is_junk_and_two_that_disagree_are_unsure() -> None:
     rows, owners = people([*[6] * 50, *[1] * 5])
     labels = owners.copy()
     # People of one image, among others.
     labels[-5:] = np.arange(5)
     wrong = find(rows, labels).wrong
-    assert sorted(wrong.images) == list(range(300, 305))
-    assert set(wrong.kinds) == {Kind.JUNK}
-
-
-def test_of_two_images_that_disagree_the_one_with_another_class_is_wrong() -> None:
+    assert {one.image: one.kind for one in wrong} == dict.fromkeys(range(300, 305), Kind.JUNK)
     rows, owners = people([*[5] * 40, 1, 1, 1])
     labels = owners.copy()
-    labels[3] = owners[200]
-    # And two of which nothing says which is right.
-    labels[202] = labels[201]
-    wrong = find(rows, labels).wrong
-    assert wrong.of_kind(Kind.MOVED).images.tolist() == [3]
-    assert wrong.of_kind(Kind.UNSURE).images.tolist() == [201, 202]
-    assert len(wrong.images) == 3
+    # One of another class beside one that is alone, and two of which nothing says which is right.
+    labels[3], labels[202] = owners[200], owners[201]
+    found = {one.image: one.kind for one in find(rows, labels).wrong}
+    assert found == {3: Kind.MOVED, 201: Kind.UNSURE, 202: Kind.UNSURE}
 
 
 def test_a_class_in_which_all_are_claimed_keeps_the_one_that_is_claimed_least() -> None:
@@ -65,12 +75,11 @@ def test_a_class_in_which_all_are_claimed_keeps_the_one_that_is_claimed_least() 
     labels = np.append(owners, [40, 40])
     # Both are people of other classes; the second is less sure.
     rows = np.concatenate([rows, rows[:1], rows[[6]] + 0.6 * rows[[11]]])
-    wrong = find(rows, labels).wrong
-    assert wrong.images.tolist() == [200] and wrong.others.tolist() == [0]
+    assert [(one.image, one.other) for one in find(rows, labels).wrong] == [(200, 0)]
 
 
 def test_a_center_is_not_drawn_to_wrong_images() -> None:
-    rows, owners = people([5, 4], seed=3)
+    rows, _ = people([5, 4], seed=3)
     faces = EmbeddedFaces(rows, np.zeros(9, np.int64), 1)
     centers = find_centers(faces, agree=0.5)
     assert centers.in_core.tolist() == [True] * 5 + [False] * 4
@@ -81,21 +90,17 @@ def test_a_center_is_not_drawn_to_wrong_images() -> None:
     rest = rows[1:5].sum(axis=0)
     np.testing.assert_allclose(centers.own[0], rows[0] @ rest / np.linalg.norm(rest), rtol=1e-4)
     np.testing.assert_allclose(centers.own[7], rows[7] @ centers.centers[0], atol=1e-5)
-
-
-def test_an_image_that_is_alone_is_not_judged_and_disagreement_has_no_center() -> None:
-    rows, _ = people([1, 1, 1])
-    centers = find_centers(EmbeddedFaces(rows, np.array([0, 1, 1]), 3), agree=0.5)
+    # An image that is alone is not judged, and disagreement has no center.
+    centers = find_centers(EmbeddedFaces(people([1] * 3)[0], np.array([0, 1, 1]), 3), agree=0.5)
     assert np.isnan(centers.own[0]) and centers.in_core.tolist() == [True, False, False]
-    np.testing.assert_allclose(centers.own[1:], rows[1] @ rows[2], atol=1e-6)
     assert centers.centers.any(axis=1).tolist() == [True, False, False]
 
 
 def test_large_classes_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, owners = people([30, 9])
+    rows, _ = people([30, 9])
     faces = EmbeddedFaces(rows, np.zeros(39, np.int64), 1)
     whole = find_centers(faces, agree=0.5)
-    monkeypatch.setattr("data.clean.centers._LARGEST", 7)
+    monkeypatch.setattr("evaluation.clean.centers._LARGEST", 7)
     parts = find_centers(faces, agree=0.5)
     np.testing.assert_array_equal(parts.in_core, whole.in_core)
     np.testing.assert_allclose(parts.own, whole.own, atol=1e-6)
@@ -110,12 +115,16 @@ def test_the_nearest_other_class_is_never_the_own_one() -> None:
     rows, owners = people([4] * 30)
     centers = np.stack([rows[owners == n].mean(axis=0) for n in range(30)])
     centers[11] = 0
-    nearest = nearest_others(rows, owners, centers, search)
+    found, nearest = nearest_others(rows, owners, centers)
     cosines = rows @ (centers / np.maximum(np.linalg.norm(centers, axis=1), 1e-9)[:, None]).T
     cosines[np.arange(120), owners] = -2
     cosines[:, 11] = -2
-    assert nearest.classes.tolist() == cosines.argmax(axis=1).tolist()
-    np.testing.assert_allclose(nearest.cosines, cosines.max(axis=1), atol=1e-6)
+    assert found.tolist() == cosines.argmax(axis=1).tolist()
+    np.testing.assert_allclose(nearest, cosines.max(axis=1), atol=1e-6)
+    # There may be none.
+    for left in (centers * 0, centers * (np.arange(30) == 0)[:, None]):
+        found, nearest = nearest_others(rows[:4], owners[:4], left)
+        assert set(found) == {-1} and set(nearest) == {-1}
 
 
 def test_one_identity_in_several_classes() -> None:
@@ -124,29 +133,19 @@ def test_one_identity_in_several_classes() -> None:
     labels[0:2], labels[2:4] = 60, 61
     labels[6:9] = 62
     merges = find(rows, labels).merges
-    assert sorted(merges.groups) == [(0, 60, 61), (1, 62)]
-    assert not find(rows, owners).merges.groups
+    assert sorted(group for group, _ in merges) == [(0, 60, 61), (1, 62)]
+    assert merges[0][1] >= merges[1][1]
+    assert not find(rows, owners).merges
 
 
 def test_look_alikes_do_not_chain() -> None:
     """Each center is near to the next one, and no further."""
     angles = np.arange(8) * 0.4
     centers = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    merges = find_merges(centers, float(np.cos(0.5)), search)
-    assert all(len(group) == 2 for group in merges.groups) and len(merges.groups) <= 4
-    merges = find_merges(centers, float(np.cos(0.9)), search)
-    assert all(len(group) <= 3 for group in merges.groups)
-    np.testing.assert_array_less(np.cos(0.9) - 1e-5, merges.cosines)
-
-
-def test_people_of_a_verification_set() -> None:
-    same = np.array([True, False, True, True])
-    # Image 4 has the bytes of image 1, image 7 those of image 2.
-    firsts = np.array([0, 1, 2, 3, 1, 5, 6, 2])
-    images, person_of = people_of(Targets("t", np.zeros((8, 2)), same, firsts))
-    assert images.tolist() == [0, 1, 2, 3, 5, 6]
-    groups = {tuple(images[person_of == person]) for person in set(person_of)}
-    assert groups == {(0, 1, 5), (2, 6), (3,)}
+    merges = find_merges(centers, float(np.cos(0.5)))
+    assert all(len(group) == 2 for group, _ in merges) and len(merges) <= 4
+    merges = find_merges(centers, float(np.cos(0.9)))
+    assert all(len(group) <= 3 and np.cos(0.9) - 1e-5 < cosine for group, cosine in merges)
 
 
 def test_overlap_names_classes_and_copies() -> None:
@@ -157,18 +156,21 @@ def test_overlap_names_classes_and_copies() -> None:
     outside = people([2, 2], seed=9)[0]
     # Person 7 by two images that are not in the set, two strangers, and a copy from class 3.
     shown = np.concatenate([rows[[38, 39]], outside, rows[[15]], outside[:1]])
-    same = np.array([True, True, True, False])
-    firsts = np.array([0, 1, 2, 3, 4, 5, 6, 2])
-    found = find_overlap(faces, centers, Targets("t", shown, same, firsts), (0.6, 0.95), search)
+    pairs = pairs_of([True, True, True, False], "abcdefgc")
+    found = find_overlap(faces, centers, pairs, shown, (0.6, 0.95))
     assert found.people == 4
-    assert list(zip(found.persons, found.classes)) == [(0, 7), (6, 3)]
-    assert list(zip(found.originals, np.flatnonzero(inside)[found.copies])) == [(6, 15)]
+    # Pairs of one person, and equal images, join others.
+    images, person_of = people_of(pairs_of([True, False, True, True], "abcdbfgc"))
+    groups = {tuple(images[person_of == person]) for person in set(person_of)}
+    assert groups == {(0, 1, 5), (2, 6), (3,)}
+    assert [person[:2] for person in found.persons] == [(0, 7), (6, 3)]
+    ((original, copy, cosine),) = found.copies
+    assert (original, np.flatnonzero(inside)[copy]) == (6, 15) and cosine == pytest.approx(1)
 
 
 def test_thresholds_say_how_often_they_are_reached_by_chance() -> None:
     rows, owners = people([1] * 800, seed=5)
-    faces = EmbeddedFaces(rows, owners, 800)
-    strangers = cosines_of_strangers(faces)
+    strangers = cosines_of_strangers(EmbeddedFaces(rows, owners, 800))
     cosines = rows @ rows.T
     upper = cosines[np.triu_indices(800, 1)]
     for far, error in ((1e-2, 0.1), (1e-3, 0.5)):
@@ -179,15 +181,17 @@ def test_thresholds_say_how_often_they_are_reached_by_chance() -> None:
     # People who are in the set twice hardly change it.
     largest[:80] = 0.95
     assert exceeded_by_chance(largest.astype(np.float32), 0.05) == pytest.approx(limit, abs=0.04)
+    assert exceeded_by_chance(largest[:0].astype(np.float32), 0.05) == 1
 
 
 def test_given_cosines_replace_those_that_are_found() -> None:
     rows, owners = people([4] * 20)
     given = {"own": 0.11, "agree": 0.22, "home": 0.33, "merge": 0.99, "overlap": 0.44}
     assert find(rows, owners, **given).limits._asdict() == given
-    assert not find(rows, owners, own=-1.0, agree=-1.0, home=1.0).wrong.images.size
+    assert not find(rows, owners, own=-1.0, agree=-1.0, home=1.0).wrong
     # Everything is far from its class, and nothing is claimed.
-    assert len(find(rows, owners, own=1.0, home=1.0).wrong.of_kind(Kind.JUNK).images) == 80
+    found = find(rows, owners, own=1.0, home=1.0)
+    assert len(found.of_kind(Kind.JUNK)) == len(found.wrong) == 80
 
 
 @pytest.mark.filterwarnings("error")
@@ -197,11 +201,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
         find(np.ones((3, WIDTH), np.float32), np.zeros(3))
     rows, owners = people([4] * 20)
     faces = EmbeddedFaces(rows, owners, 20)
-    for value in (np.nan, np.inf, 1e30):
+    for value in (np.nan, 1e30):
         spoiled = rows.copy()
         spoiled[7, 3] = value
         with pytest.raises(DataError, match="embedding 7 of the set is not finite"):
             find(spoiled, owners)
-        target = Targets("lfw", spoiled, np.ones(40, np.bool_), np.arange(80))
-        with pytest.raises(DataError, match="embedding 7 of lfw is not finite"):
-            find_all(faces, [target], NONE, search)
+        target = (pairs_of([True] * 40, "x" * 80), spoiled)
+        with pytest.raises(DataError, match="embedding 7 of t is not finite"):
+            find_all(faces, [target], NONE)

@@ -1,5 +1,3 @@
-"""The command: on drawn embeddings, with a network, and on real faces with planted labels."""
-
 from __future__ import annotations
 
 import os
@@ -13,13 +11,13 @@ import pytest
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from benchmarks import cleaning
-from data.clean import __main__ as command
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
+from evaluation.clean import __main__ as command
 from evaluation.embed.index import write_index
 from runtime.errors import ConfigError, DataError
-from tests.data.clean.clusters import people
+from tests.evaluation.clean.test_findings import people
 
 SIDE = 16
 # Person 1 is two classes, 1 and 30; image 12 has the label of class 9; image 40 is of none.
@@ -76,6 +74,7 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     before = {path: path.read_bytes() for path in Path("faces").iterdir()}
     clean("--verification", "v.bin", "--sheets", "1")
     key = int(np.flatnonzero(faces == 12)[0]) + 1
+    out = capsys.readouterr().out
     ((found, label, own, other, cosine),) = table("moved.tsv")
     assert (found, label, other) == (str(key), "9", "2") and float(own) < 0.4 < float(cosine)
     assert [line[1] for line in table("junk.tsv")] == ["8"] and not table("unsure.tsv")
@@ -91,15 +90,12 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert len(lines) == 151 and [line[3] for line in lines].count("") == 149
     assert {path.name for path in Path().iterdir()} == {*GIVEN, "v.bin", "cleaning"}
     assert {path: path.read_bytes() for path in before} == before
-    assert "149 images of 31 identities" in capsys.readouterr().out
+    assert "149 images of 31 identities" in out and " 0 are alone in" in out
     clean("--dry-run", "--out", "new")
     assert not Path("new").exists()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["javascript:alert(1)--", '"><script>x<_script>', "[a-z]*", "..", "\udcff\x1b"],
-)
+@pytest.mark.parametrize("name", ["javascript:a(1)", '"><script>x', "[a-z]*", "..", "\udcff\x1b"])
 def test_the_name_of_a_set_is_neither_a_link_nor_a_path(faces: np.ndarray, name: str) -> None:
     found = f"{name}.bin"
     os.rename("v.bin", found)
@@ -145,15 +141,13 @@ def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
     ("words", "message"),
     [
         (["--out", "faces"], "--out faces is, or lies in, .*choose another place"),
-        (["--out", "faces/new"], "--out faces/new is, or lies in"),
         (["--out", "link/new"], "--out link/new is, or lies in"),
         (["--out", "new", "--report", "new/report"], "--report new/report lies in --out new"),
         (["--model", "m,0"], "name either a network, --model, or embeddings, --features"),
         (["--own-cosine", "2"], "--own-cosine 2 is no cosine"),
         (["--drop-overlap"], "--drop-overlap needs verification sets"),
         (["--verification", "gone.bin"], "gone.bin cannot be read"),
-        (["--verification", "v.bin", "a/v.bin"], "v.bin and a/v.bin would have the same tables"),
-        (["--verification", "v 1.bin", "v:1.bin"], "v 1.bin and v:1.bin would have the same"),
+        (["--verification", "v 1.bin", "a/v:1.bin"], "v 1.bin and a/v:1.bin would have the same"),
         (["--verification", "w.bin"], "f.npy has no embeddings of w.bin; embed it again"),
         (["--own-cosine", "1", "--out", "new"], "nothing of faces/train.rec is left"),
     ],
@@ -187,21 +181,13 @@ def test_what_cannot_be_read_or_written_is_named(faces: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("rec:5\t0\n", "rec:5\t7\n"), (":151\t", ":999\t"), ("v.bin:2", "x.bin:2"), ("", "")],
+    ("old", "new"), [("rec:5\t0\n", "rec:5\t7\n"), (":151\t", ":999\t"), ("v.bin:2", "x.bin:2")]
 )
 def test_embeddings_of_another_version_are_refused(faces: np.ndarray, old: str, new: str) -> None:
-    """With another label, key or name, or without the last image of the set."""
+    """With another label, key or name."""
     text = Path("f.tsv").read_text()
-    if old:
-        assert old in text
-        text = text.replace(old, new)
-    else:
-        lines = text.splitlines()
-        del lines[150]
-        text = "".join(f"{n}\t{line.partition(chr(9))[2]}\n" for n, line in enumerate(lines))
-        np.save("f.npy", np.delete(np.load("f.npy"), 150, axis=0))
-    Path("f.tsv").write_text(text)
+    assert old in text
+    Path("f.tsv").write_text(text.replace(old, new))
     with pytest.raises(DataError, match="f.npy has embeddings of another version of"):
         clean("--verification", "v.bin")
 
@@ -220,21 +206,6 @@ def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
     assert np.load("cleaning/features.npy").shape == (150 + 4, 8)
     assert [line[3] for line in table("images.tsv")].count("unreadable") == 1
     assert contents("new") == contents("faces")[1:]
-
-
-@pytest.mark.thorough
-def test_planted_labels_of_real_faces(lfw_folder: Path, toolkit_data: Path, tmp_path: Path) -> None:
-    """Of forty people with four images or more."""
-    people = sorted(path for path in lfw_folder.iterdir() if len(list(path.iterdir())) >= 4)
-    folder = tmp_path / "faces"
-    folder.mkdir()
-    for person in people[:40]:
-        (folder / person.name).symlink_to(person.resolve())
-    faces = cleaning.embedded(folder, f"{toolkit_data}/mobilefacenet_y1/model,0", tmp_path)
-    labels = cleaning.plant(faces.labels, cleaning.Planting(4, 1), seed=1)
-    found = cleaning.find_planted(faces, labels, tmp_path / "planted")
-    assert found.planted == round(0.05 * len(labels))
-    assert found.recall >= 0.95 and found.precision >= 0.9 and found.right >= 0.95
 
 
 @pytest.mark.cleaning

@@ -1,1 +1,0 @@
-"""Cleaning a set of faces with a trained network: ``python -m data.clean``."""

@@ -1,0 +1,1 @@
+"""Cleaning a set of faces with a trained network: ``python -m evaluation.clean``."""

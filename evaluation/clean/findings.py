@@ -1,0 +1,114 @@
+"""All that is found in a set, by thresholds that come from the set or from the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.verification.bin_file import VerificationSet
+from evaluation.clean.centers import Centers, find_centers
+from evaluation.clean.faces import EmbeddedFaces, check_lengths
+from evaluation.clean.labels import Kind, WrongLabel, find_wrong_labels, nearest_others
+from evaluation.clean.merges import Merge, find_merges
+from evaluation.clean.overlap import Overlap, find_overlap
+from evaluation.clean.thresholds import (
+    Thresholds,
+    at_far,
+    cosines_of_strangers,
+    exceeded_by_chance,
+)
+
+# Of pairs of two people, the share that is as near as an image has to be to its class.
+OWN_FAR = 1e-2
+# The same for images that agree with each other.
+AGREE_FAR = 1e-3
+# Of images, the share that a class of another person claims by chance; few images do not agree with
+# their own class, so that few of those are claimed wrongly.
+HOME_CHANCE = 5e-2
+# Of people of a verification set, the share of which a class is taken for them by chance.
+OVERLAP_CHANCE = 1e-3
+COPY = 0.95
+MARGIN = 0.1
+
+
+class Findings(NamedTuple):
+    """What is found.
+
+    Attributes:
+        limits: the thresholds.
+        centers: of the classes as they are.
+        wrong: the images with a wrong label.
+        merges: the classes that are one identity.
+        overlaps: for each verification set what it has in common with this one.
+    """
+
+    limits: Thresholds
+    centers: Centers
+    wrong: list[WrongLabel]
+    merges: list[Merge]
+    overlaps: list[Overlap]
+
+    def of_kind(self, kind: Kind) -> list[WrongLabel]:
+        """Return the images with a wrong label of a kind."""
+        return [one for one in self.wrong if one.kind == kind]
+
+
+def find_all(
+    faces: EmbeddedFaces,
+    targets: Sequence[tuple[VerificationSet, NDArray[Any]]],
+    given: Mapping[str, Optional[float]],
+) -> Findings:
+    """Look for wrong labels, classes that are one identity, and overlap with verification sets.
+
+    Args:
+        faces: the images.
+        targets: the verification sets, and the embeddings [2 P, D] of each.
+        given: ``margin``, ``copy`` and the names of ``Thresholds``: a cosine, or None for the one
+            that is found here.
+
+    Raises:
+        DataError: there are no two classes, or an embedding has no length.
+    """
+    check_lengths(faces.embeddings, "the set")
+    for pairs, embeddings in targets:
+        check_lengths(embeddings, pairs.name)
+
+    def limit(name: str, found: float) -> float:
+        value = given[name]
+        return found if value is None else value
+
+    strangers = cosines_of_strangers(faces)
+    agree = limit("agree", at_far(strangers, AGREE_FAR))
+    centers = find_centers(faces, agree)
+    others = nearest_others(faces.embeddings, faces.labels, centers.centers)
+    # Of one image of each class: if a large class has images in another, many are near to that.
+    by_chance = others[1][[faces.members(label)[0] for label in faces.present.tolist()]]
+    limits = Thresholds(
+        limit("own", at_far(strangers, OWN_FAR)),
+        agree,
+        limit("home", exceeded_by_chance(by_chance, HOME_CHANCE)),
+        merge=1.0,
+        overlap=limit("overlap", exceeded_by_chance(by_chance, OVERLAP_CHANCE)),
+    )
+    wrong = find_wrong_labels(faces, centers, others, limits, limit("margin", MARGIN))
+    cleaned = _centers_without(faces, wrong, agree)
+    present = np.flatnonzero(cleaned.any(axis=1))
+    _, largest = nearest_others(cleaned[present], present, cleaned)
+    # So that in the whole set one pair is expected by chance.
+    merge = limit("merge", exceeded_by_chance(largest, 1 / max(2, len(present))))
+    both = limits.overlap, limit("copy", COPY)
+    overlaps = [find_overlap(faces, cleaned, *target, both) for target in targets]
+    merges = find_merges(cleaned, merge)
+    return Findings(limits._replace(merge=merge), centers, wrong, merges, overlaps)
+
+
+def _centers_without(
+    faces: EmbeddedFaces, wrong: Sequence[WrongLabel], agree: float
+) -> NDArray[np.float32]:
+    """Return the centers of the classes without the images whose labels are wrong."""
+    labels = faces.labels.copy()
+    labels[[one.image for one in wrong if one.kind != Kind.UNSURE]] = -1
+    return find_centers(EmbeddedFaces(faces.embeddings, labels, faces.num_classes), agree).centers

@@ -1,0 +1,149 @@
+"""Templates, 1:1 and 1:N: what InsightFace's programs gave, and loops in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.ijb.identification import identify
+from evaluation.ijb.lists import Faces, Pairs, Subjects
+from evaluation.ijb.templates import Weighting, sums_of_parts, template_features
+from evaluation.ijb.verification import FALSE_ACCEPT_RATES, cosines_of_pairs, verify
+from runtime.errors import DataError
+
+
+def faces_of(templates: np.ndarray, media: np.ndarray, scores: np.ndarray) -> Faces:
+    ids, rows = np.unique(templates, return_inverse=True)
+    count = len(templates)
+    return Faces([""] * count, np.zeros((count, 5, 2)), scores, ids, rows, media)
+
+
+@pytest.mark.parametrize(
+    ("program", "norm", "expected"),
+    [
+        ("ijb.py", True, [0.238687, 0.238687, 0.328305, 0.559006, 0.779059, 0.953860]),
+        ("ijb_11.py", True, [0.176575, 0.182786, 0.226264, 0.371783, 0.597161, 0.906832]),
+        ("ijb.py", False, [0.224490, 0.224490, 0.330967, 0.552795, 0.778172, 0.952085]),
+        ("ijb_11.py", False, [0.217391, 0.244898, 0.280390, 0.456078, 0.694765, 0.932564]),
+    ],
+)
+def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: list[float]) -> None:
+    """What both gave for this set, run with their sources.
+
+    The views of a face have other lengths: by them one of ``ijb_11.py`` counts more or less.
+    """
+    rng = np.random.default_rng(43)
+    people, templates, faces, width = 60, 500, 2500, 24
+    of_template = rng.integers(0, people, templates)
+    template = np.concatenate([np.arange(templates), rng.integers(0, templates, faces - templates)])
+    centers = rng.normal(0, 1, (people, width))
+    views = centers[of_template[template]] + rng.normal(0, 2.4, (2, faces, width))
+    # A blurred face has short features.
+    views *= np.exp(rng.normal(0, 0.8, (2, faces, 1)))
+    chosen = rng.integers(0, templates, (60_000, 2))
+    same = of_template[chosen[:, 0]] == of_template[chosen[:, 1]]
+    scores = rng.uniform(0.3, 1, faces).astype(np.float32).astype(np.float64)
+    listed = faces_of(template, rng.integers(0, 4, faces), scores)
+    parts = np.split(views.astype(np.float32), [700, 1900], axis=1)
+    sums = sums_of_parts(parts, unit_views=program == "ijb.py")
+    features = template_features(sums, listed, Weighting(norm=norm))
+    first, second = chosen.astype(np.int32).T
+    cosines = cosines_of_pairs(features, Pairs(first, second, same))
+    found = verify(cosines, same)
+    rates = [rate.true_accept_rate for rate in found.rates]
+    assert rates == pytest.approx(expected, abs=1e-6)
+    assert [rate.wanted for rate in found.rates] == list(FALSE_ACCEPT_RATES)
+    assert (found.pairs, found.same) == (60_000, same.sum())
+
+
+def test_templates_by_hand() -> None:
+    """Two frames of a video, averaged, and an image; a template of one face, and one of none."""
+    features = np.array([[4, 0], [0, 6], [0, 3], [0, -2], [1, 1]], np.float32)
+    scores = np.array([1, 0.5, 2, 0.1, 0])
+    faces = faces_of(np.array([5, 5, 5, 2, 7]), np.array([1, 1, 2, 1, 1]), scores)
+    rows = template_features([features], faces, Weighting())
+    # (4, 3) / 2 + (0, 6)
+    assert rows == pytest.approx(np.array([[0, -1], np.array([2, 7.5]) / np.hypot(2, 7.5), [0, 0]]))
+    rows = template_features([features], faces, Weighting(detector_score=False))
+    assert rows[1:] == pytest.approx(np.array([[2, 6], [1, 1]]) / [[np.hypot(2, 6)], [2**0.5]])
+
+
+def test_rates_by_hand() -> None:
+    """Ten pairs of two people; one of them is more similar than two of one person."""
+    scores = np.concatenate([np.arange(10) / 20, [0.9, 0.8, 0.43, 0.2]])
+    found = verify(scores, np.arange(14) >= 10)
+    assert found.rates[-1] == (0.1, 0.1, 0.75, 0.43)
+    assert found.rates[0] == (1e-6, 0.0, 0.5, 0.8)
+    assert found.area == pytest.approx((2 * 10 + 9 + 4.5) / 40)
+    # Points on a line are left out as in the original: from 0 to 0.5 nothing is gained, so 0 is
+    # nearer to 0.1 than any point that is left.
+    scores[-2:] = 0.47, 0.22
+    assert verify(scores, np.arange(14) >= 10).rates[-1] == (0.1, 0.0, 0.75, 0.47)
+    nothing_before_the_first_other = verify(np.array([1.0, 0.5]), np.array([False, True]))
+    assert nothing_before_the_first_other.rates[0] == (1e-6, 0.0, 0.0, np.inf)
+
+
+def loops(
+    features: np.ndarray, gallery: Subjects, probes: Subjects
+) -> tuple[list[float], list[float]]:
+    """The shares of mated probes within ranks, and those identified at false alarm rates."""
+    vectors = {one: features[row] for row, one in zip(gallery.templates, gallery.subjects)}
+    mated, strangers = [], []
+    for row, subject in zip(probes.templates, probes.subjects):
+        found = {one: float(features[row] @ vector) for one, vector in vectors.items()}
+        if subject in found:
+            mated.append((found.pop(subject), max(found.values()), sorted(found.values())))
+        else:
+            strangers.append(max(found.values()))
+    strangers.sort(reverse=True)
+    ranks = [
+        sum(sum(other >= own for other in others) < rank for own, _, others in mated) / len(mated)
+        for rank in (1, 5, 10)
+    ]
+    rates = []
+    for rate in (0.01, 0.1):
+        threshold = strangers[max(int(len(strangers) * rate) - 1, 0)]
+        rates.append(sum(own > max(best, threshold) for own, best, _ in mated) / len(mated))
+    return ranks, rates
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.tuples(*(st.integers(1, most) for most in (12, 30, 35, 9))), st.integers(0, 1000))
+def test_identification_equals_the_loops_with_ties(
+    sizes: tuple[int, int, int, int], seed: int
+) -> None:
+    """Templates of small whole numbers, many of which are equal: cosines are exact."""
+    people, mated, others, block = sizes[0] + 1, *sizes[1:]
+    rng = np.random.default_rng(seed)
+    count = people + mated + others
+    features = rng.integers(-1, 2, (count, 3)).astype(np.float64)
+    owners = np.concatenate(
+        [np.arange(people), rng.integers(0, people, mated), 50 + np.arange(others)]
+    )
+    places, rest = rng.permutation(people), np.arange(people, count)
+    gallery, probes = Subjects(places, owners[places]), Subjects(rest, owners[rest])
+    found = identify(features, gallery, probes, block)
+    ranks, rates = loops(features, gallery, probes)
+    assert [one / found.mated for one in found.ranks] == pytest.approx(ranks)
+    assert found.rates == pytest.approx(rates)
+    assert (found.templates, found.mated, found.strangers) == (people, mated, others)
+
+
+def subjects(pairs: list[tuple[int, int]]) -> Subjects:
+    templates, people = np.array(pairs, np.int64).T
+    return Subjects(templates, people)
+
+
+@pytest.mark.parametrize(
+    ("gallery", "probes", "message"),
+    [
+        ([(0, 5), (1, 5)], [(1, 5), (2, 6)], "the subject 5 has several templates in one gallery"),
+        ([(0, 5), (1, 6)], [(1, 5), (2, 6)], "2 of 2 probes are of subjects in a gallery of 2; "),
+        ([(0, 5)], [(1, 7)], "0 of 1 probes are of subjects in a gallery of 1; the protocol needs"),
+    ],
+)
+def test_what_the_protocol_is_not_for(gallery, probes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        identify(np.eye(3), subjects(gallery), subjects(probes))
