@@ -1,7 +1,7 @@
 """Two hosts that share nothing but the code: what they train, save and resume is that of one host.
 
 Each has a file system of its own under the path of ``--models-root``. With MPI and two ranks, every
-array has the same bytes as on one host. ``scp`` stands for ``rsync``, which may not be installed.
+array has the same bytes as on one host. ``tar`` stands for ``rsync``, which may not be installed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ FLAGS = "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_i
 IMAGES = (
     "--dataset synthetic --num-examples 320 --batch-size 16 --epochs 3 --save-frequency 1 --keep 9"
 )
+# Of a folder that another host has into one that is here.
+RSYNC = """\
+#!/bin/sh
+test "$1" = -as || exit 2
+test -d "$3" || mkdir "$3"
+path=${2#*:}
+ssh "${2%%:*}" tar -C "'${path%/*}'" -cf - "'${path##*/}'" | tar -C "$3" -xf -
+"""
 _SECONDS = 400
 
 WHY_NOT = hosts.missing()
@@ -200,7 +208,7 @@ def rsync(private: Path) -> Path:
     """A folder with a program of that name."""
     program = private.parent / "programs" / "rsync"
     program.parent.mkdir()
-    program.write_text('#!/bin/sh\ntest "$1" = -as && exec scp -qrp "$2" "$3"\n')
+    program.write_text(RSYNC)
     program.chmod(0o755)
     return program.parent
 

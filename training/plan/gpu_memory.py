@@ -88,7 +88,7 @@ def head_memory(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, in
     return {
         "class centers": pooled(shard.size * embedding * _FLOAT),
         "their optimizer states": sum(
-            pooled(state.num_bytes(shard.size, embedding, _FLOAT)) for state in states
+            pooled(state.num_bytes(shard.size, embedding)) for state in states
         ),
         f"{num_rows:,} sampled rows": (_ROW_BUFFERS + copies + _TEMPORARY_ROWS[optimizer]) * rows
         + places,

@@ -13,7 +13,6 @@ from partial_fc.store.index import ENTRY
 from training.config.faces import FaceConfig
 from training.plan.items import FLOAT
 
-BFLOAT16 = 2
 # Of a row in a store: its entry in the index, and whether it has changed. Samples that are read,
 # computed and written at a time.
 _STORED = ENTRY + 1
@@ -39,17 +38,14 @@ def held_rows(config: FaceConfig, shard: Shard, sampled: int) -> HeldRows:
         shard: of a rank.
         sampled: rows of an update.
     """
-    number = BFLOAT16 if config.head.center_dtype == "bfloat16" else FLOAT
     if config.head.center_store is None:
-        centers, states = _bytes(config, shard.size, number)
+        centers, states = _bytes(config, shard.size)
         return HeldRows(centers, states, 0, centers + states)
-    return HeldRows(_STORED * shard.size, 0, _STAGES * sum(_bytes(config, sampled, number)), 0)
+    return HeldRows(_STORED * shard.size, 0, _STAGES * sum(_bytes(config, sampled)), 0)
 
 
-def _bytes(config: FaceConfig, rows: int, number: int) -> tuple[int, int]:
+def _bytes(config: FaceConfig, rows: int) -> tuple[int, int]:
     """Of so many centers, and of their states."""
     embedding = config.backbone.embedding_size
     states = STATES[config.optimizer.optimizer].values()
-    return rows * embedding * number, sum(
-        state.num_bytes(rows, embedding, number) for state in states
-    )
+    return rows * embedding * FLOAT, sum(state.num_bytes(rows, embedding) for state in states)
