@@ -50,7 +50,6 @@ FORMS: Mapping[str, Form] = {
     REFERENCE: Form("float32"),
     "avx2": Form("float32, AVX2"),
     "bfloat16": Form("`--dtype bfloat16`", ("--dtype", "bfloat16")),
-    "centers": Form("`--center-dtype bfloat16`", ("--center-dtype", "bfloat16")),
 }
 _OWN_FACES = (
     *("--network", "tiny", "--val-targets", "holdout", "--embedding-size", "128"),

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc import bfloat16, softmax
 from partial_fc import margin as margins
+from partial_fc import softmax
 from partial_fc.blocks import Block, Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
@@ -122,8 +122,7 @@ class PartialFC(Stateful):
             seed: of the centers and the samples.
 
         Raises:
-            ConfigError: the device has no products or no centers of that type, or there is another
-                run's store.
+            ConfigError: the device has no products of that type, or there is another run's store.
             DataError: the centers to be read are missing, damaged, or of another shape.
         """
         num_classes, embedding_size = shape
@@ -133,12 +132,15 @@ class PartialFC(Stateful):
         if options.pretrained_centers is not None and not options.starts_from_means:
             read = partial(read_centers, Path(options.pretrained_centers), shard, embedding_size)
         rows: Rows
-        initial = shard, embedding_size, seed
         if options.center_store is not None:
             place = _place_of_store(options, seed, context)
             rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
         else:
-            rows = _rows(options.center_dtype, read, initial, context, optimizer)
+            centers = read() if read else initial_centers(shard, embedding_size, seed)
+            is_host = devices.is_host(context)
+            rows = (
+                HostRows(centers, optimizer) if is_host else DeviceRows(centers, optimizer, context)
+            )
         sampler = Sampler(shard, options.sample_ratio, seed)
         return cls(options, margins.build(options), rows, sampler, shard, world)
 
@@ -152,7 +154,7 @@ class PartialFC(Stateful):
         Args:
             directions: of any length, float32 [shard.size, D]; where one is 0 the center stays.
         """
-        centers = centers_of(directions, bfloat16.to_float32(self.rows.export()["centers"]))
+        centers = centers_of(directions, self.rows.export()["centers"])
         self.rows.load("centers", 0, centers)
 
     @override
@@ -303,31 +305,6 @@ class PartialFC(Stateful):
         labels_b = array_of(labels, np.int64)
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
-
-
-def _rows(
-    dtype: str,
-    read: Optional[Callable[[], NDArray[np.float32]]],
-    initial: tuple[Shard, int, int],
-    context: Any,
-    optimizer: RowOptimizer,
-) -> Rows:
-    """Class centers in the memory of the host or of a GPU: read, or initial ones.
-
-    ``initial`` are the shard, the width and the seed.
-    """
-    shard, _, seed = initial
-    if dtype == "bfloat16":
-        if not devices.is_host(context):
-            raise ConfigError(
-                "--center-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
-            )
-        kept = bfloat16.narrow_rows(read()) if read else initial_centers(*initial, narrow=True)
-        return HostRows(kept, optimizer, seed=seed, first_class=shard.start)
-    centers = read() if read else initial_centers(*initial)
-    if devices.is_host(context):
-        return HostRows(centers, optimizer)
-    return DeviceRows(centers, optimizer, context)
 
 
 def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from partial_fc import bfloat16
 from partial_fc.row_memory import zeros
 from partial_fc.shard import DEVIATION, Shard
 from runtime import environment
@@ -36,22 +34,13 @@ _F = np.float32
 _ROOT = np.int32(0x3F3504F3)
 
 
-def initial_centers(
-    shard: Shard, embedding_size: int, seed: int, *, narrow: bool = False
-) -> NDArray[Any]:
-    """Draw the centers of a shard from N(0, 0.01): float32 [shard.size, embedding_size].
-
-    With ``narrow`` they are bfloat16, in uint16, and never in memory as float32.
-    """
-    dtype: DTypeLike = np.uint16 if narrow else np.float32
-    centers: NDArray[Any] = zeros((shard.size, embedding_size), dtype)
+def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.float32]:
+    """Draw the centers of a shard from N(0, 0.01): float32 [shard.size, embedding_size]."""
+    centers: NDArray[np.float32] = zeros((shard.size, embedding_size), np.float32)
 
     def draw(first: int) -> None:
         part = centers[first : first + _ROWS_PER_TASK]
-        drawn: NDArray[Any] = np.empty(part.shape, np.float32) if narrow else part
-        draw_centers(np.arange(len(part)) + shard.start + first, seed, drawn)
-        if narrow:
-            part[:] = bfloat16.from_float32(drawn, part.dtype)
+        draw_centers(np.arange(len(part)) + shard.start + first, seed, part)
 
     with ThreadPoolExecutor(environment.visible_threads()) as threads:
         for _ in threads.map(draw, range(0, shard.size, _ROWS_PER_TASK)):

@@ -22,18 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.bfloat16 import (
-    carrying,
-    float_of,
-    head_of,
-    lengthened,
-    long_of,
-    random_bits,
-    rounded,
-    row_key,
-    widened,
-    without_tail,
-)
+from partial_fc.bfloat16 import widened
 from partial_fc.shard import STATES, RowState
 from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.kernels.memory import PART, prefetch_part
@@ -45,18 +34,6 @@ HostArrays = Mapping[str, NDArray[Any]]
 DeviceArrays = Mapping[str, Any]
 
 
-class Draws(NamedTuple):
-    """What the random rounding of bfloat16 centers depends on, beside row and entry.
-
-    Attributes:
-        key: of the run's seed and the update, uint32.
-        first: the class id of row 0, int64.
-    """
-
-    key: np.uint32
-    first: np.int64
-
-
 class RowGradients(NamedTuple):
     """The gradient with respect to the unit vectors of sampled rows, on the host.
 
@@ -64,13 +41,11 @@ class RowGradients(NamedTuple):
         rows: int64 [S], which rows of the shard.
         inverse_norms: float32 [S], 1 / their norms.
         gradient: [S, D], float32 or bfloat16 (see ``partial_fc.bfloat16``).
-        draws: what random rounding depends on.
     """
 
     rows: NDArray[np.int64]
     inverse_norms: NDArray[np.float32]
     gradient: NDArray[Any]
-    draws: Draws
 
 
 class RowOptimizer(Protocol):
@@ -103,8 +78,7 @@ class SGD(RowOptimizer):
     @override
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         rates = np.float32(lr), np.float32(self.momentum), np.float32(self.weight_decay)
-        settings = rates, tuple(gradients.draws)
-        _sgd(arrays["centers"], arrays["momenta"], *gradients[:3], settings)
+        _sgd(arrays["centers"], arrays["momenta"], *gradients, rates)
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
@@ -142,7 +116,7 @@ class Adam(RowOptimizer):
         states = arrays["first_moments"], arrays["second_moments"], arrays["step_counts"]
         numbers = map(np.float32, (self.epsilon, decay, kept))
         rates = (lr, self.beta1, self.beta2, *numbers)
-        _adam(arrays["centers"], states, *gradients[:3], (rates, tuple(gradients.draws)))
+        _adam(arrays["centers"], states, *gradients, rates)
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
@@ -199,13 +173,12 @@ def build(options: OptimizerChoice) -> RowOptimizer:
 
 
 @parallel_kernel
-def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
-    (lr, momentum, weight_decay), (draw, first_class) = settings
+def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
+    lr, momentum, weight_decay = rates
     for s in prange(rows.size):
         following = rows[min(s + 2, rows.size - 1)]
         row, inverse = rows[s], inverse_norms[s]
         radial = product_of(gradient[s], centers[row]) * inverse
-        key = row_key(draw, first_class + row)
         for start in range(0, centers.shape[1], PART):
             prefetch_part(centers, following, start)
             prefetch_part(momenta, following, start)
@@ -214,20 +187,16 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
             center, velocity = centers[row, start:stop], momenta[row, start:stop]
             slope = gradient[s, start:stop]
             for d in range(center.size):
-                value = float_of(long_of(center[d], velocity[d]))
-                unit = widened(center[d]) * inverse
-                step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
-                moved = momentum * without_tail(velocity[d]) - lr * step
-                random = random_bits(key, start + d)
-                long = lengthened(value + moved, center, random)
-                velocity[d] = carrying(moved, velocity, random, long)
-                center[d] = head_of(long, center)
+                unit = center[d] * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * center[d]
+                velocity[d] = momentum * velocity[d] - lr * step
+                center[d] += velocity[d]
 
 
 @parallel_kernel
-def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
+def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
     first_moments, second_moments, counts = states
-    (lr, beta1, beta2, epsilon, decay, kept), (draw, first_class) = settings
+    lr, beta1, beta2, epsilon, decay, kept = rates
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
@@ -236,7 +205,6 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
         radial = product_of(gradient[s], centers[row]) * inverse
         counts[row] += 1
         steps = counts[row]
-        key = row_key(draw, first_class + row)
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
@@ -249,20 +217,11 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
             center, slope = centers[row, start:stop], gradient[s, start:stop]
             first, second = first_moments[row, start:stop], second_moments[row, start:stop]
             for d in range(center.size):
-                long = long_of(center[d], first[d])
-                unit = widened(center[d]) * inverse
-                step = inverse * (widened(slope[d]) - radial * unit) + decay * float_of(long)
-                random = random_bits(key, start + d)
-                mean = first_rest * without_tail(first[d]) + first_share * step
-                first[d] = carrying(mean, first, random, long)
-                square = second_rest * widened(second[d]) + second_share * step * step
-                second[d] = rounded(square, second, random >> np.uint32(16))
+                unit = center[d] * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + decay * center[d]
+                first[d] = first_rest * first[d] + first_share * step
+                second[d] = second_rest * second[d] + second_share * step * step
             # A loop of its own: LLVM vectorizes none over five arrays of which it writes three.
             for d in range(center.size):
-                root = np.sqrt(widened(second[d])) * correction + epsilon
-                mean = without_tail(first[d])
-                value = kept * float_of(long_of(center[d], first[d])) - rate * mean / root
-                random = random_bits(key, start + d + centers.shape[1])
-                long = lengthened(value, center, random)
-                first[d] = carrying(mean, first, np.uint32(0), long)
-                center[d] = head_of(long, center)
+                root = np.sqrt(second[d]) * correction + epsilon
+                center[d] = kept * center[d] - rate * first[d] / root

@@ -76,10 +76,6 @@ class HeadOptions(Options):
     """Number format of the head's products: float32, or bfloat16 (CPUs with AVX512_BF16 or AMX
     only)."""
 
-    center_dtype: str = name("float32", ("float32", "bfloat16"))
-    """What class centers and the optimizer's states are kept in: float32, or bfloat16 (CPUs only),
-    half of the memory; updates are computed in float32 and rounded at random."""
-
     pretrained_centers: Optional[str] = with_bare(None, bare=CLASS_MEANS)
     """Start the class centers from the N_centers.param files of an InsightFace run in this folder,
     or without one from the classes' means of the embeddings of --pretrained."""

@@ -6,6 +6,7 @@ uses ``Shard``. Neither MXNet nor Numba is imported, for the sake of the dry run
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,11 +79,9 @@ class RowState(NamedTuple):
         """The shape for ``num_rows`` centers of length ``embedding_size``."""
         return (num_rows, embedding_size) if self.wide else (num_rows,)
 
-    def num_bytes(self, num_rows: int, embedding_size: int, center_bytes: int) -> int:
-        """The memory that the array takes; as wide as centers, it has their bytes per number."""
-        if self.wide:
-            return num_rows * embedding_size * center_bytes
-        return num_rows * np.dtype(self.dtype).itemsize
+    def num_bytes(self, num_rows: int, embedding_size: int) -> int:
+        """Return the memory that the array takes."""
+        return math.prod(self.shape(num_rows, embedding_size)) * np.dtype(self.dtype).itemsize
 
 
 _ADAM = {

@@ -180,12 +180,6 @@ ROWS: dict[str, Row] = {
         lambda seen: of_head("_products")(seen)._dtype,
         BFLOAT16,
     ),
-    "center_dtype": Row(
-        "records",
-        "--center-dtype bfloat16",
-        lambda seen: of_head("rows")(seen).export()["centers"].dtype,
-        np.dtype(np.uint16),
-    ),
     "loss": Row(
         "types",
         "--loss adaface",

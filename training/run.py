@@ -22,6 +22,7 @@ from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import progress, run_folder, same_data
 from training.checkpoint import resume
+from training.checkpoint.saved import SavedRun
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
@@ -165,7 +166,7 @@ class Run:
         self.world, self.log, self.stopwatch = ranks.world, log, log.stopwatch
         self.timed_world = TimedWorld(ranks.world, log.stopwatch)
         self.folder, self._storage = storage.root, storage
-        self._saved: Optional[resume.SavedRun] = None
+        self._saved: Optional[SavedRun] = None
         self._trains_again = False
 
     def plan(self, source: BatchSource, images: Optional[Images] = None) -> None:

@@ -22,7 +22,7 @@ from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from training.checkpoint.resume import SavedRun
+from training.checkpoint.saved import SavedRun
 from training.config.run import ANYWAY
 
 _log = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import Negatives
-from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
+from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
 from partial_fc.rows import host_logits
 from partial_fc.rows.interface import SMALLEST_NORM, Logits, Placed, Rows
@@ -36,15 +35,11 @@ from runtime.ndarray import array_of, new_array, queue
 
 
 class _Gathered(NamedTuple):
-    """A block of rows between ``gather`` and ``update``.
-
-    Which, 1 / their norms, the gradient, and the number of the update.
-    """
+    """A block of rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
 
     rows: Int64Array
     inverse_norms_K: Any
     gradient_KD: Any
-    update: int
 
 
 class HostRows(Rows):
@@ -54,32 +49,18 @@ class HostRows(Rows):
     for before the rows are looked at.
     """
 
-    def __init__(
-        self,
-        centers_CD: NDArray[Any],
-        optimizer: RowOptimizer,
-        *,
-        seed: int = 0,
-        first_class: int = 0,
-    ) -> None:
+    def __init__(self, centers_CD: NDArray[np.float32], optimizer: RowOptimizer) -> None:
         """Take over the centers and update them in place.
 
         Args:
-            centers_CD: [C, D], contiguous, float32, or uint16 that holds bfloat16: then the states
-                that are as wide are of this type, too, and updates are rounded at random.
+            centers_CD: float32 [C, D], contiguous.
             optimizer: of the centers.
-            seed: of the random rounding.
-            first_class: the class of row 0; a class is rounded alike on any number of ranks.
         """
-        assert centers_CD.dtype in (np.float32, np.uint16) and centers_CD.flags.c_contiguous
+        assert centers_CD.dtype == np.float32 and centers_CD.flags.c_contiguous
         self._optimizer = optimizer
-        self._seed, self._first = seed, np.int64(first_class)
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
-            dtype = centers_CD.dtype if state.wide else state.dtype
-            self._arrays[name] = zeros(state.shape(*centers_CD.shape), dtype)
-        # The state whose numbers have the lower bits of the centers, if they are bfloat16.
-        self._carrier = next(name for name, state in optimizer.states.items() if state.wide)
+            self._arrays[name] = zeros(state.shape(*centers_CD.shape), state.dtype)
         self._copies: dict[str, NDArray[Any]] = {}
         # Stands for the rows where the engine orders what reads and what writes them.
         self._order = new_array(1)
@@ -91,7 +72,7 @@ class HostRows(Rows):
 
     @override
     def place(self, sample: Sample) -> Placed:
-        return Placed(sample.rows, sample.targets, array_of(sample.local), sample.update)
+        return Placed(sample.rows, sample.targets, array_of(sample.local))
 
     @override
     def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
@@ -99,13 +80,11 @@ class HostRows(Rows):
         inverse_norms_K = new_array(rows.size)
         arguments = self._arrays["centers"], rows, units_KD, inverse_norms_K
         queue(_normalize, *arguments, reads=[self._order], writes=[units_KD, inverse_norms_K])
-        return _Gathered(rows, inverse_norms_K, gradient_KD, placed.update)
+        return _Gathered(rows, inverse_norms_K, gradient_KD)
 
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
-        rows, inverse_norms_K, gradient_KD, update = gathered
-        draws = Draws(_key(self._seed, update), self._first)
-        gradients = RowGradients(rows, inverse_norms_K, gradient_KD, draws)
+        gradients = RowGradients(*gathered)
         queue(self._optimizer.update_host, self._arrays, gradients, lr, writes=[self._order])
 
     @override
@@ -158,10 +137,7 @@ class HostRows(Rows):
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         self.settle()
-        rows = self._arrays[name][first : first + len(values)]
-        if {values.dtype, rows.dtype} == {np.dtype(np.float32), np.dtype(np.uint16)}:
-            values = _converted(values, carries=name == self._carrier)
-        rows[:] = values
+        self._arrays[name][first : first + len(values)] = values
 
     @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
@@ -193,21 +169,6 @@ class HostRows(Rows):
         return projected_bD
 
 
-def _converted(values: NDArray[Any], *, carries: bool) -> NDArray[Any]:
-    """Values in the other type: of bfloat16 exactly, but for lower bits, or to the nearest."""
-    if values.dtype == np.uint16:
-        return (bfloat16.carrier_to_float32 if carries else bfloat16.to_float32)(values)
-    if carries:
-        return bfloat16.carrier_from_float32(values)
-    return bfloat16.from_float32(values, np.dtype(np.uint16))
-
-
-def _key(seed: int, update: int) -> np.uint32:
-    """What the random numbers of an update follow from."""
-    key: np.uint32 = np.random.SeedSequence((seed, update)).generate_state(1)[0]
-    return key
-
-
 def _write_unit(part: Any, inverse: Any, unit: Any) -> None:
     """In a kernel: write a part of a vector times ``inverse``, float32, into a part of another."""
     raise NotImplementedError("compiled only")
@@ -217,9 +178,9 @@ def _write_unit(part: Any, inverse: Any, unit: Any) -> None:
 def _write_unit_of(part, inverse, unit):  # type: ignore[no-untyped-def]
     def through_caches(part, inverse, unit):  # type: ignore[no-untyped-def]
         for d in range(part.size):
-            unit[d] = narrowed(widened(part[d]) * inverse, unit)
+            unit[d] = narrowed(part[d] * inverse, unit)
 
-    if {part.dtype, unit.dtype} != {types.float32}:
+    if unit.dtype != types.float32:
         return through_caches
 
     def past_caches(part, inverse, unit):  # type: ignore[no-untyped-def]

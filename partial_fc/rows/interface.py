@@ -35,13 +35,11 @@ class Placed(NamedTuple):
         rows: the sampled rows.
         entries: the entries of the targets in the logits.
         local_B: NDArray float32 [B], 1 where the label belongs to this shard, else 0.
-        update: the number of the step.
     """
 
     rows: Any
     entries: Any
     local_B: Any
-    update: int = 0
 
 
 class Logits(NamedTuple):
@@ -123,18 +121,13 @@ class Rows(Protocol):
         """The arrays "centers" [C, D] and the optimizer's states, once the updates have run.
 
         Later updates change them.
-
-        They are float32 but for counts, or uint16 that holds bfloat16.
         """
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """As ``export``, in arrays that the next snapshot may change but updates do not."""
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
-        """Overwrite rows of "centers" or a state, beginning with ``first``.
-
-        Values are float32 or uint16 that holds bfloat16, whatever the rows are, or counts.
-        """
+        """Overwrite rows of "centers" or a state, beginning with ``first``."""
 
     @property
     def reads_ahead(self) -> bool:

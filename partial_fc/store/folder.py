@@ -6,7 +6,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from partial_fc.store import header as headers
@@ -14,7 +13,7 @@ from partial_fc.store.header import Header
 from partial_fc.store.index import ENTRY
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import create, open_kept, write_atomically
+from runtime.files import create, open_kept
 
 
 class StoreFolder:
@@ -69,18 +68,8 @@ class StoreFolder:
                     f"{self} holds other centers: {', '.join(differences)}; "
                     "use the same options and hosts, or give another folder"
                 )
-            if found.format != headers.FORMAT:
-                self._bring_up_to_date(found)
             return
         self._make_files(wanted)
-
-    def _bring_up_to_date(self, found: Header) -> None:
-        """Give an index to a store of the first format; its records stay where they are."""
-        found.check_files(self.path)
-        index = found.private_index(self.path)
-        write_atomically(self.path / headers.INDEX, index.entries.tobytes())
-        replace(found, format=headers.FORMAT).write(self.path)
-        (self.path / headers.CHECKS).unlink()
 
     def _make_files(self, wanted: Header) -> None:
         """Make a store without rows; no checkpoint needs what a run that has ended has left."""

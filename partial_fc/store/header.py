@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from partial_fc.shard import RowState
-from partial_fc.store.index import ENTRY, Index, in_order_of_classes
+from partial_fc.store.index import ENTRY, Index
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
 from runtime.files import open_regular, read_file, write_atomically
@@ -26,12 +26,9 @@ from runtime.state import Saved
 
 FILE_NAME = "store.json"
 RECORDS, INDEX, LOCK = "records.bin", "index.bin", "lock"
-# Of the first format, instead of an index.
-CHECKS = "checks.bin"
 # In a checkpoint, the numbers of an ``Origin``.
 STORE, ATTEMPT = "center_store", "center_store_attempt"
-# The first one has no index: record c is that of class c.
-FIRST_FORMAT, FORMAT = "class centers 1", "class centers 2"
+FORMAT = "class centers 2"
 
 
 class Origin(NamedTuple):
@@ -39,8 +36,7 @@ class Origin(NamedTuple):
 
     Attributes:
         number: of the store.
-        attempt: drawn at random by the start of a run that has made the checkpoint; 0 in
-            checkpoints of earlier versions.
+        attempt: drawn at random by the start of a run that has made the checkpoint.
     """
 
     number: int
@@ -49,7 +45,7 @@ class Origin(NamedTuple):
     @classmethod
     def read(cls, saved: Saved) -> Origin:
         """Read it from the state of the head in a checkpoint with a store."""
-        return cls(saved.count(STORE), saved.count(ATTEMPT) if saved.has(ATTEMPT) else 0)
+        return cls(saved.count(STORE), saved.count(ATTEMPT))
 
     @classmethod
     def of(cls, values: Any) -> Optional[Origin]:
@@ -118,12 +114,11 @@ class Header:
         try:
             about = json.loads(read_file(path))
             checksum = about.pop("checksum")
-            if about["format"] not in (FIRST_FORMAT, FORMAT):
+            if about["format"] != FORMAT:
                 raise ValueError
             states = {name: (dtype, wide) for name, (dtype, wide) in about["states"].items()}
             if not {*states.values()} <= {("float32", True), ("int32", False)}:
                 raise ValueError
-            # The checksum is of the fields in the file; earlier versions wrote fewer.
             if checksum != _checksum(about):
                 raise ValueError
             header = cls(**{**about, "states": states})
@@ -152,11 +147,10 @@ class Header:
             DataError: it is not.
             OSError: it is missing.
         """
-        name, size = (INDEX, ENTRY) if self.format == FORMAT else (CHECKS, 4)
-        found = (folder / name).stat().st_size
-        if found != size * self.classes:
+        found = (folder / INDEX).stat().st_size
+        if found != ENTRY * self.classes:
             raise DataError(
-                f"{name} has {found} bytes instead of {size * self.classes}: it is damaged"
+                f"{INDEX} has {found} bytes instead of {ENTRY * self.classes}: it is damaged"
             )
 
     def private_index(self, folder: Path) -> Index:
@@ -165,10 +159,8 @@ class Header:
         Raises:
             OSError: it cannot be read.
         """
-        if self.format == FORMAT:
-            with open_regular(folder / INDEX) as file:
-                return Index(np.memmap(file, np.uint32, mode="c"))
-        return in_order_of_classes(folder / CHECKS)
+        with open_regular(folder / INDEX) as file:
+            return Index(np.memmap(file, np.uint32, mode="c"))
 
     def origin(self, update: int) -> Origin:
         """Return what the checkpoint of an update has to say."""

@@ -8,12 +8,9 @@ returns to a checkpoint from before the class was written.
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-from runtime.files import read_file
 
 Words = NDArray[np.uint32]
 Rows = NDArray[np.int64]
@@ -54,16 +51,3 @@ class Index:
             some = self.checks[start : min(start + _AT_ONCE, last)]
             checksum = zlib.crc32(np.ascontiguousarray(some).data, checksum)
         return checksum
-
-
-def in_order_of_classes(checks: Path) -> Index:
-    """The index of a store of the first format, whose records stand in the order of classes.
-
-    Args:
-        checks: the file of their checksums.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    words = np.frombuffer(read_file(checks), np.uint32)
-    return Index(np.stack((words, np.arange(words.size, dtype=np.uint32)), axis=1))

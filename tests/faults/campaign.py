@@ -107,7 +107,7 @@ def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     manifest = Checkpoint(path).manifest
     found: dict[str, Any] = {
         f"{rank} {entry.name}": entry.checksum
-        for rank, file in enumerate(manifest.files)
+        for rank, file in manifest.files.items()
         for entry in file.entries
         if entry.kind != SHARDED
     }

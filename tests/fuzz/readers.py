@@ -247,7 +247,7 @@ def _read_image(folder: Path, content: bytes) -> None:
 
 
 def _manifest_seeds(_: Path) -> list[bytes]:
-    from training.checkpoint.layout import Entry, Manifest, Part, RankFile
+    from training.checkpoint.layout import Entry, Part, RankFile
 
     def of_rank(rank: int) -> RankFile:
         centers = Entry("centers", "sharded", "float32", (3, 4), 3 * rank, 6, 0, 1)
@@ -255,10 +255,10 @@ def _manifest_seeds(_: Path) -> list[bytes]:
         weight = Entry("weight", "replicated", "int64", (2, 2), 0, 0, 56, 3)
         return RankFile(88, (centers, mean, weight)[: 3 - rank])
 
-    files = (of_rank(0), of_rank(1))
+    files = {0: of_rank(0), 1: of_rank(1)}
     rest: Any = {"verifier": {"best": {}}}, {"classes": 6}
     part = Part(7, 3, "word-1", ("one", "two"), {1: files[1]}, *rest)
-    return [Manifest(7, 3, files, *rest).dump().encode(), part.dump().encode()]
+    return [Part(7, 3, "word-2", (), files, *rest).dump().encode(), part.dump().encode()]
 
 
 def _read_manifest(folder: Path, content: bytes) -> None:

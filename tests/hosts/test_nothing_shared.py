@@ -1,12 +1,13 @@
 """Two hosts that share nothing but the code: what they train, save and resume is that of one host.
 
 Each has a file system of its own under the path of ``--models-root``. With MPI and two ranks, every
-file has the same bytes as on one host.
+array has the same bytes as on one host. ``tar`` stands for ``rsync``, which may not be installed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runtime.state import REPLICATED
 from tests.support import hosts
 from tests.support.hosts import Host, TwoHosts
+from training.checkpoint import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
@@ -32,6 +36,14 @@ FLAGS = "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_i
 IMAGES = (
     "--dataset synthetic --num-examples 320 --batch-size 16 --epochs 3 --save-frequency 1 --keep 9"
 )
+# Of a folder that another host has into one that is here.
+RSYNC = """\
+#!/bin/sh
+test "$1" = -as || exit 2
+test -d "$3" || mkdir "$3"
+path=${2#*:}
+ssh "${2%%:*}" tar -C "'${path%/*}'" -cf - "'${path##*/}'" | tar -C "$3" -xf -
+"""
 _SECONDS = 400
 
 WHY_NOT = hosts.missing()
@@ -96,14 +108,26 @@ def shell(host: Host, script: str, *words: object) -> bytes:
     ).stdout
 
 
-def content(host: Host, models: Path) -> dict[str, bytes]:
-    """The files of a run on a host that have to be the same: weights, and the last checkpoint's.
+def content(host: Host, models: Path) -> dict[str, Any]:
+    """What has to be the same after a run: the weights, and the arrays of the last checkpoint.
 
     The best model is one of them only where the host had it before.
     """
-    last = 'cd "$1" && ls -d model-0*.params $(ls -d checkpoints/update-* | tail -1)/*.bin || true'
-    names = shell(host, last, models).decode().split()
-    return {Path(name).name: shell(host, 'cat "$1"', models / name) for name in names}
+    last = 'cd "$1" && ls -d model-0*.params $(ls -d checkpoints/update-* | tail -1)/*.json || true'
+    found: dict[str, Any] = {}
+    for name in shell(host, last, models).decode().split():
+        read = shell(host, 'cat "$1"', models / name)
+        if name.endswith(".params"):
+            found[name] = read
+            continue
+        for rank, file in layout.parse(read, name).files.items():
+            found[f"rank {rank}"] = "is here"
+            found.update({
+                f"rank {rank}: {entry.name}": entry.checksum
+                for entry in file.entries
+                if rank == 0 or entry.kind != REPLICATED
+            })  # fmt: skip
+    return found
 
 
 def ranks_on(host: Host) -> list[int]:
@@ -128,7 +152,7 @@ def wait_until(true: Callable[[], bool], job: subprocess.Popen[bytes], output: P
 
 
 @pytest.fixture(scope="module")
-def on_one_host(two: TwoHosts, private: Path) -> dict[str, dict[str, bytes]]:
+def on_one_host(two: TwoHosts, private: Path) -> dict[str, dict[str, Any]]:
     """What two ranks on one host end with, by program; what compiles first may round otherwise."""
     found = {}
     for name, command in (("train.py", horovodrun), ("classify.py", classify)):
@@ -137,15 +161,19 @@ def on_one_host(two: TwoHosts, private: Path) -> dict[str, dict[str, bytes]]:
             result = train(two, command("10.77.0.1:2", models))
             assert result.returncode == 0, result.stdout + result.stderr
         found[name] = content(two.first, models)
-        assert {"model-0000.params", "rank-0000.bin", "rank-0001.bin"} <= set(found[name])
+        assert "model-0000.params" in found[name] and len(ranks_of(found[name])) == 2
     return found
 
 
-def assert_spread(two: TwoHosts, models: Path, expected: dict[str, bytes]) -> None:
-    """Each host has the file of its rank and no other; the first has the model."""
-    first, second = (content(host, models) for host in two.all)
-    assert "rank-0000.bin" in first and "rank-0001.bin" not in first
-    assert set(second) == {"rank-0001.bin"}
+def ranks_of(found: dict[str, Any]) -> set[str]:
+    return {name for name in found if re.fullmatch(r"rank \d", name)}
+
+
+def assert_spread(parts: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    """Each host has the arrays of its rank and no other; the first has the model."""
+    first, second = parts
+    assert ranks_of(first) == {"rank 0"} and "model-0000.params" in first
+    assert ranks_of(second) == {"rank 1"} and "model-0000.params" not in second
     assert {**first, **second} == expected
 
 
@@ -167,7 +195,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     result = train(two, command(ADDRESSES, models))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "resumed at update " in result.stdout and "re-cut" not in result.stdout
-    assert_spread(two, models, on_one_host[program])
+    assert_spread([content(host, models) for host in two.all], on_one_host[program])
     metrics = shell(two.first, 'ls "$1"', models).decode().split()
     assert {"metrics.jsonl", "config.json", "logs", "run.lock"} <= set(metrics)
     assert shell(two.second, 'ls "$1"', models).decode().split() == [
@@ -175,73 +203,55 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     ]  # fmt: skip
 
 
-@pytest.fixture
-def interrupted(two: TwoHosts, private: Path, tmp_path: Path) -> Path:
-    """A run on both hosts as it was after the first checkpoint."""
-    whole, models = private / "whole", private / tmp_path.name
+@pytest.fixture(scope="module")
+def rsync(private: Path) -> Path:
+    """A folder with a program of that name."""
+    program = private.parent / "programs" / "rsync"
+    program.parent.mkdir()
+    program.write_text(RSYNC)
+    program.chmod(0o755)
+    return program.parent
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "starts_on", "typed"),
+    [
+        (ADDRESSES, SWAPPED, 1, ["host2", "host1"]),
+        (ADDRESSES, "10.77.0.1:2", 0, ["host1"]),
+        ("10.77.0.1:2", ADDRESSES, 0, ["host2"]),
+    ],
+    ids=["another order", "a host less", "a host more"],
+)
+def test_a_run_continues_after_the_commands_of_its_error(
+    two: TwoHosts, private: Path, on_one_host, rsync: Path, tmp_path: Path,
+    before: str, now: str, starts_on: int, typed: list[str],
+) -> None:  # fmt: skip
+    whole, models = private / f"whole {before}", private / tmp_path.name
     if not exists(two.first, whole):
-        result = train(two, horovodrun(ADDRESSES, whole))
+        result = train(two, horovodrun(before, whole))
         assert result.returncode == 0, result.stdout + result.stderr
+    # As it was after the first checkpoint.
     later = [models / f"checkpoints/update-000000{update}" for update in (20, 30)]
-    for host in two.all:
+    for host in two.all if before == ADDRESSES else [two.first]:
         script = 'cp -r "$1" "$2" && rm -rf "$3" "$4" "$2"/model-*'
         shell(host, script, whole, models, *later)
-    return models
-
-
-def test_hosts_in_another_order(two: TwoHosts, on_one_host, interrupted: Path) -> None:
     # Open MPI gives rank 0 to the host on which it is started.
-    result = train(two, horovodrun(SWAPPED, interrupted), host=1)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert f"resumed at update {INTERVAL} from" in result.stdout
-    first, second = (content(host, interrupted) for host in (two.second, two.first))
-    assert set(second) == {"rank-0001.bin"} and {**first, **second} == on_one_host["train.py"]
-
-
-def test_a_host_that_is_missing_and_gather(two: TwoHosts, on_one_host, interrupted: Path) -> None:
-    alone = horovodrun("10.77.0.1:2", interrupted)
-    refused = train(two, alone)
+    refused = train(two, horovodrun(now, models), host=starts_on)
     assert refused.returncode == 2
-    lines = [line for line in refused.stderr.splitlines() if "error: " in line]
-    assert lines and all("lacks rank-0001.bin of host2, no host of this run" in x for x in lines)
-    assert "python -m training.checkpoint gather -H host1,host2 " in lines[0]
-
-    gather = [
-        "python",
-        "-m",
-        "training.checkpoint",
-        "gather",
-        "-H",
-        "host1,host2",
-        str(interrupted),
-    ]
-    for _ in ("first", "again"):
-        result = train(two, gather)
-        assert (result.returncode, result.stderr) == (0, "")
-        assert "has the files of all 2 ranks" in result.stdout
-    result = train(two, alone)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert content(two.first, interrupted) == on_one_host["train.py"]
-
-
-def test_scatter(two: TwoHosts, private: Path, on_one_host, tmp_path: Path) -> None:
-    models = private / tmp_path.name
-    script = 'cp -r "$1" "$2" && cd "$2" && rm -rf model-* checkpoints/*20 checkpoints/*30'
-    shell(two.first, script, private / "train.py loaded", models)
-    scatter = ["python", "-m", "training.checkpoint", "scatter", "-H", ADDRESSES, str(models)]
-    for _ in ("first", "again"):
-        result = train(two, scatter)
-        assert (result.returncode, result.stderr) == (0, "")
-        assert "files on host1 1, host2 1" in result.stdout
-    assert exists(two.second, models / f"checkpoints/update-000000{INTERVAL}/rank-0001.bin")
-    result = train(two, horovodrun(ADDRESSES, models))
+    line = next(line for line in refused.stderr.splitlines() if "error: " in line)
+    commands = re.findall(r"(host\d) lacks .*?, type there: (.*?);", line)
+    assert [name for name, _ in commands] == typed
+    for name, command in commands:
+        # Once more, as after an interruption.
+        for _ in range(2):
+            host = two.all[int(name[-1]) - 1]
+            home = two.folder / "home"
+            shell(host, f'HOME="$1" PATH="$2:$PATH"; export HOME; {command}', home, rsync)
+    result = train(two, horovodrun(now, models), host=starts_on)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"resumed at update {INTERVAL} from" in result.stdout
-    assert_spread(two, models, on_one_host["train.py"])
-
-
-def test_a_host_that_ssh_does_not_reach_is_named(two: TwoHosts, interrupted: Path) -> None:
-    words = ["python", "-m", "training.checkpoint", "gather", "-H", "10.77.0.9", str(interrupted)]
-    result = train(two, words)
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
-    assert "error: 10.77.0.9 cannot be reached by ssh without a password: " in result.stderr
+    parts = [content(host, models) for host in two.all]
+    if now == "10.77.0.1:2":
+        assert parts[0] == on_one_host["train.py"]
+    else:
+        assert_spread(parts[::-1] if now == SWAPPED else parts, on_one_host["train.py"])

@@ -34,20 +34,16 @@ def test_counts_by_hand() -> None:
 
 
 class FirstPixels:
-    """A network without statistics, whose logits are the first pixels."""
+    """A network with one statistic of this rank, whose logits are the first pixels."""
 
-    statistics: tuple[()] = ()
+    def __init__(self, rank: int, size: int) -> None:
+        self.statistics = [mx.nd.array([10.0 * rank**2])]
+        self._mean = sum(10.0 * other**2 for other in range(size)) / size
 
     def inference(self):
+        # Every rank validates the network of all.
+        assert self.statistics[0].asscalar() == pytest.approx(self._mean)
         return lambda images: images[:, 0, 0, :].astype("float32")
-
-
-class Log:
-    def __init__(self) -> None:
-        self.records: list[dict[str, float]] = []
-
-    def record(self, update, numbers, *, target) -> None:
-        self.records.append({"update": update, **numbers})
 
 
 class Best:
@@ -78,8 +74,13 @@ def make(
     counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
     if hits:
         counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([hits]), 0)
-    log = Log()
-    return Validator(FirstPixels(), batches, counts, world, log, best), log.records
+    records: list[dict[str, float]] = []
+
+    def record(update, numbers, *, target) -> None:
+        records.append({"update": update, **numbers})
+
+    network, log = FirstPixels(world.rank, world.size), SimpleNamespace(record=record)
+    return Validator(network, batches, counts, world, log, best), records
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -109,7 +110,7 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
     assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2])
 def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) -> None:
     caplog.set_level(logging.INFO)
 
@@ -129,10 +130,10 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     assert "epoch 1: nothing left to train on; validation loss " in caplog.text
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_the_best_model_counts_while_its_file_is_there(is_gone: bool) -> None:
-    saved: list[int] = []
-    validator, _ = make(partial(shares, 0, 1, 5), LoneWorld(), Best(saved, is_gone))
-    validator.load_state(SimpleNamespace(numbers=lambda name: {"best": 0.9}))
-    validator.validate(30)
-    assert saved == [30] * is_gone
+def test_the_best_model_counts_while_its_file_is_there() -> None:
+    for is_gone in (False, True):
+        saved: list[int] = []
+        validator, _ = make(partial(shares, 0, 1, 5), LoneWorld(), Best(saved, is_gone))
+        validator.load_state(SimpleNamespace(numbers=lambda name: {"best": 0.9}))
+        validator.validate(30)
+        assert saved == [30] * is_gone

@@ -1,22 +1,18 @@
-"""The command that inspects, verifies, merges and moves checkpoints.
+"""The command that inspects, verifies and merges checkpoints.
 
     python -m training.checkpoint info PATH      prints the contents
     python -m training.checkpoint verify PATH    reads everything and compares every checksum
     python -m training.checkpoint merge PATH     joins the arrays of all ranks in one .npz file
-    python -m training.checkpoint gather -H ip1,ip2 FOLDER     brings the files of hosts here
-    python -m training.checkpoint scatter -H ip1:8,ip2:8 FOLDER     lays them out on hosts
 
-PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one; FOLDER
-is the --models-root of a run. Needs neither MXNet nor Horovod, nor the number of ranks that wrote
-it. If the class centers are in a store, the first three take its folder with --center-store: a
-manifest, which may come from anywhere, names no file that is opened.
+PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one. Needs
+neither MXNet nor Horovod, nor the number of ranks that wrote it. If the class centers are in a
+store, its folder is given with --center-store: a manifest, which may come from anywhere, names no
+file that is opened.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,9 +27,9 @@ from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
 from runtime.state import OWN, REPLICATED, SHARDED
-from training.checkpoint import layout, reader, transfer
+from training.checkpoint import layout
 from training.checkpoint.layout import Entry, Part
-from training.checkpoint.reader import Checkpoint
+from training.checkpoint.reader import Checkpoint, open_part
 
 _ROWS = 4096
 # The part of a checkpoint that has the class centers.
@@ -46,12 +42,12 @@ def info(path: Path, store: Optional[Path] = None) -> str:
     Raises:
         DataError: it is broken, or ``store`` is not that of its class centers.
     """
-    part = _part(path)
+    part = open_part(path)
     lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
     lines += [f"  {name}: {_plain(value)}" for name, value in part.about.items()]
     lines += [f"  {name}: {_plain(values)}" for name, values in part.values.items() if values]
-    # Only rank 0 has those that are the same on all.
-    entries = part.files[min(part.files)].entries if part.files else ()
+    # Not all ranks have those that are the same on all.
+    entries = max((file.entries for file in part.files.values()), key=len, default=())
     for kind, meaning in (
         (SHARDED, "cut over the ranks"),
         (REPLICATED, "the same on all ranks"),
@@ -76,7 +72,7 @@ def verify(path: Path, store: Optional[Path] = None) -> str:
     Raises:
         DataError: one is missing, cut off or changed; or ``store`` is missing or another one.
     """
-    part = _part(path)
+    part = open_part(path)
     said = _verify_files(path, part)
     if store is None and _origin(part) is None:
         return said
@@ -87,8 +83,9 @@ def verify(path: Path, store: Optional[Path] = None) -> str:
 
 
 def _verify_files(path: Path, part: Part) -> str:
-    for rank, file in part.files.items():
-        reader.verify_file(path, rank, file)
+    checkpoint = Checkpoint(path, part)
+    for rank in part.files:
+        checkpoint.verify(rank)
     size = sum(file.size for file in part.files.values())
     elsewhere = _elsewhere(part)
     if not elsewhere:
@@ -139,12 +136,6 @@ def _classes_of(header: Header) -> str:
     return f"classes {header.first:,} to {header.last - 1:,} of {header.classes:,}"
 
 
-def _part(path: Path) -> Part:
-    if not os.path.isdir(path):
-        raise DataError(f"{path} does not exist; name the folder of a checkpoint")
-    return layout.read_part(path)
-
-
 def _elsewhere(part: Part) -> dict[int, str]:
     """The ranks whose files are not here, and the hosts that wrote them."""
     return {rank: host for rank, host in enumerate(part.hosts) if rank not in part.files}
@@ -160,11 +151,11 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
         DataError: the checkpoint is broken, its class centers are in a store that is not given, or
             the file cannot be written.
     """
-    part = _part(checkpoint.path)
+    part = checkpoint.manifest
     _verify_files(checkpoint.path, part)
     if _origin(part) is not None and store is None:
         raise DataError(f"{checkpoint.path} has its class centers in a store: {_remedy(part)}")
-    entries = checkpoint.manifest.files[0].entries
+    entries = part.files[0].entries
     count = len(entries)
     try:
         with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
@@ -239,51 +230,29 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the chosen action."""
     parser = Parser(
         prog="python -m training.checkpoint",
-        description="Inspect, verify or merge a checkpoint, or move it between hosts.",
+        description="Inspect, verify or merge a checkpoint.",
     )
-    parser.add_argument(
-        "action",
-        choices=("info", "merge", "verify", *_MOVES, "receive"),
-        help="receive is what scatter calls on the other hosts",
-    )
-    parser.add_argument(
-        "path",
-        type=Path,
-        metavar="PATH",
-        help="the folder of a checkpoint; of gather and scatter the --models-root of a run",
-    )
+    parser.add_argument("action", choices=("info", "merge", "verify"))
+    parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a checkpoint")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="of merge (default PATH with .npz)"
-    )
-    parser.add_argument(
-        "-H", "--hosts", metavar="HOSTS", help="of gather and scatter, as in ip1:8,ip2:8"
     )
     parser.add_argument(
         "--center-store",
         type=Path,
         metavar="DIR",
-        help="of info, verify and merge: where the class centers are, if not in the checkpoint",
+        help="where the class centers are, if not in the checkpoint",
     )
     options = parser.parse_args(argv)
     action, path, store = options.action, options.path, options.center_store
     if options.output is not None and action != "merge":
         parser.error(f"--output {options.output} goes with merge, not with {action}")
-    if (options.hosts is not None) != (action in _MOVES):
-        parser.error(f"gather and scatter take -H HOSTS, and nothing else does, not {action}")
-    if store is not None and action not in ("info", "verify", "merge"):
-        parser.error(f"--center-store {store} goes with info, verify and merge, not with {action}")
-    if action in _MOVES:
-        print(_MOVES[action](path, options.hosts))
-    elif action == "receive":
-        print(transfer.receive(path, sys.stdin.buffer))
-    elif action == "merge":
+    if action == "merge":
         output = options.output or path.with_name(f"{path.name}.npz")
         print(merge(Checkpoint(path), output, store))
     else:
         print((info if action == "info" else verify)(path, store))
 
-
-_MOVES = {"gather": transfer.gather, "scatter": transfer.scatter}
 
 if __name__ == "__main__":
     run_program(main)

@@ -52,8 +52,6 @@ _FORMER = ".former"
 _FORMER_NAME = re.compile(rf"\.({_NAME.pattern}){re.escape(_FORMER)}")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
-# Of a bfloat16; all ones in an infinity and in a NaN.
-_EXPONENT = np.uint16(0x7F80)
 # A rank that is still missing then has died; a launcher notices that much earlier.
 _RANK_TIMEOUT_SECONDS = 1800.0
 
@@ -80,7 +78,7 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
     with create(folder / layout.file_name(rank)) as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
-        flush(file)
+        _flush(file)
     marker = folder / _marker(rank)
     partial = _write_partial(marker, layout.dump_file(RankFile(size, tuple(entries))))
     flush_folder(folder)
@@ -104,33 +102,31 @@ def publish(folder: Path, header: Part, ranks: Sequence[int], keep: int) -> Path
     markers = {rank: folder / _marker(rank) for rank in ranks}
     _wait_for([*markers.values()], folder)
     files = {rank: layout.read_file(marker) for rank, marker in markers.items()}
-    write_text(folder / layout.FILE_NAME, replace(header, files=files).dump())
+    text = replace(header, files=files).dump()
+    layout.parse(text.encode(), f"the checkpoint of update {header.update}")
+    manifest = folder / layout.manifest_name(min(ranks))
+    _write_partial(manifest, text).rename(manifest)
     for marker in markers.values():
         marker.unlink()
-    final = reveal(folder, folder.with_name(name_of(header.update)))
+    final = folder.with_name(name_of(header.update))
+    flush_folder(folder)
+    if final.exists():
+        # A former one that was left there is not used as long as the final one exists.
+        remove(_former(final))
+        final.rename(_former(final))
+    folder.rename(final)
+    flush_folder(final.parent)
     if not header.hosts:
         settle(folder.parent, keep)
     return final
 
 
-def reveal(folder: Path, final: Path) -> Path:
-    """Give a hidden folder the name of a checkpoint; the one that has it becomes the former one."""
-    flush_folder(folder)
-    former = _former(final)
-    if final.exists():
-        # A former one that was left there is not used as long as the final one exists.
-        remove(former)
-        final.rename(former)
-    folder.rename(final)
-    flush_folder(final.parent)
-    return final
-
-
 def settle(root: Path, keep: int) -> None:
     """Remove all but the newest ``keep`` checkpoints, and former ones that have been replaced."""
-    for path in _checkpoints(root):
-        remove(_former(path))
-    for old in _by_age(root)[keep:]:
+    for path in _folders(root):
+        if _NAME.fullmatch(path.name):
+            remove(_former(path))
+    for old in [path for path, part in candidates(root) if part][keep:]:
         remove(old)
 
 
@@ -164,12 +160,11 @@ def make_folder(root: Path) -> None:
 
 def recover(root: Path) -> None:
     """Rename former checkpoints back if their replacements do not exist."""
-    for path in _checkpoints(root):
-        former = _FORMER_NAME.fullmatch(path.name)
-        if former:
+    for path in _folders(root):
+        if path != _replacement(path) and not _has_replacement(path):
             # In a folder that cannot be written, it is found under its hidden name.
             with suppress(OSError):
-                path.rename(root / former[1])
+                path.rename(_replacement(path))
 
 
 def sweep(root: Path) -> None:
@@ -177,22 +172,27 @@ def sweep(root: Path) -> None:
     recover(root)
     for left in root.glob(".update-*"):
         discard(left)
-    for left in root.glob(".run-*"):
-        left.unlink()
 
 
 def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
-    """What may be resumed from a folder: that without a readable manifest, then the newest first.
+    """List what may be resumed: folders without a readable manifest, then the newest first.
 
     A broken one comes first so that it is tried, and reported, before another is used instead. A
-    former one beside its replacement is listed if other folders have parts of it, because they may
+    former one next to its replacement is listed if other folders have parts of it, because they may
     lack their parts of the replacement.
     """
-    found = [(path, part_in(path)) for path in _checkpoints(root)]
-    formers = [(path, part_in(path)) for path in map(_former, _checkpoints(root)) if path.exists()]
-    found += [(path, part) for path, part in formers if part and part.hosts]
-    broken = [(path, part) for path, part in sorted(found, key=_name_of, reverse=True) if not part]
-    return broken + sorted((item for item in found if item[1]), key=_age, reverse=True)
+    found = [(path, part_in(path)) for path in _folders(root)]
+    used = [
+        (path, part)
+        for path, part in found
+        if not _has_replacement(path) or (part is not None and part.hosts)
+    ]
+    return sorted(used, key=_order, reverse=True)
+
+
+def _order(item: tuple[Path, Optional[Part]]) -> tuple[bool, int, int, str]:
+    path, part = item
+    return part is None, part.serial if part else 0, part.update if part else 0, path.name
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -202,19 +202,12 @@ def set_aside(checkpoint: Path) -> Path:
     return checkpoint.rename(aside)
 
 
-def _is_finite(numbers: NDArray[Any]) -> bool:
-    """Whether there is neither an infinity nor a NaN; uint16 holds bfloat16."""
-    if numbers.dtype == np.uint16:
-        return bool(((numbers & _EXPONENT) != _EXPONENT).all())
-    return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())
-
-
 def _write_array(file: Any, name: str, stored: Stored) -> Entry:
     array = np.ascontiguousarray(stored.array).reshape(stored.array.shape)
     file.write(bytes(-file.tell() % _ALIGNMENT))
     offset, checksum = file.tell(), 0
     for chunk in _chunks(array):
-        if not _is_finite(chunk):
+        if chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
             raise DataError(
                 f"{name!r} holds numbers that are not finite, so it is not saved; "
                 "resume from the checkpoint before with a lower --lr"
@@ -257,42 +250,44 @@ def _wait_for(markers: list[Path], folder: Path) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file by a rename: it is either whole and on the disk, or does not exist."""
-    _write_partial(path, text).rename(path)
-    flush_folder(path.parent)
-
-
 def _write_partial(path: Path, text: str) -> Path:
     """Write what is to be renamed to ``path``, onto the disk."""
     partial = path.with_name(f".{path.name}")
     with create(partial) as file:
         file.write(text.encode())
-        flush(file)
+        _flush(file)
     return partial
 
 
-def flush(file: Any) -> None:
+def _flush(file: Any) -> None:
     """Have the content of an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def _checkpoints(root: Path) -> list[Path]:
-    """The complete checkpoints, former ones without a replacement among them."""
+def _folders(root: Path) -> list[Path]:
+    """Checkpoints and former ones."""
     try:
-        paths = {path.name: path for path in root.iterdir()}
+        paths = sorted(root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
-    found = [path for name, path in paths.items() if _NAME.fullmatch(name)]
-    formers = [match for match in map(_FORMER_NAME.fullmatch, paths) if match]
-    return found + [paths[match[0]] for match in formers if match[1] not in paths]
+    return [path for path in paths if _NAME.fullmatch(_replacement(path).name)]
+
+
+def _replacement(former: Path) -> Path:
+    """The checkpoint that takes the place of a former one; any other path as it is."""
+    match = _FORMER_NAME.fullmatch(former.name)
+    return former.with_name(match[1]) if match else former
 
 
 def _former(checkpoint: Path) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}{_FORMER}")
+
+
+def _has_replacement(path: Path) -> bool:
+    return _replacement(path) != path and _replacement(path).exists()
 
 
 def part_in(folder: Path) -> Optional[Part]:
@@ -301,22 +296,6 @@ def part_in(folder: Path) -> Optional[Part]:
         return layout.read_part(folder)
     except DataError:
         return None
-
-
-def _name_of(item: tuple[Path, Optional[Part]]) -> str:
-    return item[0].name
-
-
-def _age(item: tuple[Path, Optional[Part]]) -> tuple[int, int]:
-    path, part = item
-    assert part is not None, path
-    return part.serial, part.update
-
-
-def _by_age(root: Path) -> list[Path]:
-    """The checkpoints whose manifests are intact, the newest first."""
-    found = [(path, part) for path in _checkpoints(root) if (part := part_in(path))]
-    return [path for path, _ in sorted(found, key=_age, reverse=True)]
 
 
 def updates(root: Path) -> list[int]:

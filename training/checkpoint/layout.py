@@ -1,28 +1,30 @@
-"""The layout of a checkpoint: its manifest, and what each rank's file holds.
+"""The layout of a checkpoint: its manifests, and what each rank's file holds.
 
 A checkpoint may be read years later, on another number of ranks, after a disk has lost some of it.
 So a manifest is not trusted: whatever its bytes are, reading it gives a manifest whose arrays lie
 inside their files and whose slices cover every class exactly once, or a ``DataError``. It is JSON
 and contains no path; it cannot make a reader run code or open another file.
 
-``reader`` reads the arrays. Both work without MXNet, for the command.
+A manifest describes the files that were written together into one folder. Where hosts share no file
+system, each has a folder with the files of its own ranks, and its manifest says which host wrote
+each of the others. Manifests of different hosts have different names, so that a copy of one folder
+into another (``rsync``) adds files and replaces none: ``read_part`` joins what it finds.
 
-Where hosts share no file system, each has a folder with the files of its own ranks. The manifest in
-it is of format 2: it describes these files, and says which host wrote each of the others. All
-manifests of one save join into that of a whole checkpoint, which is format 1.
+``reader`` reads the arrays. Both work without MXNet, for the command.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -30,11 +32,11 @@ from runtime import files
 from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED
 
-FORMAT = 1
-PART_FORMAT = 2
+FORMAT = 3
 FILE_NAME = "manifest.json"
+_FILE_NAMES = re.compile(r"manifest(-\d{4,6})?\.json")
 _KINDS = (REPLICATED, OWN, SHARDED)
-_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "uint16")
+_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 # Bytes of an array that are written or read at a time.
 CHUNK = 16 * 2**20
 # More than the manifest of a network of a thousand layers on a thousand ranks.
@@ -63,6 +65,11 @@ class Entry:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape of a row of a sharded array, and of the whole of another."""
+        return self.shape[1:] if self.kind == SHARDED else self.shape
+
+    @property
     def stop(self) -> int:
         """One past the last row of a sharded array that this rank holds."""
         return self.start + self.shape[0]
@@ -75,20 +82,32 @@ class RankFile:
     size: int
     entries: tuple[Entry, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """True if it also has the arrays that are the same on all ranks.
+
+        The first rank of each folder writes them.
+        """
+        return any(entry.kind == REPLICATED for entry in self.entries)
+
     def __getitem__(self, name: str) -> Entry:
         return next(entry for entry in self.entries if entry.name == name)
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """A checkpoint's table of contents."""
+class Part:
+    """The table of contents of a checkpoint, or of what one folder holds of it."""
 
     update: int
     """Finished updates."""
     serial: int
     """Larger than that of every earlier checkpoint in the same folder, whatever its update: a run
-    may start anew beside the checkpoints of another."""
-    files: tuple[RankFile, ...]
+    may start anew next to the checkpoints of another."""
+    save: str
+    """A random word of the save, the same in all folders."""
+    hosts: tuple[str, ...]
+    """The host that wrote the file of each rank; empty if all were written into one folder."""
+    files: Mapping[int, RankFile]
     """By rank."""
     values: Mapping[str, Any]
     """Small values, by the part of training that they belong to."""
@@ -98,114 +117,68 @@ class Manifest:
     @property
     def world_size(self) -> int:
         """The number of ranks that wrote the checkpoint."""
-        return len(self.files)
-
-    def slices(self, name: str) -> Iterator[tuple[int, Entry]]:
-        """The slices of a sharded array with their ranks, in the order of rows."""
-        for rank, file in enumerate(self.files):
-            yield rank, file[name]
-
-    def dump(self) -> str:
-        """The manifest as JSON, with a checksum over the rest."""
-        body = {"format": FORMAT, **asdict(self)}
-        return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one folder holds of a checkpoint: the files of some ranks, or of all."""
-
-    update: int
-    serial: int
-    save: str
-    """A random word of the save, the same in all folders; empty if one folder holds everything."""
-    hosts: tuple[str, ...]
-    """The host that wrote the file of each rank; empty if one folder holds everything."""
-    files: Mapping[int, RankFile]
-    """Those in this folder, by rank."""
-    values: Mapping[str, Any]
-    about: Mapping[str, Any]
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks that wrote the checkpoint."""
         return len(self.hosts) or len(self.files)
 
     @property
-    def key(self) -> str:
-        """The same for what was saved together, in whatever folders it is."""
-        return self.save or str(zlib.crc32(self.dump().encode()))
+    def first(self) -> RankFile:
+        """The file of the first rank that is here."""
+        return self.files[min(self.files)]
 
     def dump(self) -> str:
-        """The manifest of this folder as JSON, with a checksum over the rest."""
-        if not self.hosts:
-            return join([self]).dump()
+        """Return the manifest as JSON, with a checksum over the rest."""
         # JSON's keys are strings.
         files = {str(rank): asdict(file) for rank, file in self.files.items()}
         fields = {name: value for name, value in vars(self).items() if name != "files"}
-        body = {"format": PART_FORMAT, **fields, "hosts": list(self.hosts), "files": files}
+        body = {"format": FORMAT, **fields, "hosts": list(self.hosts), "files": files}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
 
-def join(parts: Sequence[Part]) -> Manifest:
-    """The manifest of a whole checkpoint, from the parts of one save.
-
-    Raises:
-        DataError: a rank's file is in none of them, or they do not match.
-    """
-    one = min(parts, key=lambda part: min(part.files, default=part.world_size))
-    files = {rank: file for part in parts for rank, file in part.files.items()}
-    missing = [rank for rank in range(one.world_size) if rank not in files]
-    what = f"the checkpoint of update {one.update}"
-    if missing:
-        raise DataError(f"{what} lacks {lacking(missing, one.hosts)}")
-    ordered = tuple(files[rank] for rank in range(one.world_size))
-    with _naming(what):
-        check_slices(ordered)
-    return Manifest(one.update, one.serial, ordered, one.values, one.about)
-
-
-def lacking(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    """Which files are missing, and who wrote them."""
+def lacking(ranks: Sequence[int], hosts: Union[Sequence[str], Mapping[int, str]]) -> str:
+    """Name missing files and the hosts that wrote them."""
     shown = ", ".join(f"{file_name(rank)} of {hosts[rank]}" for rank in ranks[:3])
     return shown + (f" and {len(ranks) - 3} others" if len(ranks) > 3 else "")
 
 
-def dump_file(file: RankFile) -> str:
-    """A rank's part of a manifest as JSON."""
-    return json.dumps(asdict(file))
+def rsync(hosts: Sequence[str], folder: Path) -> str:
+    """Return the command that adds what hosts have of a checkpoint to the folder here."""
+    target = shlex.quote(f"{folder.parent}/")
+    return " && ".join(
+        f"rsync -as {shlex.quote(f'{host}:{folder}')} {target}" for host in dict.fromkeys(hosts)
+    )
 
 
 def file_name(rank: int) -> str:
-    """The name of a rank's file in a checkpoint."""
+    """Return the name of a rank's file in a checkpoint."""
     return f"rank-{rank:04d}.bin"
 
 
-def read(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint that is whole in one folder.
-
-    Raises:
-        DataError: it is missing, broken, of another format, or other hosts have some of the files.
-    """
-    part = read_part(folder)
-    missing = [rank for rank in range(part.world_size) if rank not in part.files]
-    if missing:
-        hosts = ",".join(dict.fromkeys(part.hosts))
-        raise DataError(
-            f"{folder} lacks {lacking(missing, part.hosts)}; bring them here with python -m "
-            f"training.checkpoint gather -H {hosts} {shlex.quote(str(folder.parent.parent))}"
-        )
-    return join([part])
+def manifest_name(first: int) -> str:
+    """Return the name of the manifest of files whose first is that of the rank ``first``."""
+    return f"manifest-{first:04d}.json" if first else FILE_NAME
 
 
 def read_part(folder: Path) -> Part:
-    """Read what a folder holds of a checkpoint.
+    """Read what a folder holds of a checkpoint, from all manifests there.
+
+    A file that is missing is left out if another host wrote some files: it may be copied from
+    there. If all were written into one folder, its loss is for ``reader`` to report.
 
     Raises:
-        DataError: the manifest is missing, broken, or of another format.
+        DataError: a manifest is missing, broken, or of another format, or they do not match.
     """
-    path = folder / FILE_NAME
-    return parse(_read(path), path)
+    names = [path.name for path in folder.glob("manifest*.json")]
+    found = sorted(filter(_FILE_NAMES.fullmatch, names)) or [FILE_NAME]
+    parts = [parse(_read(folder / name), folder / name) for name in found]
+    parts.sort(key=lambda part: min(part.files, default=part.world_size))
+    joined = {rank: file for part in parts for rank, file in part.files.items()}
+    if parts[0].hosts:
+        joined = {rank: file for rank, file in joined.items() if _is_there(folder, rank, file)}
+    part = replace(parts[0], files=dict(sorted(joined.items())))
+    with _naming(folder):
+        same = {(other.save, other.hosts, other.update, other.serial) for other in parts}
+        _require(len(same) == 1, "has manifests of different checkpoints")
+        _check_files(part)
+    return part
 
 
 def parse(content: bytes, source: object) -> Part:
@@ -218,14 +191,21 @@ def parse(content: bytes, source: object) -> Part:
     with _naming(source):
         _require(isinstance(body, dict), "is no object")
         _require(_is_count(body.get("format")), "has no format")
-        if body["format"] not in (FORMAT, PART_FORMAT):
+        if body["format"] != FORMAT:
             raise DataError(
-                f"{source} has format {body['format']}, this program reads {FORMAT} and "
-                f"{PART_FORMAT}; read it with the version of the program that wrote it"
+                f"{source} has format {body['format']}, this program reads {FORMAT}; read it with "
+                "the version of the program that wrote it"
             )
         checksum = body.pop("checksum", None)
         _require(checksum == _checksum(body), "does not match its checksum")
-        return _parse(body)
+        part = _parse(body)
+        _check_files(part)
+        return part
+
+
+def dump_file(file: RankFile) -> str:
+    """Return a rank's part of a manifest as JSON."""
+    return json.dumps(asdict(file))
 
 
 def read_file(path: Path) -> RankFile:
@@ -240,7 +220,7 @@ def read_file(path: Path) -> RankFile:
 
 
 class _BrokenError(Exception):
-    """A manifest breaks a rule; the message goes behind the name of its file."""
+    """A manifest breaks a rule; the message follows the name of its file."""
 
 
 @contextmanager
@@ -267,6 +247,13 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
+def _is_there(folder: Path, rank: int, file: RankFile) -> bool:
+    try:
+        return (folder / file_name(rank)).stat().st_size == file.size
+    except OSError:
+        return False
+
+
 def _parse_json(content: bytes, source: object) -> Any:
     try:
         if len(content) > MAX_BYTES:
@@ -290,28 +277,22 @@ def _is_count(value: Any) -> bool:
 def _parse(body: dict[str, Any]) -> Part:
     for name in ("update", "serial"):
         _require(_is_count(body.get(name)), f"has no {name}")
-    for name in ("values", "about"):
+    for name in ("values", "about", "files"):
         _require(isinstance(body.get(name), dict), f"has no {name}")
-    save: Any = ""
-    hosts: Any = ()
-    files: Any = body.get("files")
-    if body["format"] == FORMAT:
-        _require(isinstance(files, list) and bool(files), "has no files")
-        parsed = dict(enumerate(map(_parse_file, files)))
-        check_slices(tuple(parsed.values()))
-    else:
-        save, hosts = body.get("save"), body.get("hosts")
-        _require(isinstance(save, str) and bool(save), "has no save")
-        _require(
-            isinstance(hosts, list)
-            and 0 < len(hosts) <= _MAX_RANKS
-            and all(isinstance(host, str) and host.isprintable() for host in hosts),
-            "has no hosts",
-        )
-        _require(isinstance(files, dict), "has no files")
-        ranks = {str(rank): rank for rank in range(len(hosts))}
-        _require(set(files) <= set(ranks), "has a file of no rank")
-        parsed = {ranks[name]: _parse_file(file) for name, file in files.items()}
+    save: Any = body.get("save")
+    hosts: Any = body.get("hosts")
+    files = body["files"]
+    _require(isinstance(save, str), "has no save")
+    _require(
+        isinstance(hosts, list)
+        and len(hosts) <= _MAX_RANKS
+        and all(isinstance(host, str) and host.isprintable() for host in hosts),
+        "has no hosts",
+    )
+    _require(bool(files), "has no files")
+    ranks = range(len(hosts or files))
+    _require(set(files) <= set(map(str, ranks)), "has a file of no rank")
+    parsed = {rank: _parse_file(files[str(rank)]) for rank in ranks if str(rank) in files}
     numbers = body["update"], body["serial"]
     return Part(*numbers, save, tuple(hosts), parsed, body["values"], body["about"])
 
@@ -335,7 +316,9 @@ def _parse_entry(body: Any, size: int) -> Entry:
     _require(body["dtype"] in _DTYPES, f"has a wrong type of {name!r}")
     shape = body["shape"]
     _require(
-        isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS and all(map(_is_count, shape)),
+        isinstance(shape, list)
+        and (body["kind"] == SHARDED) <= len(shape) <= _MAX_DIMENSIONS
+        and all(map(_is_count, shape)),
         f"has a wrong shape of {name!r}",
     )
     counts = [body[field] for field in ("start", "total", "offset", "checksum")]
@@ -345,24 +328,31 @@ def _parse_entry(body: Any, size: int) -> Entry:
     return entry
 
 
-def check_slices(files: Sequence[RankFile]) -> None:
-    """Raise a ``_BrokenError``, of which ``read`` makes a ``DataError``, if files do not match."""
-    first = {entry.name: entry for entry in files[0].entries}
-    stops = dict.fromkeys(first, 0)
-    for rank, file in enumerate(files):
-        entries = {entry.name: entry for entry in file.entries}
-        expected = {name for name, entry in first.items() if rank == 0 or entry.kind != REPLICATED}
-        _require(set(entries) == expected, f"has other arrays on rank {rank} than on rank 0")
-        for name, entry in entries.items():
-            like = first[name]
-            same = (entry.kind, entry.dtype, entry.total) == (like.kind, like.dtype, like.total)
-            _require(same, f"has another {name!r} on rank {rank} than on rank 0")
+def _check_files(part: Part) -> None:
+    """Raise a ``_BrokenError`` if files do not match each other, or lack rows between them."""
+    like: dict[str, Entry] = {}
+    for file in part.files.values():
+        like = {**{entry.name: entry for entry in file.entries}, **like}
+    needed = {name for name, entry in like.items() if entry.kind != REPLICATED}
+    for rank, file in part.files.items():
+        names = {entry.name for entry in file.entries}
+        expected = like.keys() if file.is_complete else needed
+        _require(names == expected, f"has other arrays on rank {rank} than on others")
+        for entry in file.entries:
+            name, first = entry.name, like[entry.name]
+            same = (entry.kind, entry.dtype, entry.total) == (first.kind, first.dtype, first.total)
+            _require(same, f"has another {name!r} on rank {rank} than on others")
+            _require(entry.inner == first.inner, f"has different shapes of {name!r}")
             if entry.kind == SHARDED:
-                row = bool(entry.shape) and entry.shape[1:] == like.shape[1:]
-                _require(row and entry.start == stops[name], f"has a gap in {name!r}")
-                stops[name] = entry.stop
-            else:
-                _require(entry.shape == like.shape, f"has different shapes of {name!r}")
-    for name, entry in first.items():
-        whole = entry.kind != SHARDED or stops[name] == entry.total
-        _require(whole, f"lacks rows of {name!r}")
+                _check_slice(part, rank, entry)
+
+
+def _check_slice(part: Part, rank: int, entry: Entry) -> None:
+    """Raise a ``_BrokenError`` if a slice does not begin and end where its neighbors say."""
+    before = part.files[rank - 1][entry.name].stop if rank - 1 in part.files else 0
+    is_known = rank == 0 or rank - 1 in part.files
+    begins = entry.start == before if is_known else entry.start >= before
+    _require(begins, f"has a gap in {entry.name!r}")
+    is_last = rank == part.world_size - 1
+    ends = entry.stop == entry.total if is_last else entry.stop <= entry.total
+    _require(ends, f"lacks rows of {entry.name!r}")

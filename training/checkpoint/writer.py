@@ -166,7 +166,8 @@ class Checkpointer:
             self._when_saved += [state.when_saved] if state.when_saved else []
             values[part] = dict(state.values)
             for name, stored in state.arrays.items():
-                if stored.kind != REPLICATED or self._world.rank == 0:
+                # A folder with one of its own ranks' files is enough for that rank to resume.
+                if stored.kind != REPLICATED or self._storage.is_first:
                     arrays[f"{part}/{name}"] = stored
         return arrays, values
 
@@ -180,8 +181,8 @@ class Checkpointer:
             files.write_rank(folder, rank, arrays)
             if storage.is_first:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-                save, hosts = (self._save_name, storage.hosts) if storage.is_spread else ("", ())
-                header = Part(update, self._serial, save, hosts, {}, values, about)
+                hosts = storage.hosts if storage.is_spread else ()
+                header = Part(update, self._serial, self._save_name, hosts, {}, values, about)
                 path = files.publish(folder, header, storage.members(rank), self._keep)
                 seconds = time.perf_counter() - started
                 _log.info("update %d: checkpoint %s written in %.1f s", update, path, seconds)

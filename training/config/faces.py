@@ -209,11 +209,6 @@ def check(config: FaceConfig) -> None:
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
             "--dataset synthetic needs no files"
         )
-    if config.head.center_store is not None and config.head.center_dtype != "float32":
-        raise ConfigError(
-            f"--center-dtype {config.head.center_dtype} is for centers in memory: a store, "
-            f"--center-store {config.head.center_store}, has float32; leave out one of them"
-        )
     if config.dry_run.dry_run:
         _check_plan(config)
     elif data.dataset == "synthetic":
@@ -241,7 +236,6 @@ def _check_plan(config: FaceConfig) -> None:
         )
     given = {
         "--head-dtype": config.head.head_dtype,
-        "--center-dtype": config.head.center_dtype,
         "--dtype": config.backbone.dtype,
     }
     for option, dtype in given.items():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from partial_fc.store.header import Header
 from partial_fc.store.index import Index
 from partial_fc.store.room import Room
 from partial_fc.store.saved_rows import SavedRows
@@ -176,29 +174,3 @@ def test_records_stand_side_by_side(tmp_path: Path, ranks: int) -> None:
         own = places[taken == rank]
         assert np.array_equal(own, rank * 4096 + np.arange(own.size))
     assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 < places.size * 192 + ranks * 8192
-
-
-def made_first_format(folder: Path) -> None:
-    """Make of a store what the first format would have: records in the order of classes."""
-    header = Header.read(folder)
-    assert header is not None
-    index = Index(np.fromfile(folder / "index.bin", np.uint32))
-    stand = np.fromfile(folder / "records.bin", np.uint8).reshape(-1, 192)
-    records, written = np.zeros((CLASSES, 192), np.uint8), np.flatnonzero(index.checks)
-    records[written] = stand[index.places[written]]
-    records.tofile(folder / "records.bin")
-    index.checks.tofile(folder / "checks.bin")
-    # Another run was killed when it had written an index and not yet that it is there.
-    (folder / "index.bin").write_bytes(b"an index")
-    replace(header, format="class centers 1").write(folder)
-
-
-def test_a_store_of_the_first_format_goes_on(tmp_path: Path) -> None:
-    origin = trained(tmp_path)
-    made_first_format(tmp_path)
-    with SavedRows(tmp_path, origin, 4) as rows:
-        arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
-    assert are_equal(arrays, reference(4))
-    assert are_equal(restored(origin, 8, tmp_path, stop=11), reference(11))
-    assert not (tmp_path / "checks.bin").exists()
-    assert are_equal(restored(origin, 8, tmp_path, tmp_path), reference(8))

@@ -11,7 +11,7 @@ import pytest
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import STORE
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.state import REPLICATED, Stored
 from tests.support.stored_head import CLASSES, EMBEDDING, advance, create, reference
 from tests.support.thread_world import run_ranks
@@ -22,8 +22,8 @@ from training.checkpoint.layout import Part
 UPDATE = 4
 
 
-def saved(root: Path, ranks: int = 1) -> tuple[Path, Path]:
-    """A checkpoint and the last rank's store, which has gone on after it."""
+def saved(root: Path, ranks: int = 1) -> tuple[Path, list[str]]:
+    """A checkpoint, and the option of the last rank's store, which has gone on after it."""
 
     def run(world: Any) -> dict[str, Any]:
         # Ranks of as many hosts: each finds a folder of its own.
@@ -36,7 +36,8 @@ def saved(root: Path, ranks: int = 1) -> tuple[Path, Path]:
         return dict(state.values)
 
     values = run_ranks(ranks, run)[0]
-    return publish(root, {"head": values}), root / "centers" / str(ranks - 1)
+    store = ["--center-store", str(root / "centers" / str(ranks - 1))]
+    return publish(root, {"head": values}), store
 
 
 def publish(root: Path, values: dict[str, Any]) -> Path:
@@ -44,62 +45,55 @@ def publish(root: Path, values: dict[str, Any]) -> Path:
     folder = files.hidden_folder(root / files.name_of(UPDATE), "a")
     files.write_rank(folder, 0, {"net/weight": Stored(REPLICATED, np.ones(3, np.float32))})
     about = {"configuration": {"center_store": "./centers"}}
-    header = Part(UPDATE, files.newest_serial(root) + 1, "", (), {}, values, about)
+    header = Part(UPDATE, files.newest_serial(root) + 1, "word", (), {}, values, about)
     return files.publish(folder, header, range(1), 9)
 
 
 def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
     path, store = saved(tmp_path)
     command.main(["info", str(path)])
-    assert "class centers in a store: add --center-store DIR, for its run ./centers" in (
-        capsys.readouterr().out
-    )
-    command.main(["info", str(path), "--center-store", str(store)])
+    command.main(["info", str(path), *store])
     said = capsys.readouterr().out
-    assert f"{store}, {CLASSES:,} classes, of each centers float32 ({EMBEDDING},)" in said
+    assert "class centers in a store: add --center-store DIR, for its run ./centers" in said
+    assert f"{store[1]}, {CLASSES:,} classes, of each centers float32 ({EMBEDDING},)" in said
     for action in ("verify", "merge"):
         with pytest.raises(DataError, match="in a store.*add --center-store DIR, for its run"):
             command.main([action, str(path)])
     assert not list(path.parent.glob("*.npz"))
     expected = reference(UPDATE)
-    command.main(["verify", str(path), "--center-store", str(store)])
+    command.main(["verify", str(path), *store])
+    command.main(["merge", str(path), *store])
     written = np.count_nonzero(expected["momenta"].any(axis=1))
     said = capsys.readouterr().out
-    assert f"{store} is intact: {written:,} rows of {CLASSES:,} classes" in said
-    command.main(["merge", str(path), "--center-store", str(store)])
-    assert "3 arrays" in capsys.readouterr().out
+    assert f"is intact: {written:,} rows of {CLASSES:,} classes" in said and "3 arrays" in said
     with np.load(path.with_suffix(".npz")) as arrays:
         assert set(arrays) == {"net/weight", "head/centers", "head/momenta"}
         for name, rows in expected.items():
             np.testing.assert_array_equal(arrays[f"head/{name}"], rows)
             assert arrays[f"head/{name}"].dtype == rows.dtype
-    records = store / headers.RECORDS
+    # Of another store, and of none.
+    for values, said in (
+        ({STORE: 17}, "is not the store of this checkpoint"),
+        ({}, "is not needed: the checkpoint has its class centers"),
+    ):
+        other = publish(tmp_path / "other", {"head": values})
+        for action in ("info", "verify", "merge"):
+            with pytest.raises(DataError, match=said):
+                command.main([action, str(other), *store])
+    records = Path(store[1]) / headers.RECORDS
     records.write_bytes(bytes(records.stat().st_size))
     with pytest.raises(DataError, match="does not match its checksum"):
-        command.main(["verify", str(path), "--center-store", str(store)])
-
-
-def test_a_store_that_is_not_needed_or_another_one_is_refused(tmp_path: Path) -> None:
-    path, store = saved(tmp_path)
-    other = publish(tmp_path / "other", {"head": {STORE: 17}})
-    without = publish(tmp_path / "without", {"head": {}})
-    for action in ("info", "verify", "merge"):
-        with pytest.raises(DataError, match="is not the store of this checkpoint"):
-            command.main([action, str(other), "--center-store", str(store)])
-        with pytest.raises(DataError, match="is not needed: the checkpoint has its class centers"):
-            command.main([action, str(without), "--center-store", str(store)])
-    with pytest.raises(ConfigError, match="goes with info, verify and merge, not with gather"):
-        command.main(["gather", str(path), "-H", "a", "--center-store", str(store)])
+        command.main(["verify", str(path), *store])
 
 
 def test_a_store_of_some_classes_is_verified_and_not_merged(tmp_path: Path, capsys) -> None:
     """Other hosts have the others: here the store of the second of two."""
     path, store = saved(tmp_path, ranks=2)
     own = Shard(1, 2, CLASSES)
-    command.main(["verify", str(path), "--center-store", str(store)])
+    command.main(["verify", str(path), *store])
     assert f"rows of classes {own.start} to {own.stop - 1} of 1,000" in capsys.readouterr().out
     with pytest.raises(DataError, match="as other hosts have the others"):
-        command.main(["merge", str(path), "--center-store", str(store)])
+        command.main(["merge", str(path), *store])
     assert not list(tmp_path.rglob("*.npz"))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from runtime.state import State
+from runtime.state import REPLICATED, SHARDED, State, Stateful, Stored
 from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import resume
@@ -181,9 +182,9 @@ def test_a_run_continues_on_four_three_two_one_and_four_ranks(tmp_path):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def saved_once(tmp_path, updates=(2,)):
+def saved_once(folder, updates=(2,)):
     def rank_main(world):
-        run = Run(world, tmp_path)
+        run = Run(world, folder)
         for update in updates:
             run.train(update)
             run.save()
@@ -193,27 +194,34 @@ def saved_once(tmp_path, updates=(2,)):
         assert (run.saves.last / "manifest.json").stat().st_mtime_ns == written
 
     run_ranks(2, rank_main)
-    return tmp_path / "checkpoints"
+    return folder / "checkpoints"
 
 
-def find(tmp_path, go_on="auto", about=ABOUT, ranks=2):
+def find(folder, go_on="auto", about=ABOUT, ranks=2):
     def rank_main(world):
-        saved = resume.find(str(go_on), Storage.find(tmp_path, world), about)
+        saved = resume.find(str(go_on), Storage.find(folder, world), about)
         return saved and saved.path.name
 
     return run_ranks(ranks, rank_main)[0]
 
 
 def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, caplog):
+    caplog.set_level("INFO")
     assert find(tmp_path) is None
     folder = saved_once(tmp_path, (1, 2))
-    assert find(tmp_path) == "update-00000002"
+    assert find(tmp_path, about={**ABOUT, "configuration": {"lr": 0.2}}) == "update-00000002"
+    assert "--lr was 0.1 and is 0.2" in caplog.text
     assert find(tmp_path, "never") is None
-    file = folder / "update-00000002" / "rank-0001.bin"
+    last = folder / "update-00000002"
+    for ranks in (1, 2):
+        # A run was killed while it replaced the checkpoint.
+        last.rename(last.with_name(f".{last.name}.former"))
+        assert find(tmp_path, ranks=ranks) == last.name and last.is_dir()
+    file = last / "rank-0001.bin"
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")
     # One that was asked for is an error.
     with pytest.raises(DataError, match=r"rank-0001.bin.*checksum|another rank found"):
-        find(tmp_path, folder / "update-00000002")
+        find(tmp_path, last)
     assert find(tmp_path, folder / "update-00000001") == "update-00000001"
     assert find(tmp_path, ranks=3) == "update-00000001"
     assert "BROKEN CHECKPOINT" in caplog.text and "rank-0001.bin" in caplog.text
@@ -221,12 +229,18 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
+def alone(folder, part, about=ABOUT):
+    """Save a part and find it again, on one rank."""
+    storage = Storage.find(folder, LoneWorld())
+    with Checkpointer({"part": part} if part else {}, storage, keep=1, about=about) as saves:
+        saves.save(2)
+    return resume.find("auto", storage, about)
+
+
 def test_another_model_is_refused_with_all_differences(tmp_path):
     there = {"--network": "r18", "classes": 31, "--net-output": "E"}
-    storage = Storage.find(tmp_path, LoneWorld())
     about = {"identity": there, "configuration": {}}
-    with Checkpointer({}, storage, keep=1, about=about) as saves:
-        saves.save(2)
+    alone(tmp_path, None, about)
     for here, said in (
         ({**there, "classes": 30, "--net-output": "FC"}, "classes 31 there and 30 here, .* E th"),
         ({**there, "--net-output": None}, "output E there and as it is by default here"),
@@ -237,35 +251,59 @@ def test_another_model_is_refused_with_all_differences(tmp_path):
             find(tmp_path, about={**about, "identity": here}, ranks=1)
 
 
-def test_other_changes_are_logged(tmp_path, caplog):
-    saved_once(tmp_path)
-    caplog.set_level("INFO")
-    find(tmp_path, about={**ABOUT, "configuration": {"lr": 0.2}})
-    assert "--lr was 0.1 and is 0.2" in caplog.text
+class Part(Stateful):
+    """An array of each kind, and values of every sort."""
+
+    def export_state(self, update):
+        rows = np.ones((4, 3), np.float32)
+        arrays = {"rows": Stored(SHARDED, rows, 0, 4), "same": Stored(REPLICATED, rows)}
+        return State(arrays, {"count": 3, "loss": 0.5, "words": {"a": "b"}, "nan": float("nan")})
+
+    def load_state(self, saved):
+        raise NotImplementedError
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_resumes_from_a_former_checkpoint_without_replacement(ranks, tmp_path):
-    saved = saved_once(tmp_path) / "update-00000002"
-    saved.rename(saved.with_name(f".{saved.name}.former"))
-    assert find(tmp_path, ranks=ranks) == "update-00000002"
-    assert saved.is_dir()
+def test_what_a_part_does_not_find_is_named(tmp_path):
+    saved = alone(tmp_path, Part()).section("part")
+    assert saved.count("count") == 3 and saved.number("loss") == 0.5 and saved.update == 2
+    assert saved.run == tmp_path and saved.has("loss") and not saved.has("loss2")
+    assert saved.values_in(tmp_path)[0]["count"] == 3 and saved.values_in(tmp_path / "x") == []
+    for method, arguments, said in (
+        ("count", ("loss",), "has no count part/loss"),
+        ("number", ("nan",), "has no number part/nan"),
+        ("numbers", ("words",), "has no numbers part/words"),
+        ("replicated", ("same", (4, 4)), r"'part/same' replicated of shape \(4, 3\), not replic"),
+        ("own", ("same", (4, 3)), "not own of"),
+        ("replicated", ("other", (4, 3)), "lacks 'part/other'"),
+        ("pieces", ("rows", 0, 5, 5, (3,)), "has 4 rows of 'part/rows', not 5"),
+    ):
+        with pytest.raises(DataError, match=said):
+            getattr(saved, method)(*arguments)
 
 
-def test_a_run_resumes_from_a_checkpoint_of_an_earlier_version(tmp_path):
-    """One that commit 6de964a wrote on two ranks, AdaFace and SGD, after three updates."""
-    earlier = Path(__file__).with_name("earlier_checkpoint")
+@pytest.mark.parametrize(("before", "writing"), [(0, 10), (15, 19), (-5, 5), (3, None)])
+def test_the_writing_thread_has_a_lower_priority_than_the_run(
+    before, writing, tmp_path, monkeypatch
+):
+    changes, own = [], threading.get_native_id()
 
-    def rank_main(world):
-        run = Run(world, tmp_path, "adaface", "sgd", batch_norm=True, go_on=earlier)
-        run.saves.last = None
-        run.save()
-        return run.train(4)
+    def change(which, thread, niceness):
+        changes.append((which, niceness))
+        assert thread not in (0, own)
+        if writing is None:
+            raise PermissionError(1, "not permitted")
 
-    losses = run_ranks(2, rank_main)[0]
-    # What the same commit went on with, on one processor; others round otherwise.
-    assert losses == pytest.approx([27.62031364440918], rel=1e-3)
-    saved = tmp_path / "checkpoints" / "update-00000003"
-    for name in ("rank-0000.bin", "rank-0001.bin"):
-        assert (saved / name).read_bytes() == (earlier / name).read_bytes()
-    assert Checkpoint(saved).manifest.files == Checkpoint(earlier).manifest.files
+    monkeypatch.setattr(os, "getpriority", lambda which, thread: before)
+    monkeypatch.setattr(os, "setpriority", change)
+    assert alone(tmp_path, None) is not None
+    assert changes == [(os.PRIO_PROCESS, writing or before + 10)]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(DataError, match="checkpoints cannot be written .*--keep 0 to train"):
+        alone(tmp_path, None)
+    storage = Storage.find(tmp_path, LoneWorld())
+    with Checkpointer({"part": Part()}, storage, keep=0, about=ABOUT) as saves:
+        saves.save(2)
+    assert saves.last is None

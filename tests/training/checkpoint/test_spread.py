@@ -6,9 +6,10 @@ The same on two hosts is in tests/hosts/test_nothing_shared.py.
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
 import shutil
 import threading
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,9 @@ from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, State, Stateful, Stored
 from tests.support.thread_world import ThreadWorld, run_ranks
-from tests.training.checkpoint.test_files import killed_at
+from tests.training.checkpoint.test_files import killed_at, names
 from training.checkpoint import __main__ as command
-from training.checkpoint import files, layout, resume, spread, storage
+from training.checkpoint import files, layout, resume, storage
 from training.checkpoint.layout import Part
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
@@ -49,18 +50,15 @@ class Layer(Stateful):
             "centers": Stored(SHARDED, rows, shard.start, CLASSES),
             "mean": Stored(OWN, own),
             "weight": Stored(REPLICATED, np.full((2, 2), update, np.float32)),
-            "empty": Stored(REPLICATED, np.ones((0, 2), np.float32)),
-            "scalar": Stored(REPLICATED, np.array(update, np.int64)),
         }
-        return State(arrays, {"update": update})
+        return State(arrays, {"update": update, "rank": self.rank})
 
     def load_state(self, saved: Saved) -> None:
-        """Compare everything that ``before`` ranks saved, in one order on all ranks."""
+        """Compare everything that ``before`` ranks saved."""
         self.update = saved.count("update")
+        assert saved.count("rank") == 0 and saved.names() == ["centers", "mean", "weight"]
         expected = self.export_state(self.update).arrays
-        for name in ("weight", "empty", "scalar"):
-            array = expected[name].array
-            np.testing.assert_array_equal(saved.replicated(name, array.shape), array)
+        np.testing.assert_array_equal(saved.replicated("weight", (2, 2)), expected["weight"].array)
         own = self.rank if self.before == self.ranks else np.mean(range(self.before))
         np.testing.assert_array_equal(saved.own("mean", (2,)), np.float32([self.update + own] * 2))
         centers, rows = expected["centers"], np.full_like(expected["centers"].array, -1)
@@ -101,8 +99,16 @@ def load(folders: Sequence[Path], before: int = 2, go_on: str = "auto") -> Optio
     return update
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+def type_commands(said: str, folder: Path) -> None:
+    """Do what the commands of an error would, with hosts that are folders in ``folder``."""
+    for target, commands in re.findall(r"(host\d) lacks .*?, type there: (.*?);", said):
+        for command_line in commands.split(" && "):
+            words = shlex.split(command_line)
+            assert words[:2] == ["rsync", "-as"] and len(words) == 4 and words[3].endswith("/")
+            source, _, path = words[2].partition(":")
+            relative = Path(path).relative_to(folder).parts[1:]
+            there, here = (folder.joinpath(host, *relative) for host in (source, target))
+            shutil.copytree(there, here, dirs_exist_ok=True)
 
 
 @pytest.fixture
@@ -112,41 +118,61 @@ def hosts(tmp_path: Path) -> list[Path]:
 
 def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
     one, two, _ = hosts
-    save([one, one, two], 1, 3, 5, keep=2)
-    for folder, ranks in ((one, (0, 1)), (two, (2,))):
-        assert names(folder) == ["update-00000003", "update-00000005"]
-        found = sorted(path.name for path in (folder / "checkpoints/update-00000005").iterdir())
-        assert found == ["manifest.json", *(f"rank-{rank:04d}.bin" for rank in ranks)]
+    save([one, one, two, two], 1, 3, 5, keep=2)
+    for folder, ranks, manifest in (
+        (one, (0, 1), "manifest.json"), (two, (2, 3), "manifest-0002.json"),
+    ):  # fmt: skip
+        assert names(folder / "checkpoints") == ["update-00000003", "update-00000005"]
+        path = folder / "checkpoints/update-00000005"
+        assert names(path) == [manifest, *(f"rank-{rank:04d}.bin" for rank in ranks)]
+        part = layout.read_part(path)
+        assert [file.is_complete for file in part.files.values()] == [True, False]
+    assert load([one, one, two, two], 4) == 5
 
 
-@pytest.mark.parametrize("before", ["12", "123", "1121", "11"])
-@pytest.mark.parametrize("now", ["12", "21", "221", "3", "312", "11"])
-def test_slices_are_found_wherever_they_are(
-    before: str, now: str, hosts: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "now", "typed"),
+    [
+        ("12", "12", []),
+        ("1122", "1122", []),
+        ("12", "21", ["host1", "host2"]),
+        ("12", "11", ["host1"]),
+        ("12", "221", ["host1", "host2"]),
+        ("11", "12", ["host2"]),
+        ("123", "312", ["host1", "host2", "host3"]),
+        ("1233", "132", ["host1", "host2", "host3"]),
+        ("1212", "1122", ["host1", "host2"]),
+        ("123", "1", ["host1"]),
+    ],
+)
+def test_hosts_resume_after_the_commands_that_the_error_names(
+    before: str, now: str, typed: list[str], hosts: list[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(spread, "CHUNK", 7)
     sources, folders = ([hosts[int(number) - 1] for number in word] for word in (before, now))
     save(sources, 3)
-    if not set(before) <= set(now):
-        # As gather does, without ssh.
-        name = "checkpoints/update-00000003"
-        manifest = layout.join([layout.read_part(source / name) for source in sources])
-        for source in set(sources) - {folders[0]}:
-            shutil.copytree(source, folders[0], dirs_exist_ok=True)
-        (folders[0] / name / "manifest.json").write_text(manifest.dump())
+    if typed:
+        with pytest.raises(DataError, match="of update 3 is on other hosts than this run") as error:
+            load(folders, len(before))
+        said = str(error.value)
+        assert "\n" not in said and re.findall(r"(host\d) lacks", said) == sorted(typed, key=(
+            lambda host: now.index(host[-1]))
+        )  # fmt: skip
+        type_commands(said, tmp_path)
     assert load(folders, len(before)) == 3
 
 
-def test_a_chunk_that_has_changed_on_its_way_is_refused(
-    hosts: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(hosts[:2], 3)
-    # A checksum that is never the same twice.
-    calls = itertools.count()
-    changing = SimpleNamespace(crc32=lambda content: zlib.crc32(content) ^ next(calls))
-    monkeypatch.setattr(spread, "zlib", changing)
-    with pytest.raises(DataError, match=r"rank-0000.bin of update-00000003 has changed on its way"):
-        load(hosts[:2])
+def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Path) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 3)
+    there, here = (host / "checkpoints/update-00000003" for host in (two, one))
+    shutil.copy(there / "manifest-0001.json", here)
+    (here / "rank-0001.bin").write_bytes((there / "rank-0001.bin").read_bytes()[:-1])
+    for _ in range(2):
+        with pytest.raises(DataError, match="host1 lacks rank-0001.bin of host2, type") as error:
+            load([one, one])
+    type_commands(str(error.value), tmp_path)
+    assert load([one, one]) == 3
+    command.main(["verify", str(here)])
 
 
 @pytest.mark.parametrize("update", [5, 3])
@@ -158,17 +184,13 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(
 
     Also if the same update is written again. Nothing is removed before both have met.
     """
-    values = {"layer": {"update": update + 10}}
+    values = {"layer": {"update": update + 10, "rank": 0}}
     header = Part(update, 9, "x-9", ("host1", "host2"), {}, values, ABOUT)
 
     def publish(rank: int, folder: Path) -> None:
         hidden = files.hidden_folder(folder / "checkpoints" / files.name_of(update), "x")
         state = Layer(SimpleNamespace(rank=rank, size=2)).export_state(update + 10)
-        arrays = {
-            f"layer/{name}": stored
-            for name, stored in state.arrays.items()
-            if rank == 0 or stored.kind != REPLICATED
-        }
+        arrays = {f"layer/{name}": stored for name, stored in state.arrays.items()}
         files.write_rank(hidden, rank, arrays)
         files.publish(hidden, header, [rank], 1)
 
@@ -186,25 +208,28 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(
             assert found == 3 or not was_killed or step > 8
         save(folders, 7, keep=1)
         for folder in folders:
-            visible = [name for name in names(folder) if not name.endswith(".broken")]
+            visible = [x for x in names(folder / "checkpoints") if not x.endswith(".broken")]
             assert visible == ["update-00000007"]
         if not was_killed:
             break
     assert step > 8
 
 
-def test_a_slice_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[Path]) -> None:
+def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[Path]) -> None:
     one, two, three = hosts
     save([one, two], 1, 2)
     with pytest.raises(DataError) as error:
         load([one, three])
-    said = str(error.value)
-    assert "\n" not in said and "update 2 lacks rank-0001.bin of host2, no host of this run" in said
-    # Each rank names the folder of its own host; either may be the first to raise.
-    gather = "python -m training.checkpoint gather -H host1,host2"
-    assert f"{gather} {one}" in said or f"{gather} {three}" in said
+    path = f"{one}/checkpoints/update-00000002"
+    said = f"host3 lacks rank-0001.bin of host2, type there: rsync -as host2:{path} {one}/check"
+    assert "\n" not in str(error.value) and said in str(error.value)
     assert load([one, three], go_on="never") is None
-    assert names(one) == names(two) == ["update-00000001", "update-00000002"]
+    for host in (one, two):
+        assert names(host / "checkpoints") == ["update-00000001", "update-00000002"]
+    # An older one that is not whole does not matter, and stays.
+    save([one, three], 3)
+    assert load([one, three]) == 3
+    assert names(one / "checkpoints")[:2] == ["update-00000001", "update-00000002"]
 
 
 def test_a_part_without_the_others_is_put_aside_and_its_host_named(
@@ -215,12 +240,12 @@ def test_a_part_without_the_others_is_put_aside_and_its_host_named(
     # What one host has removed already is removed on the other.
     shutil.rmtree(one / "checkpoints/update-00000001")
     assert load([one, two]) == 2
-    assert names(one) == names(two) == ["update-00000002"]
+    assert names(one / "checkpoints") == names(two / "checkpoints") == ["update-00000002"]
     save([one, two], 3)
     shutil.rmtree(two / "checkpoints/update-00000003")
     assert load([one, two]) == 2
     assert "update 3 is not complete: it lacks rank-0001.bin of host2" in caplog.text
-    assert names(one) == ["update-00000002", "update-00000003.broken"]
+    assert names(one / "checkpoints") == ["update-00000002", "update-00000003.broken"]
 
 
 def test_a_named_checkpoint_is_read_from_all_hosts(hosts: list[Path]) -> None:
@@ -229,7 +254,7 @@ def test_a_named_checkpoint_is_read_from_all_hosts(hosts: list[Path]) -> None:
     with pytest.raises(DataError, match="nowhere does not exist"):
         load([one, two], go_on="nowhere")
     (one / "here").symlink_to(two / "checkpoints/update-00000001")
-    with pytest.raises(DataError, match=r"update 1 lacks rank-0000.bin of host1"):
+    with pytest.raises(DataError, match=r"update 1 .* host1 lacks rank-0000.bin of host1"):
         load([one, two], go_on=str(one / "here"))
 
 
@@ -242,9 +267,10 @@ def test_a_changed_byte_on_another_host_is_noticed(
     content = bytearray(file.read_bytes())
     content[3] ^= 1
     file.write_bytes(content)
-    assert load([two, one]) == 1
+    assert load([one, two]) == 1
     assert "BROKEN CHECKPOINT" in caplog.text
-    assert names(one) == names(two) == ["update-00000001", "update-00000002.broken"]
+    for host in (one, two):
+        assert names(host / "checkpoints") == ["update-00000001", "update-00000002.broken"]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +308,7 @@ def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(
     (line,) = set(run_ranks(3, rank_main))
     assert f"written by {said}" in line and "not finite" in line
     for folder in folders:
-        assert names(folder) == ["update-00000002", "update-00000004"]
+        assert names(folder / "checkpoints") == ["update-00000002", "update-00000004"]
     assert load(folders, 3) == 4
 
 
@@ -292,18 +318,27 @@ def test_info_verify_and_merge_of_a_part(
     save(hosts[:2], 2)
     path = hosts[1] / "checkpoints/update-00000002"
     command.main(["verify", str(path)])
+    command.main(["info", str(path)])
     said = capsys.readouterr().out
     assert "has 1 of 2 files, which are intact" in said
     assert "it lacks rank-0000.bin of host1" in said
-    command.main(["info", str(path)])
-    said = capsys.readouterr().out
     assert "rank 0: on host1" in said and "written by 2 ranks" in said
-    with pytest.raises(DataError, match=f"gather -H host1,host2 {hosts[1]}"):
+    with pytest.raises(DataError, match=f"lacks rank-0000.bin .* rsync -as host1:{path} "):
         command.main(["merge", str(path)])
-    with (path / "rank-0001.bin").open("r+b") as file:
-        file.write(b"\xff")
+    content = (path / "rank-0001.bin").read_bytes()
+    (path / "rank-0001.bin").write_bytes(b"\xff" + content[1:])
     with pytest.raises(DataError, match="does not match its checksum"):
         command.main(["verify", str(path)])
+    shutil.copy(path / "manifest-0001.json", path / "manifest-0000.json")
+    text = (path / "manifest-0001.json").read_text().replace('"serial": 1', '"serial": 2')
+    (path / "manifest-0000.json").write_text(text)
+    with pytest.raises(DataError, match="manifest-0000.json does not match its checksum"):
+        command.main(["info", str(path)])
+    (path / "manifest-0000.json").unlink()
+    save(hosts[1:], 2)
+    shutil.copy(path / "manifest.json", hosts[0] / "checkpoints/update-00000002/manifest-0009.json")
+    with pytest.raises(DataError, match="has manifests of different checkpoints"):
+        command.main(["info", str(hosts[0] / "checkpoints/update-00000002")])
 
 
 @pytest.mark.parametrize("groups", ["000", "012", "001", "010", "011"])
@@ -315,6 +350,9 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
         assert found.firsts == tuple(map(groups.index, groups))
         assert found.is_spread == (groups != "000")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/models on .* cannot be written"):
+        run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))
 
 
 def test_what_a_rank_does_not_see_another_may_have_seen() -> None:
@@ -323,26 +361,17 @@ def test_what_a_rank_does_not_see_another_may_have_seen() -> None:
     assert storage._joined([0, 1, 1, 2, 0]) == (0, 1, 1, 1, 0)
 
 
-@pytest.mark.parametrize("seconds", [0.5, 30.0])
+@pytest.mark.parametrize("seconds", [0.3, 30.0])
 def test_a_file_system_between_hosts_may_show_a_file_late(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_is_of_one_host", lambda folder: False)
-    monkeypatch.setattr(storage, "_VISIBLE_SECONDS", 5.0)
-    late = tmp_path / "late"
-    timer = threading.Timer(seconds, lambda: (late.mkdir(), (late / "0").touch()))
-    timer.start()
-    assert storage._first_seen([late / "0", late / "1"]) == (0 if seconds < 5 else 2)
-    timer.cancel()
-
-
-def test_this_folder_is_of_one_host_and_procfs_is_not_known(tmp_path: Path) -> None:
     assert storage._is_of_one_host(Path("/dev/shm"))
     assert not storage._is_of_one_host(Path("/proc"))
     assert not storage._is_of_one_host(tmp_path / "absent")
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file/models on .* cannot be written"):
-        run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))
+    monkeypatch.setattr(storage, "_is_of_one_host", lambda folder: False)
+    monkeypatch.setattr(storage, "_VISIBLE_SECONDS", 2.0)
+    late = tmp_path / "late"
+    timer = threading.Timer(seconds, lambda: (late.mkdir(), (late / "0").touch()))
+    timer.start()
+    assert storage._first_seen([late / "0", late / "1"]) == (0 if seconds < 2 else 2)
+    timer.cancel()

@@ -129,7 +129,6 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
         ("--best cfp --val-targets lfw,age", ["--best cfp is no set of --val-targets (lfw, age)"]),
         ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
-        ("--center-store d --center-dtype bfloat16", ["bfloat16 is for centers in memory"]),
         ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
         ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
         ("--filter-threshold 1.2", ["--filter-threshold 1.2"]),

@@ -70,7 +70,7 @@ FACE_DEFAULTS = {
     "low_resolution": 0.0, "blur": 0.0, "gray": 0.0, "jpeg_compression": 0.0, "network": "r50",
     "embedding_size": 512, "net_output": None, "recompute": False, "accumulate": 1,
     "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
-    "pretrained_centers": None, "center_dtype": "float32", "filter_threshold": 1.0,
+    "pretrained_centers": None, "filter_threshold": 1.0,
     "sample_ratio": 1.0, "center_lr": None, "optimizer": "sgd", "warmup": 0, "max_update": None,
     "verbose": 2000, "save_interval": 2000, "on_nan": "stop", "debug": False, "dry_run": False,
     "world_size": None, "gpu": False, "memory": None, "json": False,
