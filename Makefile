@@ -64,7 +64,7 @@ kernels: ### test which kernels of oneDNN compute each network, here and with AV
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
-classification: ### test ResNet18 on files of CIFAR-10's format and ResNet50 on a record file
+classification: ### test ResNet18 on files of CIFAR-10's format, killed and resumed
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 

@@ -238,31 +238,18 @@ class OneOfTwo(LoneWorld):
 
 
 # Whatever obeys an option.
-WATCHED: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (patterns, ("DrawnImages",)),
-    (image_loader, ("ImageLoader",)),
-    (broken, ("BrokenImages",)),
-    (loader, ("Prefetcher",)),
-    (image_data, ("each_once",)),
-    (Classifier, ("create", "load_pretrained")),
-    (classifier, ("_last_gammas",)),
-    (classifiers, ("build",)),
-    (soft_targets, ("SoftTargets",)),
-    (classify_step.ClassifyStep, ("__call__",)),
-    (mx.gluon, ("Trainer",)),
-    (parameter_updates, ("clip",)),
-    (optimizer, ("BackboneOptimizer",)),
-    (optimizer.BackboneOptimizer, ("update",)),
-    (run_log, ("RunLog", "Watchdog")),
-    (run, ("fit",)),
-    (resume, ("find",)),
-    (model_saver, ("ModelSaver",)),
-    (model_saver.ModelSaver, ("save",)),
-    (writer.Checkpointer, ("save",)),
-    (environment, ("prepare_stall_check",)),
-    (LoneWorld, ("allreduce_all",)),
-    (images, ("describe",)),
+# fmt: off
+WATCHED: tuple[tuple[Any, ...], ...] = (
+    (patterns, "DrawnImages"), (image_loader, "ImageLoader"), (broken, "BrokenImages"),
+    (loader, "Prefetcher"), (image_data, "each_once"), (Classifier, "create", "load_pretrained"),
+    (classifier, "_last_gammas"), (classifiers, "build"), (soft_targets, "SoftTargets"),
+    (classify_step.ClassifyStep, "__call__"), (mx.gluon, "Trainer"), (parameter_updates, "clip"),
+    (optimizer, "BackboneOptimizer"), (optimizer.BackboneOptimizer, "update"),
+    (run_log, "RunLog", "Watchdog"), (run, "fit"), (resume, "find"), (model_saver, "ModelSaver"),
+    (model_saver.ModelSaver, "save"), (writer.Checkpointer, "save"),
+    (environment, "prepare_stall_check"), (LoneWorld, "allreduce_all"), (images, "describe"),
 )
+# fmt: on
 
 
 def witness(kind: str, folder: Path) -> Witness:
@@ -270,7 +257,7 @@ def witness(kind: str, folder: Path) -> Witness:
     words.append(FURTHER[kind])
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
-        for owner, names in WATCHED:
+        for owner, *names in WATCHED:
             seen.watch(owner, *names)
         patch.setattr(workers, "join_ranks", OneOfTwo if kind == "two ranks" else LoneWorld)
         if kind == "types":

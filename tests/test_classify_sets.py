@@ -1,4 +1,4 @@
-"""The classification program on sets of real size: CIFAR-10's files and a record file.
+"""The classification program on CIFAR-10's files in their real size, and what momentum leaves.
 
 ``make classification`` runs all of it, minutes; the normal tests what is quick of it.
 """
@@ -11,25 +11,17 @@ import re
 import signal
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
 import classify
 from data.drawn.patterns import DrawnImages
-from data.records.writer import RecordWriter
 from tests.support.alone import run_alone
 from tests.support.job import Job
 from training.checkpoint.reader import Checkpoint
 
 CLASSES = 10
 VALIDATION = 10_000
-
-
-def slow(test):
-    for mark in (pytest.mark.launcher, pytest.mark.classification, pytest.mark.timeout(3000)):
-        test = mark(test)
-    return test
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +40,9 @@ def cifar(tmp_path_factory) -> Path:
     return folder
 
 
-def start(ranks: int, models: Path, few: int, *options: object) -> Job:
-    """Train on the first images of CIFAR-10's files, or on a whole set for 0."""
-    if few:
-        options, program = (few, *options), "tests.support.few_images"
-    else:
-        program = "classify.py"
-    return Job("--gloo", ranks, models, *options, program=program)
+def start(models: Path, *options: object) -> Job:
+    """Train on the first 256 images of CIFAR-10's files."""
+    return Job("--gloo", 2, models, 256, *options, program="tests.support.few_images")
 
 
 def validations(models: Path, field: str) -> list:
@@ -62,34 +50,27 @@ def validations(models: Path, field: str) -> list:
     return [record[field] for record in records if record.get("target") == "validation"]
 
 
-@slow
-@pytest.mark.parametrize("model", ["LeNet", "ResNet18"])
-def test_killed_in_epoch_2_and_resumed(model: str, cifar: Path, tmp_path: Path) -> None:
+@pytest.mark.launcher
+@pytest.mark.classification
+@pytest.mark.timeout(3000)
+def test_killed_in_epoch_2_and_resumed(cifar: Path, tmp_path: Path) -> None:
     """The right epoch and best accuracy, over exactly 10,000 images."""
-    options = ["--dataset", "cifar10", "--data-dir", cifar, "--model", model, "--epochs", 2,
+    options = ["--dataset", "cifar10", "--data-dir", cifar, "--model", "ResNet18", "--epochs", 2,
                "--batch-size", 16, "--frequent", 1]  # fmt: skip
     first = tmp_path / "checkpoints/update-00000008/manifest.json"
     # The recipe's 0.1 for each rank is too much for the first updates on so few images.
-    with start(2, tmp_path, 256, *options, "--lr", 0.02) as job:
+    with start(tmp_path, *options, "--lr", 0.02) as job:
         job.wait_until(lambda: first.exists() and re.search("update 9/", job.log(0)), 2500)
         os.kill(job.processes()[1], signal.SIGKILL)
         assert job.wait(100) != 0
     (before,) = validations(tmp_path, "accuracy")
-    with start(2, tmp_path, 256, *options, "--resume", "--lr=0.01") as job:
+    with start(tmp_path, *options, "--resume", "--lr=0.01") as job:
         assert job.wait(2500) == 0, job.said()
         assert "resumed at update 8 " in job.log(0)
         assert "--lr was 0.02 and is 0.01" in job.log(0)
     assert validations(tmp_path, "epoch") == [1, 2]
     assert validations(tmp_path, "total") == [VALIDATION] * 2
     assert validations(tmp_path, "best")[1] == max(before, validations(tmp_path, "accuracy")[1])
-
-
-@slow
-def test_three_ranks_count_10_000_images(cifar: Path, tmp_path: Path) -> None:
-    options = ("--dataset", "cifar10", "--data-dir", cifar, "--model", "ResNet18", "--epochs", 2)
-    with start(3, tmp_path, 240, *options, "--batch-size", 16, "--lr", 0.01) as job:
-        assert job.wait(2500) == 0, job.said()
-    assert validations(tmp_path, "total") == [VALIDATION] * 2
 
 
 def test_momentum_goes_on(tmp_path: Path) -> None:
@@ -106,33 +87,3 @@ def test_momentum_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             weights[1] - weights[0], (0.9 + 0.9**2) * momentum, rtol=1e-3, atol=1e-7
         )
-
-
-def stripes(label: int, rng: np.random.Generator) -> bytes:
-    """A JPEG with stripes of the color of a class; place, width and background are random."""
-    color = np.array([18 * label, 200, 230], np.uint8)
-    color = cv2.cvtColor(color[None, None], cv2.COLOR_HSV2BGR)[0, 0]
-    wave = np.sin(np.arange(72) / rng.uniform(2, 6) + rng.uniform(0, 6))
-    image = rng.integers(0, 90, (72, 72, 3), np.uint8)
-    image[:, wave > -0.2] = color
-    return cv2.imencode(".jpg", image)[1].tobytes()
-
-
-@slow
-def test_resnet50_learns_a_record_file(tmp_path: Path) -> None:
-    """2,000 images of 10 classes to train on, 200 to validate: stripes of ten colors."""
-    rng = np.random.default_rng(5)
-    options: list[object] = ["--dataset", "imagenet", "--image-size", 64, "--epochs", 3]
-    for part, count in (("train", 200), ("val", 20)):
-        path = tmp_path / part / f"{part}.rec"
-        options += [f"--rec-{part}", path]
-        with RecordWriter(path, image_size=(72, 72)) as writer:
-            for label in np.repeat(range(CLASSES), count):
-                writer.write(stripes(label, rng), int(label))
-    options += ["--batch-size", 32, "--lr", 0.02, "--lr-schedule", "cosine"]
-    models = tmp_path / "models"
-    with start(2, models, 0, *options, "--warmup-epochs", 0.5, "--last-gamma") as job:
-        assert job.wait(2500) == 0, job.said()
-    assert json.loads((models / "config.json").read_text())["model"] == "resnet50_v1"
-    assert validations(models, "total") == [200] * 3
-    assert validations(models, "accuracy")[-1] > 0.9

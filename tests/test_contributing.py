@@ -1,4 +1,4 @@
-"""The checklists of CONTRIBUTING.md, followed with parts that are made up here."""
+"""The checklists of CONTRIBUTING.md: a row of each, or a part that is made up here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import backbones
-import tests.backbones.test_registry as registry_tests
 import tests.partial_fc.test_head as head_tests
-from backbones.layers import convolution
-from backbones.model import Backbone
-from backbones.sizes import Maps
 from benchmarks import grouping_runs
 from data import options as data_options
 from parallel.parameter_server.schemes import SCHEMES
@@ -147,56 +142,6 @@ def test_a_margin_continues_where_it_was_saved(loss: str) -> None:
 # A backbone.
 
 
-def _body(x: Any) -> Any:
-    return convolution(x, "conv0", 4, kernel=16, stride=16)
-
-
-MINUTE = replace(
-    backbones._ARCHITECTURES["tiny"],
-    module="minute",
-    body_parameters=4 * 3 * 16 * 16,
-    maps=Maps(4, 8),
-    # The normalized pixels, in two steps, and the convolution; then the embedding, in two.
-    operator_outputs=2 * 3 * 112 * 112 + 4 * 8 * 8 + 2 * 512,
-    part_outputs=2 * 3 * 112 * 112 + 4 * 8 * 8,
-    between_parts=4 * 8 * 8,
-)
-
-
-def shapes_of(symbol: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of a graph's trained tensors, by name."""
-    shapes, _, _ = symbol.infer_shape(data=(1, 3, 112, 112))
-    return {name: shape for name, shape in zip(symbol.list_arguments(), shapes) if name != "data"}
-
-
-SIZES = (
-    lambda: registry_tests.test_parameter_count_is_that_of_the_graph("minute", 512, shapes_of),
-    lambda: registry_tests.test_parameter_count_is_that_of_the_graph("minute", 100, shapes_of),
-    lambda: registry_tests.test_activations_are_those_of_the_graph("minute"),
-    lambda: registry_tests.test_activations_of_parts_are_those_of_the_graph("minute"),
-)
-
-
-def test_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module and its row, and nothing else: dry run, graph, forward and backward pass."""
-    module = ModuleType("backbones.minute")
-    module.body = _body  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(backbones._ARCHITECTURES, "minute", MINUTE)
-    config = faces.parse("--dataset 100w --network minute --embedding-size 8 --dry-run".split())
-    assert "network minute, embedding 8" in dry_run.describe(config)
-    for check in SIZES:
-        check()
-
-    network = Backbone.create(config.backbone, image_size=(112, 112), seed=1, ctx=mx.cpu())
-    pixels = mx.nd.array(np.random.default_rng(0).integers(0, 256, (2, 3, 112, 112)), dtype="uint8")
-    with mx.autograd.record():
-        features = network(pixels)
-    network.backward(features, mx.nd.ones_like(features))
-    assert features.shape == (2, 8) and np.isfinite(features.asnumpy()).all()
-    assert any("conv0_weight" in name for name in network.parameters)
-
-
 def test_every_body_has_a_row() -> None:
     bodies = {path.stem for path in (ROOT / "backbones").glob("*.py") if "body" in names_in(path)}
     assert bodies == {architecture.module for architecture in backbones._ARCHITECTURES.values()}
@@ -223,7 +168,6 @@ def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 NEW_SCHEME = """
 import os
-from dataclasses import replace
 from parallel.parameter_server import schemes
 # The row, and nothing else.
 schemes.SCHEMES = {**schemes.SCHEMES, "dist_bounded_gsync": schemes.Scheme(

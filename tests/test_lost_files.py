@@ -115,7 +115,6 @@ def test_programs_run_without_assertions_and_say_that_mxnet_needs_docstrings(
         assert errors.startswith("error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
     shown = start(words[0], "--help", PYTHONOPTIMIZE=optimize)
     assert shown.communicate(timeout=SECONDS) == start(words[0], "--help").communicate()
-    assert shown.returncode == 0
 
 
 ELSEWHERE = ("unshare", "-u", "sh", "-c", 'hostname no-such-name-here && exec "$@"', "sh")

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.faults.campaign import contents
-from tests.support.job import Job
 from tests.support.launch import clean_environment
 
 pytestmark = pytest.mark.thorough
@@ -96,27 +95,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         done = train(models, *store)
         assert done.returncode == 0 and f"{last}" in done.stdout + done.stderr, done.stderr
         assert contents(end_of(models), store[1]) == undisturbed
-
-
-@can_mount
-@pytest.mark.launcher
-def test_two_ranks_end_together_when_their_disk_is_full(tmp_path: Path) -> None:
-    disk, models = tmp_path / "disk", tmp_path / "models"
-    options = (*OPTIONS, "--max-update", UPDATES, "--center-store", disk / "centers")
-
-    def run(status: int, models: Path = models, options: tuple[Any, ...] = options) -> str:
-        with Job("run.sh", 2, models, *options) as job:
-            assert job.wait(120) == status, job.said()
-            return job.said()
-
-    with small_disk(disk):
-        said = run(2)
-        assert "No space left on device" in said and "Traceback" not in said
-        enlarge(disk)
-        run(0)
-        found = contents(end_of(models), disk / "centers")
-    run(0, tmp_path / "in-memory", options[:-2])
-    assert found == contents(end_of(tmp_path / "in-memory"))
 
 
 def test_a_slow_disk_costs_time_and_nothing_else(

@@ -232,27 +232,6 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
     assert_one_line(wrong, "--freeze 'stage7_*' fits no parameter", "did you mean 'stage")
 
 
-@pytest.mark.thorough
-@pytest.mark.launcher
-def test_a_rank_with_broken_data_ends_all(faces, tmp_path):
-    """More broken records than allowed, seen by one rank or the other: no rank is left waiting."""
-    for name in ("train.idx", "property"):
-        (tmp_path / name).symlink_to(faces / name)
-    content = (faces / "train.rec").read_bytes()
-    (tmp_path / "train.rec").write_bytes(content.replace(b"\xff\xd8\xff", b"\0\0\xff", 1))
-    options = [*settings(tmp_path, tmp_path / "models"), "--max-update", 40]
-    result = start("bash", "run.sh", *options, "--max-bad-records", 0, NP="2")
-    # The other rank sees its neighbor vanish and may be the first whose end mpirun notices.
-    assert result.returncode != 0, result.stdout + result.stderr
-    logs = [(tmp_path / "models/logs" / f"rank-{rank:04d}.log").read_text() for rank in range(2)]
-    assert all("rank" in log and "update 40/40" not in log for log in logs)
-    assert sum("--max-bad-records" in log for log in logs) == 1, "one rank has read the record"
-    errors = [line for line in result.stderr.splitlines() if "error: " in line]
-    assert sum("--max-bad-records" in line for line in errors) == 1, result.stderr
-    assert not (tmp_path / "models/model-0000.params").exists()
-    assert_no_process_names(tmp_path)
-
-
 @pytest.mark.launcher
 @pytest.mark.learning
 def test_two_ranks_learn_faces(faces, tmp_path):

@@ -276,34 +276,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 # Whatever obeys an option.
-WATCHED: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (face_loader, ("Augmentation", "FaceLoader", "MemoryBatches")),
-    (loader, ("Prefetcher",)),
-    (selection, ("Selection",)),
-    (Backbone, ("create", "load", "load_pretrained")),
-    (teacher, ("Teacher",)),
-    (backbones, ("build",)),
-    (head, ("PartialFC",)),
-    (head.PartialFC, ("create", "step")),
-    (shard, ("Sampler",)),
-    (optimizers, ("build",)),
-    (mx.gluon, ("Trainer",)),
-    (parameter_updates, ("clip",)),
-    (optimizer, ("BackboneOptimizer",)),
-    (optimizer.BackboneOptimizer, ("update",)),
-    (run_log, ("RunLog", "Watchdog")),
-    (run_log.RunLog, ("summarize",)),
-    (run, ("fit",)),
-    (dry_run, ("describe",)),
-    (resume, ("find",)),
-    (verifier, ("Verifier",)),
-    (finite_guard, ("FiniteGuard",)),
-    (best_model, ("BestModel",)),
-    (model_saver, ("ModelSaver",)),
-    (model_saver.ModelSaver, ("save",)),
-    (Checkpointer, ("save",)),
-    (environment, ("prepare_stall_check",)),
+# fmt: off
+WATCHED: tuple[tuple[Any, ...], ...] = (
+    (face_loader, "Augmentation", "FaceLoader", "MemoryBatches"), (loader, "Prefetcher"),
+    (selection, "Selection"), (Backbone, "create", "load", "load_pretrained"),
+    (teacher, "Teacher"), (backbones, "build"), (head, "PartialFC"),
+    (head.PartialFC, "create", "step"), (shard, "Sampler"), (optimizers, "build"),
+    (mx.gluon, "Trainer"), (parameter_updates, "clip"), (optimizer, "BackboneOptimizer"),
+    (optimizer.BackboneOptimizer, "update"), (run_log, "RunLog", "Watchdog"),
+    (run_log.RunLog, "summarize"), (run, "fit"), (dry_run, "describe"), (resume, "find"),
+    (verifier, "Verifier"), (finite_guard, "FiniteGuard"), (best_model, "BestModel"),
+    (model_saver, "ModelSaver"), (model_saver.ModelSaver, "save"), (Checkpointer, "save"),
+    (environment, "prepare_stall_check"),
 )
+# fmt: on
 
 
 def witness(kind: str, folder: Path) -> Witness:
@@ -311,7 +297,7 @@ def witness(kind: str, folder: Path) -> Witness:
     words.append(FURTHER[kind])
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
-        for owner, names in WATCHED:
+        for owner, *names in WATCHED:
             seen.watch(owner, *names)
         seen.replace(face_set, "ensure", stop)
         seen.replace(calibrate, "calibrate", lambda config: Calibration("this one"))

@@ -12,9 +12,8 @@ import pytest
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
-from parallel.world import LoneWorld, Wire
+from parallel.world import LoneWorld
 from training.config.images import resolve
-from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
 from training.exchange.ranks import Period
 from training.exchange.server_workers import ServerWorkers
@@ -89,25 +88,14 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
     assert compared.pop() == (files, joined.world) and joined.world.size == 1
 
 
-def test_ranks_of_horovod(monkeypatch) -> None:
-    made = {}
-    monkeypatch.setattr(
-        workers, "BackboneOptimizer", lambda *args, **more: made.update(more, options=args[0])
-    )
-    monkeypatch.setattr(workers, "TimedWorld", lambda *arguments: arguments)
-    given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
-    joined = workers.HorovodWorkers(config_of(**given), COUNT)
+def test_ranks_of_horovod() -> None:
+    joined = workers.HorovodWorkers(config_of(), COUNT)
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
     assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(200) == 200
     assert joined.numbers() == {} and joined.leave(3) == 3
     shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
     assert joined.schedule("schedule", shifted) == ("shifted", "schedule")
-    joined.optimizer("parameters", "stopwatch")
-    assert made == {
-        "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
-        "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
-    }  # fmt: skip
 
 
 def test_a_worker_alone() -> None:
