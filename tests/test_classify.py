@@ -20,12 +20,12 @@ from tests.support.alone import run_alone
 from tests.support.job import Job
 from tests.support.launch import clean_environment
 from tests.support.locks import holder
+from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 
 ROOT = Path(__file__).resolve().parents[1]
 # LeNet on small drawn images: seconds, of which the imports take most.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 512, "--batch-size", 32]
-SHORT = ["--model", "LeNet", "--warmup-epochs", 0]
 
 
 def classify(*options):
@@ -72,36 +72,6 @@ def assert_one_line(result, *parts):
         assert part in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("dataset", "files", "parts"),
-    [
-        ("mnist", {}, ["train-images-idx3-ubyte", "MNIST Database"]),
-        (
-            "mnist",
-            {
-                "train-images-idx3-ubyte": np.array([0x0803, 60_000, 28, 28], ">u4").tobytes(),
-                "train-labels-idx1-ubyte": b"",
-            },
-            ["train-images-idx3-ubyte", "than the 47040016", "copy it again"],
-        ),
-        (
-            "cifar10",
-            {
-                "data_batch_1.bin": bytes(3073 * 99), "test_batch.bin": b"",
-                **{f"data_batch_{number}.bin": b"" for number in range(2, 6)},
-            },
-            ["data_batch_1.bin", "30730000"],
-        ),
-    ],
-    ids=["missing", "idx", "cifar"],
-)  # fmt: skip
-def test_missing_and_damaged_files_are_one_line(dataset, files, parts, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    result = classify("--dataset", dataset, "--data-dir", tmp_path, "--models-root", tmp_path)
-    assert_one_line(result, *parts)
-
-
 def write_set(folder, broken=()):
     """Write two record files of three colors, 48 and 24 images, some of them broken."""
     rng = np.random.default_rng(0)
@@ -117,10 +87,16 @@ def write_set(folder, broken=()):
                 size += file.write(encode((float(key % 3),), key, payload))
         (folder / f"{name}.idx").write_text("".join(index))
     return [
-        *("--dataset", "imagenet", "--rec-train", folder / "train.rec", *SHORT),
+        *("--dataset", "imagenet", "--rec-train", folder / "train.rec"),
         *("--rec-val", folder / "val.rec", "--image-size", 32, "--models-root", folder / "models"),
-        *("--batch-size", 8, "--epochs", 2, "--lr", 0.001),
+        *("--batch-size", 8, "--epochs", 2, "--lr", 0.001, "--model", "LeNet"),
+        *("--warmup-epochs", 0),
     ]
+
+
+def test_missing_data_is_one_line_with_the_files(tmp_path):
+    result = classify("--dataset", "mnist", "--data-dir", "/nowhere", "--models-root", tmp_path)
+    assert_one_line(result, "/nowhere/train-images-idx3-ubyte", "MNIST Database")
 
 
 def test_broken_records_are_skipped_and_named(tmp_path):
@@ -145,25 +121,6 @@ def test_ranks_stay_in_step_over_broken_records(tmp_path):
     assert result.stdout.count("6 of 24 images to validate on cannot be read") == 2
 
 
-def test_folders_that_are_no_classes_are_left_out(tmp_path):
-    for part in ("train", "val"):
-        for name in ("a", "b", "c", ".ipynb_checkpoints", "__MACOSX"):
-            (tmp_path / part / name).mkdir(parents=True)
-            for number in range(4):
-                pixels = np.full((12, 12, 3), 20 * number + ord(name[0]), np.uint8)
-                cv2.imwrite(str(tmp_path / part / name / f"{number}.png"), pixels)
-        (tmp_path / part / "empty").mkdir()
-    options = ["--dataset", "imagenet", "--data-dir", tmp_path, *SHORT, "--image-size", 16]
-    models = tmp_path / "models"
-    result = trained(*options, "--batch-size", 4, "--epochs", 1, "--models-root", models)
-    network = mx.nd.load(str(models / "model-0000.params"))
-    assert network["arg:fc_output_bias"].shape == (3,)
-    for part in ("train", "val"):
-        left_out = f"{tmp_path}/{part}: left out folders "
-        assert f"{left_out}that programs make for themselves: 2 (" in result.stdout
-        assert f"{left_out}without images: 1 (empty)" in result.stdout
-
-
 @pytest.mark.launcher
 def test_three_ranks_count_every_validation_image_once(tmp_path):
     options = [*SMALL, "--epochs", 2, "--models-root", tmp_path, "--warmup-epochs", 0.5]
@@ -172,21 +129,20 @@ def test_three_ranks_count_every_validation_image_once(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["epochs"] == 2
 
 
-@pytest.mark.thorough
-@pytest.mark.launcher
-def test_two_ranks_go_on_where_two_others_ended(tmp_path):
-    """Right epoch, best accuracy, learning rate; the gradients travel in float16."""
-    wire = ["--fp16-allreduce", "--gradient-predivide-factor", 2.0]
-    options = [*SMALL, *wire, "--models-root", tmp_path, "--lr-schedule", "poly"]
-    horovodrun(2, *options, "--epochs", 1)
-    (before,) = validations(tmp_path, "best")
-    second = horovodrun(2, *options, "--epochs", 2, "--resume", "--lr=0.001")
-    assert "resumed at update 8" in second.stdout and "--lr was 0.01 and is 0.001" in second.stdout
-    assert validations(tmp_path, "total") == [102, 102]
-    assert validations(tmp_path, "epoch") == [1, 2] and validations(tmp_path, "best")[1] >= before
-    # Two ranks, and the last of sixteen updates: 1 / 16 of the way is left.
-    assert rates_of(tmp_path)[16] == pytest.approx(2 * 0.001 * (1 / 16) ** 2)
-    assert np.isfinite(validations(tmp_path, "loss")).all()
+def test_momentum_goes_on(tmp_path):
+    """Where the learning rate has become nothing, weights move by what momentum is left."""
+    options = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 64, "--batch-size", 32,
+               "--wd", 0, "--lr-schedule", "poly", "--models-root", tmp_path]  # fmt: skip
+    trained(*options, "--epochs", 1)
+    trained(*options, "--epochs", 2, "--resume", "--lr=1e-30")
+    before, after = (Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4))
+    for name in ("conv1_weight", "fc1_weight"):
+        weights = before.replicated(f"classifier/{name}"), after.replicated(f"classifier/{name}")
+        momentum = before.replicated(f"optimizer/{name}.0")
+        assert np.abs(momentum).max() > 0
+        np.testing.assert_allclose(
+            weights[1] - weights[0], (0.9 + 0.9**2) * momentum, rtol=1e-3, atol=1e-7
+        )
 
 
 class Killed(Exception):
@@ -239,15 +195,24 @@ def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.launcher
-def test_the_tutorials_resume_on_another_number_of_ranks(tmp_path):
-    options = [*SMALL, "--epochs", 1, "--models-root", tmp_path, "--frequent", 1]
-    trained(*options)
-    horovodrun(2, *options, "-r", "--lr=0.001")
-    assert validations(tmp_path, "epoch") == [1, 2]
-    # Eight updates of twice as many images, at twice the rate.
-    expected = [0.001 * (1 + np.cos(np.pi * update / 8)) for update in range(8)]
+def test_two_ranks_go_on_and_the_tutorials_resume_trains_again(tmp_path):
+    """Right epoch, best accuracy, learning rate; the gradients travel in float16."""
+    wire = ["--fp16-allreduce", "--gradient-predivide-factor", 2.0]
+    options = [*SMALL, *wire, "--models-root", tmp_path, "--frequent", 1]
+    trained(*options, "--epochs", 1)
+    second = horovodrun(2, *options, "--epochs", 2, "--lr=0.002", "--lr-schedule", "poly")
+    assert "resumed at update 16" in second.stdout
+    assert "--lr was 0.01 and is 0.002" in second.stdout
+    horovodrun(2, *options, "--epochs", 2, "-r", "--lr=0.001")
+    assert validations(tmp_path, "epoch") == [1, 2, 3, 4]
+    assert validations(tmp_path, "total") == [102] * 4
+    accuracies = validations(tmp_path, "best")
+    assert accuracies == sorted(accuracies) and np.isfinite(validations(tmp_path, "loss")).all()
+    # Eight updates of twice as many images in an epoch, at twice the rate.
+    expected = [0.004 * (1 - update / 16) ** 2 for update in range(8, 16)]
+    expected += [0.001 * (1 + np.cos(np.pi * update / 16)) for update in range(16)]
     rates = rates_of(tmp_path)
-    assert [rates[update] for update in range(17, 25)] == pytest.approx(expected)
+    assert [rates[update] for update in range(17, 41)] == pytest.approx(expected)
 
 
 @pytest.mark.launcher

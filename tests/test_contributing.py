@@ -22,15 +22,15 @@ from parallel.parameter_server.schemes import SCHEMES
 from partial_fc import margin as margins
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
-from partial_fc.margin import CombinedMargin, Margin
-from partial_fc.options import LOSSES, HeadOptions, Loss
+from partial_fc.margin import Margin
+from partial_fc.options import LOSSES, HeadOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import State
 from tests.soak import soak
 from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.test_documents import REFERENCE, names_in
-from training import dry_run, image_data
+from training import image_data
 from training.config import faces, images
 from training.config.presets import RECIPES
 
@@ -60,15 +60,8 @@ def test_every_row_of_a_checklist_names_its_place_and_a_test() -> None:
 # A margin.
 
 
-class GentleFace(CombinedMargin):
-    """CosFace with a small margin."""
-
-    def __init__(self) -> None:
-        super().__init__(m3=0.1)
-
-
-def make_head(loss: str, world: ThreadWorld, **more: Any) -> PartialFC:
-    options = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5, **more)
+def make_head(loss: str, world: ThreadWorld) -> PartialFC:
+    options = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5)
     rows = optimizers.build(faces.parse("--dataset 100w --dry-run".split()).optimizer)
     return PartialFC.create(options, (10, 4), world, mx.cpu(), optimizer=rows, seed=1)
 
@@ -78,24 +71,6 @@ def step(head: PartialFC, update: int) -> list[Any]:
     features, labels = generator.normal(size=(6, 4)), generator.integers(10, size=6)
     result = head.step(mx.nd.array(features), labels, update, 0.1)
     return [float(result.loss.asscalar()), *result.gradient.asnumpy().ravel().tolist()]
-
-
-def test_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class and its row, and nothing else: command line, dry run, a step of the head."""
-    monkeypatch.setattr(margins, "GentleFace", GentleFace, raising=False)
-    monkeypatch.setitem(LOSSES, "gentleface", Loss("GentleFace"))
-    line = "--dataset 100w --loss gentleface --dry-run"
-    config = faces.parse(line.split())
-    assert config.values()["loss"] == "gentleface"
-    assert "head.features" in dry_run.describe(config)
-    with pytest.raises(ConfigError, match="--loss gentleface"):
-        faces.parse([*line.split(), "--margins", "1,0,0.1"])
-
-    def rank_main(world: ThreadWorld) -> None:
-        same = make_head("softmax", world, margins=(1.0, 0.0, 0.1))
-        assert step(make_head("gentleface", world), 0) == step(same, 0)
-
-    run_ranks(1, rank_main)
 
 
 def test_every_margin_has_a_row() -> None:

@@ -81,18 +81,6 @@ def test_the_tests_that_the_promises_name_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_decision_is_in_the_index() -> None:
-    folder = ROOT / "docs" / "decisions"
-    index = (folder / "README.md").read_text(encoding="utf-8")
-    pages = sorted(path.name for path in folder.glob("0*.md"))
-    assert pages == re.findall(r"^\| \[\d{4}\]\((.*?)\)", index, re.MULTILINE)
-    assert [page[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
-    for page in pages:
-        text = (folder / page).read_text(encoding="utf-8")
-        sections = ("Context", "Options", "Measured", "Decision", "Consequences")
-        assert re.findall("^## (.*)$", text, re.MULTILINE) == list(sections), page
-
-
 def test_documents_name_every_row() -> None:
     wanted = {
         # The presets of made-up identities are named by the first and the last.

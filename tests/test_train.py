@@ -76,22 +76,6 @@ def test_a_damaged_record_set_is_one_line(damaged, faces, tmp_path):
     assert_one_line(run_alone(program, *options), damaged)
 
 
-@pytest.mark.thorough
-def test_images_that_the_network_cannot_take(tmp_path):
-    """A rectangle, which the kernel of MobileFaceNet's output does not fit into."""
-    rec = tmp_path / "set"
-    face_set.ensure(rec, identities=4, images_per_identity=4, image_size=(112, 96), seed=3)
-    options = [
-        *("--rec", rec, "--models-root", tmp_path / "models", "--batch-size", 4),
-        *("--max-update", 1, "--val-targets", "", "--keep", 0, "--network", "mbf"),
-    ]
-    result = start(sys.executable, "train.py", *options)
-    assert_one_line(result, "--network mbf cannot take images of 112 x 96", "97 x 97 or larger")
-    assert "infer_shape" not in result.stdout
-    result = run_alone(program, *options, "--net-output", "FC", "--embedding-size", 8)
-    assert result.returncode == 0, result.stderr
-
-
 def settings(faces, models):
     return [
         *("--rec", faces, "--embedding-size", 64, "--batch-size", 16, "--max-update", 3),
@@ -122,16 +106,6 @@ def assert_trained(result, models, ranks):
 def assert_no_process_names(folder):
     running = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not [words for words in running if str(folder) in " ".join(words)]
-
-
-@pytest.mark.thorough
-@pytest.mark.launcher
-@pytest.mark.parametrize(("controller", "ranks"), [("--gloo", 2), ("--mpi", 3)])
-def test_horovodrun(controller, ranks, faces, tmp_path):
-    launcher = Path(sys.executable).with_name("horovodrun")
-    launch = (launcher, controller, "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh")
-    assert_trained(start(*launch, *settings(faces, tmp_path)), tmp_path, ranks)
-    assert_no_process_names(tmp_path)
 
 
 @pytest.mark.launcher
