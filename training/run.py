@@ -24,7 +24,7 @@ from training import progress, run_folder, same_data
 from training.checkpoint import resume
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
-from training.config.run import AUTO, RunOptions
+from training.config.run import RunOptions
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
 from training.loop import Hooks, Interlude, Step, Updates, fit
@@ -194,13 +194,6 @@ class Run:
             same_data.check_saved(
                 *(self._saved, images, self._about["data"], self.world),
                 insists=chosen.takes_other_images,
-            )
-        earlier = run_folder.earlier_default(self.folder)
-        if self.is_new and chosen.resume == AUTO and earlier is not None:
-            _log.info(
-                "%s has checkpoints of an earlier version, which wrote there unless told "
-                "otherwise: go on from them with --models-root %s",
-                *(earlier, earlier),
             )
         section = self._saved.section("progress") if self._saved else None
         before = self._saved.configuration if self._saved else {}
