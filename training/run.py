@@ -25,11 +25,11 @@ from training.checkpoint import resume
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.run import RunOptions
+from training.config.schedule import ScheduleOptions
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
 from training.loop import Hooks, Interlude, Step, Updates, fit
 from training.progress import Progress
-from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +37,8 @@ _log = logging.getLogger(__name__)
 _OF_A_SCHEDULE = "optimizer"
 
 
-class RunSchedule(progress.Length, Protocol):
-    """What is asked of the options of the schedule."""
-
-    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """The learning rate by update of the weights."""
-
-
 class BatchSource(progress.Source, Protocol):
-    """What is asked of the batches."""
+    """Interface of the batches."""
 
     num_classes: int
     image_size: tuple[int, int]
@@ -55,7 +48,7 @@ class BatchSource(progress.Source, Protocol):
 
 
 class RunConfig(Protocol):
-    """What is asked of a configuration."""
+    """Interface of a configuration."""
 
     IDENTITY: ClassVar[Sequence[str]]
     """The options that no run that goes on from a checkpoint may change."""
@@ -65,7 +58,7 @@ class RunConfig(Protocol):
         """Folder and checkpoints."""
 
     @property
-    def schedule(self) -> RunSchedule:
+    def schedule(self) -> ScheduleOptions:
         """Learning rate and length of the run."""
 
     @property
