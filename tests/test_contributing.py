@@ -143,6 +143,7 @@ def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 NEW_SCHEME = """
 import os
+from dataclasses import replace
 from parallel.parameter_server import schemes
 # The row, and nothing else.
 schemes.SCHEMES = {**schemes.SCHEMES, "dist_bounded_gsync": schemes.Scheme(
