@@ -144,8 +144,8 @@ def test_an_update_of_a_published_network(network, output, tmp_path):
 
 
 def test_a_run_does_not_go_on_with_another_output(tmp_path):
-    made = (*MEMORY, "--models-root", tmp_path, "--batch-size", 4, "--network", "tiny")
-    made += ("--embedding-size", 16, "--max-update", 1)
+    made = [*MEMORY, "--models-root", tmp_path, "--batch-size", 4, "--network", "tiny"]
+    made += ["--embedding-size", 16, "--max-update", 1]
     assert run_alone(program, *made, "--net-output", "E").returncode == 0
     before = (tmp_path / "model-0000.params").read_bytes()
     result = run_alone(program, *made, "--net-output", "FC")
@@ -156,8 +156,8 @@ def test_a_run_does_not_go_on_with_another_output(tmp_path):
 @pytest.mark.thorough
 def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path):
     """Over updates, checkpoints and a continued run, which ends as one without a break."""
-    made = (*MEMORY, "--batch-size", 4, "--embedding-size", 16, "--network", "tiny", "--seed", 5)
-    made += ("--lr", 0.05, "--save-interval", 2)
+    made = [*MEMORY, "--batch-size", 4, "--embedding-size", 16, "--network", "tiny", "--seed", 5]
+    made += ["--lr", 0.05, "--save-interval", 2]
 
     def run(folder, *options):
         return run_alone(program, *made, "--models-root", tmp_path / folder, *options)
