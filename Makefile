@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help help-all env train test test-docs test-all lint models kernels classification grouping device test-gpu cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help help-all env train test test-docs test-all lint models kernels grouping device test-gpu cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 # With it, Python would not search the project's folder for the modules of its programs.
 unexport PYTHONSAFEPATH
@@ -63,10 +63,6 @@ models: ### test a step and a batch of 128 with every classifier; the other test
 kernels: ### test which kernels of oneDNN compute each network; the other tests have two
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
-
-classification: ### test ResNet18 on files of CIFAR-10's format and ResNet50 on a record file
-	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 
 grouping: ### test jobs with parameter servers, and examples/: killed processes end them
 	@bash setup-utils/install.sh --dev

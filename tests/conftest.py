@@ -16,7 +16,7 @@ _THOROUGH = (
 )
 # Marks of tests that other commands run.
 _ELSEWHERE = (
-    *("classification", "cleaning", "device", "documents", "grouping", "hosts", "kernels"),
+    *("cleaning", "device", "documents", "grouping", "hosts", "kernels"),
     *("measurements", "models"),
 )
 keep_ignored_signals_from_children()

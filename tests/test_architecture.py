@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
@@ -39,9 +40,13 @@ def modules(*folders: str) -> list[Path]:
     return found
 
 
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 @lru_cache(None)
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(text_of(path))
 
 
 def runtime_nodes(path: Path) -> Iterator[ast.AST]:
@@ -107,54 +112,40 @@ def test_horovod_mxnet_and_numba_have_one_door_each() -> None:
 
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:
     """Its compiled form crashes beside MXNet's unless our import of MXNet has turned it off."""
-    everything = [*ALL, *modules("tests")]
-    users = [
-        path
-        for path in everything
-        if imports(path) & {"google.protobuf", "onnx"} or "mxboard" in roots(path)
-    ]
+    found = {"google.protobuf", "onnx", "mxboard"}
+    users = [path for path in (*ALL, *modules("tests")) if (imports(path) | roots(path)) & found]
     doors = ["training/log/metric_files.py", "runtime/untrusted/onnx_model.py"]
     assert [name(path) for path in users] == doors
-    mxboard, onnx = (path.read_text(encoding="utf-8") for path in users)
+    mxboard, onnx = map(text_of, users)
     assert 0 < mxboard.index("import runtime.mxnet") < mxboard.index("from mxboard")
     # It sets the environment that the import of MXNet would.
     assert 0 < onnx.index("environment.prepare()") < onnx.index("import onnx\n")
 
 
-def test_a_room_imports_no_other() -> None:
-    offenders = []
-    for path in modules(*ROOMS):
+def test_a_room_imports_no_other_and_runtime_none() -> None:
+    for path in modules(*ROOMS, "runtime"):
         room = path.relative_to(ROOT).parts[0]
         others = {*ROOMS, "training", "train", "classify"} - {room} - BELOW.get(room, set())
         allowed = ROOMS_OF_PROGRAMS.get(name(path), set())
-        if roots(path) & others - allowed or roots(path, inside_functions=False) & others:
-            offenders.append(name(path))
-    assert not offenders
+        assert not roots(path) & others - allowed, name(path)
+        assert not roots(path, inside_functions=False) & others, name(path)
 
 
-def test_runtime_imports_no_room() -> None:
-    rooms = {*ROOMS, "training", "train", "classify"}
-    assert not [name(path) for path in modules("runtime") if roots(path) & rooms]
-
-
-def test_no_module_imports_itself_over_others() -> None:
-    known = {path: files_of(path) - {path} for path in PRODUCT}
-    # What imports nothing that is left is taken away, until nothing is left or there is a circle.
+def in_circles(known: dict[Path, set[Path]]) -> list[str]:
+    """What imports nothing that is left is taken away, until nothing is left or circles."""
     while free := {path for path, needed in known.items() if not needed & known.keys()}:
         known = {path: needed for path, needed in known.items() if path not in free}
-    assert not [name(path) for path in known]
+    return [name(path) for path in known]
 
 
-def test_the_folders_of_a_room_import_each_other_in_one_direction() -> None:
-    known: dict[Path, set[Path]] = {}
+def test_modules_and_the_folders_of_a_room_import_each_other_in_one_direction() -> None:
+    assert not in_circles({path: files_of(path) - {path} for path in PRODUCT})
+    folders: dict[Path, set[Path]] = {}
     for path in PRODUCT:
-        folders = {file.parent for file in files_of(path) if file.name != "__init__.py"}
         # A package's front imports what it leads to, and is imported from there.
-        known.setdefault(path.parent, set()).update(folders - {path.parent})
-    inner = {folder: needed for folder, needed in known.items() if folder.parent != ROOT}
-    while free := {folder for folder, needed in inner.items() if not needed & inner.keys()}:
-        inner = {folder: needed for folder, needed in inner.items() if folder not in free}
-    assert not [name(folder) for folder in inner]
+        needed = {file.parent for file in files_of(path) if file.name != "__init__.py"}
+        folders.setdefault(path.parent, set()).update(needed - {path.parent})
+    assert not in_circles({one: needed for one, needed in folders.items() if one.parent != ROOT})
 
 
 def test_each_program_loads_what_it_uses_alone() -> None:
@@ -171,18 +162,16 @@ def test_a_room_has_several_modules_and_not_too_many() -> None:
     for folder in {path.parent for path in PRODUCT if path.parent != ROOT}:
         found = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(found) <= MODULES_PER_ROOM, f"{name(folder)} needs rooms of its own"
-        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
+        lines = sum(text_of(path).count("\n") for path in found)
         assert len(found) > 1 or lines > 200, f"{name(folder)} is a room for one small module"
 
 
-def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef):
-            yield f"{name(path)}:{node.name}", node
-
-
-def test_functions_fit_on_a_screen_and_take_few_parameters() -> None:
-    for where, function in chain.from_iterable(map(functions, PRODUCT)):
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_functions_fit_on_a_screen_and_take_few_parameters(path: Path) -> None:
+    for function in ast.walk(tree_of(path)):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        where = f"{name(path)}:{function.name}"
         assert function.end_lineno is not None
         assert function.end_lineno - function.lineno < LINES_PER_FUNCTION, where
         found = function.args
@@ -210,15 +199,6 @@ def test_command_lines_take_no_abbreviations() -> None:
                 assert given.get("allow_abbrev") == "False", name(path)
             if isinstance(node, ast.Attribute) and node.attr == "allow_abbrev":
                 assert name(path) == "runtime/command_line.py"
-
-
-def test_optional_is_written_one_way() -> None:
-    """As ``Optional`` and ``Union``: options are evaluated, on Python 3.9 too."""
-    for path in PRODUCT:
-        for node in ast.walk(tree_of(path)):
-            for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-                if annotation is not None:
-                    assert " | " not in ast.unparse(annotation), name(path)
 
 
 def test_tests_have_the_folders_of_the_product() -> None:

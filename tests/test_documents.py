@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,6 @@ ROOMS = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime",
 REFERENCE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|md))(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_MOVE = re.compile(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", re.MULTILINE)
 
 
 @lru_cache(maxsize=None)
@@ -41,7 +40,9 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def test_files_and_names_in_documents_exist() -> None:
-    everything = {path.name for path in _repository()}
+    folders = (*ROOMS, "benchmarks", "docs", "examples", "hosts", "setup-utils", "tests")
+    inside = chain.from_iterable((ROOT / folder).rglob("*") for folder in folders)
+    everything = {path.name for path in (*ROOT.iterdir(), *inside) if path.is_file()}
     wrong = []
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
@@ -80,34 +81,7 @@ def test_the_tests_that_the_promises_name_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_modules_that_have_moved_are_where_the_changes_say() -> None:
-    moves = _MOVE.findall((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    assert len(moves) > 50
-    wrong = []
-    for old, new in moves:
-        path = ROOT / new.replace(".", "/")
-        is_there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-        if not is_there or (ROOT / old.replace(".", "/")).with_suffix(".py").is_file():
-            wrong.append(f"{old} -> {new}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_every_decision_is_in_the_index() -> None:
-    folder = ROOT / "docs" / "decisions"
-    index = (folder / "README.md").read_text(encoding="utf-8")
-    pages = sorted(path.name for path in folder.glob("0*.md"))
-    assert pages == re.findall(r"^\| \[\d{4}\]\((.*?)\)", index, re.MULTILINE)
-    assert [page[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
-    for page in pages:
-        text = (folder / page).read_text(encoding="utf-8")
-        sections = ("Context", "Options", "Measured", "Decision", "Consequences")
-        assert re.findall("^## (.*)$", text, re.MULTILINE) == list(sections), page
-
-
 def test_documents_name_every_row() -> None:
-    def of(path: str) -> str:
-        return (ROOT / path).read_text(encoding="utf-8")
-
     wanted = {
         # The presets of made-up identities are named by the first and the last.
         "docs/training.md": [*RECIPES, *(name for name in PRESETS if name[0].isalpha())],
@@ -116,17 +90,11 @@ def test_documents_name_every_row() -> None:
         "docs/grouping-sgd.md": SCHEMES,
     }
     for path, names in wanted.items():
-        text = of(path)
+        text = (ROOT / path).read_text(encoding="utf-8")
         missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
         assert not missing, f"{path} says nothing of {missing}"
-    mathematics = of("docs/partial-fc.md").lower()
+    mathematics = (ROOT / "docs/partial-fc.md").read_text(encoding="utf-8").lower()
     assert [name for name in LOSSES if name != "softmax" and name not in mathematics] == []
-
-
-def _repository() -> Iterator[Path]:
-    for folder in (*ROOMS, "benchmarks", "docs", "examples", "hosts", "setup-utils", "tests"):
-        yield from (path for path in (ROOT / folder).rglob("*") if path.is_file())
-    yield from (path for path in ROOT.iterdir() if path.is_file())
 
 
 def _anchor(title: str) -> str:

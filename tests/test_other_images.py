@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -17,9 +16,9 @@ import classify
 import train
 from data.records.writer import RecordWriter
 from tests.support.alone import run_alone
-from training.checkpoint import layout
 
 Run = Callable[..., "CompletedProcess[str]"]
+OTHERS = "64 images there, 64 here, of which some are others"
 
 
 def write_set(folder: Path, counts: list[int], first: int = 0) -> Path:
@@ -47,78 +46,6 @@ def faces(tmp_path: Path) -> Run:
     return run
 
 
-def checkpoint(tmp_path: Path, update: int) -> Path:
-    return tmp_path / f"models/checkpoints/update-{update:08d}"
-
-
-def resumed(done: CompletedProcess[str], path: Path) -> str:
-    """What a run has said of its images that has gone on from a checkpoint; empty for nothing."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"from {path}" in done.stdout
-    found = [line for line in done.stdout.splitlines() if "images than" in line]
-    return found[0] if found else ""
-
-
-def refused(done: CompletedProcess[str], path: Path, text: str) -> None:
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"error: {path} was trained on other images: {text}; give the data of that run, or another "
-        "--models-root, or go on with these images by --resume anyway\n",
-    )
-
-
-@pytest.mark.thorough
-def test_faces(tmp_path: Path, faces: Run) -> None:
-    old = write_set(tmp_path / "old", [4, 4, 4])
-    assert faces(old, 2).returncode == 0
-    moved, at = shutil.copytree(old, tmp_path / "moved"), checkpoint(tmp_path, 2)
-    (moved / "train.idx").unlink()
-    assert not resumed(faces(moved, 3), at)
-
-    more, at = write_set(tmp_path / "more", [5, 4, 4]), checkpoint(tmp_path, 3)
-    said = f"training goes on with more images than {at} was trained on: 12 images there, 13 here; "
-    assert said in resumed(faces(more, 4), at)
-    # What it was trained on since then.
-    at = checkpoint(tmp_path, 4)
-    assert not resumed(faces(more, 5), at)
-
-    other, at = write_set(tmp_path / "other", [4, 4, 5], 100), checkpoint(tmp_path, 5)
-    text = "13 images there, 13 here, of which some are others"
-    refused(faces(other, 6), at, text)
-    refused(faces(old, 6), at, "13 images there, 12 here")
-    said = f"training goes on with other images than {at} was trained on: {text}; "
-    assert said in resumed(faces(other, 6, "--resume", "anyway"), at)
-    # It is asked for once.
-    config = tmp_path / "models/config.json"
-    assert json.loads(config.read_text())["resume"] == "auto"
-    assert not resumed(faces(other, 7), checkpoint(tmp_path, 6))
-    refused(faces(more, 8, "--config", config), checkpoint(tmp_path, 7), text)
-
-    # Who names a checkpoint insists, and a new run has nothing to compare.
-    at = checkpoint(tmp_path, 7)
-    assert "training goes on with other images" in resumed(faces(more, 8, "--resume", at), at)
-    new = faces(other, 1, "--resume", "never")
-    assert new.returncode == 0 and "images than" not in new.stdout
-
-
-def test_a_checkpoint_that_says_nothing_of_its_images(tmp_path: Path, faces: Run) -> None:
-    """Those of earlier versions."""
-    assert faces(write_set(tmp_path / "old", [4, 4, 4]), 2).returncode == 0
-    path = checkpoint(tmp_path, 2)
-    part = layout.read_part(path)
-    about = {name: value for name, value in part.about.items() if name != "data"}
-    assert len(about) == len(part.about) - 1
-    (path / layout.FILE_NAME).write_text(replace(part, about=about).dump())
-    assert not resumed(faces(write_set(tmp_path / "other", [4, 4, 4], 100), 3), path)
-
-
-def test_images_of_debug_are_not_compared(tmp_path: Path, faces: Run) -> None:
-    old = write_set(tmp_path / "old", [4, 4, 4])
-    assert faces(old, 2, "--debug").returncode == 0
-    assert not resumed(faces(old, 3), checkpoint(tmp_path, 2))
-    assert not resumed(faces(old, 4, "--debug"), checkpoint(tmp_path, 3))
-
-
 @pytest.fixture
 def drawn(tmp_path: Path) -> Run:
     """Classify drawn images for some epochs."""
@@ -134,22 +61,59 @@ def drawn(tmp_path: Path) -> Run:
     return run
 
 
-def test_classification(tmp_path: Path, drawn: Run) -> None:
-    assert drawn(64, 1).returncode == 0
+def checkpoint(tmp_path: Path, update: int) -> Path:
+    return tmp_path / f"models/checkpoints/update-{update:08d}"
+
+
+def resumed(done: CompletedProcess[str], path: Path) -> str:
+    """What a run has said of its images that has gone on from a checkpoint; empty for nothing."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"from {path}" in done.stdout
+    return "".join(line for line in done.stdout.splitlines() if "images than" in line)
+
+
+def refused(done: CompletedProcess[str], path: Path, text: str) -> None:
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {path} was trained on other images: {text}; give the")
+    assert "or go on with these images by --resume anyway" in done.stderr
+
+
+@pytest.mark.thorough
+def test_faces(tmp_path: Path, faces: Run) -> None:
+    old = write_set(tmp_path / "old", [4, 4, 4])
+    assert faces(old, 2).returncode == 0
+    moved, at = shutil.copytree(old, tmp_path / "moved"), checkpoint(tmp_path, 2)
+    (moved / "train.idx").unlink()
+    assert not resumed(faces(moved, 3), at)
+
+    more, at = write_set(tmp_path / "more", [5, 4, 4]), checkpoint(tmp_path, 3)
+    said = f"training goes on with more images than {at} was trained on: 12 images there, 13 here; "
+    assert said in resumed(faces(more, 4), at)
+    # What it was trained on since then.
     at = checkpoint(tmp_path, 4)
-    assert not resumed(drawn(64, 2), at)
-    at = checkpoint(tmp_path, 8)
-    refused(drawn(32, 3), at, "64 images there, 32 here")
-    text = "64 images there, 64 here, of which some are others"
-    refused(drawn(64, 3, "--seed", 2), at, text)
-    assert "more images than" in resumed(drawn(96, 3), at)
+    refused(faces(old, 5), at, "13 images there, 12 here")
+    # Images of --debug are not compared, and who names a checkpoint insists.
+    assert not resumed(faces(more, 5, "--debug"), at)
+    other, at = write_set(tmp_path / "other", [4, 4, 5], 100), checkpoint(tmp_path, 5)
+    assert "training goes on with other images" in resumed(faces(other, 6, "--resume", at), at)
+    new = faces(other, 1, "--resume", "never")
+    assert new.returncode == 0 and "images than" not in new.stdout
 
 
-def test_a_schedule_that_is_trained_again(tmp_path: Path, drawn: Run) -> None:
+def test_classification(tmp_path: Path, drawn: Run) -> None:
     assert drawn(64, 1, "--lr", 0.1).returncode == 0
-    at, again = checkpoint(tmp_path, 4), ("--seed", 2, "--lr", 0.01)
-    text = "64 images there, 64 here, of which some are others"
-    refused(drawn(64, 1, *again, "--resume"), at, text)
-    done = drawn(64, 1, *again, "--resume", "anyway")
+    at = checkpoint(tmp_path, 4)
+    refused(drawn(32, 2), at, "64 images there, 32 here")
+    refused(drawn(64, 2, "--seed", 2), at, OTHERS)
+    # Also before a schedule is trained again.
+    again = (64, 1, "--seed", 2, "--lr", 0.01, "--resume")
+    refused(drawn(*again), at, OTHERS)
+    done = drawn(*again, "anyway")
     assert "other images than" in resumed(done, at)
     assert "the schedule is trained again, from update 4 to 8" in done.stdout
+    # It is asked for once.
+    config, at = tmp_path / "models/config.json", checkpoint(tmp_path, 8)
+    assert json.loads(config.read_text())["resume"] == "auto"
+    refused(drawn(64, 2, "--seed", 3, "--config", config), at, OTHERS)
+    assert not resumed(drawn(64, 2, "--seed", 2), at)
+    assert "more images than" in resumed(drawn(96, 3, "--seed", 2), checkpoint(tmp_path, 12))

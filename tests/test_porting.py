@@ -17,7 +17,7 @@ import backbones
 from backbones import classifiers
 from parallel.launch.launcher import parse
 from runtime.errors import ConfigError
-from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of, understood
+from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
 from training.config import originals
 from training.config.presets import PRESETS, RECIPES
 
@@ -32,8 +32,6 @@ _SPAN = re.compile(r"`([^`]+)`")
 
 
 class Row(NamedTuple):
-    """A row of a table."""
-
     kind: str
     there: str
     here: str
@@ -41,7 +39,6 @@ class Row(NamedTuple):
 
 
 def rows(kind: str) -> list[Row]:
-    """The rows of all tables of a kind."""
     tables = [table.splitlines()[2:] for named, table in _TABLE.findall(TEXT) if named == kind]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in chain(*tables)]
     assert len(cells) > 3, kind
@@ -109,30 +106,22 @@ def check_option_of_the_launcher(row: Row, _: Path) -> None:
 
 
 def check_network(row: Row, _: Path) -> None:
+    program, option, known = (
+        ("train.py", "--network", backbones.names())
+        if row.kind == "networks"
+        else ("classify.py", "--model", classifiers.names())
+    )
+    here = spans(row.here)
     for name in spans(row.there):
         if row.here == "the same":
-            assert name in backbones.names()
+            assert name in known
             continue
-        message = refusal("train.py", f"--network {name}")
-        assert f"--network {name!r} does not exist here" in message
-        if not spans(row.here):
-            assert row.here in message
-        elif not name.startswith("iresnet"):
-            assert spans(row.here)[0] in message
-        assert set(spans(row.here)) <= set(backbones.names())
-
-
-def check_model(row: Row, _: Path) -> None:
-    for name in spans(row.there):
-        if row.here == "the same":
-            assert name in classifiers.names()
-            continue
-        message = refusal("classify.py", f"--network {name}")
-        assert f"--model {name!r} does not exist here" in message
-        if not spans(row.here):
-            assert row.here in message
-        for here in spans(row.here):
-            assert here in message and here in classifiers.names()
+        message = refusal(program, f"--network {name}")
+        assert f"{option} {name!r} does not exist here" in message
+        assert here or row.here in message
+        assert set(here) <= set(known)
+        # Of a family, a row has one of several.
+        assert name.startswith("iresnet") or all(one in message for one in here[:1])
 
 
 def check_commands(row: Row, folder: Path) -> None:
@@ -141,57 +130,20 @@ def check_commands(row: Row, folder: Path) -> None:
         check(command, folder)
 
 
-def check_file(row: Row, _: Path) -> None:
-    """Files and names behind them are looked up by the test of all documents."""
-    text = row.here
-    assert spans(text) or text.startswith(("not needed", "not ported", "the same", "options"))
-    parser = launch_parser()
-    known = {*names_of("train.py"), *names_of("classify.py"), *originals.SYNONYMS}
-    for span in spans(text):
-        if span.startswith("--"):
-            name = re.split("[ =]", span)[0]
-            assert name in known or name in parser.format_help()
-        elif re.search(r"\.(py|sh)$|/$", span.split("::")[0]) and " " not in span:
-            assert (ROOT / span.split("::")[0]).exists(), span
-
-
-def check_variables(row: Row, _: Path) -> None:
-    table = (ROOT / "runtime" / "environment.py").read_text()
-    sources = (ROOT / "parallel" / "launch", ROOT / "setup-utils" / "launchers")
-    passed_on = "".join(path.read_text() for folder in sources for path in folder.glob("*[!_]"))
-    for name in spans(row.there):
-        is_set = re.search(rf'^ +"{name}": ', table, re.MULTILINE) is not None
-        assert is_set == row.here.startswith("set"), name
-        if row.here.startswith("the same"):
-            assert name in passed_on or f"{name.split('_')[0]}_" in passed_on
-
-
-def check_output(row: Row, _: Path) -> None:
-    """What a run writes is what docs/training.md says."""
-    text = (ROOT / "docs" / "training.md").read_text()
-    listing = text.partition("It contains:")[2].partition("## ")[0]
-    for span in spans(row.here):
-        if re.fullmatch(r"[\w./-]+", span):
-            assert re.search(rf"^(.* )?{re.escape(span.split('/')[0])}\b", listing, re.M), span
-    if "python -m" in row.here:
-        assert understood("training.checkpoint", "merge", "PATH")
-
-
 CHECKS = {
     "options of train.py": check_option,
     "options of classify.py": check_option,
     "options of the launcher": check_option_of_the_launcher,
     "networks": check_network,
-    "models": check_model,
+    "models": check_network,
     "commands": check_commands,
-    "files": check_file,
-    "variables": check_variables,
-    "output": check_output,
 }
 
 
 def test_every_table_has_a_check() -> None:
-    assert {kind for kind, _ in _TABLE.findall(TEXT)} == set(CHECKS)
+    # Those of files are looked up by the test of all documents.
+    others = {"files", "variables", "output"}
+    assert {kind for kind, _ in _TABLE.findall(TEXT)} == {*CHECKS, *others}
     # Those without a comment are the presets, which have a test of their own, and the differences.
     assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
     assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
@@ -220,10 +172,9 @@ def test_presets_are_those_of_the_tables() -> None:
             if len(cells) == 8:
                 recipe = PRESETS[name]
                 steps = " ".join(f"{step:,}" for step in recipe.lr_steps)
-                assert cells[4] == f"{recipe.lr}, {steps}"
-                assert cells[5] == f"{recipe.max_update:,}"
-                assert cells[6] == str(recipe.sample_ratio)
-                assert cells[7] == (" ".join(recipe.get("val_targets", ())) or "none")
+                targets = " ".join(recipe.get("val_targets", ())) or "none"
+                numbers = [f"{recipe.max_update:,}", str(recipe.sample_ratio)]
+                assert cells[4:] == [f"{recipe.lr}, {steps}", *numbers, targets]
                 assert "debug" in recipe or cells[3] == f"{recipe.num_classes:,}"
             elif len(cells) == 7:
                 row = RECIPES[name]

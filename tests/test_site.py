@@ -80,32 +80,10 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert len(found) > 40 and {name: urls for name, urls in found.items() if urls} == {}
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_read(site: Path, scheme: str) -> None:
-    backgrounds = set()
-    # That of a server for what is missing has its paths.
-    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
-    # A window of its own: the theme remembers the first scheme that it has seen.
-    with Browser() as window:
-        for page in pages:
-            for width in (1280, 390):
-                window.open(page, width=width, scheme=scheme)
-                where = f"{page.relative_to(site)} {width} {scheme}"
-                assert window.console() == [], where
-                content, visible = window.ask(_WIDTHS)
-                assert content <= visible <= width, where
-                assert window.ask(_BROKEN) == [], where
-            backgrounds.add(window.ask(_BACKGROUND))
-    (background,) = backgrounds
-    red = int(re.findall(r"\d+", background)[0])
-    assert red > 200 if scheme == "light" else red < 60, background
-
-
 @pytest.fixture(scope="module")
 def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 150, "the README is short"
     command = [str(MKDOCS.with_name("python")), "-c", _RENDER % _EXTENSIONS]
     content = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
     page = tmp_path_factory.mktemp("readme") / "readme.html"
@@ -116,16 +94,24 @@ def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.browser
 @pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_readme_can_be_read(readme: Path, scheme: str) -> None:
+def test_every_page_and_the_readme_can_be_read(site: Path, readme: Path, scheme: str) -> None:
+    backgrounds = set()
+    # That of a server for what is missing has its paths.
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    # A window of its own: the theme remembers the first scheme that it has seen.
     with Browser() as window:
-        for width in (1280, 390):
-            window.open(readme, width=width, scheme=scheme)
-            assert window.console() == []
-            content, visible = window.ask(_WIDTHS)
-            assert content <= visible <= width
-            assert window.ask(_BROKEN) == []
-            assert window.ask("return document.images.length") == 4
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+        for page in (readme, *pages):
+            for width in (1280, 390):
+                window.open(page, width=width, scheme=scheme)
+                where = f"{page} {width} {scheme}"
+                assert window.console() == [], where
+                content, visible = window.ask(_WIDTHS)
+                assert content <= visible <= width, where
+                assert window.ask(_BROKEN) == [], where
+            if page == readme:
+                assert window.ask("return document.images.length") == 4
+            else:
+                backgrounds.add(window.ask(_BACKGROUND))
+    (background,) = backgrounds
+    red = int(re.findall(r"\d+", background)[0])
+    assert red > 200 if scheme == "light" else red < 60, background

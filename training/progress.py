@@ -21,6 +21,7 @@ from typing_extensions import override
 from data.batches.position import ORDER, EpochPlan, Position
 from runtime.options import option
 from runtime.state import Saved, State, Stateful
+from training.config.schedule import ScheduleOptions
 from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
@@ -28,19 +29,8 @@ _log = logging.getLogger(__name__)
 _OPTIONS_OF_ORDER = ("seed", "min_images", "class_balance")
 
 
-class Length(Protocol):
-    """What is asked of the configuration."""
-
-    @property
-    def epochs(self) -> Optional[int]:
-        """The length of the run in epochs, unless it is given in updates."""
-
-    def total_updates(self, updates_per_epoch: int) -> int:
-        """The length of the run in updates."""
-
-
 class Source(Protocol):
-    """What is asked of the batches."""
+    """Interface of the batches."""
 
     num_images: int
     global_batch: int
@@ -71,7 +61,7 @@ class Progress(Stateful):
     @classmethod
     def plan(
         cls,
-        config: Length,
+        config: ScheduleOptions,
         source: Source,
         saved: Optional[Saved] = None,
         changed: Sequence[str] = (),
@@ -100,8 +90,7 @@ class Progress(Stateful):
                 "the global batch was %d and is %d: going on at image %d of epoch %d",
                 *(before, source.global_batch, position.samples, position.epoch),
             )
-        # Earlier versions trained every schedule once.
-        first = saved.count("first_epoch") if saved.has("first_epoch") else 0
+        first = saved.count("first_epoch")
         passed = (position.epoch - first) * source.updates_per_epoch
         passed += position.samples // epoch_plan.global_batch
         epochs = passed / source.updates_per_epoch
@@ -112,7 +101,7 @@ class Progress(Stateful):
 
     @classmethod
     def from_period(
-        cls, config: Length, source: Source, epoch: int, update: int, first_epoch: int = 0
+        cls, config: ScheduleOptions, source: Source, epoch: int, update: int, first_epoch: int = 0
     ) -> Progress:
         """Plan a run from the beginning of an epoch, after ``update`` updates, through its data."""
         whole = config.total_updates(source.updates_per_epoch)
@@ -127,7 +116,7 @@ class Progress(Stateful):
         """True if an earlier run has made all updates."""
         return self.start_update >= self.total_updates
 
-    def again(self, config: Length, source: Source) -> Progress:
+    def again(self, config: ScheduleOptions, source: Source) -> Progress:
         """Plan the whole schedule from its beginning, after the updates and epochs of this one."""
         update, epoch = self.start_update, self.start.epoch + bool(self.start.samples)
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, Position(epoch, 0))
@@ -199,7 +188,7 @@ def changed_order(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 def _tell_other_order(saved: Saved, position: Position, changed: Sequence[str]) -> None:
     """Warn if the checkpoint is within an epoch whose order was another one."""
     reasons = [*changed]
-    if (saved.count("order") if saved.has("order") else 0) != ORDER:
+    if saved.count("order") != ORDER:
         reasons.insert(0, "the checkpoint is of a version that ordered the images in another way")
     if position.samples and reasons:
         _log.warning(

@@ -25,12 +25,12 @@ from training.checkpoint import resume
 from training.checkpoint.saved import SavedRun
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
-from training.config.run import AUTO, RunOptions
+from training.config.run import RunOptions
+from training.config.schedule import ScheduleOptions
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
 from training.loop import Hooks, Interlude, Step, Updates, fit
 from training.progress import Progress
-from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 
@@ -38,15 +38,8 @@ _log = logging.getLogger(__name__)
 _OF_A_SCHEDULE = "optimizer"
 
 
-class RunSchedule(progress.Length, Protocol):
-    """What is asked of the options of the schedule."""
-
-    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """The learning rate by update of the weights."""
-
-
 class BatchSource(progress.Source, Protocol):
-    """What is asked of the batches."""
+    """Interface of the batches."""
 
     num_classes: int
     image_size: tuple[int, int]
@@ -56,7 +49,7 @@ class BatchSource(progress.Source, Protocol):
 
 
 class RunConfig(Protocol):
-    """What is asked of a configuration."""
+    """Interface of a configuration."""
 
     IDENTITY: ClassVar[Sequence[str]]
     """The options that no run that goes on from a checkpoint may change."""
@@ -66,7 +59,7 @@ class RunConfig(Protocol):
         """Folder and checkpoints."""
 
     @property
-    def schedule(self) -> RunSchedule:
+    def schedule(self) -> ScheduleOptions:
         """Learning rate and length of the run."""
 
     @property
@@ -195,13 +188,6 @@ class Run:
             same_data.check_saved(
                 *(self._saved, images, self._about["data"], self.world),
                 insists=chosen.takes_other_images,
-            )
-        earlier = run_folder.earlier_default(self.folder)
-        if self.is_new and chosen.resume == AUTO and earlier is not None:
-            _log.info(
-                "%s has checkpoints of an earlier version, which wrote there unless told "
-                "otherwise: go on from them with --models-root %s",
-                *(earlier, earlier),
             )
         section = self._saved.section("progress") if self._saved else None
         before = self._saved.configuration if self._saved else {}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from parallel.world import World
 
 LOCK = "run.lock"
-# The default folder of earlier versions.
 _PARENT = Path("models")
 _LONGEST_NAME = 100
 _LONGEST_HOLDER = 300
@@ -47,12 +46,6 @@ def _name(folder: str) -> str:
     path = Path(os.path.abspath(folder))
     # Also the record file in a folder may be given.
     return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
-
-
-def earlier_default(models_root: Path) -> Optional[Path]:
-    """The default folder of earlier versions, if it has checkpoints and ours is a default one."""
-    is_default = models_root.parent == _PARENT
-    return _PARENT if is_default and (_PARENT / "checkpoints").is_dir() else None
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import pytest
 import backbones
 from backbones import layers
 from backbones.graph.nodes import infer
-from backbones.model import Backbone
 from backbones.maps import OUTPUTS
+from backbones.model import Backbone
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint

@@ -18,9 +18,6 @@ def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProces
     process; so it is done here once more.
     """
     with pytest.MonkeyPatch.context() as patch:
-        # The program sets them, for this process and its children.
-        for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
-            patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         seen, status, errors = Witness(patch), None, ""
         try:
             status = seen.run(program, [str(word) for word in words])

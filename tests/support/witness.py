@@ -59,6 +59,11 @@ class Row(NamedTuple):
     """What should have."""
 
 
+def by_option(*rows: Row) -> dict[str, Row]:
+    """Rows by the field of the option that the words of each begin with."""
+    return {row.words.split()[0][2:].replace("-", "_"): row for row in rows}
+
+
 class Witness:
     """The calls of watched functions and classes, and what the program printed."""
 
@@ -108,6 +113,9 @@ class Witness:
     def run(self, program: ModuleType, words: list[str]) -> int | None:
         """Run a program's ``main`` as if it were started with these words; returns its status."""
         self._patch.setattr(sys, "argv", [f"{program.__name__}.py", *words])
+        # The program sets them, for this process and its children.
+        for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
+            self._patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         screen = io.StringIO()
         with redirect_stdout(screen), _signals_and_logging_as_before():
             try:
@@ -144,6 +152,11 @@ def given(name: str, argument: str) -> Callable[[Witness], Any]:
     return lambda seen: seen.call(name)[argument]
 
 
+def each(name: str, argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what a part was called with each time, without repetitions."""
+    return lambda seen: {call[argument] for call in seen.calls(name)}
+
+
 def updates(seen: Witness, name: str) -> list[int]:
     """Return the updates at which a part was called."""
     return [call["update"] for call in seen.calls(name)]
@@ -152,6 +165,18 @@ def updates(seen: Witness, name: str) -> list[int]:
 def models_of(seen: Witness) -> Path:
     """Return the folder of the run."""
     return Path(seen.call("RunLog")["models_root"])
+
+
+def files_of(seen: Witness, folder: str = "") -> list[str]:
+    """Return the names in the folder of the run, or in one below it."""
+    return sorted(path.name for path in (models_of(seen) / folder).iterdir())
+
+
+def saves(seen: Witness) -> list[list[int]]:
+    """Return the updates at which the model, not the best one, and checkpoints were saved."""
+    last = seen.calls("ModelSaver")[1].result
+    models = [call["update"] for call in seen.calls("ModelSaver.save") if call["self"] is last]
+    return [models, updates(seen, "Checkpointer.save")]
 
 
 def reports(seen: Witness, *, have_targets: bool) -> list[int]:

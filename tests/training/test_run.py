@@ -245,16 +245,3 @@ def test_actions_in_epochs_are_counted_from_where_epochs_begin() -> None:
     assert Every(print, epochs=3).interlude(epochs) == Interlude(print, 30, origin=12 - 30)
     assert Every(print, updates=4, on_stop=True).interlude(epochs) == Interlude(print, 4, True)
     assert Every(print).interlude(epochs) == Interlude(print, 0)
-
-
-def test_checkpoints_in_the_folder_of_earlier_versions_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models/checkpoints").mkdir(parents=True)
-    caplog.set_level("INFO")
-    make_run(Path("models/x"), Ranks(LoneWorld()), resume="never")
-    make_run(Path("other"), Ranks(LoneWorld()), resume="auto")
-    assert "--models-root models" not in caplog.text
-    make_run(Path("models/x"), Ranks(LoneWorld()), resume="auto")
-    assert "go on from them with --models-root models" in caplog.text

@@ -56,18 +56,6 @@ def test_a_folder_of_many_sets_has_a_name_that_file_systems_take() -> None:
     assert len(Path(run_folder.default([f"/data/set-{i:03}" for i in range(99)], "r50")).name) < 120
 
 
-def test_the_folder_of_earlier_versions_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    default = Path(run_folder.default(["a"], "r50"))
-    assert run_folder.earlier_default(default) is None
-    Path("models/checkpoints").mkdir(parents=True)
-    assert run_folder.earlier_default(default) == Path("models")
-    assert run_folder.earlier_default(Path("models")) is None
-    assert run_folder.earlier_default(tmp_path / "models" / "x") is None
-
-
 def claim(folder: Path) -> None:
     with claimed(folder, LoneWorld(), is_owner=True):
         assert f"process {os.getpid()}, " in (folder / "run.lock").read_text()

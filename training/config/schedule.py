@@ -94,6 +94,15 @@ class ScheduleOptions(Options):
         assert self.epochs is not None, "check() lets no run without a length pass"
         return self.epochs * updates_per_epoch
 
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """Return the learning rate by update of the weights.
+
+        Args:
+            contributors: ranks whose batches make one update.
+            updates_per_epoch: with parameter servers those of all workers.
+        """
+        raise NotImplementedError
+
     def _schedule(
         self, lr: float, updates_per_epoch: int, *, warmup: int, steps: Sequence[int]
     ) -> Schedule:
@@ -142,8 +151,9 @@ class FaceScheduleOptions(ScheduleOptions):
     def example_steps(self) -> tuple[int, ...]:
         return (10_000, 16_000)
 
+    @override
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """The learning rate of the backbone by update; the same for any number of ranks."""
+        """Return the learning rate of the backbone; the same for any number of ranks."""
         return self._schedule(self.lr, updates_per_epoch, warmup=self.warmup, steps=self.lr_steps)
 
     @override
@@ -163,13 +173,11 @@ class ImageScheduleOptions(ScheduleOptions):
     warmup_epochs: float = number(0.0, COUNT.saying("must not be negative; 0 turns warm-up off"))
     """Epochs of linear warm-up."""
 
+    @override
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """The learning rate by update of the weights.
+        """Return a learning rate that grows with the ranks.
 
-        Args:
-            contributors: ranks whose batches make one update; the learning rate grows with them
-                (linear scaling: Goyal et al., arXiv:1706.02677).
-            updates_per_epoch: with parameter servers those of all workers.
+        Linear scaling: Goyal et al., arXiv:1706.02677.
         """
         return self._schedule(
             self.lr if self.no_lr_scaling else self.lr * contributors,

@@ -23,21 +23,23 @@ def parse_line(
     parse(f"--dataset synthetic {line}".split())
 
 
-def test_options_that_go_together_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for assignment, line in (
-        (ALONE, ""),
+@pytest.mark.parametrize(
+    ("assignment", "line"),
+    [
         (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn --clip-norm 5"),
         (JOB, "--kv-store dist_sync"),
-        (JOB, "--kv-store dist_async --num-examples 100"),
+        (JOB, "--kv-store dist_async --num-examples 1"),
         (JOB, "--kv-store dist_ssync --staleness 0"),
-        (GROUPS, "--kv-store dist_gsync --fp16-allreduce"),
-        (GROUPS, "--kv-store dist_gsync --rebalance 2"),
+        (GROUPS, "--kv-store dist_gsync --fp16-allreduce --rebalance 1"),
         (GROUPS, "--kv-store dist_async"),
         (SHARES, "--kv-store dist_async --data-allocator 1"),
         (TOLERANT, "--kv-store dist_ssync --staleness 3"),
-    ):
-        with monkeypatch.context() as patch:
-            parse_line(patch, assignment, line)
+    ],
+)
+def test_options_that_go_together_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, assignment: Assignment | None, line: str
+) -> None:
+    parse_line(monkeypatch, assignment, line)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_options_that_go_together_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm 5", "horovod", "leave it out"]),
         (ALONE, "--clip-norm 0", ["--clip-norm 0", "must be above 0"]),
         (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
+        (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor are for"]),
         (ALONE, "--num-examples 0", ["--num-examples 0"]),
         (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
         (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),

@@ -22,14 +22,12 @@ def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
     assert config.schedule.lr_steps == (30, 60, 80)
     other = parse_line("--dataset imagenet_steps --data-dir d --lr-schedule cosine")
     assert other.schedule.lr_steps == ()
-
-
-def test_every_recipe_is_complete() -> None:
     for dataset in RECIPES:
         files = "" if dataset == "synthetic" else " --data-dir d"
         config = parse_line(f"--dataset {dataset}{files}")
         assert config.schedule.total_updates(10) == 10 * config.schedule.epochs
         assert config.data.images in ("mnist", "cifar10") or config.data.image_size
+        assert config.run.models_root == f"./models/{dataset}-{config.classifier.model}"
 
 
 def test_linear_scaling() -> None:
@@ -45,9 +43,7 @@ def test_linear_scaling() -> None:
     ("line", "resume", "takes_other_images"),
     [
         ("", "auto", False),
-        ("--resume", "auto", False),
         ("--resume --lr=0.01", "auto", False),
-        ("--resume auto", "auto", False),
         ("--resume never", "never", True),
         ("--resume anyway --lr 0.1", "auto", True),
         ("--resume checkpoints/update-00000002", "checkpoints/update-00000002", True),
@@ -72,7 +68,6 @@ def test_stores_of_one_process_are_horovod(store: str) -> None:
     [
         ("--resume --lr=0.01", 0.1, True),
         ("--lr=0.01 -r", 0.1, True),
-        ("--resume auto --lr 0.01", 0.1, True),
         ("--resume anyway --lr 0.01", 0.1, True),
         ("--resume anyway", 0.1, False),
         # Typed again, or by --restarts.
@@ -105,10 +100,16 @@ def test_another_rate_with_resume_trains_a_finished_schedule_again(
         ("--dataset imagenet --rec-train a --rec-val b --data-dir c", ["leave one out"]),
         ("--dataset mnist --data-dir d --image-size 32", ["--image-size 32", "imagenet"]),
         ("--dataset synthetic --data-dir d", ["--data-dir d", "mnist"]),
+        ("--dataset synthetic --model ResNet19", ["ResNet18"]),
+        ("--dataset synthetic --lr-schedule step", ["--lr-steps, as in 30,60,80"]),
+        ("--dataset synthetic --save-frequency -1", ["0 saves only at the end"]),
+        ("--dataset synthetic --warmup-epochs -1", ["0 turns warm-up off"]),
         ("--dataset synthetic --label-smoothing 1", ["--label-smoothing 1", "below 1"]),
+        ("--dataset synthetic --label-smoothing -0.1", ["--label-smoothing"]),
         ("--dataset synthetic --mixup -1", ["--mixup -1"]),
         ("--dataset synthetic --gradient-predivide-factor 0", ["above 0"]),
         ("--dataset synthetic --dtype bf16", ["--dtype 'bf16'", "float32"]),
+        ("--dataset synthetic --dry-run --kv-store dist_sync", ["--dry-run plans runs on Horovod"]),
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(line: str, parts: list[str]) -> None:

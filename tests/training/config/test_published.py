@@ -2,22 +2,19 @@
 
 The formulas are written out from the originals' programs, and count an optimizer's first update as
 the original's scheduler does: from 1 in MXNet, in whole epochs in the CIFAR-10 tutorial, from 0 in
-PyTorch's recipes for faces. The numbers in them are those of test_presets.
+PyTorch's recipes for faces.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 
-from runtime import options
 from training.config import faces, images
 
-WORLD_SIZES = (1, 8, 16)
+WORLD_SIZES = (1, 8)
 
 
 def spread(total: int) -> list[int]:
@@ -114,46 +111,3 @@ def test_rates_are_those_of_the_original(
             update -= update % per_epoch
         expected = rate(update, per_epoch, world_size)
         assert schedule.lr_at(update) == pytest.approx(expected, rel=1e-9)
-
-
-# What config.json held before the presets were the published ones, as far as it differs from the
-# defaults.
-EARLIER_FACES: dict[str, dict[str, Any]] = {
-    "glint360k_16GPU": {
-        "num_classes": 360_232, "network": "r100", "loss": "combined",
-        "margins": [1.0, 0.0, 0.4], "val_targets": ["lfw", "cfp_fp", "agedb_30"],
-        "sample_ratio": 0.1, "batch_size": 64, "lr": 0.2, "center_lr": 0.2, "lr_schedule": "step",
-        "lr_steps": [200_000, 280_000, 360_000], "max_update": 400_000,
-    },
-    "100w": {
-        "num_classes": 10**6, "network": "r50", "loss": "cosface", "margins": [1.0, 0.0, 0.35],
-        "sample_ratio": 0.1, "debug": True, "batch_size": 64, "lr": 0.1, "center_lr": 0.1,
-        "lr_schedule": "step", "lr_steps": [20_000, 28_000], "max_update": 32_000,
-    },
-}  # fmt: skip
-EARLIER_IMAGES: dict[str, dict[str, Any]] = {
-    "imagenet": {
-        "model": "resnet50_v1", "batch_size": 128, "lr": 0.05, "wd": 1e-4, "epochs": 90,
-        "lr_schedule": "step", "lr_steps": [30, 60, 80], "warmup_epochs": 5.0, "image_size": 224,
-    },
-}  # fmt: skip
-
-
-def test_earlier_runs_resume_with_their_configuration(tmp_path: Path) -> None:
-    """All values are those of the run; the new options are as if they had not been given."""
-    programs: tuple[tuple[Any, dict[str, dict[str, Any]], list[str]], ...] = (
-        (faces, EARLIER_FACES, ["--rec", "."]),
-        (images, EARLIER_IMAGES, ["--data-dir", "."]),
-    )
-    for program, earlier, data in programs:
-        defaults = options.as_json(options.values(program.resolve({"dataset": "synthetic"})))
-        for name, recipe in earlier.items():
-            plain = {field: None for field in ("num_images", "num_classes", "image_size", "epochs")}
-            saved = {**defaults, **plain, "warmup": 0, "dataset": name, **recipe}
-            saved = {key: saved[key] for key in defaults if key not in ("lr_factor", "lr_power")}
-            file = tmp_path / "config.json"
-            file.write_text(json.dumps(saved))
-            words = [] if recipe.get("debug") else data
-            found = program.parse(["--config", str(file), *words]).values()
-            assert {field: found[field] for field in recipe} == recipe, name
-            assert (found["lr_factor"], found["lr_power"]) == (None, 2.0)

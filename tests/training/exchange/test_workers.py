@@ -12,9 +12,8 @@ import pytest
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
-from parallel.world import LoneWorld, Wire
+from parallel.world import LoneWorld
 from training.config.images import resolve
-from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
 from training.exchange.ranks import Period
 from training.exchange.server_workers import ServerWorkers
@@ -25,6 +24,7 @@ PLACE = Assignment(
     WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1, worker=3,
     local_worker=1,
 )  # fmt: skip
+UNEQUAL = replace(PLACE, groups=((0,), (1, 2, 3)))
 
 
 class Exchange:
@@ -49,13 +49,13 @@ class Horovod:
     def __init__(self, groups=(), regroups: bool = False) -> None:
         self.groups, self.regroups = groups, regroups
         self.rank, self.size, self.local_rank = 1, 2, 0
-        self.calls: list[Any] = []
+        self.has_closed = False
 
     def allreduce(self, array, name: str, op: str = "sum"):
         return array
 
     def close(self) -> None:
-        self.calls.append("close")
+        self.has_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -93,24 +93,9 @@ def test_ranks_of_horovod() -> None:
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
     assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(200) == 200
-    assert joined.numbers() == {}
-    assert joined.leave(3) == 3
+    assert joined.numbers() == {} and joined.leave(3) == 3
     shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
     assert joined.schedule("schedule", shifted) == ("shifted", "schedule")
-
-
-def test_options_reach_the_optimizer_of_ranks(monkeypatch) -> None:
-    made = {}
-    monkeypatch.setattr(
-        workers, "BackboneOptimizer", lambda *args, **more: made.update(more, options=args[0])
-    )
-    monkeypatch.setattr(workers, "TimedWorld", lambda *arguments: arguments)
-    given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
-    workers.HorovodWorkers(config_of(**given), COUNT).optimizer("parameters", "stopwatch")
-    assert made == {
-        "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
-        "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
-    }  # fmt: skip
 
 
 def test_a_worker_alone() -> None:
@@ -121,9 +106,8 @@ def test_a_worker_alone() -> None:
     assert joined.epoch_part().updates_per_epoch == 100
     # Of four workers, each of which updates the weights by itself.
     assert joined.updates_per_epoch(100) == 400
-    exchange = joined._exchange
-    assert exchange.scheme.title == "ASP"
-    assert exchange.options == {"staleness": None, "images_per_step": 10}
+    assert joined._exchange.scheme.title == "ASP"
+    assert joined._exchange.options == {"staleness": None, "images_per_step": 10}
     # As in MXNet-G, whose option is 0 unless it is given.
     for staleness in (4, None):
         worker = served(kv_store="dist_ssync", staleness=staleness)
@@ -137,15 +121,14 @@ def test_a_worker_alone() -> None:
 
 
 def test_a_worker_of_a_group() -> None:
-    assignment = replace(PLACE, groups=((0,), (1, 2, 3)))
-    joined = served(assignment, kv_store="dist_gsync")
-    assert (joined.world.groups, joined.world.regroups) == (assignment.groups, False)
+    joined = served(UNEQUAL, kv_store="dist_gsync")
+    assert (joined.world.groups, joined.world.regroups) == (UNEQUAL.groups, False)
     assert (joined.contributors, joined.saves) == (3, False)
     assert joined._exchange.options["images_per_step"] == 10 * 2
-    assert served(assignment, kv_store="dist_gsync", rebalance=2).world.regroups
+    assert served(UNEQUAL, kv_store="dist_gsync", rebalance=2).world.regroups
     # All groups have the same data.
     everybody = SimpleNamespace(size=4)
-    joined._horovod.all_ranks = lambda: everybody
+    joined.world.all_ranks = lambda: everybody
     assert joined.everyone is everybody and joined.world.size == 2
 
 
@@ -180,7 +163,7 @@ def test_who_is_told_to_end_tells_the_board() -> None:
 
 
 @pytest.mark.parametrize(
-    "scheme, worker, expected",
+    ("scheme", "worker", "expected"),
     [
         ("dist_async", 0, [("pause",)]),
         ("dist_async", 3, []),
@@ -198,24 +181,23 @@ def test_who_saves_says_so_and_the_workers_of_bsp_know(scheme, worker, expected)
 
 
 @pytest.mark.parametrize(
-    "scheme, status, told, ended, leaves",
+    ("scheme", "status", "told", "leaves"),
     [
-        ("dist_async", 0, 0, 0, False),
-        ("dist_async", 3, 0, 3, True),
-        ("dist_async", 0, 130, 130, True),
-        ("dist_gsync", 0, 0, 0, True),
+        ("dist_async", 0, 0, False),
+        ("dist_async", 3, 0, True),
+        ("dist_async", 0, 130, True),
+        ("dist_gsync", 0, 0, True),
     ],
 )
-def test_a_process_ends_with_its_status(monkeypatch, scheme, status, told, ended, leaves) -> None:
+def test_a_process_ends_with_its_status(monkeypatch, scheme, status, told, leaves) -> None:
     ends = []
     monkeypatch.setattr(os, "_exit", ends.append)
-    joined = served(replace(PLACE, groups=((0,), (1, 2, 3))), kv_store=scheme)
+    joined = served(UNEQUAL, kv_store=scheme)
     joined._stop_status = told
     joined.leave(status)
-    assert ends == [ended]
+    assert ends == [status or told]
     assert (("leave",) in joined._exchange.calls) == leaves
-    if scheme == "dist_gsync":
-        assert joined.world.calls == ["close"]
+    assert scheme != "dist_gsync" or joined.world.has_closed
 
 
 class Everybody:
@@ -242,8 +224,7 @@ def grouped(everybody: Everybody, regrouped: list[Any], worker: int = 3) -> Serv
     """A worker of two groups of two, which meets these workers."""
     place = replace(PLACE, worker=worker, groups=((0, 1), (2, 3)))
     joined = served(place, kv_store="dist_gsync", rebalance=1)
-    joined._horovod.all_ranks = lambda: everybody
-    joined._horovod.regroup = regrouped.append
+    joined.world.all_ranks, joined.world.regroup = lambda: everybody, regrouped.append
     return joined
 
 
@@ -270,22 +251,17 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined = grouped(everybody, [])
     optimizer = joined.optimizer({}, SimpleNamespace())
     assert optimizer.contributors == 2
-    larger = replace(PLACE, worker=0, groups=((0,), (1, 2, 3)))
+    larger = replace(UNEQUAL, worker=0)
     everybody.answer = Period(4, 80), replace(joined._groups, assignment=larger)
     batches = SimpleNamespace(read=lambda part: None)
     assert joined.rebalance(Period(4, 90), None, batches) == Period(4, 80)
     assert everybody.given is None
-    assert joined._groups.assignment.worker == 3
-    assert joined._groups.assignment.groups == larger.groups and not joined.saves
+    assert joined._groups.assignment == replace(UNEQUAL, worker=3) and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
     # A step divides its loss by the images of all contributors, which are others afterwards.
     joined._exchange.has_started = True
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
-
-
-def test_a_worker_that_was_told_to_end_begins_no_period() -> None:
-    joined = grouped(Everybody(), [])
     joined._exchange.stop = 143
-    assert joined.rebalance(Period(2, 40), None, None) is None
+    assert joined.rebalance(Period(6, 120), None, None) is None
     assert joined._stop_status == 143

@@ -32,41 +32,32 @@ def updates(folder: Path) -> list[int]:
     return [json.loads(line)["update"] for line in lines]
 
 
-def test_a_full_disk_is_an_error_and_leaves_only_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_only_whole_records(tmp_path: Path) -> None:
+    lines = tmp_path / "metrics.jsonl"
     files = MetricFiles(tmp_path)
     files.write(1, {"loss": 0.5})
-    size = (tmp_path / "metrics.jsonl").stat().st_size
-    with no_file_above(size + 10):
+    (events,) = (tmp_path / "scalars").iterdir()
+    before = events.read_bytes()
+    with no_file_above(lines.stat().st_size + 10):
         with pytest.raises(DataError, match="metrics.jsonl cannot be written .* start the same"):
             files.write(2, {"loss": 0.5})
-        files.close()
     assert updates(tmp_path) == [1]
-    files = MetricFiles(tmp_path)
-    files.write(2, {"loss": 0.5})
-    files.close()
-    assert updates(tmp_path) == [1, 2]
+    # The line of the next update fits, and its scalars do not.
+    with no_file_above(lines.stat().st_size + 120):
+        with pytest.raises(DataError, match=f"{events.name} cannot be written .* start the same"):
+            files.write(2, {f"{number}": 0.5 for number in range(5)})
+        files.close()
+    assert updates(tmp_path) == [1, 2] and events.read_bytes() == before
 
 
 @pytest.mark.parametrize("left", ['{"update": 1}\n', ""])
 def test_what_is_left_of_a_torn_record_goes(tmp_path: Path, left: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(left + '{"update": 2, "lo')
     files = MetricFiles(tmp_path)
-    files.write(2, {"loss": 0.5})
+    files.write(2, {"loss": 0.5, "nan": float("nan")})
     files.close()
     assert updates(tmp_path) == ([1, 2] if left else [2])
-
-
-def test_scalars_on_a_full_disk_are_an_error_that_names_them(tmp_path: Path) -> None:
-    files = MetricFiles(tmp_path)
-    files.write(1, {"loss": 0.5})
-    (events,) = (tmp_path / "scalars").iterdir()
-    before = events.read_bytes()
-    # The line of the next update fits, and its scalars do not.
-    with no_file_above((tmp_path / "metrics.jsonl").stat().st_size + 120):
-        with pytest.raises(DataError, match=f"{events.name} cannot be written .* start the same"):
-            files.write(2, {f"{number}": 0.5 for number in range(5)})
-        files.close()
-    assert updates(tmp_path) == [1, 2] and events.read_bytes() == before
+    assert '"nan": null' in (tmp_path / "metrics.jsonl").read_text()
 
 
 def scalars_of(events: Path) -> list[tuple[int, str, float]]:

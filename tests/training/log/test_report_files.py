@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -30,44 +29,32 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_each_start_of_a_run_is_a_line_of_json(run: Path) -> None:
-    for update in (0, 7):
-        ReportFiles(run).begin_part(update, {"ranks": 2, "device": "cpu(0)"})
+def test_what_is_written_for_the_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    generator = np.random.default_rng(1)
+    same = np.arange(20) % 2 == 0
+    for update, value in ((0, 200), (7, 10)):
+        files = ReportFiles(run)
+        files.begin_part(update, {"ranks": 2, "device": "cpu(0)"})
+        rows = generator.normal(size=(40, 8))
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        files.verification("a set", verify(rows, same, xnorm=1.0))
+        for number in (value, 99):
+            images = np.full((20, 3, 112, 112), number, np.uint8)
+            files.sample(Batch(images, np.arange(20)))
     parts = run_files.read(run).parts
     assert [part["update"] for part in parts] == [0, 7]
     for name in ("time", "ranks", "device", "host", "processor", "processors", "command"):
         assert parts[1][name], name
     assert parts[1]["versions"]["numpy"] == np.__version__
     assert [name for name in parts[1]["versions"] if name.startswith("mxnet")]
-    lines = (run / "report/parts.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["ranks"] for line in lines] == [2, 2]
-
-
-def test_images_of_the_first_batch_are_kept(run: Path) -> None:
-    files = ReportFiles(run)
-    for value in (200, 10):
-        images = np.full((20, 3, 112, 112), value, np.uint8)
-        files.sample(Batch(images, np.arange(20)))
+    # Of the first batch of each start, and of the last verification.
     sheet = decode_rgb((run / "report/samples.jpg").read_bytes())
-    assert abs(int(sheet[50, 50, 0]) - 200) < 5
-    assert run_files.read(run).samples is not None
-
-
-def test_scores_are_those_of_the_last_verification(run: Path) -> None:
-    generator = np.random.default_rng(1)
-    same = np.arange(20) % 2 == 0
-    for _ in range(2):
-        rows = generator.normal(size=(40, 8))
-        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-        ReportFiles(run).verification("a set", verify(rows, same, xnorm=1.0))
+    assert abs(int(sheet[50, 50, 0]) - 10) < 5
     found = np.load(run / "report/scores-a%20set.npy")
     assert found.dtype == np.float32
     assert found[:, 0] == pytest.approx((rows[0::2] * rows[1::2]).sum(axis=1), abs=1e-6)
     assert (found[:, 1] == same).all()
-
-
-def test_the_page_is_made_by_a_process_of_its_own(run: Path, caplog) -> None:
-    ReportFiles(run).write_report()
+    files.write_report()
     assert f"report in {run}/report.html" in caplog.text
     assert "<svg" in (run / "report.html").read_text(encoding="utf-8")
 
@@ -88,7 +75,7 @@ def test_a_process_that_fails_is_a_line_in_the_log(
     script.write_text(f"#!/bin/bash\n{program.replace('sleep', 'exec sleep')}\n")
     script.chmod(0o755)
     monkeypatch.setattr(report_files.sys, "executable", str(script))
-    monkeypatch.setattr(report_files, "_SECONDS", 2)
+    monkeypatch.setattr(report_files, "_SECONDS", 1)
     ReportFiles(run).write_report()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and said in record.message

@@ -30,12 +30,9 @@ class HandClock:
 
 
 LFW_RESULT = VerificationResult(
-    accuracy=0.9912,
-    accuracy_std=0.0034,
-    threshold=1.5,
+    accuracy=0.9912, accuracy_std=0.0034, threshold=1.5, xnorm=22.5,
     tar_at_far={1e-3: 0.98, 1e-4: float("nan")},
-    xnorm=22.5,
-)
+)  # fmt: skip
 
 
 def open_log(
@@ -92,8 +89,8 @@ def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None
     assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
     assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
     content = next((tmp_path / "scalars").glob("*tfevents*")).read_bytes()
-    for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
-        assert b"training/" + scalar in content
+    for name in ("loss", "waiting", "backbone", "head", "communication"):
+        assert f"training/{name}".encode() in content
     assert b"lfw/accuracy" in content
 
 
@@ -171,22 +168,18 @@ def test_the_summary_says_whether_input_was_the_bottleneck(
 ) -> None:
     clock, screen, first = HandClock(), io.StringIO(), 0
     with open_log(tmp_path, clock=clock, screen=screen) as log:
+        # Without updates there is nothing to say.
+        log.summarize(debug=debug)
+        assert screen.getvalue().count("\n") == 1
         for updates, waiting in starts:
             log.start(first + updates, first)
             train(log, clock, range(first + 1, first + 5), waiting=0.075)
             train(log, clock, range(first + 5, first + updates + 1), waiting=waiting)
             first += updates
         log.summarize(debug=debug)
-    times, said = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
+    peak, times, said = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-3:]]
+    assert peak.startswith("peak memory of this rank: ") and peak.endswith(" MiB")
     assert times.startswith(f"time: {shares}") and said.startswith(verdict)
-
-
-def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    with open_log(tmp_path, screen=screen) as log:
-        log.start(0)
-        log.summarize(debug=False)
-    assert screen.getvalue().count("\n") == 1
 
 
 def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: Path) -> None:
@@ -215,39 +208,20 @@ def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> Non
         log.update(1, loss=0.0, lr=0.1, images=1)
         raise ZeroDivisionError("a mistake of ours")
     written = (tmp_path / "logs" / "rank-0000.log").read_text()
+    assert f"rank 0 of 2, files in {tmp_path}" in written
     assert "stopped after update 1" in written
     assert "ZeroDivisionError: a mistake of ours" in written
     assert "ZeroDivisionError" not in screen.getvalue()
-
-
-def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
     for rank in (0, 1):
-        with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
-            open_log(tmp_path / "file" / "run", rank=rank)
-
-
-def test_the_watchdog_has_its_short_limit_only_within_updates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watchdog = MagicMock()
-    monkeypatch.setattr(run_log, "Watchdog", lambda *_, **__: watchdog)
-    with RunLog(tmp_path, rank=1, world_size=2, frequent=9, stall_timeout=7) as log:
-        log.start(3)
-        log.update(1, loss=0.5, lr=0.1, images=1)
-        with log.paused():
-            pass
-        log.end_updates()
-    # The first update after each start compiles, or comes after a meeting of all workers.
-    names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
-    called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
-    assert called == [*names, "leave_updates", "close"]
-    watchdog.beat.assert_called_once_with(1)
+        with pytest.raises(ConfigError, match="--models-root .*/metrics.jsonl/run cannot be wr"):
+            open_log(tmp_path / "metrics.jsonl" / "run", rank=rank)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_nothing_is_watched_while_rank_0_makes_the_report(tmp_path: Path, rank: int) -> None:
-    """It may take longer than an update, and must not end the run with another status."""
+def test_the_watchdog_has_its_short_limit_within_updates_and_none_in_the_report(
+    tmp_path: Path, rank: int
+) -> None:
+    """The report may take longer, and must not end the run with another status."""
     watchdog, files = MagicMock(), MagicMock()
     with (
         patch.object(run_log, "Watchdog", lambda *_, **__: watchdog),
@@ -256,10 +230,19 @@ def test_nothing_is_watched_while_rank_0_makes_the_report(tmp_path: Path, rank: 
     ):
         files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
         log.begin_part(3, ranks=2)
+        log.start(3)
+        log.update(1, loss=0.5, lr=0.1, images=1)
+        with log.paused():
+            pass
+        log.end_updates()
         log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
         log.write_report()
         log.record(9, {"accuracy": 0.75}, target="validation")
-    watchdog.close.assert_called_once_with()
+    # The first update after each start compiles, or comes after a meeting of all workers.
+    names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
+    called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
+    assert called == [*names, "leave_updates", "close"]
+    watchdog.beat.assert_called_once_with(1)
     called = [call[0] for call in files.mock_calls]
     assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
     if rank == 0:

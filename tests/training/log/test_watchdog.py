@@ -33,6 +33,7 @@ pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[3]
 WHO = f"rank 3 on {socket.gethostname()}"
+LIMIT = 0.1
 
 
 class NotingWatchdog(Watchdog):
@@ -49,7 +50,7 @@ class NotingWatchdog(Watchdog):
 class Rank:
     """A watched rank whose end is noted."""
 
-    def __init__(self, folder, seconds=0.2):
+    def __init__(self, folder, seconds=LIMIT):
         self.ends = []
         self.others = Others
         self.stopwatch = Stopwatch()
@@ -86,30 +87,33 @@ def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
         assert "test_no_progress_ends_the_process" in said, "the stacks of all threads"
 
 
-def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
-    assert rank.wait(0.6) == [] and rank.said() == ""
-    for update in range(20):
+def test_what_is_outside_of_updates_may_take_longer(rank, capfd):
+    """The start, a pause, and what follows the last update."""
+    assert rank.wait(3 * LIMIT) == [] and rank.said() == ""
+    for update in range(10):
         rank.watchdog.beat(update)
-        assert rank.wait(0.05) == []
+        assert rank.wait(0.03) == []
     with rank.watchdog.pause():
-        assert rank.wait(0.6) == []
-    assert rank.wait() == [STALLED_STATUS]
-    assert "in update 20, rest" in capfd.readouterr().err
-
-
-def test_what_follows_the_last_update_may_take_longer(rank, capfd):
-    rank.watchdog.beat(7)
+        assert rank.wait(3 * LIMIT) == []
     rank.watchdog.leave_updates()
     # An interlude: what follows it is outside of updates still.
     with rank.watchdog.pause():
-        assert rank.wait(0.3) == []
-    assert rank.wait(0.8) == []
+        assert rank.wait(2 * LIMIT) == []
+    assert rank.wait(4 * LIMIT) == []
     assert rank.wait() == [STALLED_STATUS]
-    assert "outside of updates, after update 7" in capfd.readouterr().err
+    assert "outside of updates, after update 9" in capfd.readouterr().err
+
+
+def test_an_update_that_follows_a_pause_has_the_short_limit(rank, capfd):
+    rank.watchdog.beat(20)
+    with rank.watchdog.pause():
+        pass
+    assert rank.wait(4 * LIMIT) == [STALLED_STATUS]
+    assert "in update 21, rest" in capfd.readouterr().err
 
 
 def test_a_rank_that_waits_for_others_is_ended_last(tmp_path):
-    ranks = [Rank(tmp_path, 0.5), Rank(tmp_path, 0.5)]
+    ranks = [Rank(tmp_path, 0.3), Rank(tmp_path, 0.3)]
     for rank in ranks:
         rank.watchdog.beat(1)
     with ranks[0].stopwatch.part(COMMUNICATION):
@@ -151,21 +155,20 @@ class Part(Stateful):
         pass
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monkeypatch):
+def test_the_last_checkpoint_may_take_longer_than_an_update(tmp_path, monkeypatch):
     ends = []
     monkeypatch.setattr(run_log, "Watchdog", functools.partial(NotingWatchdog, ends=ends))
     publish = files.publish
 
-    def slowly(*arguments, **options):
-        time.sleep(3)
-        return publish(*arguments, **options)
+    def slowly(*given, **more):
+        time.sleep(1)
+        return publish(*given, **more)
 
     monkeypatch.setattr(files, "publish", slowly)
     schedule = SimpleNamespace(lr_at=lambda update: 0.1)
 
     def train(world):
-        log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)
+        log = RunLog(tmp_path, rank=world.rank, world_size=2, frequent=9, stall_timeout=0.4)
         storage = Storage.find(tmp_path, world)
         with log, Checkpointer({"x": Part()}, storage, keep=1, about={}) as checkpointer:
             fit(
@@ -175,7 +178,7 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
             )  # fmt: skip
         return checkpointer.last
 
-    assert run_ranks(size, train) == [tmp_path / "checkpoints" / "update-00000002"] * size
+    assert run_ranks(2, train) == [tmp_path / "checkpoints" / "update-00000002"] * 2
     assert ends == []
 
 
@@ -186,13 +189,13 @@ from runtime.stopwatch import Stopwatch
 from training.log.watchdog import Watchdog
 
 assert "mxnet" not in sys.modules
-watchdog = Watchdog(1, rank=3, stopwatch=Stopwatch(), log_file=Path(sys.argv[1]), tick=0.01)
+watchdog = Watchdog(0.5, rank=3, stopwatch=Stopwatch(), log_file=Path(sys.argv[1]), tick=0.01)
 """
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a process that is watched at a limit of 1 s; its compiled timer waits for 2.6 s."""
+    """Start a process that is watched at a limit of 0.5 s; its compiled timer waits for 1.6 s."""
     with ExitStack() as stack:
 
         def started(*lines):
@@ -209,7 +212,7 @@ def start(tmp_path):
         yield started
 
 
-def test_time_in_which_the_process_is_suspended_does_not_count(start):
+def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(start):
     process = start(
         "threading.Thread(target=sys.stdin.read, daemon=True, name='reader').start()",
         "watchdog.beat(1)",
@@ -218,14 +221,18 @@ def test_time_in_which_the_process_is_suspended_does_not_count(start):
         "while reader.is_alive():",
         "    watchdog.beat(1)",
         "    time.sleep(0.05)",
+        "watchdog.close()",
+        "assert not {'watchdog', 'native timer'} & {t.name for t in threading.enumerate()}",
+        "time.sleep(1.8)",
         "print('well')",
     )
-    time.sleep(0.5)
+    # The timer is armed again meanwhile.
+    time.sleep(1.8)
     process.send_signal(signal.SIGSTOP)
     # Beyond the limits of the thread and of the timer.
-    time.sleep(5)
+    time.sleep(2.2)
     process.send_signal(signal.SIGCONT)
-    time.sleep(0.5)
+    time.sleep(0.2)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "well\n"), err
 
@@ -245,38 +252,25 @@ def test_a_hang_that_holds_pythons_lock_is_ended_by_compiled_code(start):
     assert "in hangs\n" in err, "the stacks of all threads"
 
 
-def test_a_timer_that_is_armed_again_or_closed_ends_nothing(start):
-    process = start(
-        "for _ in range(9):",
-        "    watchdog.beat(1)",
-        "    time.sleep(0.3)",
-        "watchdog.close()",
-        "assert threading.active_count() == 1",
-        "print('ready', flush=True)",
-        "time.sleep(3)",
-    )
-    assert process.wait(60) == 0
-
-
 def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
     """Outside of updates, as worker 0 does at the end of an asynchronous run, and within one."""
     steps = itertools.count()
     rank.others = lambda: Others(next(steps))
-    assert rank.wait(3 * PAUSE_FACTOR * 0.2) == []
+    assert rank.wait(2 * PAUSE_FACTOR * LIMIT) == []
     rank.watchdog.beat(1)
     with rank.stopwatch.part(COMMUNICATION):
-        assert rank.wait(1.0) == []
+        assert rank.wait(5 * LIMIT) == []
         rank.others = lambda: Others(-1)
         assert rank.wait() == [STALLED_STATUS], "no other comes further"
 
 
 @pytest.mark.parametrize(
-    ("part", "pauses"), [(COMMUNICATION, 1), (COMMUNICATION, 3), (BACKBONE, 1000)]
+    ("part", "pauses"), [(COMMUNICATION, 1), (COMMUNICATION, 2), (BACKBONE, 1000)]
 )
 def test_an_update_may_wait_for_the_pauses_of_others_but_own_work_may_not(part, pauses, rank):
     rank.watchdog.beat(1)
     rank.others = lambda: Others(None, pauses)
     with rank.stopwatch.part(part):
         if part == COMMUNICATION:
-            assert rank.wait(pauses * PAUSE_FACTOR * 0.2) == []
+            assert rank.wait(pauses * PAUSE_FACTOR * LIMIT) == []
         assert rank.wait() == [STALLED_STATUS]

@@ -20,12 +20,9 @@ HOST, DEVICE = mx.cpu(), mx.cpu(1)
 SHAPES = {"conv_weight": (8, 3, 3, 3), "fc_weight": (5, 7), "fc_bias": (5,), "one_gamma": (1,)}
 
 
-def arrays(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+def arrays(seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
-    return {
-        name: (scale * generator.normal(size=shape)).astype(np.float32)
-        for name, shape in SHAPES.items()
-    }
+    return {name: generator.normal(size=s).astype(np.float32) for name, s in SHAPES.items()}
 
 
 def norm_of(gradients) -> float:
@@ -47,23 +44,13 @@ def test_gradients_are_shortened_to_the_norm(device) -> None:
         assert norm_of(found) == pytest.approx(share * norm, rel=1e-6)
         for one, value in zip(found, values):
             np.testing.assert_allclose(one, value.astype(np.float64) * share, rtol=5e-7)
-            if device == HOST:
-                # By one float32 factor, exactly.
-                np.testing.assert_array_equal(one, value * np.float32(share * norm / norm))
     # Shorter ones keep their bytes.
-    for scale in (1.0, 50.0):
-        found = clipped(values, scale * norm * (1 + 1e-6), device)
-        for one, value in zip(found, values):
-            np.testing.assert_array_equal(one, value)
-
-
-@pytest.mark.parametrize("device", [HOST, DEVICE])
-def test_extreme_norms(device) -> None:
-    """No gradient at all, one whose square nearly exceeds float32, and one whose square is 0."""
+    for one, value in zip(clipped(values, norm * (1 + 1e-6), device), values):
+        np.testing.assert_array_equal(one, value)
+    # No gradient at all, one whose square nearly exceeds float32, and one whose square is 0.
     for value, expected in ((0.0, 0.0), (1e18, 1.0), (1e-30, 1e-30)):
         one, others = clipped([[value], [0, 0, 0]], 1.0, device)
-        assert one[0] == pytest.approx(expected, rel=1e-6)
-        assert others.tolist() == [0, 0, 0]
+        assert one[0] == pytest.approx(expected, rel=1e-6) and not others.any()
     # The sum over many arrays exceeds float32.
     assert clipped([[1.5e19]] * 4, 2.0, device) == [pytest.approx(1.0, rel=1e-6)] * 4
     for bad in (np.nan, np.inf):
@@ -73,8 +60,7 @@ def test_extreme_norms(device) -> None:
 def test_the_factor_does_not_depend_on_threads() -> None:
     values = [np.random.default_rng(2).normal(size=1_000_003).astype(np.float32)]
     found = []
-    before = numba.get_num_threads()
-    for threads in (1, before):
+    for threads in (1, numba.get_num_threads()):
         numba.set_num_threads(threads)
         found += clipped(values, 1.0, HOST)
     np.testing.assert_array_equal(*found)
@@ -101,9 +87,8 @@ def make(world, device, dtype, **options):
         parameter.initialize(mx.init.Zero(), ctx=device)
         parameter.set_data(mx.nd.array(value))
         parameter.wd_mult = float(name.endswith("_weight"))
-    return parameters, BackboneOptimizer(
-        FaceOptimizerOptions(wd=0.1, **options), parameters, world, dtype=dtype
-    )
+    rule = FaceOptimizerOptions(wd=0.1, **options)
+    return parameters, BackboneOptimizer(rule, parameters, world, dtype=dtype)
 
 
 def train(world, device, dtype="float32", **options):
@@ -115,8 +100,7 @@ def train(world, device, dtype="float32", **options):
         optimizer.loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
     scale = optimizer.loss_scale.scaled(mx.nd.ones((1,), ctx=device)).asscalar()
     for update in range(3):
-        for (name, whole), parameter in zip(gradients_of(update).items(), parameters.values()):
-            assert parameter.name == name
+        for whole, parameter in zip(gradients_of(update).values(), parameters.values()):
             part = whole / world.size + (world.rank - (world.size - 1) / 2) * 0.25
             parameter.grad()[:] = mx.nd.array(part * scale)
             for data in parameter.list_data():
@@ -152,13 +136,11 @@ def reference(max_norm: float, momentum: float) -> dict[str, np.ndarray]:
     [(HOST, 1, 0.9), (HOST, 3, 0.0), (DEVICE, 1, 0.0), (DEVICE, 2, 0.9)],
 )
 def test_updates_are_those_of_numpy_on_any_number_of_ranks(device, ranks, momentum) -> None:
-    """The norm is that of the sum: the ranks' own parts are longer or shorter. 1 is no update's."""
+    """The norm is that of the sum: the ranks' own parts are longer or shorter."""
     options = {"clip_norm": 2.0, "momentum": momentum}
     results = run_ranks(ranks, lambda world: train(world, device, **options))
     for name, expected in reference(2.0, momentum).items():
         np.testing.assert_allclose(results[0][name], expected, rtol=2e-5, atol=2e-6)
-        unclipped = reference(1e9, momentum)[name]
-        assert np.abs(unclipped - expected).max() > 0.02
         for result in results[1:]:
             np.testing.assert_array_equal(result[name], results[0][name])
 
@@ -170,22 +152,3 @@ def test_half_precision_clips_what_float32_does(rule: str) -> None:
     plain, half = (train(LoneWorld(), DEVICE, d, **options) for d in ("float32", "float16"))
     for name, expected in plain.items():
         np.testing.assert_allclose(half[name], expected, rtol=2e-3, atol=4e-3)
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype"), [(HOST, "float32"), (DEVICE, "float32"), (DEVICE, "float16")]
-)
-def test_a_gradient_that_is_not_finite_is_judged_as_without(device, dtype: str) -> None:
-    parameters, optimizer = make(LoneWorld(), device, dtype, clip_norm=1.0)
-    before = {name: value.data().asnumpy() for name, value in parameters.items()}
-    for parameter in parameters.values():
-        parameter.grad()[:] = np.inf if parameter.name == "fc_bias" else 1.0
-    reduced = optimizer.reduce(0)
-    is_finite = reduced.are_finite([number.asscalar() for number in reduced.numbers])
-    # float16 expects it, halves the scale and leaves the weights.
-    assert is_finite == (dtype == "float16")
-    if is_finite:
-        optimizer.update(0, lr=0.5)
-        for name, value in parameters.items():
-            np.testing.assert_array_equal(value.data().asnumpy(), before[name])
-        assert optimizer.export_state(1).values["loss_scale"] == 2.0**12

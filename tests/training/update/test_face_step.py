@@ -69,23 +69,9 @@ def test_a_step_moves_weights_by_lr_and_centers_by_their_part_of_it(on_nan: str)
     np.testing.assert_allclose(faster, 2 * moved, rtol=1e-4, atol=1e-6)
 
 
-def test_the_next_sample_is_drawn_while_an_update_computes() -> None:
-    step, drawn = make_step(LoneWorld(), Stopwatch(), guard=FiniteGuard("stop")), []
-    draw = step._head._sampler.sample
-    step._head._sampler.sample = lambda *labels: drawn.append(labels[-1]) or draw(*labels)
-    seen: list[list[int]] = []
-    log = SimpleNamespace(
-        start=lambda *_: None, reports=lambda _: False, stopwatch=Stopwatch(),
-        update=lambda *_, **__: seen.append(list(drawn)), end_updates=lambda: None,
-    )  # fmt: skip
-    updates = Updates(SimpleNamespace(lr_at=lambda _: 0.1), 4, len(IMAGES))
-    fit(step, iter([BATCH] * 4), updates, log, Hooks())
-    assert seen == [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
-
-
-def test_an_update_is_queued_before_the_one_before_it_is_judged() -> None:
+def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_drawn() -> None:
     """Whoever waits for that one waits for other ranks, as the watchdog understands it."""
-    events: list[str] = []
+    events: list[object] = []
     stopwatch = Stopwatch()
 
     class Guard(FiniteGuard):
@@ -94,12 +80,18 @@ def test_an_update_is_queued_before_the_one_before_it_is_judged() -> None:
             super().finish()
 
     step = make_step(LoneWorld(), stopwatch, guard=Guard())
-    update = step._optimizer.update
+    update, draw = step._optimizer.update, step._head._sampler.sample
     step._optimizer.update = lambda number, lr: (update(number, lr), events.append("queued"))
-    for number in range(2):
-        step(BATCH, number, 0.1)
+    step._head._sampler.sample = lambda *labels: events.append(labels[-1]) or draw(*labels)
+    log = SimpleNamespace(
+        start=lambda *_: None, reports=lambda _: False, stopwatch=Stopwatch(),
+        update=lambda *_, **__: events.append("done"), end_updates=lambda: None,
+    )  # fmt: skip
+    updates = Updates(SimpleNamespace(lr_at=lambda _: 0.1), 3, len(IMAGES))
+    fit(step, iter([BATCH] * 3), updates, log, Hooks())
     step.finish()
-    assert events == ["queued", COMMUNICATION, "queued", COMMUNICATION, COMMUNICATION]
+    last = ["queued", COMMUNICATION, "done"]
+    assert events == [0, 1, *last, 2, *last, *last, COMMUNICATION]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
