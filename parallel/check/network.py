@@ -1,8 +1,8 @@
 """How hosts reach each other: their probes connect, and send blocks that are acknowledged.
 
 A connection begins with the token of this check; others are closed. Then come blocks: a length in
-four bytes and as many bytes, each answered by one byte when all have arrived. The time of an empty
-block is a round trip; that of a large one, which fits no buffer, measures the bandwidth.
+four bytes and as many bytes, each answered by one byte when all have arrived. Large blocks, which
+fit no buffer, measure the bandwidth.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ _MOST_WAITING = 128
 _PAUSE_SECONDS = 0.01
 _LENGTH = struct.Struct("!I")
 _ACKNOWLEDGED = b"."
-# Of empty blocks: so many, or as many as fit into the seconds.
-_ROUND_TRIPS, _ROUND_TRIP_SECONDS = 50, 0.5
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 26
 _CHUNK = 1 << 20
 # Of a measurement: connecting, and sending blocks until it has lasted so long.
@@ -39,8 +37,6 @@ _BLOCKS = 3
 class Link(NamedTuple):
     """A connection between two hosts."""
 
-    round_trip: float
-    """Seconds, the shortest of many."""
     bandwidth: float
     """Bytes per second, in the direction of the connection."""
 
@@ -147,7 +143,7 @@ def _receive(connection: socket.socket, buffer: memoryview) -> int:
 
 
 def measure(address: str, port: int, token: bytes) -> Link:
-    """Connect to the probe of another host and measure, for about a second.
+    """Connect to the probe of another host and measure, for about half a second.
 
     Raises:
         OSError: it cannot be reached, or does not answer in time.
@@ -158,9 +154,6 @@ def measure(address: str, port: int, token: bytes) -> Link:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(token)
         data = memoryview(bytes(_CHUNK))
-        start, round_trips = time.monotonic(), [_send(connection, data, 0)]
-        while len(round_trips) < _ROUND_TRIPS and time.monotonic() < start + _ROUND_TRIP_SECONDS:
-            round_trips.append(_send(connection, data, 0))
         rates: list[float] = []
         size, start = _FIRST_BLOCK, time.monotonic()
         while len(rates) < _BLOCKS or time.monotonic() < start + _SEND_SECONDS:
@@ -172,7 +165,7 @@ def measure(address: str, port: int, token: bytes) -> Link:
             if seconds < _SEND_SECONDS / _BLOCKS:
                 size = min(2 * size, _LARGEST_BLOCK)
         # The best, since processes that wait for a processor are not the link.
-        return Link(min(round_trips), max(rates))
+        return Link(max(rates))
 
 
 def _send(connection: socket.socket, data: memoryview, size: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,17 +15,6 @@ from parallel.check.hosts import Finding, HostError, Probe
 from parallel.check.network import TOKEN_BYTES, Link, rounds
 
 _Result = TypeVar("_Result")
-
-_CLOCK_QUESTIONS = 5
-
-
-class Clock(NamedTuple):
-    """The clock of a host against that of the first one."""
-
-    offset: float
-    """Seconds that it is ahead, to half of the round trip."""
-    round_trip: float
-    """Seconds that the question took."""
 
 
 class Pair(NamedTuple):
@@ -49,7 +37,6 @@ class Survey:
     nic: Optional[str] = None
     """The interface that is chosen for all hosts."""
     facts: dict[str, Facts] = field(default_factory=dict)
-    clocks: dict[str, Clock] = field(default_factory=dict)
     pairs: list[Pair] = field(default_factory=list)
     silent: list[Finding] = field(default_factory=list)
     """Of hosts that have not answered."""
@@ -85,7 +72,6 @@ class _Conversation:
 
     def run(self) -> None:
         self._found.facts.update(self._of_all(_facts))
-        self._found.clocks.update(self._of_all(_clock))
         if len(self._probes) > 1:
             self._ports = self._of_all(self._listen)
             for pairs in rounds(list(self._probes)):
@@ -155,17 +141,3 @@ def _facts(probe: Probe) -> Facts:
     except ValueError as error:
         raise probe.not_understood(str(error)) from None
     return facts
-
-
-def _clock(probe: Probe) -> Clock:
-    questions = []
-    for _ in range(_CLOCK_QUESTIONS):
-        start, counted = time.time(), time.perf_counter()
-        answer = probe.ask({"clock": True}, ["clock"])
-        round_trip = time.perf_counter() - counted
-        try:
-            offset = parse(float, answer["clock"]) - (start + round_trip / 2)
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
-        questions.append(Clock(offset, round_trip))
-    return min(questions, key=lambda clock: clock.round_trip)

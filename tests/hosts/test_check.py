@@ -2,7 +2,7 @@
 
 Each host has a copy of the project with an environment of its own in a private folder. MXNet,
 Horovod and all of NVIDIA are small stubs there, so that a host can have other versions, other
-libraries and GPUs; ssh, network, disks, limits and clocks are real. The healthy hosts have the real
+libraries and GPUs; ssh, network, disks and limits are real. The healthy hosts have the real
 packages, too.
 """
 
@@ -36,27 +36,14 @@ from tests.support.check_cluster import (
     Plant,
     Wrong,
     assert_found,
-    compile_library,
     instead,
     second_does,
-    sh,
 )
 
 # The kernel refuses 65535 in a rule.
 PORTS = "1024-65534"
 WHY_NOT = hosts.missing()
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-int clock_gettime(clockid_t id, struct timespec* now) {
-    int (*real)(clockid_t, struct timespec*) = dlsym(RTLD_NEXT, "clock_gettime");
-    int status = real(id, now);
-    if (id == CLOCK_REALTIME) now->tv_sec += 90;
-    return status;
-}
-"""
 
 
 @contextmanager
@@ -140,23 +127,6 @@ def other_python(cluster: Cluster) -> AbstractContextManager[object]:
         pytest.skip("there is no other Python")
     text = f'#!/bin/sh\nexec {found[-1]} "$@"\n'
     return instead("{project}/.venv/bin/python", text)(cluster)
-
-
-@contextmanager
-def other_clock(cluster: Cluster) -> Iterator[None]:
-    """A minute and a half ahead; the machine has one clock, so one program is shown another."""
-    library = cluster.folder / "clock.so"
-    compile_library(library, CLOCK, "-ldl")
-    text = f'#!/bin/sh\nLD_PRELOAD={library} exec "$0.kept" "$@"\n'
-    python = cluster.project / ".venv/bin/python"
-    wrapper = cluster.folder / "wrapper"
-    wrapper.write_text(text)
-    wrapper.chmod(0o755)
-    sh(cluster.second, 'mv "$1" "$1.kept"; cp "$2" "$1"', python, wrapper)
-    try:
-        yield
-    finally:
-        sh(cluster.second, 'mv "$1.kept" "$1"', python)
 
 
 @contextmanager
@@ -330,9 +300,6 @@ MISTAKES: dict[str, Mistake] = {
             Wrong(SECOND, r"its hostname is host1, as that of 10\.77\.0\.1: .*set-hostname"),
             Wrong(SECOND, r"its name host1 stands for 10\.77\.0\.1, which is no address of it"),
         ),
-    ),
-    "another clock": Mistake(
-        other_clock, (Wrong(SECOND, r"its clock is (89|90)\.\d s ahead of that of 10\.77\.0\.1"),)
     ),
     "a disk that is nearly full": Mistake(
         second_does("mkdir project/models; mount -t tmpfs -o size=10m tmpfs project/models",

@@ -25,39 +25,39 @@ TOKEN = bytes(range(TOKEN_BYTES))
 
 
 @pytest.fixture(scope="module")
-def listener() -> Listener:
-    return Listener("127.0.0.1", TOKEN)
+def address() -> tuple[str, int]:
+    return "127.0.0.1", Listener("127.0.0.1", TOKEN).port
 
 
-def test_several_measure_the_loopback_at_the_same_time(listener: Listener) -> None:
+def test_several_measure_one_address_at_the_same_time(address: tuple[str, int]) -> None:
     with ThreadPoolExecutor(3) as pool:
-        address = ("127.0.0.1", listener.port)
         links = list(pool.map(lambda _: measure(*address, TOKEN), range(3)))
-    assert all(0 < link.round_trip < 0.05 and link.bandwidth > 1e7 for link in links)
-
-
-@pytest.mark.parametrize("token", [bytes(TOKEN_BYTES), b"", TOKEN[:-1] + b"x"])
-def test_other_tokens_are_not_served(
-    listener: Listener, token: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.5)
-    with pytest.raises((EOFError, OSError)):
-        measure("127.0.0.1", listener.port, token)
-
-
-def test_it_listens_at_one_address(listener: Listener) -> None:
-    assert ("127.0.0.1", listener.port) in listeners(os.getpid())
+    assert all(link.bandwidth > 1e7 for link in links)
+    assert address in listeners(os.getpid())
     with pytest.raises(OSError, match="refused"):
-        measure("127.0.0.2", listener.port, TOKEN)
+        measure("127.0.0.2", address[1], TOKEN)
     with pytest.raises(OSError):
         Listener("192.0.2.1", TOKEN)
     assert measure("::1", Listener("::1", TOKEN).port, TOKEN).bandwidth > 0
 
 
-def test_half_a_token_is_closed_after_a_second_and_says_nothing(listener: Listener) -> None:
+def test_other_tokens_and_hosts_that_do_not_answer(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.5)
+    for token in (bytes(TOKEN_BYTES), b"", TOKEN[:-1] + b"x"):
+        with pytest.raises((EOFError, OSError)):
+            measure(*address, token)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(OSError, match="timed out"):
+            measure(*silent.getsockname(), TOKEN)
+        assert time.monotonic() - start < 3
+
+
+def test_half_a_token_is_closed_after_a_second_and_says_nothing(address: tuple[str, int]) -> None:
     """The first bytes of the right token are treated like those of a wrong one."""
     start = time.monotonic()
-    address = ("127.0.0.1", listener.port)
     with socket.create_connection(address) as right, socket.create_connection(address) as wrong:
         right.sendall(TOKEN[:-1])
         wrong.sendall(b"x" * (TOKEN_BYTES - 1))
@@ -67,8 +67,8 @@ def test_half_a_token_is_closed_after_a_second_and_says_nothing(listener: Listen
             assert 0.5 < time.monotonic() - start < 4
 
 
-def test_a_token_may_come_in_parts(listener: Listener) -> None:
-    with socket.create_connection(("127.0.0.1", listener.port), 5) as connection:
+def test_a_token_may_come_in_parts(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, 5) as connection:
         for byte in TOKEN:
             connection.sendall(bytes([byte]))
             time.sleep(0.001)
@@ -76,10 +76,9 @@ def test_a_token_may_come_in_parts(listener: Listener) -> None:
         assert connection.recv(1) == b"."
 
 
-def test_many_connections_cost_little_and_do_not_disturb(listener: Listener) -> None:
+def test_many_connections_cost_little_and_do_not_disturb(address: tuple[str, int]) -> None:
     threads = threading.active_count()
     before = len(os.listdir("/proc/self/fd"))
-    address = ("127.0.0.1", listener.port)
     held = [socket.create_connection(address) for _ in range(400)]
     try:
         assert measure(*address, TOKEN).bandwidth > 0
@@ -92,7 +91,7 @@ def test_many_connections_cost_little_and_do_not_disturb(listener: Listener) -> 
 
 
 FULL = """\
-import os, resource, socket, sys, time
+import os, resource, socket, time
 from parallel.check.network import Listener, measure
 token = bytes(32)
 listener = Listener("127.0.0.1", token)
@@ -121,34 +120,18 @@ def test_a_process_without_descriptors_goes_on_afterwards() -> None:
     assert (said.stdout, said.stderr) == ("True\n", "")
 
 
-def test_a_host_that_does_not_answer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        start = time.monotonic()
-        with pytest.raises(OSError, match="timed out"):
-            measure("127.0.0.1", silent.getsockname()[1], TOKEN)
-        assert time.monotonic() - start < 3
-
-
 def test_a_slow_host_is_measured_with_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 KiB arrive after two seconds; no second block is sent."""
-    blocks = []
-
-    def send(connection: socket.socket, data: memoryview, size: int) -> float:
-        if size:
-            blocks.append(size)
-        return 2.0 if size else 0.001
-
-    monkeypatch.setattr(network, "_send", send)
+    blocks: list[int] = []
+    monkeypatch.setattr(network, "_send", lambda _, __, size: blocks.append(size) or 2.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = measure("127.0.0.1", server.getsockname()[1], TOKEN)
-    assert blocks == [1 << 16] and link == Link(0.001, (1 << 16) / 2.0)
+    assert blocks == [1 << 16] and link == Link((1 << 16) / 2.0)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 8])
 def test_each_ordered_pair_once_and_no_host_twice_at_a_time(count: int) -> None:
-    hosts = [f"host{number}" for number in range(count)]
-    found = list(rounds(hosts))
+    found = list(rounds([f"host{number}" for number in range(count)]))
     for pairs in found:
         busy = [host for pair in pairs for host in pair]
         assert len(busy) == len(set(busy))
@@ -185,10 +168,9 @@ def test_a_probe_measures_as_it_is_told() -> None:
         assert list(ports) == ["127.0.0.1"]
         port = ports["127.0.0.1"]
         assert "error" in ask(measure=["127.0.0.1", port], token="cd" * 32)
-        round_trip, bandwidth = ask(measure=["127.0.0.1", port], token=token)["link"]
-        assert 0 < round_trip < 1 and bandwidth > 1e6
+        (bandwidth,) = ask(measure=["127.0.0.1", port], token=token)["link"]
+        assert bandwidth > 1e6
         assert ask(measure=["127.0.0.1", 1], token=token) == {"error": "Connection refused"}
-        assert abs(ask(clock=True)["clock"] - time.time()) < 5
         assert listeners(process.pid) == {("127.0.0.1", port)}
         process.stdin.close()
         assert process.wait(20) == 0
