@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from parallel.world import OVERLAPPING, TimedWorld
-from partial_fc.head import PartialFC
-from partial_fc.optimizers import SGD
-from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.thread_world import run_ranks
@@ -122,31 +119,28 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine, stopwatch, worl
     assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (3 * EXCHANGING, EXCHANGING)
 
 
-def test_the_head_computes_the_same_in_a_timed_world() -> None:
-    names = set()
+def test_results_are_those_of_the_ranks() -> None:
+    """Whether or not the stopwatch measures."""
 
-    class Listener(TimedWorld):
-        def allreduce(self, array, name, op="sum"):
-            names.add(name)
-            return super().allreduce(array, name, op)
-
-    def train(world: Any) -> list[Any]:
-        head = PartialFC.create(
-            HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
-            optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
-        )  # fmt: skip
-        features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
-        step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)
-        return [step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]]
-
-    def timed(world: Any) -> list[Any]:
+    def timed(plain: Any) -> list[list[float]]:
         stopwatch = Stopwatch()
-        result = train(Listener(world, stopwatch))
-        stopwatch.settle()
-        assert stopwatch.lap()[COMMUNICATION] > 0.0
-        return result
+        world, found = TimedWorld(plain, stopwatch), []
+        for _ in range(2):
+            own = mx.nd.array([plain.rank + 1.0, 2.0])
+            found += [world.allgather(own, "a"), world.allgather_uneven(own, "e")]
+            reduced, several = own.copy(), own.copy()
+            found += [world.allreduce(reduced, "b"), several]
+            world.allreduce_all([several], "c")
+            first = own.copy()
+            world.broadcast(first, "d")
+            world.barrier()
+            assert world.broadcast_object(plain.rank, "f") == 0
+            found.append(first)
+            stopwatch.settle()
+            stopwatch.sample()
+        return [array.asnumpy().tolist() for array in found]
 
-    for expected, actual in zip(run_ranks(2, train), run_ranks(2, timed)):
-        for one, other in zip(expected, actual):
-            np.testing.assert_array_equal(one, other)
-    assert OVERLAPPING < names
+    gathered, total, first = [1.0, 2.0, 2.0, 2.0], [3.0, 4.0], [1.0, 2.0]
+    for result in run_ranks(2, timed):
+        np.testing.assert_array_equal(result[0], gathered)
+        assert result == [gathered, gathered, total, total, first] * 2
