@@ -12,7 +12,7 @@ from typing import Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts, parse
 from parallel.check.hosts import Finding, HostError, Probe
-from parallel.check.network import TOKEN_BYTES, Link, rounds
+from parallel.check.network import KEY_BYTES, Link, rounds
 
 _Result = TypeVar("_Result")
 
@@ -67,7 +67,7 @@ class _Conversation:
     ) -> None:
         self._found, self._pool = found, pool
         self._probes = dict(probes)
-        self._token = secrets.token_bytes(TOKEN_BYTES).hex()
+        self._key = secrets.token_bytes(KEY_BYTES).hex()
         self._ports: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
@@ -100,7 +100,7 @@ class _Conversation:
         """Have a probe listen where the others reach it; returns the ports by address."""
         others = [host for host in self._found.facts if host != probe.host]
         known = {address_of(self._found, probe.host, other) for other in others} - {None}
-        request = {"listen": sorted(map(str, known)), "token": self._token}
+        request = {"listen": sorted(map(str, known)), "key": self._key}
         try:
             ports: dict[str, int] = parse(dict[str, int], probe.ask(request, ["ports"])["ports"])
         except ValueError as error:
@@ -116,7 +116,7 @@ class _Conversation:
         port = self._ports[receiver].get(address)
         if port is None:
             return Pair(probe.host, receiver, None, f"it has no address {address}")
-        request = {"measure": [address, port], "token": self._token}
+        request = {"measure": [address, port], "key": self._key}
         answer = probe.ask(request, ["link", "error"])
         try:
             if "link" in answer:
