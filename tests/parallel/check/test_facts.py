@@ -37,26 +37,14 @@ def test_facts_arrive_as_they_were_sent() -> None:
     assert len(parse(str, "x" * 9999)) == 300
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"memory": "40000"},
-        {"memory": True},
-        {"memory": None},
-        {"hostname": ["x"]},
-        {"interfaces": {"eth0": 5}},
-        {"infiniband": "mlx5"},
-        {"gpus": [["T4", [7, 5]]]},
+def test_other_facts_are_refused() -> None:
+    for change in (
+        {"memory": "40000"}, {"memory": True}, {"memory": None}, {"hostname": ["x"]}, {"more": 1},
+        {"interfaces": {"eth0": 5}}, {"infiniband": "mlx5"}, {"gpus": [["T4", [7, 5]]]},
         {"gpus": [{"name": "T4"}]},
-        {"more": 1},
-    ],
-)
-def test_other_facts_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is no "):
-        parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
-
-
-def test_no_facts_are_refused() -> None:
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="is no "):
+            parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
     for answer in (None, 5, "x", [], {}, ["1"], {"memory": 1}):
         for kind in (Facts, Link):
             with pytest.raises(ValueError):

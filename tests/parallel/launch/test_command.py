@@ -40,10 +40,10 @@ FIND = PRESENT + (
 )
 # It ignores signals and has a child.
 STUBBORN = (
-    "import subprocess; child = subprocess.Popen(['sleep', '300'])\n"
+    "import signal, subprocess; child = subprocess.Popen(['sleep', '300'])\n"
+    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
     + PRESENT
     + "path.with_name(f'child-{worker}').write_text(str(child.pid))\n"
-    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
     + "time.sleep(300)"
 )
 SAVE = PRESENT + (
@@ -171,20 +171,37 @@ def test_every_process_has_its_assignment(tmp_path: Path) -> None:
     assert UNREAD.format(0, "20 %") in errors
 
 
+ONE, TWO = "worker 1 on 127.0.0.1 ended with status", "server 0 on 127.0.0.1 ended with status"
+
+
 @pytest.mark.parametrize(
-    ("end", "status", "said"),
+    ("program", "options", "status", "said"),
     [
-        ("sys.exit(3)", 3, "worker 1 on 127.0.0.1 ended with status 3; ending the job"),
+        ("worker == 1 and sys.exit(3)", "", 3, f"{ONE} 3; ending the job"),
         # Of the guard.
-        ("os.kill(os.getppid(), 9)", 137, "worker 1 on 127.0.0.1 ended with status 137 (SIGKILL)"),
+        ("worker == 1 and os.kill(os.getppid(), 9)", "", 137, f"{ONE} 137 (SIGKILL); ending the"),
+        ("role == 'server' and sys.exit()", "--tolerate-workers", 1, f"{TWO} 0; ending the job"),
+        (
+            "role == 'scheduler' and os.kill(os.getpid(), 9)", "--tolerate-workers", 137,
+            "scheduler on 127.0.0.1 ended with status 137 (SIGKILL); ending the job",
+        ),
+        (
+            "role == 'worker' and sys.exit(time.sleep(worker) or 7 * worker)",
+            "--tolerate-workers", 0, f"{ONE} 7; the job goes on without it",
+        ),
+        (
+            "role == 'worker' and sys.exit(time.sleep(worker) or 7 + worker)",
+            "--tolerate-workers", 7, f"{ONE} 8; the job goes on without it",
+        ),
     ],
-)
-def test_a_dead_worker_ends_the_job_with_its_status(
-    tmp_path: Path, end: str, status: int, said: str
+)  # fmt: skip
+def test_a_process_that_dies_ends_a_job_that_does_not_tolerate_it(
+    tmp_path: Path, program: str, options: str, status: int, said: str
 ) -> None:
-    worker = STAY.replace("time.sleep", f"if worker == 1: {end}\ntime.sleep")
-    ended, _, errors = Dummies(tmp_path, worker).ends()
-    assert ended == status and said in errors
+    program = f"{PRESENT}{program}\ntime.sleep(300)"
+    job = Dummies(tmp_path, program, "-n", 2, "-s", 1, *options.split(), serve=program)
+    ended, _, errors = job.ends()
+    assert ended == status and f"launch: {said}" in errors
 
 
 @pytest.mark.parametrize("victim", ["worker-0", "launcher"])
@@ -195,34 +212,6 @@ def test_processes_that_ignore_signals_are_killed_with_their_children(
     pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
     os.kill(pids.get(victim, job.process.pid), signal.SIGKILL)
     assert abs(job.ends(left_seconds=20 if victim == "launcher" else 0.5)[0]) in (9, 137)
-
-
-@pytest.mark.parametrize(
-    ("role", "end", "status", "said"),
-    [
-        ("server", "sys.exit()", 1, "server 0 on 127.0.0.1 ended with status 0"),
-        ("scheduler", "os.kill(os.getpid(), 9)", 137, "scheduler on 127.0.0.1 ended with status"),
-    ],
-)
-def test_a_server_that_ends_ends_even_a_tolerant_job(
-    tmp_path: Path, role: str, end: str, status: int, said: str
-) -> None:
-    serve = STAY.replace("time.sleep", f"if role == '{role}': {end}\ntime.sleep")
-    job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1, "--tolerate-workers", serve=serve)
-    ended, _, errors = job.ends()
-    assert ended == status and f"launch: {said}" in errors and "; ending the job\n" in errors
-
-
-@pytest.mark.parametrize(("end", "expected"), [("7 * (worker == 1)", 0), ("7 + worker", 7)])
-def test_a_tolerant_job_continues_until_all_workers_have_failed(
-    tmp_path: Path, end: str, expected: int
-) -> None:
-    worker = PRESENT + f"time.sleep(worker)\nsys.exit({end})"
-    status, _, errors = Dummies(tmp_path, worker, "-n", 2, "-s", 1, "--tolerate-workers").ends()
-    assert status == expected
-    number = 1 if expected == 0 else 0
-    line = f"worker {number} on 127.0.0.1 ended with status 7; the job goes on without it"
-    assert line in errors
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])

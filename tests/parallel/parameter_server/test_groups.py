@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def run(folder: Path, groups: str, *program: str, workers: int, options: list) -> tuple[str, list]:
     """What a job on four classes prints, and its records."""
     (folder / "groups").write_text(groups)
-    command = ["-m", "parallel.launch", "-n", workers, "-s", 2, "--groups", folder / "groups", "--"]
+    command = ["-m", "parallel.launch", "-n", workers, "-s", 1, "--groups", folder / "groups", "--"]
     command += [sys.executable, *program, "--dataset", "synthetic", "--image-size", 16]
     command += ["--num-classes", 4, "--threads", 1, "--batch-size", 32, *options]
     command += ["--kv-store", "dist_gsync", "--models-root", folder / "models"]
@@ -42,8 +42,8 @@ def test_two_groups_train(tmp_path: Path) -> None:
     # Each of the workers reads 100 images: 3 updates of each group in an epoch.
     assert last["update"] == 6
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
-    # By the count of the weights' updates, which both groups make.
-    assert last["lr"] < 0.005 and last["staleness"] >= 1
+    # Half of the run or more is over, by the count of the weights' updates.
+    assert last["lr"] < 0.7 * 2 * 0.005 and last["staleness"] >= 1
 
 
 @pytest.mark.thorough

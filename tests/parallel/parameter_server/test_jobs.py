@@ -86,7 +86,7 @@ run_program(main)
 
 
 def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
-    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2, servers=2) as job:
+    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2) as job:
         while (statuses := [process.poll() for process in job.workers]) == [None, None]:
             time.sleep(0.05)
         # MXNet chooses the worker whose weights the servers take.
@@ -110,7 +110,7 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     )  # fmt: skip
     assert horovod.returncode == 0, horovod.stdout + horovod.stderr
     options += ["--kv-store", "dist_sync", "--models-root", tmp_path / "servers", "--frequent", 1]
-    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     ours, theirs = (
         mx.nd.load(str(tmp_path / name / "model-0000.params")) for name in ("servers", "horovod")
@@ -159,7 +159,7 @@ def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Pat
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.005]
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 10, "--num-classes", 4]
-    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     found = records(models)
     validations = [record for record in found if record.get("target") == "validation"]

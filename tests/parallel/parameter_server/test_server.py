@@ -232,18 +232,18 @@ def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
     assert table([5, 3, 9], STATE=ended).slowest(all_of_them, own=2) == 9
 
 
-def test_the_numbers_of_a_report() -> None:
+def test_the_numbers_of_a_report_and_what_is_progress() -> None:
     shown = table(
         [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
-    ).numbers("group")
-    assert shown == {
-        "staleness": 2.0,
-        "largest_staleness": 7.0,
-        "lead": 2.0,
-        "images_per_second/group_0": 100.0,
-        "images_per_second/group_1": 50.0,
-        "images_per_second/group_2": 0.0,
-    }
+    )
+    rates = {f"images_per_second/group_{number}": rate for number, rate in enumerate((100, 50, 0))}
+    numbers = {"staleness": 2.0, "largest_staleness": 7.0, "lead": 2.0, **rates}
+    assert shown.numbers("group") == numbers
+    assert shown.progress() == table([4, 2, 0]).progress()
+    finished = table([4, 2, 0], STATE=[0, PusherState.FINISHED, 0])
+    for other in (table([4, 3, 0]), table([4, 2, 0], PAUSES=[1, 0, 0]), finished):
+        assert other.progress() != shown.progress()
+    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
 
 class Clock:
@@ -288,15 +288,6 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
         assert detector.alive(table([clock.now, 1000], PAUSES=pauses)).all()
     clock.now += 2
     assert detector.alive(table([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
-
-
-def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
-    before = table([5, 3]).progress()
-    assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
-    finished = table([5, 3], STATE=[0, PusherState.FINISHED])
-    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), finished]
-    assert all(one.progress() != before for one in changed)
-    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
