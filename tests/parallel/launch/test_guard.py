@@ -29,11 +29,19 @@ LISTENS = "trap 'sleep 0.1; echo saved; exit 3' TERM INT HUP\n"
 LOOP = "\necho ready; while :; do sleep 0.01; done"
 
 
+# With less time between its SIGTERM and its SIGKILL.
+GUARD = """
+import os
+from parallel.launch import guard
+guard._GRACE_SECONDS = 0.5
+os._exit(guard.main())
+"""
+
+
 @contextmanager
 def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
-        ["env", "--default-signal=INT,HUP", sys.executable, "-m", "parallel.launch.guard",
-         str(sharers), *command],
+        ["env", "--default-signal=INT,HUP", sys.executable, "-c", GUARD, str(sharers), *command],
         cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
