@@ -1,9 +1,9 @@
 """The ranks of a training run, behind one small interface.
 
-The only module that imports Horovod. All other code is handed a ``World``, so that the mathematics
-can be tested with ranks that are threads, and so that the names of the collectives, their
-reductions and their blocking behavior are decided in one place. Each collective needs a name that
-is the same at every step: Horovod caches responses by name, and generated names have made long
+The only module that imports Horovod's collectives. All other code is handed a ``World``, so that
+the mathematics can be tested with ranks that are threads, and so that the names of the collectives,
+their reductions and their blocking behavior are decided in one place. Each collective needs a name
+that is the same at every step: Horovod caches responses by name, and generated names have made long
 runs thrash that cache.
 """
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +24,6 @@ from runtime import environment
 from runtime.devices import is_host
 from runtime.errors import ConfigError, is_launched, launcher_number
 from runtime.mxnet import mx
-from runtime.process.loopback import hear_this_user
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 
@@ -398,63 +395,3 @@ def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDAr
     assert array.dtype == np.float32, array.dtype
     gathered: NDArray[np.float32] = world.allgather_uneven(mx.nd.array(array), name).asnumpy()
     return gathered
-
-
-@contextmanager
-def rendezvous(
-    address: str, interface: str, hosts: Sequence[str]
-) -> Iterator[list[dict[str, str]]]:
-    """Serve the Gloo rendezvous at which processes become the ranks of one Horovod job.
-
-    Horovod's own ``RendezvousServer`` listens on all interfaces, this one on one address.
-
-    Args:
-        address: of this machine, at which the ranks reach it.
-        interface: the network interface that every rank uses.
-        hosts: the address of each rank.
-
-    Yields:
-        The environment variables of each rank. The server runs until the context is left.
-    """
-    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    slots = _slots(hosts)
-    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
-    hear_this_user(server)
-    server.init(slots)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    common = create_run_env_vars(address, [interface], server.server_address[1])
-    try:
-        yield [
-            {name: str(value) for name, value in {**common, **create_slot_env_vars(slot)}.items()}
-            for slot in slots
-        ]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _slots(hosts: Sequence[str]) -> list[Any]:
-    """Horovod's description of each rank; the ranks of a host need not be consecutive."""
-    from horovod.runner.common.util.hosts import SlotInfo
-
-    slots = []
-    for rank, host in enumerate(hosts):
-        local_rank = hosts[:rank].count(host)
-        # The hosts that have a rank of this local rank.
-        across = [one for one in dict.fromkeys(hosts) if hosts.count(one) > local_rank]
-        slots.append(
-            SlotInfo(
-                hostname=host,
-                rank=rank,
-                size=len(hosts),
-                local_rank=local_rank,
-                local_size=hosts.count(host),
-                cross_rank=across.index(host),
-                cross_size=len(across),
-            )
-        )
-    return slots

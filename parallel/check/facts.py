@@ -39,8 +39,6 @@ _CHARACTERS = 300
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 # In the sockaddr_in within the ifreq of netdevice(7).
 _ADDRESS_IN_ANSWER = slice(20, 24)
-# The toolkit that Horovod's build would take, and the NCCL: the installer decides.
-_FIND_TOOLKIT = "source setup-utils/common.sh; source setup-utils/cuda.sh; find_toolkit; find_nccl"
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Facts:
     """The newest that the driver serves, such as 11040."""
     driver: Optional[str]
     """The version that nvidia-smi prints."""
-    nvcc: Optional[str]
     errors: dict[str, str]
     """Why a part of this could not be found out, by its name."""
 
@@ -139,13 +136,10 @@ def gather(models_root: Path) -> Facts:
         "gpus": lambda: tuple(installed.gpus()),
         "cuda_of_driver": installed.driver_version,
         "driver": _driver,
-        "nvcc": _nvcc,
-        "toolkit": lambda: _find_toolkit(package),
     }
     found, errors = _in_time(tasks)
     for name, absent in (("horovod_lacks", ()), ("files", {}), ("gpus", ())):
         found.setdefault(name, absent)
-    found.pop("toolkit", None)
     connection = environment.variables().get("SSH_CONNECTION", "").split()
     return Facts(
         hostname=socket.gethostname(),
@@ -167,7 +161,7 @@ def gather(models_root: Path) -> Facts:
 
 
 # None where the task fails.
-_OPTIONAL = ("name_address", "open_mpi", "disk", "cuda_of_driver", "driver", "nvcc")
+_OPTIONAL = ("name_address", "open_mpi", "disk", "cuda_of_driver", "driver")
 
 
 def _in_time(tasks: dict[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -305,15 +299,3 @@ def _driver() -> Optional[str]:
         return None
     words = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return _run(*words).strip().partition("\n")[0]
-
-
-def _nvcc() -> Optional[str]:
-    if shutil.which("nvcc") is None:
-        return None
-    found = re.search(r" release ([\d.]+),", _run("nvcc", "--version"))
-    return found[1] if found else "unknown"
-
-
-def _find_toolkit(package: str) -> None:
-    if installed.cuda_of(package):
-        _run("bash", "-c", _FIND_TOOLKIT, MXNET_PACKAGE=package)

@@ -12,7 +12,7 @@ from typing import Callable
 from parallel.check.facts import Facts
 from parallel.check.gpu_findings import cuda, gpus, is_for_gpus
 from parallel.check.hosts import Finding, listed
-from parallel.check.network_findings import clocks, interfaces, links, names, reachability
+from parallel.check.network_findings import interfaces, links, names, reachability
 from parallel.check.survey import Survey
 from runtime import installed
 
@@ -29,7 +29,7 @@ OPEN_MPI_VERSIONS = ("3", "4")
 def findings(survey: Survey) -> list[Finding]:
     """Everything that is wrong, host by host in the order of the user."""
     rules = (
-        *(versions, project, packages, names, interfaces, reachability, links, clocks),
+        *(versions, project, packages, names, interfaces, reachability, links),
         *(memory_and_disk, processors_and_limits, gpus, cuda),
     )
     found = [*survey.silent, *(one for rule in rules for one in rule(survey))]

@@ -1,4 +1,4 @@
-"""What is wrong with GPUs, their driver and CUDA: pure functions of the survey."""
+"""What is wrong with GPUs and their driver: pure functions of the survey."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gpus(survey: Survey) -> Iterator[Finding]:
 
 
 def cuda(survey: Survey) -> Iterator[Finding]:
-    """GPUs, driver and toolkit go with the package of MXNet."""
+    """GPUs and driver go with the package of MXNet."""
     for host, facts in survey.facts.items():
         package = facts.mxnet_package
         cuda = installed.cuda_of(package)
@@ -75,10 +75,6 @@ def cuda(survey: Survey) -> Iterator[Finding]:
                 f"old for {package}",
                 "install a newer driver",
             )
-        # An image for running has Horovod built and no compiler, and needs none.
-        if "toolkit" in facts.errors and (facts.nvcc or facts.horovod_lacks or not facts.horovod):
-            what, _, remedy = facts.errors["toolkit"].partition(": ")
-            yield Finding(host, what, remedy or "docs/gpu.md says which toolkit it needs")
 
 
 def _of(version: Optional[str]) -> str:

@@ -191,14 +191,16 @@ class Probe:
 
     def _read_lines(self, stream: IO[bytes]) -> None:
         mark = MARK.encode()
-        while line := stream.readline(_LONGEST_LINE):
-            if line.startswith(mark):
-                self._lines.put(line[len(mark) :])
+        with stream:
+            while line := stream.readline(_LONGEST_LINE):
+                if line.startswith(mark):
+                    self._lines.put(line[len(mark) :])
         self._lines.put(None)
 
     def _read_errors(self, stream: IO[bytes]) -> None:
-        while chunk := stream.read1(_STDERR_BYTES):  # type: ignore[attr-defined]
-            self._errors = (self._errors + chunk)[-_STDERR_BYTES:]
+        with stream:
+            while chunk := stream.read1(_STDERR_BYTES):  # type: ignore[attr-defined]
+                self._errors = (self._errors + chunk)[-_STDERR_BYTES:]
 
     def _ended(self) -> HostError:
         """Why the probe, or ssh, has ended."""

@@ -1,14 +1,12 @@
 """How hosts reach each other: their probes connect, and send blocks that are acknowledged.
 
-A connection begins with the token of this check; others are closed. Then come blocks: a length in
-four bytes and as many bytes, each answered by one byte when all have arrived. The time of an empty
-block is a round trip; that of a large one, which fits no buffer, measures the bandwidth.
+Both ends of a connection first prove that they have the key of this check, as the processes of a
+job with parameter servers do. Then come blocks: a length in four bytes and as many bytes, each
+answered by one byte when all have arrived. Blocks that fit no buffer measure the bandwidth.
 """
 
 from __future__ import annotations
 
-import hmac
-import selectors
 import socket
 import struct
 import threading
@@ -17,15 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-TOKEN_BYTES = 32
-# For connections that have not sent it.
-_TOKEN_SECONDS = 1.0
-_MOST_WAITING = 128
-_PAUSE_SECONDS = 0.01
+from parallel.parameter_server.authentication import Admission, call
+
+KEY_BYTES = 32
 _LENGTH = struct.Struct("!I")
 _ACKNOWLEDGED = b"."
-# Of empty blocks: so many, or as many as fit into the seconds.
-_ROUND_TRIPS, _ROUND_TRIP_SECONDS = 50, 0.5
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 26
 _CHUNK = 1 << 20
 # Of a measurement: connecting, and sending blocks until it has lasted so long.
@@ -39,86 +33,31 @@ _BLOCKS = 3
 class Link(NamedTuple):
     """A connection between two hosts."""
 
-    round_trip: float
-    """Seconds, the shortest of many."""
     bandwidth: float
     """Bytes per second, in the direction of the connection."""
 
 
-class Listener:
-    """Serves the connections of other probes at one address of this host.
+def listen(address: str, key: bytes) -> int:
+    """Serve other probes at an address of this host; returns the port, which the system chooses.
 
-    A connection has a second to send the token of this check. Until then it has neither a thread
-    nor a buffer, and of many connections the oldest is closed.
+    A connection has neither a thread nor a buffer before its proof.
+
+    Args:
+        address: of this host, by which others reach it.
+        key: of this check.
+
+    Raises:
+        OSError: this host has no such address.
     """
+    family, _, _, _, own = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(own, family=family, backlog=socket.SOMAXCONN)
+    Admission(listener, key, _start_serving).start()
+    port: int = listener.getsockname()[1]
+    return port
 
-    def __init__(self, address: str, token: bytes) -> None:
-        """Listen on a port that the system chooses.
 
-        Args:
-            address: of this host, by which others reach it.
-            token: with which connections begin.
-
-        Raises:
-            OSError: this host has no such address.
-        """
-        known = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-        family, _, _, _, own = known[0]
-        self._token = token
-        self._socket = socket.create_server(own, family=family)
-        self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        # In the order in which they have come: when each is closed, and what it has sent.
-        self._waiting: dict[socket.socket, tuple[float, bytes]] = {}
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select(_TOKEN_SECONDS / 4):
-                if key.fileobj is self._socket:
-                    self._accept()
-                elif key.fileobj in self._waiting:
-                    self._admit(key.fileobj)  # type: ignore[arg-type]
-            now = time.monotonic()
-            for connection in [one for one, (end, _) in self._waiting.items() if end < now]:
-                self._drop(connection)
-
-    def _accept(self) -> None:
-        if len(self._waiting) >= _MOST_WAITING:
-            self._drop(next(iter(self._waiting)))
-        try:
-            connection, _ = self._socket.accept()
-            self._selector.register(connection, selectors.EVENT_READ)
-        except OSError:
-            # It has ended already, or the process may not open more files.
-            if self._waiting:
-                self._drop(next(iter(self._waiting)))
-            time.sleep(_PAUSE_SECONDS)
-            return
-        self._waiting[connection] = (time.monotonic() + _TOKEN_SECONDS, b"")
-
-    def _admit(self, connection: socket.socket) -> None:
-        """Read more of a token; serve the connection if it is that of this check."""
-        end, sent = self._waiting[connection]
-        more = b""
-        with suppress(OSError):
-            more = connection.recv(TOKEN_BYTES - len(sent))
-        sent += more
-        if more and len(sent) < TOKEN_BYTES:
-            self._waiting[connection] = (end, sent)
-        elif hmac.compare_digest(sent, self._token):
-            del self._waiting[connection]
-            self._selector.unregister(connection)
-            threading.Thread(target=_serve, args=(connection,), daemon=True).start()
-        else:
-            self._drop(connection)
-
-    def _drop(self, connection: socket.socket) -> None:
-        del self._waiting[connection]
-        self._selector.unregister(connection)
-        connection.close()
+def _start_serving(connection: socket.socket) -> None:
+    threading.Thread(target=_serve, args=(connection,), daemon=True).start()
 
 
 def _serve(connection: socket.socket) -> None:
@@ -146,21 +85,17 @@ def _receive(connection: socket.socket, buffer: memoryview) -> int:
     return length
 
 
-def measure(address: str, port: int, token: bytes) -> Link:
-    """Connect to the probe of another host and measure, for about a second.
+def measure(address: str, port: int, key: bytes) -> Link:
+    """Connect to the probe of another host and measure, for about half a second.
 
     Raises:
-        OSError: it cannot be reached, or does not answer in time.
+        OSError: it cannot be reached, does not answer in time, or has another key.
         EOFError: it has ended the connection.
     """
-    with socket.create_connection((address, port), _CONNECT_SECONDS) as connection:
+    with call((address, port), key, _CONNECT_SECONDS) as connection:
         connection.settimeout(_ANSWER_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(token)
         data = memoryview(bytes(_CHUNK))
-        start, round_trips = time.monotonic(), [_send(connection, data, 0)]
-        while len(round_trips) < _ROUND_TRIPS and time.monotonic() < start + _ROUND_TRIP_SECONDS:
-            round_trips.append(_send(connection, data, 0))
         rates: list[float] = []
         size, start = _FIRST_BLOCK, time.monotonic()
         while len(rates) < _BLOCKS or time.monotonic() < start + _SEND_SECONDS:
@@ -172,7 +107,7 @@ def measure(address: str, port: int, token: bytes) -> Link:
             if seconds < _SEND_SECONDS / _BLOCKS:
                 size = min(2 * size, _LARGEST_BLOCK)
         # The best, since processes that wait for a processor are not the link.
-        return Link(min(round_trips), max(rates))
+        return Link(max(rates))
 
 
 def _send(connection: socket.socket, data: memoryview, size: int) -> float:

@@ -1,4 +1,4 @@
-"""What is wrong with names, interfaces, links and clocks: pure functions of the survey."""
+"""What is wrong with names, interfaces and links: pure functions of the survey."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ LEAST_BANDWIDTH = 50_000_000.0
 LEAST_OF_MEDIAN = 0.25
 """Of the bandwidth of the other pairs, if there are several."""
 SEVERAL_PAIRS = 6
-LONGEST_ROUND_TRIP = 0.010
-LARGEST_OFFSET = 1.0
 # What setup-utils/launchers/mpirun leaves out: the same address on every host means nothing there.
 BRIDGES = ("lo", "docker0", "podman0", "cni0", "lxcbr0", "virbr0")
 
@@ -89,13 +87,9 @@ def links(survey: Survey) -> Iterator[Finding]:
     if len(rates) >= SEVERAL_PAIRS:
         least = max(least, LEAST_OF_MEDIAN * statistics.median(rates))
     slow: dict[str, list[Pair]] = {}
-    late: dict[str, list[Pair]] = {}
     for pair in linked:
-        assert pair.link is not None
-        if pair.link.bandwidth < least:
+        if pair.link is not None and pair.link.bandwidth < least:
             slow.setdefault(pair.sender, []).append(pair)
-        if pair.link.round_trip > LONGEST_ROUND_TRIP:
-            late.setdefault(pair.sender, []).append(pair)
     for sender, pairs in slow.items():
         worst = min(pair.link.bandwidth for pair in pairs if pair.link)
         yield Finding(
@@ -104,26 +98,3 @@ def links(survey: Survey) -> Iterator[Finding]:
             f"{least / 1e6:.3g} are expected",
             "look at the link (ethtool, other traffic), or choose a faster one by NIC",
         )
-    for sender, pairs in late.items():
-        longest = max(pair.link.round_trip for pair in pairs if pair.link)
-        yield Finding(
-            sender,
-            f"{listed(pair.receiver for pair in pairs)} answers after {1e3 * longest:.3g} ms: each "
-            "collective would wait for that",
-            "train on hosts of one network",
-        )
-
-
-def clocks(survey: Survey) -> Iterator[Finding]:
-    """Clocks agree, as far as the time of the question tells."""
-    first = next(iter(survey.facts), None)
-    start = survey.clocks[first].offset if first in survey.clocks else 0.0
-    for host, clock in survey.clocks.items():
-        ahead = clock.offset - start
-        if abs(ahead) - clock.round_trip / 2 > LARGEST_OFFSET:
-            yield Finding(
-                host,
-                f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} that of "
-                f"{first}: times in logs and files would contradict each other",
-                "start a time service there (chrony, systemd-timesyncd)",
-            )

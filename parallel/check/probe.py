@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from parallel.check.facts import gather
-from parallel.check.network import Listener, measure
+from parallel.check.network import listen, measure
 
 MARK = "parallel.check "
 """Begins each answer."""
@@ -54,23 +53,23 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    token = bytes.fromhex(request.get("token", ""))
+    key = bytes.fromhex(request.get("key", ""))
     if "listen" in request:
         ports = {}
         for address in request["listen"]:
             # Other hosts may see another address than this one has.
             with suppress(OSError):
-                ports[address] = Listener(address, token).port
+                ports[address] = listen(address, key)
         return {"ports": ports}
     if "measure" in request:
         address, port = request["measure"]
         try:
-            return {"link": measure(address, port, token)}
+            return {"link": measure(address, port, key)}
         except OSError as error:
             return {"error": error.strerror or str(error)}
         except EOFError:
             return {"error": "the connection was closed"}
-    return {"clock": time.time()}
+    return {}
 
 
 if __name__ == "__main__":

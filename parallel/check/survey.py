@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,20 +12,9 @@ from typing import Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts, parse
 from parallel.check.hosts import Finding, HostError, Probe
-from parallel.check.network import TOKEN_BYTES, Link, rounds
+from parallel.check.network import KEY_BYTES, Link, rounds
 
 _Result = TypeVar("_Result")
-
-_CLOCK_QUESTIONS = 5
-
-
-class Clock(NamedTuple):
-    """The clock of a host against that of the first one."""
-
-    offset: float
-    """Seconds that it is ahead, to half of the round trip."""
-    round_trip: float
-    """Seconds that the question took."""
 
 
 class Pair(NamedTuple):
@@ -49,7 +37,6 @@ class Survey:
     nic: Optional[str] = None
     """The interface that is chosen for all hosts."""
     facts: dict[str, Facts] = field(default_factory=dict)
-    clocks: dict[str, Clock] = field(default_factory=dict)
     pairs: list[Pair] = field(default_factory=list)
     silent: list[Finding] = field(default_factory=list)
     """Of hosts that have not answered."""
@@ -80,12 +67,11 @@ class _Conversation:
     ) -> None:
         self._found, self._pool = found, pool
         self._probes = dict(probes)
-        self._token = secrets.token_bytes(TOKEN_BYTES).hex()
+        self._key = secrets.token_bytes(KEY_BYTES).hex()
         self._ports: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
         self._found.facts.update(self._of_all(_facts))
-        self._found.clocks.update(self._of_all(_clock))
         if len(self._probes) > 1:
             self._ports = self._of_all(self._listen)
             for pairs in rounds(list(self._probes)):
@@ -114,7 +100,7 @@ class _Conversation:
         """Have a probe listen where the others reach it; returns the ports by address."""
         others = [host for host in self._found.facts if host != probe.host]
         known = {address_of(self._found, probe.host, other) for other in others} - {None}
-        request = {"listen": sorted(map(str, known)), "token": self._token}
+        request = {"listen": sorted(map(str, known)), "key": self._key}
         try:
             ports: dict[str, int] = parse(dict[str, int], probe.ask(request, ["ports"])["ports"])
         except ValueError as error:
@@ -130,7 +116,7 @@ class _Conversation:
         port = self._ports[receiver].get(address)
         if port is None:
             return Pair(probe.host, receiver, None, f"it has no address {address}")
-        request = {"measure": [address, port], "token": self._token}
+        request = {"measure": [address, port], "key": self._key}
         answer = probe.ask(request, ["link", "error"])
         try:
             if "link" in answer:
@@ -155,17 +141,3 @@ def _facts(probe: Probe) -> Facts:
     except ValueError as error:
         raise probe.not_understood(str(error)) from None
     return facts
-
-
-def _clock(probe: Probe) -> Clock:
-    questions = []
-    for _ in range(_CLOCK_QUESTIONS):
-        start, counted = time.time(), time.perf_counter()
-        answer = probe.ask({"clock": True}, ["clock"])
-        round_trip = time.perf_counter() - counted
-        try:
-            offset = parse(float, answer["clock"]) - (start + round_trip / 2)
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
-        questions.append(Clock(offset, round_trip))
-    return min(questions, key=lambda clock: clock.round_trip)

@@ -62,27 +62,15 @@ def _limits(_: Survey, __: str, facts: Facts) -> str:
     return f"{'unlimited' if facts.open_files is None else facts.open_files}, {shown}"
 
 
-def _clock(survey: Survey, host: str, _: Facts) -> str:
-    clock = survey.clocks.get(host)
-    if clock is None:
-        return "-"
-    return f"{clock.offset:+.3f} s ± {clock.round_trip / 2:.3f}"
-
-
-def _links(survey: Survey, host: str) -> Iterator[tuple[float, float, str]]:
+def _links(survey: Survey, host: str) -> Iterator[tuple[float, str]]:
     for pair in survey.pairs:
         if pair.sender == host and pair.link:
-            yield pair.link.round_trip, pair.link.bandwidth, pair.receiver
-
-
-def _latency(survey: Survey, host: str, _: Facts) -> str:
-    longest = max(_links(survey, host), default=None)
-    return f"{1e3 * longest[0]:.2f} ms {longest[2]}" if longest else "-"
+            yield pair.link.bandwidth, pair.receiver
 
 
 def _bandwidth(survey: Survey, host: str, _: Facts) -> str:
-    slowest = min(_links(survey, host), key=lambda link: link[1], default=None)
-    return f"{slowest[1] / 1e6:.0f} MB/s {slowest[2]}" if slowest else "-"
+    slowest = min(_links(survey, host), default=None)
+    return f"{slowest[0] / 1e6:.0f} MB/s {slowest[1]}" if slowest else "-"
 
 
 _ROWS: Mapping[str, Row] = {
@@ -96,16 +84,13 @@ _ROWS: Mapping[str, Row] = {
     "project": _project,
     "GPUs": _gpus,
     "driver": _driver,
-    "nvcc": lambda _, __, facts: facts.nvcc or "none",
     "memory free": lambda _, __, facts: _size(facts.memory),
     "/dev/shm free": lambda _, __, facts: _size(facts.shared_memory),
     "disk free": lambda _, __, facts: _size(facts.disk),
     "ulimit -n, -l": _limits,
-    "clock": _clock,
-    "answers after": _latency,
     "sends": _bandwidth,
 }
-"""A line for each; the last two are the worst of all connections from this host, and to which."""
+"""A line for each; the last is the worst of all connections from this host, and to which."""
 
 
 def table(survey: Survey) -> Iterator[str]:

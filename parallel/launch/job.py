@@ -144,18 +144,14 @@ class _RunningJob:
 
     def start(self, spec: ProcessSpec, start: Starter) -> bool:
         """Start a process; returns False, without it, if the job is about to end."""
-        beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
-        while (
-            not (is_ending := self._is_ending())
-            and len(beginning) >= _MOST_LOGINS
-            and not beginning[0].has_begun.wait(_POLL_SECONDS)
-        ):
-            pass
-        if is_ending:
-            return False
         command, environment = start(spec)
-        self._running.append(_Process(spec, command, environment, self._events))
-        return True
+        while not self._is_ending():
+            beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
+            if len(beginning) < _MOST_LOGINS:
+                self._running.append(_Process(spec, command, environment, self._events))
+                return True
+            beginning[0].has_begun.wait(_POLL_SECONDS)
+        return False
 
     def _is_ending(self) -> bool:
         """True if a signal has come, or a process has ended in a way that ends the job."""
@@ -318,7 +314,7 @@ class _Process:
 
     def _await_begin(self) -> None:
         """End a connection that does not lead to a guard: ssh waits for a silent server forever."""
-        if not self.has_begun.wait(ssh.ANSWER_SECONDS):
+        if not self.has_begun.wait(ssh.ANSWER_SECONDS) and self._process.poll() is None:
             _announce(
                 str(ssh.unreachable(self.spec.host, f"no answer in {ssh.ANSWER_SECONDS:.0f} s"))
             )
@@ -326,10 +322,11 @@ class _Process:
 
     def _await_end(self) -> None:
         status = self._process.wait()
-        self.has_begun.set()
         for thread in self._printers:
             thread.join(_REST_OF_OUTPUT_SECONDS)
         self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
+        # After the event: who waits for this starts no process if the end of this one ends the job.
+        self.has_begun.set()
 
     def _print_lines(self, output: IO[bytes], to: int) -> None:
         """Print the lines of the process, each with the name of the process before it."""

@@ -22,11 +22,11 @@ def rendezvous(
     if not SCHEMES[scheme].has_groups:
         yield [{} for _ in workers]
         return
-    # Its import of MXNet takes a second.
-    from parallel import world
+    # Imports Horovod, which jobs without groups need not have.
+    from parallel.rendezvous import rendezvous as serve
 
     more = loopback_variables() if interface.is_loopback else {}
-    with world.rendezvous(interface.address, interface.name, workers) as variables:
+    with serve(interface.address, interface.name, workers) as variables:
         yield [{**one, **more} for one in variables]
 
 

@@ -1,7 +1,7 @@
 """What each rank of a world of groups gets from its collectives; started by the test.
 
 Arguments: the folder for the answers, the groups, as in 0,2 1,3, and after the word "then" others
-that they become, any number of times. The answers are those of the last groups.
+that they become. The answers are those of the last groups.
 """
 
 from __future__ import annotations

@@ -22,13 +22,11 @@ def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]
 @pytest.mark.parametrize(
     "data",
     [
-        b"ip1 slots=8\nip2 slots=4",
         b"ip1 slots=8\rip2 slots=4\r",
-        b"\xef\xbb\xbfip1 slots=8\nip2 slots=4\n",
+        b"\xef\xbb\xbfip1 slots=8\nip2 slots=4",
         "\ufeffip1 slots=8\r\nip2 slots=4\r\n".encode("utf-16-le"),
         b"# ours\n\nip1 slots=8 # fast\n  \nip2 slots=4#slow\n",
         b"\tip1\tslots = 8\t\n ip2   slots= 4 \n",
-        b"ip1:8\nip2:4\n",
         b"ip1 max_slots=9 slots=8\nip2 slots=4 max-slots = 4\n",
         b"ip1 slots=7\nip2 slots=2\nip1\nip2:2",
     ],
@@ -37,19 +35,12 @@ def test_a_file_means_the_same_in_every_spelling(tmp_path: Path, data: bytes) ->
     assert slots_by_host(of_file(tmp_path, data)) == TWO
 
 
-@pytest.mark.parametrize("text", [" ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:3,ip2\n"])
-def test_a_list_means_the_same_in_every_spelling(text: str) -> None:
-    assert list(slots_by_host(read_list(text)).items()) == list(TWO.items())
-
-
-def test_entries_keep_their_lines_and_what_was_left_out(tmp_path: Path) -> None:
+def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) -> None:
+    for text in (" ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:3,ip2\n"):
+        assert list(slots_by_host(read_list(text)).items()) == list(TWO.items())
     found = of_file(tmp_path, b"# ours\r\nip2\r\n\r\nip1 slots=3\r\n")
     assert found == (ListedHost(2, "ip2"), ListedHost(4, "ip1", slots=3))
     assert slots_by_host(found) == {"ip2": None, "ip1": 3}
-    assert slots_by_host(read_list("ip1,ip1")) == {"ip1": 2}
-
-
-def test_a_number_after_a_colon_is_a_port_if_the_caller_says_so(tmp_path: Path) -> None:
     found = of_file(tmp_path, b"ip1:2222\nip2 slots=2\nip1:22 slots=3\n", colon=PORT)
     assert found == (
         ListedHost(1, "ip1", port=2222), ListedHost(2, "ip2", slots=2),
@@ -79,7 +70,6 @@ def test_names_of_this_host_are_one_host() -> None:
         ("ip1:2 slots=3", "has two numbers of slots"),
         ("ip1:", "has '' for slots"),
         ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
-        ("ip1,ip2", "is not a host"),
         ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
         ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
         ("fe80::1 slots=2", "IPv6"),
@@ -96,24 +86,13 @@ def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, rea
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (",", "is empty"),
-        ("a,,b", "host 2: '' is empty"),
-        ("a:1,b:0", "host 2: 'b:0' has '0' for slots"),
-        ("a:1:2", "IPv6"),
-        ("a b", "'b' is not understood"),
-        ("a;b", "is not a host"),
-        ("a,me@b", "names a user"),
-    ],
-)
-def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        read_list(text)
-    assert reason in str(raised.value) and str(raised.value).startswith(f"-H {text!r}")
-    with pytest.raises(ConfigError, match="^HOSTS "):
-        read_list(text, name="HOSTS")
+def test_a_list_that_no_launcher_can_use() -> None:
+    for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
+        with pytest.raises(ConfigError) as raised:
+            read_list(text)
+        assert reason in str(raised.value) and str(raised.value).startswith(f"-H {text!r}")
+        with pytest.raises(ConfigError, match="^HOSTS "):
+            read_list(text, name="HOSTS")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +100,6 @@ def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
     [
         (None, "cannot be read as a list of hosts, a line for each .*: No such file"),
         (b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
-        (b"\xff\xfe\x00", "it is not text in UTF-8 or UTF-16"),
         (b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
         (b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
     ],

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from parallel.world import OVERLAPPING, TimedWorld
-from partial_fc.head import PartialFC
-from partial_fc.optimizers import SGD
-from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.thread_world import run_ranks
@@ -22,10 +19,10 @@ COMPUTING, EXCHANGING = 1.0, 10.0
 class Machine:
     """A clock, and arrays that are there when the clock says so: as MXNet's engine makes them."""
 
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stopwatch = Stopwatch(lambda: self.now)
+        self.world = TimedWorld(SlowWorld(), self.stopwatch)  # type: ignore[arg-type]
 
 
 class Array:
@@ -64,89 +61,76 @@ def machine() -> Machine:
     return Machine()
 
 
-@pytest.fixture
-def stopwatch(machine: Machine) -> Stopwatch:
-    return Stopwatch(machine)
-
-
-@pytest.fixture
-def world(stopwatch: Stopwatch) -> TimedWorld:
-    return TimedWorld(SlowWorld(), stopwatch)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_computing_does_not_count_as_communication(collective, machine, stopwatch, world) -> None:
+def test_computing_does_not_count_as_communication(collective: str, machine: Machine) -> None:
     array = Array(machine, COMPUTING)
-    with stopwatch.part(HEAD):
-        assert getattr(world, collective)(array, "head.maximum") is array
+    with machine.stopwatch.part(HEAD):
+        assert getattr(machine.world, collective)(array, "head.maximum") is array
     assert machine.now == COMPUTING + EXCHANGING
-    seconds = stopwatch.lap()
+    seconds = machine.stopwatch.lap()
     assert (seconds[HEAD], seconds[COMMUNICATION]) == (COMPUTING, EXCHANGING)
 
 
-def test_a_rank_that_waits_for_labels_of_others_is_in_communication(stopwatch, world) -> None:
+def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> None:
     """In every update: the watchdog asks for the part. A device is not waited for."""
     waits = []
-    stopwatch.sample()
+    machine.stopwatch.sample()
     for context in (mx.cpu(), mx.cpu(1)):
 
         def wait(context=context) -> None:
-            waits.append((context, stopwatch.current))
+            waits.append((context, machine.stopwatch.current))
 
-        with stopwatch.part(HEAD):
+        with machine.stopwatch.part(HEAD):
             array = SimpleNamespace(context=context, wait_to_read=wait, ready_at=0.0)
-            world.allgather(array, "head.labels")
+            machine.world.allgather(array, "head.labels")
     assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
 
 
-def test_an_overlapped_reduction_does_not_count(machine, stopwatch, world) -> None:
+def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
     (name,) = OVERLAPPING
-    with stopwatch.part(HEAD):
-        array = world.allreduce(Array(machine, COMPUTING), name)
+    with machine.stopwatch.part(HEAD):
+        array = machine.world.allreduce(Array(machine, COMPUTING), name)
         assert machine.now == 0.0, "the head had to wait"
         machine.now += COMPUTING + 0.75 * EXCHANGING
-        world.wait(array)
-    seconds = stopwatch.lap()
+        machine.world.wait(array)
+    seconds = machine.stopwatch.lap()
     assert seconds[HEAD] == COMPUTING + 0.75 * EXCHANGING
     assert seconds[COMMUNICATION] == 0.25 * EXCHANGING
 
 
-def test_gradients_are_reduced_behind_the_backward_pass(machine, stopwatch, world) -> None:
+def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> None:
     """Those of the last layer are ready, and reduced, long before those of the first."""
     first, last = Array(machine, 3 * EXCHANGING), Array(machine, COMPUTING)
-    with stopwatch.part(BACKBONE):
-        world.allreduce_all([first, last], "backbone.gradient")
+    with machine.stopwatch.part(BACKBONE):
+        machine.world.allreduce_all([first, last], "backbone.gradient")
     assert machine.now == 0.0
-    stopwatch.settle()
-    seconds = stopwatch.lap()
+    machine.stopwatch.settle()
+    seconds = machine.stopwatch.lap()
     assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (3 * EXCHANGING, EXCHANGING)
 
 
-def test_the_head_computes_the_same_in_a_timed_world() -> None:
-    names = set()
+def test_results_are_those_of_the_ranks() -> None:
+    """Whether or not the stopwatch measures."""
 
-    class Listener(TimedWorld):
-        def allreduce(self, array, name, op="sum"):
-            names.add(name)
-            return super().allreduce(array, name, op)
-
-    def train(world: Any) -> list[Any]:
-        head = PartialFC.create(
-            HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
-            optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
-        )  # fmt: skip
-        features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
-        step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)
-        return [step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]]
-
-    def timed(world: Any) -> list[Any]:
+    def timed(plain: Any) -> list[list[float]]:
         stopwatch = Stopwatch()
-        result = train(Listener(world, stopwatch))
-        stopwatch.settle()
-        assert stopwatch.lap()[COMMUNICATION] > 0.0
-        return result
+        world, found = TimedWorld(plain, stopwatch), []
+        for _ in range(2):
+            own = mx.nd.array([plain.rank + 1.0, 2.0])
+            found += [world.allgather(own, "a"), world.allgather_uneven(own, "e")]
+            reduced, several = own.copy(), own.copy()
+            found += [world.allreduce(reduced, "b"), several]
+            world.allreduce_all([several], "c")
+            first = own.copy()
+            world.broadcast(first, "d")
+            world.barrier()
+            assert world.broadcast_object(plain.rank, "f") == 0
+            found.append(first)
+            stopwatch.settle()
+            stopwatch.sample()
+        return [array.asnumpy().tolist() for array in found]
 
-    for expected, actual in zip(run_ranks(2, train), run_ranks(2, timed)):
-        for one, other in zip(expected, actual):
-            np.testing.assert_array_equal(one, other)
-    assert OVERLAPPING < names
+    gathered, total, first = [1.0, 2.0, 2.0, 2.0], [3.0, 4.0], [1.0, 2.0]
+    for result in run_ranks(2, timed):
+        np.testing.assert_array_equal(result[0], gathered)
+        assert result == [gathered, gathered, total, total, first] * 2

@@ -19,62 +19,49 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list:
-    """What is asked of a survey that finds two healthy hosts."""
-    calls: list = []
+    """What is asked of a survey that finds two healthy hosts; its findings come first."""
+    found = healthy({"a": 1, "b": 1})
+    calls: list = [found]
 
     def survey(slots, models_root, nic):
         calls.append((slots, models_root, nic))
         return found
 
-    found = healthy({"a": 1, "b": 1})
     monkeypatch.setattr(command, "survey", survey)
     for variable in ("NIC", "HOSTS", "HOSTFILE", "OMPI_MCA_orte_default_hostfile"):
         monkeypatch.delenv(variable, raising=False)
-    calls.append(found)
     return calls
 
 
-def test_options(
-    asked: list,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_options_and_the_variables_of_run_sh(
+    asked: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
     assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
-    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
-    monkeypatch.setenv("NIC", "eth1")
-    # The latter as mpirun and horovodrun write it.
-    for option in ("--hostfile", "-hostfile"):
-        assert command.main([option, str(tmp_path / "hosts")]) == 0
-        assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
-    monkeypatch.setenv("NIC", "")
-    assert command.main([]) == 0
+    assert capsys.readouterr().out.endswith("healthy: nothing is wrong\n")
+    hosts, operator = tmp_path / "hosts", tmp_path / "operator"
+    hosts.write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
+    operator.write_text("c slots=3\n")
+    command.main([])
     assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
-    assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 4
-    # The hosts of run.sh are the default.
-    (tmp_path / "operator").write_text("c slots=3\n")
-    for variable, value, slots in (
-        ("OMPI_MCA_orte_default_hostfile", str(tmp_path / "operator"), {"c": 3}),
-        ("HOSTFILE", str(tmp_path / "hosts"), {"a": 3}),
-        ("HOSTS", "a:1", {"a": 1}),
+    monkeypatch.setenv("NIC", "eth1")
+    for name, value, options, slots in (
+        # The latter as mpirun and horovodrun write it.
+        ("NIC", "eth1", ["--hostfile", str(hosts)], {"a": 3}),
+        ("NIC", "eth1", ["-hostfile", str(hosts)], {"a": 3}),
+        ("OMPI_MCA_orte_default_hostfile", str(operator), [], {"c": 3}),
+        ("HOSTFILE", str(hosts), [], {"a": 3}),
+        ("HOSTS", "a:1", [], {"a": 1}),
+        # Names of this host are one host.
+        ("HOSTS", "a:1", ["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
     ):
-        monkeypatch.setenv(variable, value)
-        command.main([])
-        assert asked[-1][0] == slots
-    # Names of this host are one host.
-    command.main(["-H", "127.0.0.1:1,a:2,localhost:3"])
-    assert asked[-1][0] == {"127.0.0.1": 4, "a": 2}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["-H", ""], ["-H", "a", "--hostfile", "x"], ["--models", "x"], ["a:1"], ["-H", "[::1]:2"]],
-)
-def test_wrong_options(asked: list, options: list[str]) -> None:
-    with pytest.raises(ConfigError):
+        monkeypatch.setenv(name, value)
         command.main(options)
-    assert len(asked) == 1
+        assert asked[-1] == (slots, Path.cwd() / "models", "eth1")
+    for wrong in (["-H", ""], ["-H", "a", "--hostfile", "x"], ["a:1"], ["-H", "[::1]:2"]):
+        with pytest.raises(ConfigError):
+            command.main(wrong)
+    assert len(asked) == 9
 
 
 def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:

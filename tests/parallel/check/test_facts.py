@@ -31,39 +31,24 @@ def test_facts_arrive_as_they_were_sent() -> None:
         facts = healthy_hosts.facts(1, package)
         assert parse(Facts, sent(facts)) == facts
     assert parse(Optional[int], None) is None and parse(Optional[int], 5) == 5
-    assert parse(Link, [0.5, 2.0]) == Link(0.5, 2.0)
+    assert parse(Link, [2.0]) == Link(2.0)
     # Text of others is one printable line of some length.
     assert parse(str, "a\nb\x1b[2Jc\u202ed") == "a b [2Jc d"
     assert len(parse(str, "x" * 9999)) == 300
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"memory": "40000"},
-        {"memory": True},
-        {"memory": 1.5},
-        {"memory": None},
-        {"hostname": ["x"]},
-        {"interfaces": {"eth0": 5}},
-        {"interfaces": ["eth0"]},
-        {"infiniband": "mlx5"},
-        {"gpus": [["T4", [7, 5]]]},
-        {"gpus": [["T4", [7, 5, 0], 1]]},
+def test_other_facts_are_refused() -> None:
+    for change in (
+        {"memory": "40000"}, {"memory": True}, {"memory": None}, {"hostname": ["x"]}, {"more": 1},
+        {"interfaces": {"eth0": 5}}, {"infiniband": "mlx5"}, {"gpus": [["T4", [7, 5]]]},
         {"gpus": [{"name": "T4"}]},
-        {"more": 1},
-    ],
-)
-def test_other_facts_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is no "):
-        parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
-
-
-@pytest.mark.parametrize("answer", [None, 5, "x", [], {}, [1.0], {"memory": 1}])
-def test_no_facts_are_refused(answer: object) -> None:
-    for kind in (Facts, Link):
-        with pytest.raises(ValueError):
-            parse(kind, answer)
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="is no "):
+            parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
+    for answer in (None, 5, "x", [], {}, ["1"], {"memory": 1}):
+        for kind in (Facts, Link):
+            with pytest.raises(ValueError):
+                parse(kind, answer)
 
 
 @pytest.fixture
@@ -96,7 +81,7 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(
     monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
     monkeypatch.setattr(installed, "gpus", lambda: fail(ConfigError("no driver")))
     monkeypatch.setattr(facts_module, "_free_for", lambda _: time.sleep(3))
-    monkeypatch.setattr(facts_module, "_nvcc", lambda: fail(ZeroDivisionError("what")))
+    monkeypatch.setattr(facts_module, "_driver", lambda: fail(ZeroDivisionError("what")))
     monkeypatch.setattr(facts_module, "_open_mpi", lambda: facts_module._run("sleep", "5"))
     start = time.monotonic()
     facts = gather(tmp_path)
@@ -104,16 +89,15 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(
     assert facts.errors == {
         "gpus": "no driver",
         "disk": "no answer in 1 s",
-        "nvcc": "ZeroDivisionError: what",
+        "driver": "ZeroDivisionError: what",
         "open_mpi": "sleep has not ended in 0 s",
     }
-    assert (facts.gpus, facts.disk, facts.nvcc, facts.open_mpi) == ((), None, None, None)
+    assert (facts.gpus, facts.disk, facts.driver, facts.open_mpi) == ((), None, None, None)
 
 
 def test_programs_and_folders_that_fail_say_why(tmp_path: Path) -> None:
     for words, reason in (
         (("sh", "-c", "echo x; echo 'error: no CUDA' >&2; exit 2"), "^no CUDA$"),
-        (("sh", "-c", "echo only this; exit 1"), "^only this$"),
         (("sh", "-c", "exit 3"), "^status 3$"),
         (("nothing-there",), "^nothing-there does not start: No such file"),
     ):

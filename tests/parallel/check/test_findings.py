@@ -13,7 +13,7 @@ from parallel.check.findings import GIBIBYTE, MEBIBYTE, findings
 from parallel.check.hosts import Finding
 from parallel.check.network import Link
 from parallel.check.network_findings import BRIDGES
-from parallel.check.survey import Clock, Pair, Survey
+from parallel.check.survey import Pair, Survey
 from runtime.installed import Gpu
 from tests.support.healthy_hosts import GPU, healthy
 
@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[3]
 CPU, CUDA = "mxnet", "mxnet-cu112"
 EIGHT, BOTH, THREE = {"a": 8, "b": 8}, {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
 H100 = Gpu("H100", (9, 0), 80 << 30)
-TOOLKIT = "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1 in /x: install it"
-NO_TOOLKIT: dict[str, Any] = {"nvcc": None, "errors": {"toolkit": TOOLKIT}}
 
 
 def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
@@ -31,26 +29,16 @@ def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
     return [str(one) for one in findings(survey)]
 
 
-def linked(survey: Survey, sender: str, receiver: str, *link: float) -> Survey:
-    """Another link, or none, between two hosts."""
-    pair = Pair(sender, receiver, Link(*link) if link else None, "" if link else "timed out")
-    survey.pairs[:] = [
-        pair if (one.sender, one.receiver) == (sender, receiver) else one for one in survey.pairs
-    ]
-    return survey
-
-
-@pytest.mark.parametrize("slots", [{"a": 1}, EIGHT, {"a": 1, "b": 8, "c": 2}])
-@pytest.mark.parametrize("package", [CPU, CUDA])
-def test_healthy_hosts(slots: dict[str, int], package: str) -> None:
-    assert findings(healthy(slots, package)) == []
+def test_healthy_hosts() -> None:
+    for slots in ({"a": 1}, EIGHT, {"a": 1, "b": 8, "c": 2}):
+        for package in (CPU, CUDA):
+            assert findings(healthy(slots, package)) == []
 
 
 @pytest.mark.parametrize(
     ("package", "change", "line"),
     [
         (CPU, {"python": "3.12.1"}, "Python is 3.12, but 3.11 on a; remove .venv there and"),
-        (CPU, {"mxnet": "1.8.0"}, "MXNet is mxnet 1.8.0, but mxnet 1.9.1 on a; "),
         (CPU, {"horovod": "0.27.0"}, "Horovod is 0.27.0, but 0.28.1 on a; "),
         (CPU, {"open_mpi": "4.0.7"}, "Open MPI is 4.0.7, but 4.1.8 on a; "),
         (CPU, {"mxnet": None, "mxnet_package": "unknown"}, "MXNet is not installed; make"),
@@ -60,7 +48,6 @@ def test_healthy_hosts(slots: dict[str, int], package: str) -> None:
         (CPU, {"errors": {"horovod_lacks": "x"}}, "Horovod does not load (x); remove .venv"),
         (CPU, {"errors": {"open_mpi": "mpirun is not that of O"}}, "mpirun is not that of O"),
         (CPU, {"files": {"train.py": "1", "a.py": "9"}}, "this project is not that of a: a.p"),
-        (CPU, {"files": {"train.py": "3"}}, "this project is not that of a: a.py and 1 more"),
         (CPU, {"files": {}, "errors": {"files": "x"}}, "the files of the project cannot be r"),
         (CPU, {"memory": 8 * GIBIBYTE - 1}, "8.0 GiB of memory are free for 8 ranks; "),
         (CPU, {"shared_memory": 255 * MEBIBYTE}, "255 MiB are free in /dev/shm, where 8 ra"),
@@ -78,7 +65,6 @@ def test_healthy_hosts(slots: dict[str, int], package: str) -> None:
         (CUDA, {"gpus": (GPU,) * 7 + (H100,)}, "mxnet-cu112 has no machine code for H100; docs"),
         (CUDA, {"cuda_of_driver": 10020}, "its driver 470.57 is for CUDA 10.2, too old for mx"),
         (CUDA, {"horovod_lacks": ("NCCL",)}, "Horovod is built without NCCL; "),
-        (CUDA, {"errors": {"toolkit": TOOLKIT}}, TOOLKIT.replace(": ", "; ")),
         (CUDA, {"gpus": (), "errors": {"gpus": "it fails; restart"}}, "it fails; restart"),
         (CUDA, {"driver": None, "errors": {"driver": "no NVML"}}, "nvidia-smi fails (no NVML); "),
     ],
@@ -96,13 +82,11 @@ def test_a_change_is_one_finding(package: str, change: dict[str, Any], line: str
         (CPU, {"disk": 2 * GIBIBYTE, "processors": 8, "open_files": 1024}),
         (CPU, {"open_files": None, "locked_memory": None, "infiniband": ("mlx5_0",)}),
         (CPU, {"locked_memory": 0}),
-        # Its driver and toolkit do not matter.
-        (CPU, {"nvcc": "13.0", "errors": {"gpus": "it fails", "driver": "it fails"}}),
+        # Its driver does not matter.
+        (CPU, {"errors": {"gpus": "it fails", "driver": "it fails"}}),
         # Newer; or older within CUDA 11, which is enough.
         (CUDA, {"cuda_of_driver": 12020}),
         (CUDA, {"cuda_of_driver": 11000}),
-        # An image for running has no compiler.
-        (CUDA, NO_TOOLKIT),
         (CUDA, {"driver": None}),
     ],
 )
@@ -116,14 +100,9 @@ def test_one_rank_needs_no_shared_memory_and_no_address_of_its_name() -> None:
         assert found(healthy({"a": 4}), "a", name_address=address) == []
 
 
-def test_open_mpi_5_is_wrong_everywhere() -> None:
-    survey = healthy(BOTH)
-    survey.facts["a"] = replace(survey.facts["a"], open_mpi="5.0.3")
-    lines = found(survey, open_mpi="5.0.3")
-    assert [line[:30] for line in lines] == [f"{one}: Open MPI 5.0.3 starts ranks" for one in "ab"]
-
-
 def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
+    (line,) = found(healthy({"a": 1}), "a", open_mpi="5.0.3")
+    assert line.startswith("a: Open MPI 5.0.3 starts ranks")
     survey = healthy(THREE)
     survey.facts["a"] = replace(survey.facts["a"], mxnet=None, mxnet_package="unknown")
     assert found(survey) == ["a: MXNet is not installed; make env there"]
@@ -136,8 +115,6 @@ def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
 
 
 def test_gpus_and_the_package_of_mxnet_have_to_go_together() -> None:
-    lines = found(healthy(EIGHT, CUDA), **NO_TOOLKIT, horovod_lacks=("NCCL",))
-    assert len(lines) == 2 and lines[1].startswith("b: mxnet-cu112 needs the compiler")
     (line,) = found(healthy({"a": 1}, CUDA), "a", gpus=())
     assert line.startswith("a: it has no GPU that ranks would see, but its MXNet is mxnet-cu112; ")
     (line,) = found(healthy({"a": 1}), "a", gpus=(GPU,), cuda_of_driver=11040)
@@ -184,37 +161,23 @@ def test_the_same_address_on_two_hosts() -> None:
             ["ac", "bc"],
             "c: a port of it is not reached from a, b (timed out); ranks listen on",
         ),
-        (BOTH, [("b", "a", 0.0002, 49e6)], "b: it sends 49 MB/s to a, and 50 are expected; "),
-        (BOTH, [("b", "a", 0.0002, 51e6)], ""),
+        (BOTH, [("b", "a", 49e6)], "b: it sends 49 MB/s to a, and 50 are expected; "),
+        (BOTH, [("b", "a", 51e6)], ""),
         # 1 Gbit/s in a network of ten times as much.
         (
             THREE,
-            [("c", "a", 0.0002, 118e6), ("c", "b", 0.0002, 118e6)],
+            [("c", "a", 118e6), ("c", "b", 118e6)],
             "c: it sends 118 MB/s to a, b, and 275 are expected; ",
         ),
         # Two hosts do not say which of them is usual.
-        (BOTH, [("b", "a", 0.0002, 118e6)], ""),
-        (BOTH, [("a", "b", 0.05, 1e9)], "a: b answers after 50 ms: each collective would wait for"),
+        (BOTH, [("b", "a", 118e6)], ""),
     ],
 )
 def test_links(slots: dict[str, int], links: list[Any], line: str) -> None:
     survey = healthy(slots)
-    for link in links:
-        linked(survey, *link)
+    for sender, receiver, *link in links:
+        others = [one for one in survey.pairs if (one.sender, one.receiver) != (sender, receiver)]
+        pair = Pair(sender, receiver, Link(*link) if link else None, "" if link else "timed out")
+        survey.pairs[:] = [*others, pair]
     lines = found(survey)
     assert len(lines) == bool(line) and all(one.startswith(line) for one in lines)
-
-
-def test_clocks() -> None:
-    survey = healthy(BOTH)
-    for clock, line in (
-        (Clock(1.2, 0.01), ["b: its clock is 1.2 s ahead of that of a"]),
-        (Clock(-90.0, 0.01), ["b: its clock is 90.0 s behind that of a"]),
-        # So long took the question.
-        (Clock(1.2, 0.5), []),
-    ):
-        survey.clocks["b"] = clock
-        assert [one[: len(line[0])] for one in found(survey)] == line
-    # The launcher's clock is not that of a host.
-    survey.clocks.update(a=Clock(90.0, 0.01), b=Clock(90.1, 0.01))
-    assert found(survey) == []

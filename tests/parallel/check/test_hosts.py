@@ -24,18 +24,14 @@ from parallel.check.probe import MARK
          "its host key is another one than known_hosts has"),
         (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
         (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
-        (255, "ssh: connect to host h port 22: Network is unreachable\n", "there is no route"),
         (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
         (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
-        (255, "Timeout, server h not responding.\n", "ssh gets no answer"),
         (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
         (255, "", "ssh gets no answer"),
-        (1, "sh: 1: cd: can't cd to /x\n", "the project is not in "),
         (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
         (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
         (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
         (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
-        (0, "", "the probe has ended with status 0 (no reason given)"),
     ],
 )  # fmt: skip
 def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None:
@@ -57,7 +53,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         started.append(Probe("localhost", tmp_path))
         return started[-1]
 
-    monkeypatch.setattr(hosts, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(hosts, "_END_SECONDS", 0.3)
     yield start
     for one in started:
         one.end()
@@ -68,32 +64,27 @@ def test_a_conversation(probe) -> None:
     facts = json.dumps({"facts": 1})
     started = probe(f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line")
     assert started.answer(["facts"]) == {"facts": 1}
-    assert started.ask({"clock": True}, ["clock"]) == {"clock": True}
+    assert started.ask({"listen": 1}, ["listen"]) == {"listen": 1}
     with pytest.raises(HostError, match=r"has ended with status 3 \(what\); try there"):
         probe("echo what >&2; exit 3").answer(["facts"])
     started = probe(f"exec <&-; echo '{MARK}{facts}'; exit 4")
     assert started.answer(["facts"])
     time.sleep(0.3)
     with pytest.raises(HostError, match="has ended with status 4"):
-        started.ask({"clock": True}, ["clock"])
-
-
-@pytest.mark.parametrize(
-    "answer", ["", "no JSON", "5", '{"other": 1}', "[" * 9999], ids=lambda answer: answer[:9]
-)
-def test_an_answer_that_is_none(probe, answer: str) -> None:
-    with pytest.raises(HostError, match="its answer is not understood .*; copy this project"):
-        probe(f"echo '{MARK}{answer}'; sleep 5").answer(["facts"])
+        started.ask({"listen": 1}, ["listen"])
+    for answer in ("", "no JSON", "5", '{"other": 1}', "[" * 9999):
+        with pytest.raises(HostError, match="its answer is not understood .*; copy this project"):
+            probe(f"echo '{MARK}{answer}'").answer(["facts"])
 
 
 def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
-    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 3.0)
-    busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.8;"
+    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 1.5)
+    busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.4;"
     assert probe(f"{busy * 5} echo '{MARK}{{\"facts\": 1}}'").answer(["facts"])
     start = time.monotonic()
-    with pytest.raises(HostError, match="it has given no sign of life for 3 s; look there"):
-        probe("sleep 30").answer(["facts"])
+    with pytest.raises(HostError, match="it has given no sign of life for 2 s; look there"):
+        probe("exec sleep 30").answer(["facts"])
     assert time.monotonic() - start < 10
-    monkeypatch.setattr(hosts, "_ANSWER_SECONDS", 1.0)
-    with pytest.raises(HostError, match="it has not answered in 1 s; look there: ssh"):
+    monkeypatch.setattr(hosts, "_ANSWER_SECONDS", 0.5)
+    with pytest.raises(HostError, match="it has not answered in 0 s; look there: ssh"):
         probe(f"while true; do {busy} done").answer(["facts"])

@@ -11,25 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel.launch.cluster_files import (
-    format_groups,
-    format_servers,
-    read_groups,
-    read_hosts,
-    read_servers,
-)
-from parallel.launch.data_sharding import (
-    Shares,
-    format_shares,
-    in_mxnet_order,
-    read_shares,
-    unread_in_groups,
-)
+from parallel.launch import cluster_files
+from parallel.launch.cluster_files import format_groups, read_groups, read_hosts, read_servers
+from parallel.launch.data_sharding import Shares, format_shares, read_shares, unread_in_groups
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 from tests.support import mxnet_g
 
-FOUR = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 ONE_MACHINE = ("127.0.0.1",) * 4
 TWO_MACHINES = ("a", "b", "a", "b")
 ONE = ("127.0.0.1",) * 3
@@ -47,53 +35,37 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "workers", "logins", "note"),
     [
-        b"a\nb\n",
-        b"\xef\xbb\xbfa\r\n\r\n\tb  # fast\r\n",
-        "a\nb\n".encode("utf-16"),
-        b"a slots=1\nb slots=1\n",
-        b"a:2222 slots=1\nb:22\n",
-    ],
-)
-def test_a_line_of_hosts_is_a_workers_address(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    found = read_hosts(path, 2)
-    assert found.addresses == ("a", "b") and found.notes == ()
-    assert found.logins == (("a:2222", "b:22") if b":" in content else ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("content", "workers", "addresses", "note"),
-    [
-        ("a\nb\nc\nd\n", 2, "ab", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
-        ("a\nb\nc\n", 2, "ab", "file has 3 lines for 2 workers: c (line 3) at its end have no"),
-        ("a\nb\n", 5, "ababa", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on b"),
+        ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
+        ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
+        ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
+        ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
         # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
-        ("a slots=3\nb slots=1\n", 4, "abaa", "in turn: 3 on a, 1 on b"),
-        ("a slots=1\nb slots=1\n", 3, "aba", "in turn: 2 on a, 1 on b"),
-        ("a slots=1\nb\n", 4, "abbb", "in turn: 1 on a, 3 on b"),
+        ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
+        ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
+        ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
     ],
 )
-def test_more_or_fewer_lines_than_workers(
-    path: Path, content: str, workers: int, addresses: str, note: str
+def test_lines_of_hosts_are_the_workers_addresses(
+    path: Path, content: str, workers: int, logins: str, note: str
 ) -> None:
     path.write_text(content)
     found = read_hosts(path, workers)
-    assert found.addresses == tuple(addresses)
-    assert len(found.notes) == 1 and note in found.notes[0]
+    assert found.logins == tuple(logins.split())
+    assert found.addresses == tuple(login[0] for login in found.logins)
+    assert len(found.notes) == bool(note) and note in "".join(found.notes)
 
 
 @pytest.mark.parametrize(
     ("hosts", "content", "groups"),
     [
-        (FOUR, "10.0.0.4 10.0.0.2\n10.0.0.1\n10.0.0.3\n", ((3, 1), (0,), (2,))),
+        (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
         (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
         # An address means its next slot, or the one that is named.
         (ONE_MACHINE, "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n", ((0, 1), (2, 3))),
         (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
         (ONE_MACHINE, "127.0.0.1:3 127.0.0.1:0\n127.0.0.1:1 127.0.0.1:2\n", ((3, 0), (1, 2))),
-        (TWO_MACHINES, "a:1 b\na:0 b\n", ((2, 1), (0, 3))),
     ],
 )
 def test_a_line_is_a_group(
@@ -103,29 +75,35 @@ def test_a_line_is_a_group(
     assert read_groups(path, hosts) == groups
 
 
+NAMES = st.sampled_from(["a", "b", "10.0.0.9", "10.0.0.10"])
+
+
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_groups_are_read_as_they_were_written(
+def test_files_are_read_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    hosts = data.draw(st.lists(st.sampled_from(["a", "b", "127.0.0.1"]), min_size=1, max_size=8))
+    path = tmp_path_factory.getbasetemp() / "written"
+    hosts = data.draw(st.lists(NAMES, min_size=1, max_size=8))
     order = data.draw(st.permutations(range(len(hosts))))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(hosts)))) | {len(hosts)})
-    made = tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], cuts))
-    path = tmp_path_factory.getbasetemp() / "written-groups"
-    path.write_text(format_groups(made, hosts))
-    assert read_groups(path, hosts) == made
+    groups = tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], cuts))
+    path.write_text(format_groups(groups, hosts))
+    assert read_groups(path, hosts) == groups
+    inner = st.floats(0, 1, exclude_min=True, exclude_max=True)
+    number = len(hosts) - 1
+    edges = [0.0, *sorted(data.draw(st.sets(inner, min_size=number, max_size=number))), 1.0]
+    shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
+    path.write_text(format_shares(shares, hosts))
+    assert read_shares(path, hosts).of_workers == tuple(shares)
 
 
-def test_slots_have_numbers_only_where_mxnet_g_could_not_read_the_groups_either() -> None:
-    """It knows addresses alone, and all workers of one are in one group."""
+def test_text_that_is_written(path: Path) -> None:
+    """Slots have numbers only where MXNet-G, which knows addresses alone, could not read it."""
     assert format_groups([(2, 0), (1, 3)], TWO_MACHINES) == "a:1 a:0\nb b\n"
     assert format_groups([(0, 2), (1, 3)], TWO_MACHINES) == "a a\nb b\n"
     assert format_groups([(0, 1), (2, 3)], TWO_MACHINES) == "a:0 b:0\na:1 b:1\n"
-
-
-def test_a_line_of_servers_is_an_address_and_a_speed(path: Path) -> None:
-    path.write_text(format_servers(["b", "a", "b"], [2.5, 1, 2.5]))
+    path.write_text(cluster_files.format_servers(["b", "a", "b"], [2.5, 1, 2.5]))
     assert path.read_text() == "b 2.5\na 1\nb 2.5\n"
     assert read_servers(path, 3, TWO_MACHINES) == (("b", "a", "b"), (2.5, 1.0, 2.5))
 
@@ -135,7 +113,6 @@ def test_a_line_of_servers_is_an_address_and_a_speed(path: Path) -> None:
     [
         ("hosts", "# a\n", " has no host"),
         ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
-        ("hosts", "a\n::1\n", ", line 2: '::1' is not a name or an IPv4 address"),
         ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
         ("groups", "", " is empty; each line holds the addresses of a group"),
         # The empty line counts.
@@ -144,22 +121,18 @@ def test_a_line_of_servers_is_an_address_and_a_speed(path: Path) -> None:
         ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
         ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
         ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
-        ("groups", "a:x b:0\n", ", line 1: 'x' is no slot of a"),
         ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
         ("groups", "a:1111111111 b:0\n", ", line 1: '1111111111' is no slot of a"),
         ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
-        ("servers", "a\nb 1\n", ", line 1: 'a' is not the address of a server and its speed"),
         ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
         ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
-        ("servers", "a 1\nb x\n", ", line 2: 'x' is not a speed; give a positive number"),
         ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
-        ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed"),
+        ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed; give a positive number"),
         ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
         ("shares", "# none\n", " is empty; each line holds two numbers"),
         ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
         ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
         ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
-        ("shares", "0 nan\n0.5 1\n0.5 1\n", ", line 1: 'nan' is not a number from 0 to 1"),
         ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
         ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
         ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
@@ -175,9 +148,9 @@ def test_a_mistake_is_named_with_its_line(
 
 
 def test_other_mistakes(path: Path) -> None:
-    path.write_text("10.0.0.1 10.0.0.2\n10.0.0.3 10.0.0.2\n")
-    with pytest.raises(DataError, match="line 2: '10.0.0.2' is in the group of line 1 already; a"):
-        read_groups(path, FOUR)
+    path.write_text("fast slow\nslow\n")
+    with pytest.raises(DataError, match="line 2: 'slow' is in the group of line 1 already; a"):
+        read_groups(path, ("fast", "slow"))
     path.write_text("fast\nslaw\n")
     with pytest.raises(DataError, match=r"line 2: 'slaw' .* \(did you mean 'slow'\?\)"):
         read_groups(path, ("fast", "slow"))
@@ -189,10 +162,6 @@ def test_other_mistakes(path: Path) -> None:
             read(path.with_name("none"))
 
 
-# "9" is above "2" and "10": addresses are compared as text.
-CLUSTER = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
-
-
 def shares_in(folder: Path, content: str, addresses: tuple[str, ...] = ONE) -> Shares:
     path = folder / "data_sharding"
     path.write_text(content)
@@ -200,28 +169,23 @@ def shares_in(folder: Path, content: str, addresses: tuple[str, ...] = ONE) -> S
 
 
 def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
-    assert in_mxnet_order(CLUSTER) == [1, 3, 2, 0]
-    found = shares_in(tmp_path, "0 0.1\n0.1 0.3\n0.3 0.6\n0.6 1\n", CLUSTER)
+    # "9" is above "2" and "10": addresses are compared as text.
+    cluster = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
+    content = "\ufeff# shares\r\n0 0.1\r\n\r\n0.1\t0.3 # slow\n0.3 .60\n 6e-1 1\n"
+    found = shares_in(tmp_path, content, cluster)
     assert found.of_workers == ((0.6, 1), (0, 0.1), (0.3, 0.6), (0.1, 0.3))
     assert not found.warnings
     assert found.notes[0] == (
-        f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({tmp_path}/data_sharding, line 1)"
+        f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({tmp_path}/data_sharding, line 2)"
     )
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
-
-
-def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -> None:
-    found = shares_in(tmp_path, "\ufeff# shares\r\n0.5 1\r\n\r\n0\t.2 # slow\r\n 2e-1  .50")
-    assert found.of_workers == ((0.5, 1), (0, 0.2), (0.2, 0.5)) and not found.warnings
 
 
 @pytest.mark.parametrize(
     ("content", "warnings"),
     [
         ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
-        ("0 0.5\n0.7 1\n0.6 0.7\n", ["nobody reads 10 % of the data: 0.5 to 0.6"]),
         ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
-        ("0 1\n0 1\n0 1\n", ["several workers read 100 % of the data: 0 to 1"]),
         ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
         # Decimal fractions that were added up, and rounded to more than the whole.
         ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
@@ -237,7 +201,6 @@ def test_slots_of_one_address_have_lines_in_the_order_of_hosts(tmp_path: Path) -
         ),
         # It reads the first two words of a line.
         ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
-        ("0 .2\n.2 .5\n.5 1 7\n", ["line 3 has '.5 1 7': what follows the two numbers is not"]),
     ],
 )
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
@@ -257,22 +220,6 @@ def test_a_group_reads_no_more_than_its_smallest_share_allows() -> None:
     assert unread_in_groups(shares, [(0,), (1,), (2, 3)]) == []
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    cuts=st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True), max_size=6), data=st.data()
-)
-def test_shares_are_read_as_they_were_written(
-    tmp_path_factory: pytest.TempPathFactory, cuts: set[float], data: st.DataObject
-) -> None:
-    edges = [0.0, *sorted(cuts), 1.0]
-    shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
-    some = st.sampled_from(["10.0.0.9", "10.0.0.10", "b", "a"])
-    addresses = data.draw(st.lists(some, min_size=len(shares), max_size=len(shares)))
-    path = tmp_path_factory.getbasetemp() / "written-shares"
-    path.write_text(format_shares(shares, addresses))
-    assert read_shares(path, addresses).of_workers == tuple(shares)
-
-
 @mxnet_g.NEEDED
 def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Path) -> None:
     """Its workers read line ``kv.rank + 1``, and ps-lite numbers them."""
@@ -286,19 +233,15 @@ def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Pa
     for address, share in zip(addresses, found.of_workers):
         here.setdefault(address, []).append(share)
     assert here == there and not found.warnings
-    size = {name: sum(end - start for start, end in parts) for name, parts in here.items()}
-    assert size["10.10.10.25"] == pytest.approx(0.15)
-    # The six slow workers, which are the last group.
-    assert size["10.10.10.31"] + size["10.10.10.33"] == pytest.approx(0.3)
     groups = read_groups(mxnet_g.EXAMPLE / "groups", addresses)
     assert unread_in_groups(found.of_workers, groups) == []
 
 
 @mxnet_g.NEEDED
 def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
-    """Clusters of 4 to 20 workers and three speeds; most of the shares end below 1."""
+    """It writes 1.04, too, and shares that end before they begin; most end below 1."""
     warned = 0
-    for seed in range(100):
+    for seed in range(25):
         rng = random.Random(seed)
         count, kinds = rng.randint(4, 20), [rng.uniform(20, 2000) for _ in range(3)]
         addresses = [f"10.10.10.{rng.randint(1, 254)}" for _ in range(count)]
@@ -307,12 +250,6 @@ def test_what_its_generator_writes_is_accepted(tmp_path: Path) -> None:
         mxnet_g.generate(tmp_path, sorted(addresses), speeds)
         read_groups(tmp_path / "groups", addresses)
         found = read_shares(tmp_path / "data_sharding", addresses)
-        lines = (tmp_path / "data_sharding").read_text().splitlines()
-        ranked = sorted(addresses, reverse=True)
-        for worker, address in enumerate(addresses):
-            own = [line.split() for line, one in zip(lines, ranked) if one == address]
-            # It writes 1.04, too, and shares that end before they begin.
-            cut = [[min(1, float(word)) for word in words] for words in own]
-            assert found.of_workers[worker] in [(start, max(start, end)) for start, end in cut]
+        assert all(0 <= start <= end <= 1 for start, end in found.of_workers)
         warned += any("nobody reads" in line for line in found.warnings)
-    assert warned > 50
+    assert warned > 5

@@ -16,6 +16,15 @@ from tests.support import processes
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
+# With the Python code of servers and scheduler as its first argument.
+START = """
+import sys
+from parallel.launch import job
+from parallel.launch.__main__ import main
+from runtime.errors import run_program
+{}
+run_program(lambda: main(sys.argv[2:], (sys.executable, "-c", sys.argv[1])))
+"""
 # Each writes its process id into a file of its name, so that the test finds it.
 PRESENT = """
 import os, pathlib, signal, sys, time
@@ -31,49 +40,44 @@ FIND = PRESENT + (
 )
 # It ignores signals and has a child.
 STUBBORN = (
-    "import subprocess; child = subprocess.Popen(['sleep', '300'])\n"
+    "import signal, subprocess; child = subprocess.Popen(['sleep', '300'])\n"
+    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
     + PRESENT
     + "path.with_name(f'child-{worker}').write_text(str(child.pid))\n"
-    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
     + "time.sleep(300)"
 )
 SAVE = PRESENT + (
     "def save(number, _):\n"
-    "    time.sleep(1); print('saved', flush=True); os._exit(128 + number)\n"
+    "    time.sleep(0.5); print('saved', flush=True); os._exit(128 + number)\n"
     "[signal.signal(n, save) for n in (signal.SIGINT, signal.SIGTERM)]\n"
     "path.with_name(f'ready-{worker}').touch()\n"
     "time.sleep(300)"
 )
-
-
 UNREAD = "as the share of worker {} has images for: {} of the data, the rest of their shares"
 
 
 class Dummies:
     """A job of scripts."""
 
-    def __init__(self, folder: Path, worker: str, *options: object, serve: str = STAY, **scheme):
+    def __init__(
+        self,
+        folder: Path,
+        worker: str,
+        *options: object,
+        serve: str = STAY,
+        more: tuple[str, ...] = ("--kv-store", "dist_async"),
+        change: str = "",
+        **variables: str,
+    ):
         self.folder = folder / "presence"
         self.folder.mkdir()
         options = options or ("-n", 3, "-s", 2)
-        kv_store = scheme.get("kv_store", "dist_async")
         self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.parallel.dummy_job", serve, *map(str, options)),
-                *("--", sys.executable, "-c", worker, "--kv-store", kv_store),
-                *scheme.get("more", ()),
-            ],
-            cwd=ROOT,
-            env={
-                **clean_environment(),
-                "PRESENCE": str(self.folder),
-                **scheme.get("variables", {}),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            [sys.executable, "-c", START.format(change), serve, *map(str, options), "--",
+             sys.executable, "-c", worker, *more],
+            cwd=ROOT, env={**clean_environment(), "PRESENCE": str(self.folder), **variables},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def pids(self) -> dict[str, int]:
         files = (path for path in self.folder.glob("*-*") if path.suffix != ".new")
@@ -97,28 +101,44 @@ class Dummies:
         return self.process.returncode, output, errors
 
 
-def test_output_has_names_and_the_success_of_all_workers_is_status_0(tmp_path: Path) -> None:
-    worker = PRESENT + (
-        "print('loss', worker)\nprint('look', file=sys.stderr)\nsys.stdout.write('no end of line')"
+def test_shares_go_to_addresses_and_output_has_the_names_of_processes(tmp_path: Path) -> None:
+    program = FIND + (
+        "print(found.node_host, *found.shares[found.worker], os.environ['OMP_NUM_THREADS'])\n"
+        "print('look', file=sys.stderr); sys.stdout.write('no end of line')"
     )
-    groups, shares = tmp_path / "groups", tmp_path / "shares"
-    groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
-    shares.write_text("0 0.25\n0.25 0.5\n0.5 1\n")
-    options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
-    more = ("--data-allocator", "1")
-    job = Dummies(tmp_path, worker, *options, kv_store="dist_sync", more=more)
-    status, output, errors = job.ends()
+    hosts, shares, groups = (tmp_path / name for name in ("hosts", "data_sharding", "groups"))
+    hosts.write_text("localhost slots=2\n127.0.0.9 slots=1\n")
+    shares.write_text("0 0.2\n0.2 0.5\n0.6 1\n")
+    groups.write_text("localhost localhost\n127.0.0.9\n")
+    options = ("-n", 3, "-H", hosts, "--data-sharding", shares, "--groups", groups)
+    more = ("--kv-store", "dist_sync", "--data-allocator", "1")
+    status, output, errors = Dummies(tmp_path, program, *options, more=more).ends()
     assert status == 0, errors
-    assert sorted(output.splitlines()) == sorted(
-        f"worker {k}: {line}" for k in range(3) for line in (f"loss {k}", "no end of line")
-    )
-    assert {f"worker {k}: look" for k in range(3)} < set(errors.splitlines())
-    assert f"launch: --groups {groups} makes no difference to --kv-store dist_sync\n" in errors
-    assert UNREAD.format(0, "25 %") in errors
+    # Two workers share the processors of their machine.
+    half = max(1, processors.available() // 2)
+    assert sorted(output.splitlines()) == [
+        f"worker 0: 127.0.0.1 0.2 0.5 {half}",
+        "worker 0: no end of line",
+        f"worker 1: 127.0.0.9 0.0 0.2 {processors.available()}",
+        "worker 1: no end of line",
+        f"worker 2: 127.0.0.1 0.6 1.0 {half}",
+        "worker 2: no end of line",
+    ]
+    lines = errors.splitlines()
+    assert {f"worker {k}: look" for k in range(3)} < set(lines)
+    said = [line.removeprefix("launch: ") for line in lines if line.startswith("launch: ")]
+    assert said[:2] == [
+        f"--groups {groups} makes no difference to --kv-store dist_sync",
+        f"{hosts} has 2 lines for 3 workers, which take them in turn: 2 on localhost, "
+        "1 on 127.0.0.9",
+    ]
+    assert said[2] == f"worker 1 on 127.0.0.9 reads 0 to 0.2 of the data ({shares}, line 1)"
+    assert f"warning: {shares}: nobody reads 10 % of the data: 0.5 to 0.6" in said
+    assert UNREAD.format(1, "30 %") in errors
 
 
 def test_every_process_has_its_assignment(tmp_path: Path) -> None:
-    program = FIND + "print(found)"
+    program = FIND + "print(found, os.environ['OMP_NUM_THREADS'])"
     files = {
         "hosts": "127.0.0.1\n127.0.0.2\n127.0.0.2\n",
         "groups": "127.0.0.1 127.0.0.2\n127.0.0.2\n",
@@ -131,9 +151,8 @@ def test_every_process_has_its_assignment(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         options += ["-H" if name == "hosts" else f"--{name}", tmp_path / name]
     options += ["--bucket-elements", 5000, "--trace", tmp_path / "trace"]
-    serve, more = program + "\ntime.sleep(300)", ("--data-allocator", "1")
-    job = Dummies(tmp_path, program, *options, serve=serve, kv_store="dist_gsync", more=more)
-    _, output, errors = job.ends()
+    serve, more = program + "\ntime.sleep(300)", ("--kv-store=dist_gsync", "--data-allocator", "1")
+    _, output, errors = Dummies(tmp_path, program, *options, serve=serve, more=more).ends()
     found = {line.partition(": ")[0]: line for line in output.splitlines()}
     parts = (
         "root_host='127.0.0.1'",
@@ -146,53 +165,43 @@ def test_every_process_has_its_assignment(tmp_path: Path) -> None:
         line = found[name]
         assert all(part in line for part in parts), errors
         assert f"(role='{name[:6]}'" in line and f"node_host='127.0.0.{number}'" in line
+        # The launcher, which serves the rendezvous of groups, has set no number for all of them.
+        assert line.endswith(f" {max(1, processors.available() // number)}")
     assert "worker=2, local_worker=1" in found["worker 2"]
     assert UNREAD.format(0, "20 %") in errors
 
 
-def test_shares_go_to_the_addresses_as_mxnet_numbers_them_and_are_printed(tmp_path: Path) -> None:
-    program = FIND + (
-        "print(found.node_host, *found.shares[found.worker], os.environ['OMP_NUM_THREADS'])"
-    )
-    hosts, shares = tmp_path / "hosts", tmp_path / "data_sharding"
-    hosts.write_text("localhost slots=2\n127.0.0.9 slots=1\n")
-    shares.write_text("0 0.2\n0.2 0.5\n0.6 1\n")
-    options = ("-n", 3, "-H", hosts, "--data-sharding", shares)
-    more = ("--data-allocator", "1")
-    status, output, errors = Dummies(tmp_path, program, *options, more=more).ends()
-    assert status == 0, errors
-    # Two workers share the processors of their machine.
-    half = max(1, processors.available() // 2)
-    assert sorted(output.splitlines()) == [
-        f"worker 0: 127.0.0.1 0.2 0.5 {half}",
-        f"worker 1: 127.0.0.9 0.0 0.2 {processors.available()}",
-        f"worker 2: 127.0.0.1 0.6 1.0 {half}",
-    ]
-    assert errors.splitlines() == [
-        f"launch: {hosts} has 2 lines for 3 workers, which take them in turn: 2 on localhost, "
-        "1 on 127.0.0.9",
-        f"launch: worker 1 on 127.0.0.9 reads 0 to 0.2 of the data ({shares}, line 1)",
-        f"launch: worker 0 on 127.0.0.1 reads 0.2 to 0.5 of the data ({shares}, line 2)",
-        f"launch: worker 2 on 127.0.0.1 reads 0.6 to 1 of the data ({shares}, line 3)",
-        f"launch: warning: {shares}: nobody reads 10 % of the data: 0.5 to 0.6",
-    ]
+ONE, TWO = "worker 1 on 127.0.0.1 ended with status", "server 0 on 127.0.0.1 ended with status"
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "said"),
+    ("program", "options", "status", "said"),
     [
-        ("sys.exit(3)", 3, "worker 1 on 127.0.0.1 ended with status 3; ending the job"),
-        ("os.kill(os.getpid(), 9)", 137, "worker 1 on 127.0.0.1 ended with status 137 (SIGKILL)"),
+        ("worker == 1 and sys.exit(3)", "", 3, f"{ONE} 3; ending the job"),
         # Of the guard.
-        ("os.kill(os.getppid(), 9)", 137, "worker 1 on 127.0.0.1 ended with status 137 (SIGKILL)"),
+        ("worker == 1 and os.kill(os.getppid(), 9)", "", 137, f"{ONE} 137 (SIGKILL); ending the"),
+        ("role == 'server' and sys.exit()", "--tolerate-workers", 1, f"{TWO} 0; ending the job"),
+        (
+            "role == 'scheduler' and os.kill(os.getpid(), 9)", "--tolerate-workers", 137,
+            "scheduler on 127.0.0.1 ended with status 137 (SIGKILL); ending the job",
+        ),
+        (
+            "role == 'worker' and sys.exit(time.sleep(worker) or 7 * worker)",
+            "--tolerate-workers", 0, f"{ONE} 7; the job goes on without it",
+        ),
+        (
+            "role == 'worker' and sys.exit(time.sleep(worker) or 7 + worker)",
+            "--tolerate-workers", 7, f"{ONE} 8; the job goes on without it",
+        ),
     ],
-)
-def test_a_dead_worker_ends_the_job_with_its_status(
-    tmp_path: Path, end: str, status: int, said: str
+)  # fmt: skip
+def test_a_process_that_dies_ends_a_job_that_does_not_tolerate_it(
+    tmp_path: Path, program: str, options: str, status: int, said: str
 ) -> None:
-    worker = STAY.replace("time.sleep", f"if worker == 1: {end}\ntime.sleep")
-    ended, _, errors = Dummies(tmp_path, worker).ends()
-    assert ended == status and said in errors
+    program = f"{PRESENT}{program}\ntime.sleep(300)"
+    job = Dummies(tmp_path, program, "-n", 2, "-s", 1, *options.split(), serve=program)
+    ended, _, errors = job.ends()
+    assert ended == status and f"launch: {said}" in errors
 
 
 @pytest.mark.parametrize("victim", ["worker-0", "launcher"])
@@ -205,34 +214,7 @@ def test_processes_that_ignore_signals_are_killed_with_their_children(
     assert abs(job.ends(left_seconds=20 if victim == "launcher" else 0.5)[0]) in (9, 137)
 
 
-@pytest.mark.parametrize("role", ["server", "scheduler"])
-@pytest.mark.parametrize(("end", "status"), [("sys.exit()", 1), ("os.kill(os.getpid(), 9)", 137)])
-def test_a_server_that_ends_ends_even_a_tolerant_job(
-    tmp_path: Path, role: str, end: str, status: int
-) -> None:
-    serve = STAY.replace("time.sleep", f"if role == '{role}': {end}\ntime.sleep")
-    job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1, "--tolerate-workers", serve=serve)
-    ended, _, errors = job.ends()
-    name = "server 0" if role == "server" else "scheduler"
-    said = "status 0; ending the job" if status == 1 else "status 137 (SIGKILL); ending the job"
-    assert ended == status and f"launch: {name} on 127.0.0.1 ended with {said}\n" in errors
-
-
-@pytest.mark.parametrize(("end", "expected"), [("7 * (worker == 1)", 0), ("7 + worker", 7)])
-def test_a_tolerant_job_continues_until_all_workers_have_failed(
-    tmp_path: Path, end: str, expected: int
-) -> None:
-    worker = PRESENT + f"time.sleep(worker)\nsys.exit({end})"
-    status, _, errors = Dummies(tmp_path, worker, "-n", 3, "-s", 1, "--tolerate-workers").ends()
-    assert status == expected
-    number = 1 if expected == 0 else 0
-    line = f"worker {number} on 127.0.0.1 ended with status 7; the job goes on without it"
-    assert line in errors
-
-
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_lets_the_workers_save(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -245,53 +227,43 @@ def test_a_signal_lets_the_workers_save(
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    job = Dummies(tmp_path, STUBBORN, "-n", 1, "-s", 1)
+    change = "job.SAME_REQUEST_SECONDS = job._END_SECONDS = 1.0"
+    job = Dummies(tmp_path, STUBBORN, "-n", 1, "-s", 1, change=change)
     job.wait_for("worker-0", "child-0", count=4)
     job.process.send_signal(signal.SIGINT)
     assert job.process.stderr.readline() == "launch: SIGINT: asking the workers to stop\n"
-    # As timeout does, which sends its signal to the launcher and to its group. What ends the job
-    # waits four seconds for workers that take no SIGTERM.
+    # As timeout does, which sends its signal to the launcher and to its group.
     job.process.send_signal(signal.SIGINT)
-    time.sleep(6)
+    time.sleep(2.5)
     assert job.process.poll() is None
     job.process.send_signal(signal.SIGINT)
-    assert job.ends(within=15)[0] == 130
+    assert job.ends(within=10)[0] == 130
 
 
 def test_a_closed_output_ends_the_job(tmp_path: Path) -> None:
     job = Dummies(tmp_path, STAY.replace("time.sleep", "print('x', flush=True)\ntime.sleep"))
     job.process.stdout.close()
     job.process.stdout = None  # nothing for communicate() to read
-    job.process.wait(60)
-    assert job.process.returncode == 128 + signal.SIGPIPE
-    assert not processes.left(job.pids().values(), seconds=0.5)
-    job.process.stderr.close()
-
-
-def stub_ssh(folder: Path, script: str) -> Path:
-    """A program in place of ssh, which gets the options that are no ``-o``."""
-    ssh = folder / "bin" / "ssh"
-    ssh.parent.mkdir()
-    before = 'while [ "${1#-o}" != "$1" ]; do echo "$1" >>"$0.options"; shift; done\n'
-    ssh.write_text(f"#!/bin/sh\n{before}{script}\n")
-    ssh.chmod(0o755)
-    return ssh
+    assert job.ends()[0] == 128 + signal.SIGPIPE
 
 
 def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
     # It runs the command as the server of ssh does, by the user's shell.
-    ssh = stub_ssh(
-        tmp_path,
+    ssh.write_text(
+        '#!/bin/sh\nwhile [ "${1#-o}" != "$1" ]; do echo "$1" >>"$0.options"; shift; done\n'
         'echo "$4" >>"$0.words"; [ "$1 $3" = "-p 127.0.0.1" ] && echo "$2" >>"$0.ports" && cd / '
-        '&& exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$4"',
+        '&& exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$4"'
     )
+    ssh.chmod(0o755)
     (tmp_path / "hosts").write_text("127.0.0.1:2222\n127.0.0.1:2223\n")
     names = ("MXNET_KEPT", "DMLC_NODE_HOST", "GROUPING_LOCAL_WORKER")
     # Before it says that it is ready, and may get a signal.
     worker = f"import os\nprint(os.getcwd(), *map(os.environ.get, {names}), flush=True)\n" + SAVE
     options = ("-n", 2, "-s", 1, "-H", tmp_path / "hosts", "--launcher", "ssh")
-    variables = {"PATH": f"{ssh.parent}:{os.environ['PATH']}", "MXNET_KEPT": "it's $HOME"}
-    job = Dummies(tmp_path, worker, *options, variables=variables)
+    path = f"{ssh.parent}:{os.environ['PATH']}"
+    job = Dummies(tmp_path, worker, *options, PATH=path, MXNET_KEPT="it's $HOME")
     job.wait_for("ready-0", "ready-1")
     job.process.send_signal(signal.SIGTERM)
     status, output, _ = job.ends()
@@ -306,24 +278,3 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -
     words = ssh.with_name("ssh.words").read_text()
     assert "parallel.launch.guard" in words
     assert "$HOME" not in words and "DMLC_ROLE=" not in words and "MXNET_KEPT=" not in words
-
-
-def test_few_log_in_to_a_host_at_the_same_time(tmp_path: Path) -> None:
-    script = 'echo in >>"$0.logins"; sleep 0.5; echo out >>"$0.logins"; exec sh -c "$2"'
-    ssh = stub_ssh(tmp_path, script)
-    variables = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
-    options = ("-n", 14, "-s", 1, "--launcher", "ssh")
-    status, _, errors = Dummies(tmp_path, PRESENT, *options, variables=variables).ends()
-    assert (status, errors) == (0, "")
-    logins = ssh.with_name("ssh.logins").read_text().split()
-    # The first one asks the host.
-    assert logins.count("out") == 16
-    waiting = [logins[:end].count("in") - logins[:end].count("out") for end in range(len(logins))]
-    assert 1 < max(waiting) <= 8
-
-
-def test_a_mistake_is_one_line_and_starts_no_process(tmp_path: Path) -> None:
-    job = Dummies(tmp_path, STAY, "-n", 2, "-s", 2, "--server-speeds", "2,1")
-    status, output, errors = job.ends()
-    assert (status, output) == (2, "") and not list(job.folder.iterdir())
-    assert errors.count("\n") == 1 and "those of one machine need the same" in errors

@@ -1,4 +1,4 @@
-"""How a process of a job is started, and its guard, with the shell in place of training."""
+"""How processes of a job start and end, and their guard, with the shell in place of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,26 +20,31 @@ from parallel.parameter_server.assignment import SCHEDULER, WORKER
 from tests.support import processes
 from tests.support.launch import clean_environment
 
+# Pipes of a job that has ended are left to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ROOT = Path(__file__).resolve().parents[3]
-# Prints that it is ready; answers a signal after a moment with a status of its own.
-LISTENS = "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP\n"
-IGNORES = "trap '' TERM"
+# Prints that it is ready; answers a signal with a status of its own.
+LISTENS = "trap 'sleep 0.1; echo saved; exit 3' TERM INT HUP\n"
 LOOP = "\necho ready; while :; do sleep 0.01; done"
+
+
+# With less time between its SIGTERM and its SIGKILL.
+GUARD = """
+import os
+from parallel.launch import guard
+guard._GRACE_SECONDS = 0.5
+os._exit(guard.main())
+"""
 
 
 @contextmanager
 def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
-    # A process that ignores a signal hands that on to its children.
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (2, 1)}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "parallel.launch.guard", str(sharers), *command],
-            cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT,HUP", sys.executable, "-c", GUARD, str(sharers), *command],
+        cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     try:
         assert process.stdout.readline() == f"{BEGUN.decode()}\n"
         yield process
@@ -51,47 +55,39 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
             pipe.close()
 
 
-# A guard that gets a signal as soon as its command has started.
+# A guard that gets a signal as soon as its command, which has its own handler, has started.
 HASTY = """
-import os, signal, subprocess, sys
+import os, signal, subprocess
 from parallel.launch import guard
-
 started = subprocess.Popen
 
 def popen(*args, **kwargs):
-    process = started(*args, **kwargs)
-    # The command has its own handler by then.
+    process = started(*args, stdout=subprocess.PIPE, **kwargs)
     assert process.stdout.readline() == b"ready\\n"
     os.kill(os.getpid(), signal.SIGTERM)
     return process
 
-subprocess.Popen = lambda *args, **kwargs: popen(*args, stdout=subprocess.PIPE, **kwargs)
+subprocess.Popen = popen
 os._exit(guard.main())
 """
 
 
-def wait_for_handlers(process: subprocess.Popen) -> None:
-    """Wait until the guard, whose command may be quicker, has the last of its handlers."""
-    end = time.monotonic() + 60
-    caught = 0
-    while not caught >> (signal.SIGHUP - 1) & 1:
-        assert time.monotonic() < end
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-
-
-def test_status_and_output_are_those_of_the_command() -> None:
-    with guarded("sh", "-c", "echo out; echo err >&2; exit 7") as process:
+def test_status_output_and_threads_are_those_of_the_command(tmp_path: Path) -> None:
+    file, out = tmp_path / "pid", "echo out $OMP_NUM_THREADS; echo err >&2;"
+    left = f"sleep 300 >&- 2>&- & echo $! > {file}; exit 7"
+    with guarded("sh", "-c", out + left, sharers=10_000) as process:
         assert process.wait(60) == 7
-        assert (process.stdout.read(), process.stderr.read()) == ("out\n", "err\n")
+        assert (process.stdout.read(), process.stderr.read()) == ("out 1\n", "err\n")
+    assert not processes.left([int(file.read_text())])
     # The command gets the signals that the guard holds back at its start.
-    program = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    with guarded(sys.executable, "-c", program) as process:
-        assert process.stdout.read() == "set()\n"
+    program = "import signal, os; print(signal.pthread_sigmask(0, []), os.environ[{!r}])"
+    program = program.format("OMP_NUM_THREADS")
+    with guarded(sys.executable, "-c", program, sharers=2, OMP_NUM_THREADS="17") as process:
+        assert process.stdout.read() == "set() 17\n"
     with guarded("/no/such/command") as process:
         assert process.wait(60) == 127
-        errors = process.stderr.read()
-    assert errors == "error: /no/such/command cannot be started: No such file or directory\n"
+        said = "error: /no/such/command cannot be started: No such file or directory\n"
+        assert process.stderr.read() == said
 
 
 def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
@@ -106,7 +102,11 @@ def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
 def test_signals_to_the_guard_are_forwarded(number: int) -> None:
     with guarded("sh", "-c", LISTENS + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
-        wait_for_handlers(process)
+        # The command may be quicker than the guard, whose handler for SIGHUP is its last.
+        caught = 0
+        while not caught >> (signal.SIGHUP - 1) & 1:
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
         process.send_signal(number)
         # Its input stays open: nothing else ends the command.
         assert process.wait(60) == 3
@@ -115,7 +115,7 @@ def test_signals_to_the_guard_are_forwarded(number: int) -> None:
 
 @pytest.mark.parametrize(
     ("ignored", "line", "status"),
-    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("", None, 3), (IGNORES, None, 137)],
+    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("trap '' TERM", None, 137)],
 )
 def test_a_line_is_a_signal_and_the_end_of_its_input_a_request_before_the_kill(
     ignored: str, line: str | None, status: int
@@ -130,103 +130,98 @@ def test_a_line_is_a_signal_and_the_end_of_its_input_a_request_before_the_kill(
         assert process.stdout.read() == ("saved\n" if status == 3 else "")
 
 
-def test_children_that_the_command_left_are_killed(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    with guarded("sh", "-c", f"sleep 300 >&- 2>&- & echo $! > {file}") as process:
-        assert process.wait(60) == 0
-    assert not processes.left([int(file.read_text())])
-
-
-@pytest.mark.parametrize("sharers, chosen", [(1, ""), (10_000, ""), (2, "17")])
-def test_sharers_get_equal_parts_of_the_processors(sharers: int, chosen: str) -> None:
-    variables = {"OMP_NUM_THREADS": chosen} if chosen else {}
-    with guarded("sh", "-c", "echo $OMP_NUM_THREADS", sharers=sharers, **variables) as process:
-        output = process.stdout.read()
-    expected = chosen or str(max(1, len(os.sched_getaffinity(0)) // sharers))
-    assert output.strip() == expected
-
-
-def spec(role: str) -> ProcessSpec:
-    return ProcessSpec(role, 0, "there", 2, ["python", "it's.py"], {"GROUPING_WORKER": "3"})
+def spec(role: str = WORKER, *command: str) -> ProcessSpec:
+    return ProcessSpec(role, 0, "there", 2, command or ("python", "it's.py"), {"GROUPING_X": "3"})
 
 
 def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "MXNET_SEED", "CUDA_VISIBLE_DEVICES", "SECRET"):
+    for name in ("PATH", "MXNET_SEED", "SECRET"):
         monkeypatch.setenv(name, f"value of {name}")
-    command, environment = by_ssh(spec(WORKER))
-    assert environment is None
-    assert (command[0], command[-2]) == ("ssh", "there")
+    command, environment = by_ssh(spec())
+    assert (environment, command[0], command[-2]) == (None, "ssh", "there")
     words = shlex.split(command[-1])
-    assert words[:2] == ["cd", words[1]] and words[2:4] == ["&&", "exec"]
+    assert words[0] == "cd" and words[2:4] == ["&&", "exec"]
     assert words[-2:] == ["python", "it's.py"]
     assert "value of" not in " ".join(command) and "GROUPING" not in " ".join(command)
-    sent = ssh.first_input(spec(WORKER).variables).decode().split("\0")
-    assert {
-        "MXNET_SEED=value of MXNET_SEED",
-        "CUDA_VISIBLE_DEVICES=value of CUDA_VISIBLE_DEVICES",
-        "GROUPING_WORKER=3",
-        f"PATH={Path(sys.executable).parent}:value of PATH",
-    } < set(sent)
+    sent = ssh.first_input(spec().variables).decode().split("\0")
+    path = f"PATH={Path(sys.executable).parent}:value of PATH"
+    assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_X=3", path} < set(sent)
     assert "SECRET" not in " ".join(sent)
     # The scheduler stays on this machine.
     command, environment = by_ssh(spec(SCHEDULER))
-    assert "ssh" not in command and environment is not None
-    assert environment["GROUPING_WORKER"] == "3"
+    assert "ssh" not in command and environment is not None and environment["GROUPING_X"] == "3"
 
 
-def run_job(folder: Path, program: str, ssh: str, **variables: str) -> subprocess.CompletedProcess:
-    """Run it where ssh is a script."""
-    (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\nexec sleep 300\n")
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that does not wait for processes that ignore its signals."""
+    for name in ("_CHECKPOINT_SECONDS", "_END_SECONDS", "_GIVE_UP_SECONDS"):
+        monkeypatch.setattr(job, name, 0.2)
+
+
+def stub_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "ssh").write_text(f"#!/bin/sh\n{script}\nexec sleep 300\n")
     (folder / "ssh").chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, text=True,
-        env={**os.environ, "PATH": path, **variables}, capture_output=True, timeout=90, check=False,
-    )  # fmt: skip
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-SHORT = """
-import sys
-from parallel.launch import job, ssh
-ssh.ANSWER_SECONDS = 1.0
-spec = job.ProcessSpec("worker", 0, "there", 1, ["true"], {})
-sys.exit(job.run([spec], job.by_ssh, tolerates=False))
-"""
-
-
-def test_a_connection_that_leads_to_no_guard_ends(tmp_path: Path) -> None:
+def test_a_connection_that_leads_to_no_guard_ends(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As where a server accepts a connection and says nothing, after all hosts have reported."""
-    result = run_job(tmp_path, SHORT, "")
-    assert result.returncode == 128 + signal.SIGKILL
-    assert "launch: host there: no connection by ssh (no answer in 1 s); it" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-STARTING = """
-import sys
-from parallel.launch import job
-spec = job.ProcessSpec("worker", 0, "there", 1, ["true"], {})
-sys.exit(job.run([spec] * (job._MOST_LOGINS + 3), job.by_ssh, tolerates=False))
-"""
+    stub_ssh(tmp_path, "", monkeypatch)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 0.3)
+    assert job.run([spec()], by_ssh, tolerates=False) == 128 + signal.SIGKILL
+    said = "launch: host there: no connection by ssh (no answer in 0 s); it"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("last", "status"), [("kill -TERM $PPID", 143), ("exit 7", 7)])
-def test_a_job_ends_while_its_processes_start(tmp_path: Path, last: str, status: int) -> None:
-    """By a signal or a failure, also where the next process waits for connections before it."""
-    began, started = time.monotonic(), tmp_path / "started"
-    silent = 'echo >>"$STARTED"; [ "$(wc -l <"$STARTED")" = 8 ] && sleep 1 && eval "$LAST"'
-    result = run_job(tmp_path, STARTING, silent, STARTED=str(started), LAST=last)
-    assert result.returncode == status, result.stderr
-    assert time.monotonic() - began < ssh.ANSWER_SECONDS - 5
-    # One more if the first of them is the one that ends.
-    assert 8 == job._MOST_LOGINS <= started.read_text().count("\n") <= 9
+def test_a_job_that_ends_starts_no_more_processes(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, status: int
+) -> None:
+    """The eighth of those that log in ends it, while the next one waits for connections."""
+    started = tmp_path / "started"
+    eighth = f'[ "$(wc -l <{started})" = 8 ] && sleep 0.5 && {last}'
+    stub_ssh(tmp_path, f"echo >>{started}; {eighth}", monkeypatch)
+    assert job.run([spec()] * 11, by_ssh, tolerates=False) == status
+    assert started.read_text().count("\n") == 8
 
 
-def test_what_a_process_prints_does_not_command_the_terminal() -> None:
-    reader, writer = os.pipe()
-    job._print(spec(WORKER), [b"loss 0.5 \xc3\xa9", b"\x1b]0;x\x07\xe2\x80\xae\xff", b""], writer)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        assert file.read().decode().splitlines() == [
-            f"{spec(WORKER)}: loss 0.5 é", f"{spec(WORKER)}: " + r"\x1b]0;x\x07\u202e\xff",
-        ]  # fmt: skip
+def test_few_log_in_to_a_host_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins = tmp_path / "logins"
+    script = f"echo in >>{logins}; sleep 0.2; echo out >>{logins}; echo; exit 0"
+    stub_ssh(tmp_path, script, monkeypatch)
+    assert job.run([spec()] * 14, by_ssh, tolerates=False) == 0
+    words = logins.read_text().split()
+    assert words.count("out") == 14
+    waiting = [words[:end].count("in") - words[:end].count("out") for end in range(len(words))]
+    assert 1 < max(waiting) <= 8
+
+
+def test_a_process_does_not_start_after_a_signal(tmp_path: Path) -> None:
+    """Also if the signal comes while its command is made."""
+    started = tmp_path / "started"
+
+    def start(_: ProcessSpec) -> tuple[list[str], dict[str, str]]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ["touch", str(started)], {}
+
+    assert job.run([spec()], start, tolerates=False) == 128 + signal.SIGTERM
+    assert not started.exists()
+
+
+def test_what_a_process_prints_does_not_command_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lines = r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n"
+
+    def start(_: ProcessSpec) -> tuple[list[str], dict[str, str]]:
+        return ["printf", lines], {"PATH": os.environ["PATH"]}
+
+    assert job.run([spec()], start, tolerates=False) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "worker 0: loss 0.5 é", "worker 0: " + r"\x1b]0;x\x07\u202e\xff",
+    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -28,13 +27,11 @@ def parsed(line: str) -> dict[str, Any]:
     return parse(parser, line.split())
 
 
-@pytest.mark.parametrize("run", [main, autogroup.main], ids=["launch", "autogroup"])
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         # An option of the launcher, of which nobody knows whether it is meant for it.
         ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
-        ("python x.py --hostfile=h", "--hostfile=h stands after the command 'python x.py'"),
         ("--sync python x.py", "--sync python: with names of files write --sync=python"),
         ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
         ("--", "the following arguments are required: command"),
@@ -42,25 +39,21 @@ def parsed(line: str) -> dict[str, Any]:
         ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
         ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
         ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
-        ("--env A:b python x.py", "--env is not an option here: write NAME=VALUE before"),
         ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
         ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
-        ("-- python ./train_resnet.py", "type classify.py --dataset cifar10_grouping_resnet (or"),
     ],
 )
-def test_mistakes_are_one_line(
-    run: Callable[[Sequence[str]], int], command: str, message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        run(["-n", "4", "-s", "2", *command.split()])
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+def test_mistakes_are_one_line(command: str, message: str) -> None:
+    for run in (main, autogroup.main):
+        with pytest.raises(ConfigError) as caught:
+            run(["-n", "4", "-s", "2", *command.split()])
+        assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "kv_store", "message"),
     [
         ("-n 0", "dist_sync", "-n/--num-workers: '0' is not a positive integer"),
-        ("-n \u0662", "dist_sync", "-n/--num-workers: '\u0662' is not a positive"),
         ("", "horovod", "--kv-store horovod has no servers"),
         ("", "dist_asinc", "(did you mean 'dist_async'?)"),
         ("", "", "the command has no --kv-store; give it one of dist_sync"),
@@ -68,6 +61,7 @@ def test_mistakes_are_one_line(
         ("--tolerate-workers", "dist_sync", "workers wait for each other"),
         ("--data-sharding x", "dist_sync", "add --data-allocator 1"),
         ("--server-speeds 2", "dist_sync", "has 1 numbers, but there are 2"),
+        ("--server-speeds 2,1", "dist_sync", "those of one machine need the same"),
         ("--server-speeds 2,0", "dist_sync", "no list of positive numbers"),
         ("--server-speeds 2,inf", "dist_sync", "no list of positive numbers"),
         ("--server-speeds 2,x", "dist_sync", "no list of positive numbers"),

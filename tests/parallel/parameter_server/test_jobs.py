@@ -86,7 +86,7 @@ run_program(main)
 
 
 def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
-    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2, servers=2) as job:
+    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2) as job:
         while (statuses := [process.poll() for process in job.workers]) == [None, None]:
             time.sleep(0.05)
         # MXNet chooses the worker whose weights the servers take.
@@ -100,8 +100,8 @@ def records(models: Path) -> list[dict]:
 
 
 def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
-    """Twenty steps, at a rate that does not make the loss jump: that would multiply rounding."""
-    options = [*SMALL, "--num-images", 2000, "--num-examples", 640, "--epochs", 2, "--lr", 0.002]
+    """Five steps, at a rate that does not make the loss jump: that would multiply rounding."""
+    options = [*SMALL, "--num-images", 400, "--num-examples", 320, "--epochs", 1, "--lr", 0.002]
     launcher = [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", 2]
     command = [*launcher, "-H", "localhost:2", sys.executable, "classify.py", *options]
     horovod = subprocess.run(
@@ -109,8 +109,8 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
         cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert horovod.returncode == 0, horovod.stdout + horovod.stderr
-    options += ["--kv-store", "dist_sync", "--models-root", tmp_path / "servers"]
-    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+    options += ["--kv-store", "dist_sync", "--models-root", tmp_path / "servers", "--frequent", 1]
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     ours, theirs = (
         mx.nd.load(str(tmp_path / name / "model-0000.params")) for name in ("servers", "horovod")
@@ -119,7 +119,7 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name].asnumpy(), array.asnumpy(), rtol=0, atol=1e-5)
     reports = [record for record in records(tmp_path / "servers") if "lr" in record]
-    assert reports[-1]["update"] == 20
+    assert reports[-1]["update"] == 5
 
 
 @pytest.mark.thorough
@@ -149,21 +149,24 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options"), [("dist_async", []), ("dist_ssync", ["--staleness", 2])]
+    ("scheme", "options"),
+    [
+        pytest.param("dist_async", [], marks=pytest.mark.thorough),
+        ("dist_ssync", ["--staleness", 2]),
+    ],
 )
 def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Path) -> None:
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.005]
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 10, "--num-classes", 4]
-    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     found = records(models)
     validations = [record for record in found if record.get("target") == "validation"]
     assert len(validations) == 3 and validations[-1]["accuracy"] > 0.45
     (model,) = models.glob("model-0000.params")
     last = [record for record in found if "lr" in record][-1]
-    # All updates of the weights, half of them by the other, are counted by the learning rate. On a
-    # busy machine that one may be far behind, if nothing limits by how much.
+    # All updates of the weights, half of them by the other, are counted by the learning rate.
     assert last["lr"] < 0.005 * (0.1 if scheme == "dist_ssync" else 0.5)
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
     if scheme == "dist_ssync":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +42,19 @@ def test_variables_are_read_as_they_were_written() -> None:
     names = ("GROUPS", "SHARES", "TOLERATES", "SERVER_SPEEDS", "TRACE")
     optional = {f"GROUPING_{name}" for name in names}
     assert FULL.variables().keys() - LONE.variables().keys() <= optional
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("DMLC_NUM_WORKER", None), ("GROUPING_SHARES", "0:1;half"), ("GROUPING_KEY", None)],
-)
-def test_an_incomplete_assignment_is_an_error(name: str, value: str | None) -> None:
-    variables = {one: text for one, text in FULL.variables().items() if one != name}
-    if value is not None:
-        variables[name] = value
-    said = "half" if value else name
-    with pytest.raises(ConfigError, match=f"{said}.*start it with python -m parallel.launch"):
-        assignment.find(variables)
-
-
-def test_each_job_has_a_key_of_its_own_that_is_not_printed() -> None:
+    # Each job has a key of its own, which is not printed.
     other = Assignment("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2)
     assert len(LONE.key) == len(other.key) == 64 and LONE.key != other.key
-    assert LONE.key not in repr(LONE)
-    assert LONE.variables()["GROUPING_KEY"] == LONE.key
+    assert LONE.key not in repr(LONE) and LONE.variables()["GROUPING_KEY"] == LONE.key
+
+
+def test_an_incomplete_assignment_is_an_error() -> None:
+    for name in ("DMLC_NUM_WORKER", "GROUPING_KEY"):
+        variables = {one: text for one, text in FULL.variables().items() if one != name}
+        with pytest.raises(ConfigError, match=f"{name}.*start it with python -m parallel.launch"):
+            assignment.find(variables)
+    with pytest.raises(ConfigError, match="half.*start it with python -m parallel.launch"):
+        assignment.find({**FULL.variables(), "GROUPING_SHARES": "0:1;half"})
 
 
 SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
@@ -99,6 +93,8 @@ def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
 def test_servers_keep_elements_by_their_speeds_the_fastest_the_first_layers(
     speeds: tuple[float, ...], order: list[int]
 ) -> None:
+    # A server may have no elements.
+    assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]
     buckets = plan(SIZES, [1.0] * len(SIZES), len(order), speeds)
     assert list(dict.fromkeys(bucket.server for bucket in buckets)) == order
     assert elements(buckets) == sorted(elements(buckets))
@@ -110,42 +106,33 @@ def test_servers_keep_elements_by_their_speeds_the_fastest_the_first_layers(
         np.testing.assert_allclose(loads, shares / shares.sum() * sum(SIZES), atol=1)
 
 
-def test_a_server_may_have_no_elements() -> None:
-    assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]
-
-
-@pytest.mark.parametrize("version", [0, 2**20 - 1, 2**20, 2**24 + 1, 2**40 + 12345])
-def test_a_version_travels_exactly(version: int) -> None:
-    numbers = Tail(version, lr=0.25, pusher=3).encode()
-    assert numbers.dtype == np.float32 and numbers.shape == (TAIL,)
-    assert Tail.decode(numbers) == Tail(version, 0.25, 3, 1)
+def test_tails_and_settings_travel_exactly() -> None:
+    settings = Settings(0.9, {0: 1e-4, 7: 0.0}, table=3, pushers=4, together=4)
+    assert Settings.decode(settings.encode()) == settings
+    for version in (0, 2**20 - 1, 2**20, 2**24 + 1, 2**40 + 12345):
+        numbers = Tail(version, lr=0.25, pusher=3).encode()
+        assert numbers.dtype == np.float32 and numbers.shape == (TAIL,)
+        assert Tail.decode(numbers) == Tail(version, 0.25, 3, 1)
     total: Any = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
     assert (Tail.decode(total).pushes, Tail.decode(total).lr) == (3, 1.5)
 
 
-@pytest.mark.parametrize("invalid", [float("nan"), float("inf"), -1.0, 0.5])
-@pytest.mark.parametrize("index", range(TAIL))
-def test_a_tail_is_whole_numbers_and_a_rate(invalid: float, index: int) -> None:
-    numbers = Tail(7, 0.25, 3).encode()
-    numbers[index] = invalid
-    if (index, invalid) == (2, 0.5):
-        assert Tail.decode(numbers).lr == 0.5
-    else:
-        with pytest.raises(ValueError, match="its tail"):
-            Tail.decode(numbers)
+def test_a_tail_is_whole_numbers_and_a_rate() -> None:
+    for index, invalid in product(range(TAIL), (float("nan"), float("inf"), -1.0, 0.5)):
+        numbers = Tail(7, 0.25, 3).encode()
+        numbers[index] = invalid
+        if (index, invalid) == (2, 0.5):
+            assert Tail.decode(numbers).lr == 0.5
+        else:
+            with pytest.raises(ValueError, match="its tail"):
+                Tail.decode(numbers)
 
 
-def test_settings_travel_as_json() -> None:
-    settings = Settings(0.9, {0: 1e-4, 7: 0.0}, table=3, pushers=4, together=4)
-    assert Settings.decode(settings.encode()) == settings
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"momentum": "x"}', pickle.dumps(Settings(0.9, {}, 1, 2), 0).decode()]
-)
-def test_any_other_text_is_an_error(text: str) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        Settings.decode(text)
+def test_any_other_text_is_no_settings() -> None:
+    pickled = pickle.dumps(Settings(0.9, {}, 1, 2), 0).decode()
+    for text in ("", "[]", "{}", '{"momentum": "x"}', pickled):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            Settings.decode(text)
 
 
 def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,7 @@ def test_a_scripted_interleaving() -> None:
 
 
 @mxnet_g.NEEDED
-@pytest.mark.parametrize("workers", [1, 3])
-def test_updates_are_those_of_mxnet_gs_own_optimizer(workers: int) -> None:
+def test_updates_are_those_of_mxnet_gs_own_optimizer() -> None:
     """It gets sums over the images of a group, here their means come; weight decay is on."""
     server, rng = Server(), np.random.default_rng(5)
     there = mxnet_g.Optimizer(batch=25, momentum=MOMENTUM, wd=DECAY)
@@ -107,7 +106,7 @@ def test_updates_are_those_of_mxnet_gs_own_optimizer(workers: int) -> None:
         staleness = server.pull() - pulled[pusher] + 1
         gradient, lr = rng.normal(size=3), float(np.float32(rng.uniform(0.01, 0.1)))
         server.push(gradient.tolist(), lr, pusher, pulled[pusher])
-        there.update(weight, 25 * workers * gradient, lr, workers * staleness)
+        there.update(weight, 75 * gradient, lr, 3 * staleness)
         np.testing.assert_allclose(server.stored.asnumpy()[:-TAIL], weight, atol=1e-5)
         pulled[pusher] = server.pull()
 
@@ -146,7 +145,7 @@ def numbers(gradient: tuple[float, ...] = (1.0, 1.0, 1.0), **tail: Any) -> np.nd
     return np.concatenate([np.array(gradient, np.float32), whole])
 
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -154,19 +153,15 @@ NAN, INF = float("nan"), float("inf")
     [
         (numbers(version=3), "version from the future"),
         (numbers((1.0, NAN, 1.0)), "not finite"),
-        (numbers((1.0, 1.0, -INF)), "not finite"),
         # Its square is more than float32 holds.
         (numbers((1.0, 1e20, 1.0)), "not finite"),
         (numbers(pusher=3), "unknown pusher"),
         (numbers(pushes=0), "wrong count"),
         (numbers(pushes=2), "wrong count"),
-        (numbers(lr=NAN), "no tail"),
         (numbers(lr=-0.5), "no tail"),
         (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail"),
-        (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail"),
         (numbers()[1:], "wrong size"),
         (numbers((1.0,) * 4), "wrong size"),
-        (np.zeros(1), "wrong size"),
         (numbers().astype(np.float64), "wrong size"),
     ],
 )
@@ -192,41 +187,33 @@ def test_an_invalid_push_is_refused_and_counted(
     assert table.numbers("worker").get("refused_pushes", 0) == is_known
 
 
-def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
-    server = Server()
-    for _ in range(1000):
-        server.push([NAN, 1.0, 1.0], 0.1, 1, pulled=0)
-    lines = [record.getMessage() for record in caplog.records]
-    assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(10)]
-    assert server.add_steps(1).rows[1, Column.REFUSED] == 1000
-    assert not server.clear().rows.any() and server.add_steps(1).rows[1, Column.REFUSED] == 0
-
-
-@pytest.mark.parametrize("gradients", [[[NAN, 1.0, 1.0], [1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2])
-def test_an_invalid_sum_is_refused(gradients, caplog) -> None:
+def test_sums_changes_keys_and_commands_that_are_none_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A NaN of one worker; and pushes of two workers where three make an update."""
     server = Server(together=3)
-    server.push_sum(gradients, 0.1, 0)
-    server.check()
-    assert server.pull() == 0 and len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("change", [np.full((3, len(Column)), NAN), np.ones((2, len(Column)))])
-def test_an_invalid_change_of_the_table_is_refused(change, caplog) -> None:
-    server = Server()
-    server.add_steps(1)
-    server.updater(TABLE, mx.nd.array(change.reshape(-1)), server.table)
-    assert server.add_steps(1).clocks.tolist() == [0, 2, 0]
-    assert len(caplog.records) == 1
-
-
-def test_unknown_keys_and_commands_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server()
+    for gradients in ([[NAN, 1.0, 1.0], [1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2):
+        server.push_sum(gradients, 0.1, 0)
     server.apply(numbers(), key=KEY + 1)
     server.updater.refuse_command(b"a pickle")
     server.check()
+    assert server.pull() == 0
+    server.add_steps(1)
+    for change in (np.full((3, len(Column)), NAN), np.ones((2, len(Column)))):
+        server.updater(TABLE, mx.nd.array(change.reshape(-1)), server.table)
+    assert server.add_steps(1).clocks.tolist() == [0, 2, 0]
     reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
-    assert reasons == ["unknown key", "unknown command"]
+    assert reasons[2:4] == ["unknown key", "unknown command"]
+
+
+def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    for _ in range(100):
+        server.push([NAN, 1.0, 1.0], 0.1, 1, pulled=0)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
+    assert server.add_steps(1).rows[1, Column.REFUSED] == 100
+    assert not server.clear().rows.any() and server.add_steps(1).rows[1, Column.REFUSED] == 0
 
 
 def table(clocks, **columns) -> SharedTable:
@@ -245,18 +232,18 @@ def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
     assert table([5, 3, 9], STATE=ended).slowest(all_of_them, own=2) == 9
 
 
-def test_the_numbers_of_a_report() -> None:
+def test_the_numbers_of_a_report_and_what_is_progress() -> None:
     shown = table(
         [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
-    ).numbers("group")
-    assert shown == {
-        "staleness": 2.0,
-        "largest_staleness": 7.0,
-        "lead": 2.0,
-        "images_per_second/group_0": 100.0,
-        "images_per_second/group_1": 50.0,
-        "images_per_second/group_2": 0.0,
-    }
+    )
+    rates = {f"images_per_second/group_{number}": rate for number, rate in enumerate((100, 50, 0))}
+    numbers = {"staleness": 2.0, "largest_staleness": 7.0, "lead": 2.0, **rates}
+    assert shown.numbers("group") == numbers
+    assert shown.progress() == table([4, 2, 0]).progress()
+    finished = table([4, 2, 0], STATE=[0, PusherState.FINISHED, 0])
+    for other in (table([4, 3, 0]), table([4, 2, 0], PAUSES=[1, 0, 0]), finished):
+        assert other.progress() != shown.progress()
+    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
 
 class Clock:
@@ -303,15 +290,6 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
     assert detector.alive(table([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
 
 
-def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
-    before = table([5, 3]).progress()
-    assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
-    finished = table([5, 3], STATE=[0, PusherState.FINISHED])
-    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), finished]
-    assert all(one.progress() != before for one in changed)
-    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
-
-
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
 def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, lead: int) -> None:
     detector = FailureDetector(3, "worker", tolerates=False)
@@ -320,9 +298,5 @@ def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, le
     tables = (table([9, 1, clock], STATE=states) for clock in range(3, 12))
     assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
     assert len(list(tables)) == 9 - (7 - lead)
-
-
-def test_a_stop_ends_the_wait() -> None:
-    stopped = table([9, 0], STOP=[0, 143])
-    detector = FailureDetector(2, "worker", tolerates=False)
-    assert detector.wait_for_slowest(lambda: stopped, 0, bound=1) == 9
+    # A stop ends the wait.
+    assert detector.wait_for_slowest(lambda: table([9, 0, 0], STOP=[0, 143, 0]), 0, bound=1) == 9
