@@ -37,6 +37,7 @@ EXPECTED = np.array([[38.5, 51], [73, 51.25], [56, 71], [41, 92], [70, 92]])
         # Written on Windows, by a spreadsheet.
         (f"\ufeffann/1.jpg,{COMMAS},,,\r\n", "ann/1.jpg"),
         (f"ann\\1.jpg {TEN}\r\n", "ann/1.jpg"),
+        (f"ann/a\\1.jpg {TEN}\n", "ann/a\\1.jpg"),
         (f"# name x y\n# of the eyes\n\n# and others\nann/1.jpg {TEN}\n", "ann/1.jpg"),
         (f"#1.jpg {TEN}\n", "#1.jpg"),
     ],

@@ -82,6 +82,15 @@ def test_points_that_are_not_of_this_face_are_refused(points: np.ndarray, messag
         assert align(image, points, any_order=True).shape == image.shape
 
 
+def test_the_smallest_face_has_two_pixels() -> None:
+    """The root of the sum of squared distances from the middle."""
+    shape = TEMPLATE - TEMPLATE.mean(axis=0)
+    shape /= np.linalg.norm(shape)
+    assert estimate(2.01 * shape + 50).shape == (2, 3)
+    with pytest.raises(DataError, match="lie within two pixels"):
+        estimate(1.99 * shape + 50)
+
+
 @pytest.mark.parametrize(
     ("yaw", "pitch", "expected"), [(0, 0, 0.071), (60, 0, 0.371), (60, 30, 0.486), (80, 0, 0.577)]
 )

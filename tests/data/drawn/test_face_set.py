@@ -55,6 +55,7 @@ def test_the_set_is_in_the_real_format_and_made_once(tmp_path: Path) -> None:
     assert (target.name, len(target), target.same.sum()) == ("unseen", 80, 20)
     drawn = face_set.draw_identity(5, images=4, image_size=(24, 20), seed=3)
     assert drawn == images(records)[20:]
+    assert decode_rgb(face_set.draw_identity(5, images=1)[0]).shape == (112, 112, 3)
     before = {path: path.stat().st_mtime_ns for path in root.iterdir()}
     ensure(root)
     assert before == {path: path.stat().st_mtime_ns for path in root.iterdir()}
