@@ -92,10 +92,11 @@ def test_faces(tmp_path: Path, faces: Run) -> None:
     # What it was trained on since then.
     at = checkpoint(tmp_path, 4)
     refused(faces(old, 5), at, "13 images there, 12 here")
-    # Images of --debug are not compared, and who names a checkpoint insists.
-    assert not resumed(faces(more, 5, "--debug"), at)
-    other, at = write_set(tmp_path / "other", [4, 4, 5], 100), checkpoint(tmp_path, 5)
-    assert "training goes on with other images" in resumed(faces(other, 6, "--resume", at), at)
+    # Who names a checkpoint insists, and images of --debug are not compared.
+    other = write_set(tmp_path / "other", [4, 4, 5], 100)
+    assert "training goes on with other images" in resumed(faces(other, 5, "--resume", at), at)
+    assert not resumed(faces(more, 6, "--debug"), checkpoint(tmp_path, 5))
+    assert not resumed(faces(old, 7), checkpoint(tmp_path, 6))
     new = faces(other, 1, "--resume", "never")
     assert new.returncode == 0 and "images than" not in new.stdout
 
