@@ -88,7 +88,3 @@ def test_which_package_has_code_for_a_gpu(package, runs, does_not) -> None:
     assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
     assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
     assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None
-
-
-def test_tf32_came_with_ampere() -> None:
-    assert Gpu("A100", (8, 0), 1).has_tf32 and not Gpu("T4", (7, 5), 1).has_tf32

@@ -12,5 +12,5 @@ def clean_environment() -> dict[str, str]:
 
     Ranks have to choose for themselves: their threads are a share of the host's.
     """
-    ours = {setting.name for setting in settings()}
+    ours = set(settings())
     return {name: value for name, value in os.environ.items() if name not in ours}

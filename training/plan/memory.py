@@ -213,7 +213,7 @@ def _held(config: FaceConfig, rows: int) -> tuple[int, int]:
     """The bytes of so many centers, and of all states that their optimizer keeps."""
     size = config.backbone.embedding_size
     states = STATES[config.optimizer.optimizer].values()
-    return rows * size * _FLOAT, sum(state.num_bytes(rows, size, _FLOAT) for state in states)
+    return rows * size * _FLOAT, sum(state.num_bytes(rows, size) for state in states)
 
 
 def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:

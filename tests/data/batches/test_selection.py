@@ -111,8 +111,7 @@ def test_images_come_by_the_size_of_their_class(
     labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
     chosen = select(labels, min_images, balance)
     sizes = np.bincount(labels[labels >= 0], minlength=30)
-    is_kept = [label >= 0 and chosen.new_number(label) >= 0 for label in labels.tolist()]
-    is_kept = np.array(is_kept)
+    is_kept = np.array([one >= 0 and chosen.new_number(one) >= 0 for one in labels.tolist()])
     weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
     weights *= len(chosen) / weights.sum()
     assert weights.max() > 3 * weights[is_kept].min()

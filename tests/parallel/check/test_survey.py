@@ -25,7 +25,7 @@ class Talking:
     def answer(self, expected):
         return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
 
-    def ask(self, request, expected):
+    def ask(self, request, expected) -> dict[str, object]:
         ports = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
         return ports if "listen" in request else {"link": [1e9]}
 
