@@ -68,7 +68,7 @@ grouping: ### test jobs with parameter servers, and examples/: killed processes 
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/examples
 
-device: ### test what runs on a GPU without one: on MXNet's second CPU context, half an hour
+device: ### test what runs on a GPU without one: on MXNet's second CPU context, minutes
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
 
