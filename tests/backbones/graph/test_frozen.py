@@ -98,7 +98,8 @@ def test_frozen_tensors_keep_their_bytes(network, patterns, images) -> None:
     for options in ({}, {"recompute": True}, {"accumulate": 2}):
         backbone = make(patterns, network, **options)
         before = values(backbone)
-        passes.append(train(backbone, images[:2]))
+        # A BatchNorm of one embedding has no gradient.
+        passes.append(train(backbone, images[: 2 * options.get("accumulate", 1)]))
         after = values(backbone)
         for name in names:
             np.testing.assert_array_equal(after[name], before[name], err_msg=name)
