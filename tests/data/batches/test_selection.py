@@ -76,6 +76,10 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
     numbers = [chosen.new_number(label) for label in range(30)]
     assert [numbers[label] for label in kept] == list(range(len(kept)))
     assert numbers.count(-1) == 30 - len(kept)
+    dataset: Any = Labels(labels)
+    for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
+        found = np.concatenate([*chosen.of_classes(dataset, start, stop)]).tolist()
+        assert found == [image for image in images if labels[image] in kept[start:stop]]
     # The order of a list of the chosen images.
     keys = epoch_keys(1)
     expected = np.array(images)[permuted(0, len(images), keys, len(images))]
@@ -111,8 +115,7 @@ def test_images_come_by_the_size_of_their_class(
     labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
     chosen = select(labels, min_images, balance)
     sizes = np.bincount(labels[labels >= 0], minlength=30)
-    is_kept = [label >= 0 and chosen.new_number(label) >= 0 for label in labels.tolist()]
-    is_kept = np.array(is_kept)
+    is_kept = np.array([label >= 0 <= chosen.new_number(label) for label in labels.tolist()])
     weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
     weights *= len(chosen) / weights.sum()
     assert weights.max() > 3 * weights[is_kept].min()
