@@ -76,6 +76,10 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
     numbers = [chosen.new_number(label) for label in range(30)]
     assert [numbers[label] for label in kept] == list(range(len(kept)))
     assert numbers.count(-1) == 30 - len(kept)
+    dataset: Any = Labels(labels)
+    for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
+        found = np.concatenate([*chosen.of_classes(dataset, start, stop)]).tolist()
+        assert found == [image for image in images if labels[image] in kept[start:stop]]
     # The order of a list of the chosen images.
     keys = epoch_keys(1)
     expected = np.array(images)[permuted(0, len(images), keys, len(images))]
