@@ -26,8 +26,9 @@ class Talking:
         return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
 
     def ask(self, request, expected):
-        ports = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
-        return ports if "listen" in request else {"link": [1e9]}
+        if "listen" in request:
+            return {"ports": dict.fromkeys(request["listen"], 40000)}
+        return {"link": [1e9]}
 
     def not_understood(self, text: str) -> HostError:
         return HostError(Finding(self.host, f"not understood: {text}", "copy"))
