@@ -135,8 +135,8 @@ def test_a_killed_launcher_leaves_no_process(start: Start, scheme: str) -> None:
 def test_a_signal_leaves_a_checkpoint(start: Start, scheme: str, tmp_path: Path) -> None:
     """Also with --rebalance while a group waits for the other, which is slow, at an epoch's end."""
     if scheme == "slow group":
-        slow: tuple[str, ...] = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8", *ENDLESS)
-        slow = (*slow, "--num-images", "6400", "--rebalance", "1")
+        worker = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8")
+        slow = (*worker, *ENDLESS, "--num-images", "6400", "--rebalance", "1")
         job = start("dist_gsync", until="update 100/100", program=slow)
         time.sleep(1)
         assert "epoch 1: training loss" not in job.said()

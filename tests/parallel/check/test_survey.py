@@ -25,9 +25,10 @@ class Talking:
     def answer(self, expected):
         return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
 
-    def ask(self, request, expected) -> dict[str, object]:
-        ports = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
-        return ports if "listen" in request else {"link": [1e9]}
+    def ask(self, request, expected):
+        if "listen" in request:
+            return {"ports": dict.fromkeys(request["listen"], 40000)}
+        return {"link": [1e9]}
 
     def not_understood(self, text: str) -> HostError:
         return HostError(Finding(self.host, f"not understood: {text}", "copy"))
