@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from partial_fc.store.header import Header
 from partial_fc.store.index import Index
 from partial_fc.store.room import Room
 from partial_fc.store.saved_rows import SavedRows
@@ -93,6 +95,11 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
     assert "holds no class centers; give the folder" in said(tmp_path / "nowhere")
     assert "is not the store of this checkpoint" in said(origin=origin._replace(number=17))
     assert "does not reach back to update 6" in said(update=6)
+    header = Header.read(tmp_path)
+    assert header is not None
+    replace(header, format="class centers 1").write(tmp_path)
+    assert "store.json is damaged, or of another version" in said()
+    header.write(tmp_path)
     os.truncate(tmp_path / "index.bin", 40)
     assert "index.bin has 40 bytes instead of 8000" in said()
 
