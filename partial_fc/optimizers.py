@@ -37,6 +37,8 @@ DeviceArrays = Mapping[str, Any]
 class RowGradients(NamedTuple):
     """The gradient with respect to the unit vectors of sampled rows, on the host.
 
+    The latter two are arrays of MXNet until ``runtime.ndarray.queue`` hands them to a kernel.
+
     Attributes:
         rows: int64 [S], which rows of the shard.
         inverse_norms: float32 [S], 1 / their norms.

@@ -8,7 +8,7 @@ Shapes: see ``partial_fc.rows.interface``.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
 from partial_fc.rows import host_logits
 from partial_fc.rows.interface import SMALLEST_NORM, Logits, Placed, Rows
-from partial_fc.shard import Int64Array, Sample
+from partial_fc.shard import Sample
 from runtime.engine import settle
 from runtime.kernels.compiled import overload, parallel_kernel, prange, types
 from runtime.kernels.memory import (
@@ -32,14 +32,6 @@ from runtime.kernels.memory import (
 )
 from runtime.kernels.sums import product_of
 from runtime.ndarray import array_of, new_array, queue
-
-
-class _Gathered(NamedTuple):
-    """A block of rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
-
-    rows: Int64Array
-    inverse_norms_K: Any
-    gradient_KD: Any
 
 
 class HostRows(Rows):
@@ -75,17 +67,16 @@ class HostRows(Rows):
         return Placed(sample.rows, sample.targets, array_of(sample.local))
 
     @override
-    def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
+    def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> RowGradients:
         rows = placed.rows[part]
         inverse_norms_K = new_array(rows.size)
         arguments = self._arrays["centers"], rows, units_KD, inverse_norms_K
         queue(_normalize, *arguments, reads=[self._order], writes=[units_KD, inverse_norms_K])
-        return _Gathered(rows, inverse_norms_K, gradient_KD)
+        return RowGradients(rows, inverse_norms_K, gradient_KD)
 
     @override
-    def update(self, gathered: _Gathered, lr: float) -> None:
-        gradients = RowGradients(*gathered)
-        queue(self._optimizer.update_host, self._arrays, gradients, lr, writes=[self._order])
+    def update(self, gathered: RowGradients, lr: float) -> None:
+        queue(self._optimizer.update_host, self._arrays, gathered, lr, writes=[self._order])
 
     @override
     def settle(self) -> None:

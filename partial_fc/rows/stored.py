@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc.communicator import Communicator
-from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows.host import HostRows, _Gathered
+from partial_fc.optimizers import RowGradients, RowOptimizer
+from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Placed
 from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
@@ -151,7 +151,7 @@ class StoredRows(HostRows):
         return Placed(np.arange(stage.rows.size), sample.targets, mx.nd.array(sample.local))
 
     @override
-    def update(self, gathered: _Gathered, lr: float) -> None:
+    def update(self, gathered: RowGradients, lr: float) -> None:
         super().update(gathered, lr)
         self.settle()
         assert self._current is not None

@@ -54,13 +54,23 @@ def assert_agreed(job: Job) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_run_sh_ends_well_when_it_is_told_to(number: int, status: int, tmp_path: Path) -> None:
-    with start("run.sh", tmp_path, "--restarts", 2) as job:
-        # Twice: timeout sends it to the command, and to the command's process group.
+@pytest.mark.parametrize(
+    ("launcher", "number", "status"),
+    [
+        ("run.sh", signal.SIGTERM, 143),
+        ("run.sh", signal.SIGINT, 130),
+        ("--mpi", signal.SIGUSR2, 143),
+    ],
+)
+def test_a_job_ends_well_when_it_is_told_to(
+    launcher: str, number: int, status: int, tmp_path: Path
+) -> None:
+    with start(launcher, tmp_path, *(["--restarts", 2] if launcher == "run.sh" else [])) as job:
         job.process.send_signal(number)
-        time.sleep(0.1)
-        job.process.send_signal(number)
+        if launcher == "run.sh":
+            # Twice: timeout sends it to the command, and to the command's process group.
+            time.sleep(0.1)
+            job.process.send_signal(number)
         assert wait_for_the_end(job, 60)[0] == status
         assert "starting it again" not in job.said()
         assert_agreed(job)
@@ -84,14 +94,6 @@ def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Pat
     with start(launcher, tmp_path) as job:
         job.process.send_signal(number)
         assert wait_for_the_end(job, 60)[1] < 30
-
-
-@pytest.mark.thorough
-def test_horovodrun_passes_a_signal_on_to_its_ranks(tmp_path: Path) -> None:
-    with start("--mpi", tmp_path) as job:
-        job.process.send_signal(signal.SIGUSR2)
-        assert wait_for_the_end(job, 60)[0] == 143
-        assert_agreed(job)
 
 
 @pytest.mark.parametrize(("launcher", "rank"), [("run.sh", 1), ("--gloo", 0), ("--mpi", 1)])

@@ -92,7 +92,7 @@ def resume_from(models: Path, copy: Path, update: int) -> Path:
 
 @pytest.mark.parametrize(
     "ranks",
-    [1, pytest.param(2, marks=pytest.mark.launcher), pytest.param(3, marks=pytest.mark.launcher)],
+    [1, *(pytest.param(n, marks=[pytest.mark.launcher, pytest.mark.thorough]) for n in (2, 3))],
 )
 def test_bit_for_bit(ranks: int, faces: Path, tmp_path: Path) -> None:
     whole = train(ranks, faces, tmp_path / "whole")

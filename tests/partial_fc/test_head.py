@@ -320,26 +320,6 @@ def test_cosface():
     assert gradient == pytest.approx([0.0, 2 * other / 5], abs=1e-6)
 
 
-def test_filter():
-    """Cosines 0.6, 0.8 and 0, s = 2: above 0.7 is left out, but for the target."""
-    loss, _ = one_step(3, [0.6, 0.8, 0.0], 0, 2.0, CombinedMargin(), 0.7)
-    assert loss == pytest.approx(np.log(1 + np.exp(-1.2)), rel=1e-6)
-    loss, _ = one_step(3, [0.6, 0.8, 0.0], 1, 2.0, CombinedMargin(), 0.7)
-    assert loss == pytest.approx(np.log(np.exp(1.6) + np.exp(1.2) + 1) - 1.6, rel=1e-6)
-
-
-def test_hard_negatives():
-    """Cosines 0.6 (target), 0.8 and 0, s = 2, no margin: 0.8 is hard, t = 0.01 · 0.6."""
-    loss, gradient = one_step(3, [0.6, 0.8, 0.0], 0, 2.0, CurricularFace(m=0.0))
-    hard = 2 * 0.8 * (0.006 + 0.8)
-    total = np.exp(1.2) + np.exp(hard) + 1
-    assert loss == pytest.approx(np.log(total) - 1.2, rel=1e-5)
-    # By the cosines: s · (p − 1) for the target, s · p · (t + 2c) for the hard negative.
-    units = np.array([0.6, 0.8, 0.0])
-    slopes = [2 * (np.exp(1.2) / total - 1), 2 * np.exp(hard) / total * 1.606, 2 / total]
-    assert gradient == pytest.approx(slopes - np.dot(slopes, units) * units, abs=1e-5)
-
-
 def test_confident_targets_keep_exact_gradients():
     """With the target's probability near 1, the gradient is tiny but not rounded away."""
     feature = np.array([1.0, 0.02, 0.0, 0.0], np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from data.records.shards import open_sets
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
-from runtime.mxnet import mx
 from training import face_data, same_data
 from training.config.faces import FaceConfig, parse
 
@@ -125,18 +123,17 @@ def test_seed_threads_and_augmentation_reach_the_loader(folder: Path, monkeypatc
     assert started == [(3, 4), (2, 4)]
 
 
-def test_bad_records_are_skipped_up_to_the_number(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "set", [4, 4], bad=2)
-    assert len(batches_of(config_of("--rec", folder, "--max-bad-records", 2), 2)) == 2
-    with pytest.raises(DataError, match="bad|broken"):
-        batches_of(config_of("--rec", folder, "--max-bad-records", 1), 2)
-
-
-def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
+def test_bad_records_are_skipped_and_another_number_of_classes_is_told(
+    folder: Path, tmp_path: Path, caplog
+) -> None:
     batches_of(config_of("--rec", folder, "--num-classes", 3), 1)
     assert not caplog.messages
     batches_of(config_of("--rec", folder, "--num-classes", 9), 1)
     assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
+    bad = write_set(tmp_path / "bad", [4, 4], bad=2)
+    assert len(batches_of(config_of("--rec", bad, "--max-bad-records", 2), 2)) == 2
+    with pytest.raises(DataError, match="bad|broken"):
+        batches_of(config_of("--rec", bad, "--max-bad-records", 1), 2)
 
 
 def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:
@@ -190,18 +187,6 @@ def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch)
         assert compared.pop() == (expected, world)
 
 
-def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path) -> None:
-    class Other(World):
-        def allgather_uneven(self, array, name: str):
-            theirs = json.dumps(["elsewhere", {str(folder / "train.rec"): "9 bytes"}])
-            line = np.frombuffer(f"{theirs}\n".encode(), np.uint8)
-            return mx.nd.concat(array, mx.nd.array(line, dtype="uint8"), dim=0)
-
-    (folder / "train.rec").write_bytes(b"no record")
-    with pytest.raises(ConfigError, match="elsewhere has another .*train.rec than .*: 9 bytes, "):
-        open_batches(config_of("--rec", folder), Other(0, 2))
-
-
 def compared_images(*words: object) -> tuple[Any, Any]:
     config = config_of(*words)
     with open_batches(config) as batches:
@@ -209,24 +194,9 @@ def compared_images(*words: object) -> tuple[Any, Any]:
         return images, images and contents.describe(images)
 
 
-def write_shards(folder: Path, *shards: list[int], first: int = 0) -> Path:
-    for number, counts in enumerate(shards):
-        written = write_set(folder.with_name(f"{folder.name}.{number}"), counts, first=first)
-        folder.mkdir(exist_ok=True)
-        for end in ("rec", "idx"):
-            (written / f"train.{end}").rename(folder / f"train-{number:05}.{end}")
-    (folder / "property").write_text(f"{sum(map(len, shards))},16,16\n")
-    return folder
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-def test_images_of_records_are_compared(sharded: bool, tmp_path: Path) -> None:
+def test_images_of_records_are_compared(tmp_path: Path) -> None:
     def write(name: str, *counts: int, first: int = 0) -> list[object]:
-        if sharded:
-            folder = write_shards(tmp_path / name, [*counts[:2]], [*counts[2:]], first=first)
-        else:
-            folder = write_set(tmp_path / name, [*counts], first=first)
-        return ["--rec", folder]
+        return ["--rec", write_set(tmp_path / name, [*counts], first=first)]
 
     old, moved, more = write("old", 3, 1, 4), write("moved", 3, 1, 4), write("more", 5, 2, 4)
     other = write("other", 3, 1, 4, first=100)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from parallel.parameter_server.shared_table import Column
 from tests.support.near_servers import NearServers, gradients
 from tests.support.servers import ServerJob
 
@@ -48,25 +47,6 @@ def test_who_waits_for_others_is_not_ended(scheme: str, jobs) -> None:
     assert job.wait() == [0, 0], job.said()
     assert "update 8/8" in job.said_by(0)
     assert list(models.glob("checkpoints/update-00000008/manifest.json"))
-
-
-def test_a_pause_is_on_the_board_until_the_next_step(monkeypatch) -> None:
-    servers = NearServers(monkeypatch, workers=2, servers=1)
-    saver, other = servers.worker(0, "dist_ssync"), servers.worker(1, "dist_ssync")
-    for worker in (saver, other):
-        worker.step(gradients(), lr=0.1)
-    seen = [other.progress()]
-    assert other.pauses == 0
-    for pauses in (1, 2):
-        saver.pause()
-        assert other._read_table().rows[:, Column.PAUSES].tolist() == [pauses, 0]
-        # However many there have been, one of them is going on.
-        assert other.pauses == 1
-        seen.append(other.progress())
-    saver.step(gradients(), lr=0.1)
-    other._read_table()
-    seen.append(other.progress())
-    assert other.pauses == 0 and len(set(seen)) == 4
 
 
 def test_a_pause_that_all_know_of_lasts_until_the_next_step_is_done(monkeypatch) -> None:

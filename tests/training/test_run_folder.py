@@ -43,16 +43,14 @@ def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: 
     assert faces.resolve(given).values()["models_root"] == folder
 
 
-def test_classifiers_have_a_folder_by_data_set_and_model() -> None:
+def test_other_names_of_folders() -> None:
     for line, folder in (
         ("--dataset synthetic", "./models/synthetic-LeNet"),
         ("--dataset cifar10 --data-dir c --model DLA", "./models/cifar10-DLA"),
         ("--dataset synthetic --models-root m", "m"),
     ):
         assert images.parse(line.split()).run.models_root == folder
-
-
-def test_a_folder_of_many_sets_has_a_name_that_file_systems_take() -> None:
+    # Of many sets, one that file systems take.
     assert len(Path(run_folder.default([f"/data/set-{i:03}" for i in range(99)], "r50")).name) < 120
 
 
