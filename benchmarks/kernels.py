@@ -39,7 +39,7 @@ _WARM_UP_STEPS = 2
 _LOG_ON = {"DNNL_VERBOSE": "1"}
 _BACKBONES = {
     "training": "benchmarks.toolkit_backbone:ToolkitBackbone",
-    "inference": "benchmarks.toolkit_backbone:BackboneInference",
+    "inference": "benchmarks.toolkit_inference:GraphOfInference",
 }
 _CLASSIFIERS = {
     "training": "benchmarks.toolkit_classifier:ClassifierTraining",

@@ -86,11 +86,3 @@ class PlainBackbone(ToolkitBackbone):
         graph = backbones.build(case.network, embedding_size=EMBEDDING)
         weights = {name: parameter.data() for name, parameter in parameters.items()}
         return Backbone(graph, graph, weights, mx.cpu())
-
-
-class BackboneInference(ToolkitBackbone):
-    """The forward pass alone."""
-
-    @override
-    def step(self) -> None:
-        self.backbone(self._images).wait_to_read()
