@@ -95,8 +95,10 @@ def values(backbone: Network) -> dict[str, np.ndarray]:
 def test_frozen_tensors_keep_their_bytes(network, patterns, images) -> None:
     names = frozen.find(patterns, backbones.build(network, embedding_size=16))
     passes = []
-    more = [{"accumulate": 2}] if network == "tiny" else []
-    for options in ({}, {"recompute": True}, *more):
+    choices: list[dict[str, int]] = [{}, {"recompute": True}]
+    if network == "tiny":
+        choices.append({"accumulate": 2})
+    for options in choices:
         backbone = make(patterns, network, **options)
         before = values(backbone)
         # A BatchNorm of one embedding has no gradient.
