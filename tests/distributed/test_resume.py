@@ -144,13 +144,15 @@ def verified(models: Path) -> dict[int, float]:
 
 
 @pytest.mark.launcher
-def test_another_number_of_ranks(faces: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [2, pytest.param(3, marks=pytest.mark.thorough)])
+def test_another_number_of_ranks(more: int, faces: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
-    train(2, faces, models, "--batch-size", 6, "--max-update", 4)
-    one = train_here(faces, models, "--batch-size", 12, "--max-update", 6)
-    assert "written by 2 ranks and re-cut for 1" in one.stdout
-    three = train(3, faces, models, "--batch-size", 8, "--max-update", 8)
-    assert "the global batch was 12 and is 24: going on at image 72 of epoch 0" in three
+    train_here(faces, models, "--batch-size", 12, "--max-update", 2)
+    many = train(more, faces, models, "--batch-size", 24 // more, "--max-update", 3)
+    assert f"and re-cut for {more}" in many
+    assert "the global batch was 12 and is 24: going on at image 24 of epoch 0" in many
+    one = train_here(faces, models, "--batch-size", 12, "--max-update", 4)
+    assert f"written by {more} ranks and re-cut for 1" in one.stdout
 
 
 def test_a_folder_that_cannot_be_written(faces: Path, tmp_path: Path) -> None:
