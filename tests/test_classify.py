@@ -149,6 +149,7 @@ class Killed(Exception):
     """A run ends here, as by a signal."""
 
 
+@pytest.mark.thorough
 def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
     """And goes on with it where it was interrupted; 16 updates in an epoch."""
     options = [*SMALL, "--epochs", 2, "--models-root", tmp_path, "--frequent", 1]
@@ -215,6 +216,7 @@ def test_two_ranks_go_on_and_the_tutorials_resume_trains_again(tmp_path):
     assert [rates[update] for update in range(17, 41)] == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_one_rank_that_is_told_ends_all_with_a_checkpoint(tmp_path):
     options = [*SMALL, "--epochs", 10_000, "--frequent", 1, "--save-frequency", 0]

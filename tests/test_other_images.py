@@ -101,6 +101,7 @@ def test_faces(tmp_path: Path, faces: Run) -> None:
     assert new.returncode == 0 and "images than" not in new.stdout
 
 
+@pytest.mark.thorough
 def test_classification(tmp_path: Path, drawn: Run) -> None:
     assert drawn(64, 1, "--lr", 0.1).returncode == 0
     at = checkpoint(tmp_path, 4)

@@ -96,7 +96,13 @@ def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Pat
         assert wait_for_the_end(job, 60)[1] < 30
 
 
-@pytest.mark.parametrize(("launcher", "rank"), [("run.sh", 1), ("--gloo", 0), ("--mpi", 1)])
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [
+        ("--gloo", 0),
+        *(pytest.param(name, 1, marks=pytest.mark.thorough) for name in ("run.sh", "--mpi")),
+    ],
+)
 def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> None:
     with start(launcher, tmp_path) as job:
         os.kill(job.processes()[rank], signal.SIGKILL)

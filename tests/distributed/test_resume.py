@@ -65,6 +65,11 @@ def train(ranks: int, faces: Path, models: Path, *options: object) -> str:
     return result.stdout
 
 
+def run(ranks: int, faces: Path, models: Path) -> str:
+    """Several ranks, or one in this process; returns what they print."""
+    return train(ranks, faces, models) if ranks > 1 else train_here(faces, models).stdout
+
+
 def losses(models: Path) -> dict[int, float]:
     """The last report of each update."""
     lines = (models / "metrics.jsonl").read_text().splitlines()
@@ -95,10 +100,10 @@ def resume_from(models: Path, copy: Path, update: int) -> Path:
     [1, *(pytest.param(n, marks=[pytest.mark.launcher, pytest.mark.thorough]) for n in (2, 3))],
 )
 def test_bit_for_bit(ranks: int, faces: Path, tmp_path: Path) -> None:
-    whole = train(ranks, faces, tmp_path / "whole")
+    whole = run(ranks, faces, tmp_path / "whole")
     assert "no checkpoint in" in whole and "starting anew" in whole
     copy = resume_from(tmp_path / "whole", tmp_path / "copy", INTERVAL)
-    rest = train(ranks, faces, copy)
+    rest = run(ranks, faces, copy)
     assert f"resumed at update {INTERVAL} from {copy}/checkpoints/update-" in rest
     assert f"update {INTERVAL}/" not in rest
     assert_equal(tmp_path / "whole", copy)

@@ -17,6 +17,7 @@ from tests.support.launch import clean_environment
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
     # Other groups, one of all ranks, and again the first groups.

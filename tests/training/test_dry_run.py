@@ -195,7 +195,7 @@ def test_sizes_of_a_network() -> None:
         network_size(small_config("--freeze convolution_"))
 
 
-@pytest.mark.parametrize("network", ["mbf", "r18"])
+@pytest.mark.parametrize("network", ["mbf", pytest.param("r18", marks=pytest.mark.thorough)])
 def test_maps_are_near_what_a_step_allocates(network: str) -> None:
     allocated = measure(network, 2)
     found = sum(size * count for size, count in allocated.items())

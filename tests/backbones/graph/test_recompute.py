@@ -16,13 +16,17 @@ from tests.backbones.passes import assert_same, create, train
 SIZE = (112, 112)
 
 
-@pytest.mark.parametrize(("name", "output"), [("tiny", "GNAP"), ("mbf", "F"), ("r18", "E")])
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [("tiny", "GNAP"), ("r18", "E"), pytest.param("mbf", "F", marks=pytest.mark.thorough)],
+)
 def test_two_updates_equal_those_of_the_whole_graph(name, output, images) -> None:
     whole, parts = (create(name, net_output=output, recompute=one) for one in (False, True))
     assert_same(train(parts, images[:2]), train(whole, images[:2]))
     np.testing.assert_array_equal(parts.extract(images[:1]), whole.extract(images[:1]))
 
 
+@pytest.mark.thorough
 def test_squeeze_and_excitation_differs_by_rounding(images: np.ndarray) -> None:
     whole, parts = (create("r18-se", net_output="GNAP", recompute=one) for one in (False, True))
     expected, found = (train(one, images[:2], updates=1) for one in (whole, parts))

@@ -77,6 +77,7 @@ def test_a_conversation(probe) -> None:
             probe(f"echo '{MARK}{answer}'").answer(["facts"])
 
 
+@pytest.mark.thorough
 def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
     monkeypatch.setattr(hosts, "SILENCE_SECONDS", 1.5)
     busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.4;"

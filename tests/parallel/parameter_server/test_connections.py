@@ -74,6 +74,7 @@ def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
     assert set(ROOT.glob("*.json")) == profiles
 
 
+@pytest.mark.thorough
 def test_a_job_starts_while_its_scheduler_is_attacked(tmp_path: Path) -> None:
     turns = [0, 1]
     with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *turns, workers=2) as job:

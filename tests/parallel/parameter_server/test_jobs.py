@@ -85,6 +85,7 @@ run_program(main)
 """
 
 
+@pytest.mark.thorough
 def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
     with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2) as job:
         while (statuses := [process.poll() for process in job.workers]) == [None, None]:

@@ -212,6 +212,7 @@ def start(tmp_path):
         yield started
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(start):
     process = start(
         "threading.Thread(target=sys.stdin.read, daemon=True, name='reader').start()",
