@@ -23,6 +23,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
     "data/pack/image_*": ("tests/data/pack/test_command.py",),
+    "partial_fc/rows/host_logits.py": (
+        "tests/partial_fc/rows/test_rows.py", "tests/partial_fc/test_head.py",
+    ),
     "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
     "parallel/launch/job.py": ("tests/parallel/launch/test_command.py",),
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
