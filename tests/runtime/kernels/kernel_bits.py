@@ -30,13 +30,12 @@ def main() -> None:
     host._normalize(centers, rows, units, inverse_norms)
     tell("normalize", units, inverse_norms)
 
-    rounding = np.uint32(3), np.int64(0)
     arrays = [centers.copy(), momenta.copy()]
-    rates: Any = tuple(floats([0.1, 0.9, 5e-4])), rounding
+    rates: Any = tuple(floats([0.1, 0.9, 5e-4]))
     optimizers._sgd(*arrays, rows, inverse_norms, gradient, rates)
     tell("sgd", *arrays)
     arrays = [momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)]
-    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0])), rounding
+    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0]))
     optimizers._adam(centers, tuple(arrays), rows, inverse_norms, gradient, rates)
     tell("adam", centers, *arrays)
 
