@@ -43,6 +43,9 @@ report: env ## make the report of a run again and open it if there is a screen: 
 # Two modules at a time: tests that start ranks mostly wait for processes.
 PYTEST := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Marks of the long forms, which have targets of their own.
+LONG := kernels or models or grouping or device or cleaning or measurements or hosts or documents
+
 test: ## install everything and test the code
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) $(PYTEST)
@@ -54,7 +57,7 @@ test-docs: ## install everything, MkDocs too, and test the documents: links, com
 
 test-all: ## test what `make test` leaves out: installers, launchers, the device path, short forms of the long tests
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) $(PYTEST) -m thorough
+	@$(IN_VENV) $(PYTEST) -m "thorough and not ($(LONG))"
 
 models: ### test a step and a batch of 128 with every classifier; the other tests use four of them
 	@bash setup-utils/install.sh --dev
