@@ -67,6 +67,7 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
         command += ["--models-root", str(folder / "models")]
     output = folder / "output"
     found: dict[str, set[str]] = {}
+    before: set[tuple[int, str, str]] = set()
     with output.open("wb") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True,
@@ -76,10 +77,16 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
         end = time.monotonic() + 200
         while "update 10/" not in output.read_text(errors="replace"):
             assert process.poll() is None and time.monotonic() < end, output.read_text()
-            for running in processes.of_job(folder):
-                found.setdefault(role(running), set()).update(
-                    address for address, _ in listeners(running.pid)
-                )
+            now = {
+                (running.pid, role(running), address)
+                for running in processes.of_job(folder)
+                for address, _ in listeners(running.pid)
+            }
+            # A process that has just become another program may still have the sockets of the one
+            # that started it.
+            for _, name, address in now & before:
+                found.setdefault(name, set()).add(address)
+            before = now
             time.sleep(_LOOK_SECONDS)
     finally:
         # Launchers before ranks, so that none starts another.
@@ -87,7 +94,7 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
         processes.kill(started)
         process.wait(30)
         assert not processes.left(started)
-    return {name: addresses for name, addresses in found.items() if addresses}
+    return found
 
 
 @pytest.mark.thorough
