@@ -303,9 +303,9 @@ class _Process:
         self._write(f"{number.name.removeprefix('SIG')}\n".encode())
 
     def _write(self, data: bytes) -> None:
-        """Write to the input of the guard, unless it has just ended."""
+        """Write to the input of the guard, unless it has ended, which closes its input."""
         assert self._process.stdin is not None
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             self._process.stdin.write(data)
 
     def kill(self) -> None:
@@ -324,6 +324,8 @@ class _Process:
         status = self._process.wait()
         for thread in self._printers:
             thread.join(_REST_OF_OUTPUT_SECONDS)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
         # After the event: who waits for this starts no process if the end of this one ends the job.
         self.has_begun.set()
@@ -341,6 +343,7 @@ class _Process:
                     lines = [line for line in lines if line != guard.BEGUN]
                 _print(self.spec, lines, to)
             _print(self.spec, [rest] if rest else [], to)
+            output.close()
         except BrokenPipeError:
             self._events.put(signal.SIGPIPE)
 
