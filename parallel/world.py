@@ -1,6 +1,6 @@
 """The ranks of a training run, behind one small interface.
 
-The only module that imports Horovod's collectives. All other code is handed a ``World``, so that
+The only module that calls Horovod's collectives. All other code is handed a ``World``, so that
 the mathematics can be tested with ranks that are threads, and so that the names of the collectives,
 their reductions and their blocking behavior are decided in one place. Each collective needs a name
 that is the same at every step: Horovod caches responses by name, and generated names have made long
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from parallel import horovod
 from runtime import environment
 from runtime.devices import is_host
 from runtime.errors import ConfigError, is_launched, launcher_number
@@ -140,8 +141,7 @@ class HorovodWorld(World):
             groups: the ranks of each group, each rank in one of them; empty: one group of all.
             regroups: whether ``regroup`` will be called.
         """
-        import horovod.mxnet as hvd
-
+        hvd = horovod.collectives()
         if regroups:
             environment.prepare_process_sets()
         self._hvd = hvd

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from parallel import horovod
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface
 from parallel.parameter_server.assignment import WORKER, Assignment
@@ -22,11 +23,8 @@ def rendezvous(
     if not SCHEMES[scheme].has_groups:
         yield [{} for _ in workers]
         return
-    # Imports Horovod, which jobs without groups need not have.
-    from parallel.rendezvous import rendezvous as serve
-
     more = loopback_variables() if interface.is_loopback else {}
-    with serve(interface.address, interface.name, workers) as variables:
+    with horovod.rendezvous(interface.address, interface.name, workers) as variables:
         yield [{**one, **more} for one in variables]
 
 

@@ -1,7 +1,7 @@
-"""The Gloo rendezvous at which processes become the ranks of one Horovod job.
+"""The only module that imports Horovod: its collectives, and its rendezvous for ranks with Gloo.
 
-The launcher serves it. So nothing here imports MXNet, whose import sets ``OMP_NUM_THREADS`` and
-other variables of the process that workers would inherit, and takes a second.
+The launcher serves the rendezvous, so importing this module loads neither MXNet nor Horovod. The
+import of MXNet sets ``OMP_NUM_THREADS`` and other variables, which the workers would inherit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from typing import Any
 from runtime.process.loopback import hear_this_user
 
 
+def collectives() -> Any:
+    """Return Horovod's module for MXNet; the import loads MXNet, too."""
+    import horovod.mxnet as hvd
+
+    return hvd
+
+
 @contextmanager
 def rendezvous(
     address: str, interface: str, hosts: Sequence[str]
 ) -> Iterator[list[dict[str, str]]]:
-    """Serve the rendezvous.
+    """Serve the rendezvous at which processes become the ranks of one job.
 
     Horovod's own ``RendezvousServer`` listens on all interfaces, this one on one address.
 

@@ -10,7 +10,7 @@ from urllib.error import URLError
 
 import pytest
 
-from parallel.rendezvous import rendezvous
+from parallel.horovod import rendezvous
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def test_it_does_not_answer_other_users() -> None:
 def test_a_launcher_imports_no_mxnet() -> None:
     """Which sets OMP_NUM_THREADS and other variables that workers would inherit."""
     code = (
-        "import os, sys; before = dict(os.environ); from parallel.rendezvous import rendezvous\n"
+        "import os, sys; before = dict(os.environ); from parallel.horovod import rendezvous\n"
         "with rendezvous('127.0.0.1', 'lo', ['a']): pass\n"
         "print('mxnet' in sys.modules, os.environ == before)"
     )
