@@ -1,4 +1,4 @@
-"""What fits, computed before a run is queued on 64 GPUs.
+"""The plan of a run of ``train.py``: what fits, before it is queued on 64 GPUs.
 
 ``--dry-run`` prints which classes each rank holds, how much memory a rank needs, the size of each
 collective, and the most classes that fit. It reads no data and uses no device, so it runs on a
@@ -19,10 +19,8 @@ from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
 from training.plan import memory, text
 from training.plan.memory import NetworkSize, checkpoint_bytes, network_size, rank_memory
-from training.plan.text import Item
+from training.plan.text import JSON_VERSION, Item
 
-JSON_VERSION = 2
-"""Of ``--json``; raised whenever a name changes or goes, not when one is added."""
 _GIB = 2**30
 # More identities than there are people.
 _MOST = 2**35

@@ -21,21 +21,21 @@ from evaluation.clean.thresholds import (
     exceeded_by_chance,
 )
 
-# Of pairs of two people, the share that is as near as an image has to be to its class.
+# The share of pairs of two people whose cosine is above the limit for an image and its class.
 OWN_FAR = 1e-2
-# The same for images that agree with each other.
+# The share of such pairs above the limit for images that agree with each other.
 AGREE_FAR = 1e-3
-# Of images, the share that a class of another person claims by chance; few images do not agree with
-# their own class, so that few of those are claimed wrongly.
+# The share of images that a class of another person claims by chance. Few images disagree with
+# their own class, so few of these are claimed wrongly.
 HOME_CHANCE = 5e-2
-# Of people of a verification set, the share of which a class is taken for them by chance.
+# The share of people of a verification set for whom a class of another person is taken by chance.
 OVERLAP_CHANCE = 1e-3
 COPY = 0.95
 MARGIN = 0.1
 
 
 class Findings(NamedTuple):
-    """What is found.
+    """Wrong labels, identities that occur twice, and overlap with verification sets.
 
     Attributes:
         limits: the thresholds.
@@ -84,7 +84,7 @@ def find_all(
     agree = limit("agree", at_far(strangers, AGREE_FAR))
     centers = find_centers(faces, agree)
     others = nearest_others(faces.embeddings, faces.labels, centers.centers)
-    # Of one image of each class: if a large class has images in another, many are near to that.
+    # One image of each class: many images of a large class may be near one other class.
     by_chance = others[1][[faces.members(label)[0] for label in faces.present.tolist()]]
     limits = Thresholds(
         limit("own", at_far(strangers, OWN_FAR)),

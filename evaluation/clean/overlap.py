@@ -1,4 +1,4 @@
-"""What a training set has in common with a verification set.
+"""People and images that a training set shares with a verification set.
 
 A result on people that were trained on says nothing about others. A verification set has no labels,
 but its pairs of one person tell which images belong together: these are one person, whose center is
@@ -21,7 +21,7 @@ _CLASSES, _IMAGES = 4, 16
 
 
 class Overlap(NamedTuple):
-    """What is in both sets.
+    """People and images that are in both sets.
 
     Attributes:
         pairs: the verification set.

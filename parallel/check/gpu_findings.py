@@ -1,4 +1,4 @@
-"""What is wrong with GPUs and their driver: pure functions of the survey."""
+"""Faults of GPUs and their driver: pure functions of the survey."""
 
 from __future__ import annotations
 

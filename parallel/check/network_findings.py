@@ -1,4 +1,4 @@
-"""What is wrong with names, interfaces and links: pure functions of the survey."""
+"""Faults of names, interfaces and links: pure functions of the survey."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Checkpoint:
         return [entry.name for entry in entries if entry.name.startswith(prefix)]
 
     def entry(self, name: str) -> Entry:
-        """What the manifest says of an array, on some rank."""
+        """Return the entry of an array in the manifest, of any rank."""
         for entry in self.manifest.files[self._whole_rank].entries:
             if entry.name == name:
                 return entry

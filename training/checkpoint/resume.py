@@ -113,7 +113,7 @@ class _Found:
 
 
 class _Here(NamedTuple):
-    """What one folder has of a checkpoint; JSON can hold it."""
+    """The part of a checkpoint that one folder has; JSON can hold it."""
 
     path: str
     serial: int

@@ -1,1 +1,1 @@
-"""What a run costs, before it begins: memory, time, and how far the two reach."""
+"""Plans of runs before they begin: memory of a rank, and the bytes of each collective."""

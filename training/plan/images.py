@@ -11,13 +11,9 @@ from typing import Any, NamedTuple
 
 from training.config.images import ImageConfig
 from training.plan import text
-from training.plan.text import COMPUTED, ESTIMATED, Item
+from training.plan.text import COMPUTED, ESTIMATED, JSON_VERSION, PROGRAM_BYTES, Item
 
-JSON_VERSION = 2
-"""Of ``--json``; raised whenever a name changes or goes, not when one is added."""
 _FLOAT = 4
-# Python with its libraries, as in training.plan.memory.
-_PROGRAM = 350 * 2**20
 
 
 class ImageSize(NamedTuple):
@@ -28,7 +24,7 @@ class ImageSize(NamedTuple):
     parameters: int
     trained: int
     maps: int
-    """Of an image: the outputs of all operators."""
+    """Elements of the outputs of all operators for one image."""
 
 
 def describe(config: ImageConfig) -> str:
@@ -50,7 +46,7 @@ def rank_memory(config: ImageConfig, size: ImageSize) -> list[Item]:
     held = _FLOAT * (size.parameters + 2 * size.trained)
     share = 1.0 if config.classifier.dtype == "float32" else 0.5
     maps = round(_FLOAT * share * config.data.batch_size * size.maps)
-    libraries = _PROGRAM + 2 * _FLOAT * size.parameters
+    libraries = PROGRAM_BYTES + 2 * _FLOAT * size.parameters
     return [
         Item("backbone", "parameters and optimizer", held, COMPUTED),
         Item("activations", "feature maps", maps, ESTIMATED),

@@ -16,7 +16,7 @@ from partial_fc.shard import STATES, Shard
 from partial_fc.store.index import ENTRY
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
-from training.plan.text import COMPUTED, ESTIMATED, Item
+from training.plan.text import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item
 
 # Bytes of numbers.
 _FLOAT, _HALF, _LABEL = 4, 2, 8
@@ -30,9 +30,8 @@ _KEPT, _PART_KEPT = 1.35, 3.1
 _KEPT_ON_GPU, _PART_KEPT_ON_GPU = 1.0, 4.8
 # The share that stays with bfloat16. Measured on a CPU with r18 (0.54) and mbf (0.63).
 _NARROW = 0.63
-# On a CPU: Python, MXNet, Horovod and Numba before training starts, and the copies of the backbone
-# that oneDNN keeps in its own layout, and Horovod of gradients that it sends together.
-_PROGRAM = 350 * _MIB
+# Copies of the backbone on a CPU: that of oneDNN in its own layout, and Horovod's of the gradients
+# that it sends together.
 _LIBRARY_COPIES = 2
 # Rows that bfloat16's products take at a time (partial_fc.blocks, which loads MXNet), and samples
 # of a store that are read, computed and written at a time.
@@ -236,7 +235,7 @@ def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:
 def _library_bytes(config: FaceConfig, world_size: int, network: NetworkSize) -> int:
     if config.dry_run.gpu:
         return _GPU_LIBRARIES + (_GPU_COMMUNICATION if world_size > 1 else 0)
-    return _PROGRAM + _LIBRARY_COPIES * _FLOAT * network.parameters
+    return PROGRAM_BYTES + _LIBRARY_COPIES * _FLOAT * network.parameters
 
 
 def _number_bytes(config: FaceConfig) -> int:

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 COMPUTED, ESTIMATED = "computed", "estimated"
+JSON_VERSION = 2
+"""The version of the JSON of ``--json``; raised when a name changes or goes."""
+PROGRAM_BYTES = 350 * 2**20
+"""Python, MXNet, Horovod and Numba before training starts, measured on a CPU."""
 
 
 class Item(NamedTuple):
