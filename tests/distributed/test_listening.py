@@ -28,7 +28,9 @@ IMAGES = (
     "--dataset", "synthetic", "--image-size", "16", "--num-images", "20000", "--batch-size", "16",
     "--epochs", "1000", "--frequent", "5", "--eval-frequency", "1000",
 )  # fmt: skip
-RANKS = ("bash", "config.sh", *FACES)
+# Ranks with Gloo listen until all are connected, which takes milliseconds if they start together.
+LATER = 'sleep "$((2 * HOROVOD_RANK))"; exec bash config.sh "$@"'
+RANKS = ("bash", "-c", LATER, "config.sh", *FACES)
 # The second and third would have MXNet's scheduler listen elsewhere.
 OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}
 TWO = ("-np", "2", "-H", "localhost:2")
