@@ -197,7 +197,7 @@ class Network(Stateful):
         """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
 
         The graph is the plain float32 one whatever trained. The files appear under their names when
-        both are complete.
+        both are complete. Their folder has to exist: a run's that was moved is not made again.
 
         Raises:
             DataError: the files cannot be written.
@@ -208,7 +208,6 @@ class Network(Stateful):
             arrays[f"{kind}:{name}"] = parameter.data(self._ctx).astype("float32").asnumpy()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         try:
-            symbol_path.parent.mkdir(parents=True, exist_ok=True)
             with StagedFiles() as files:
                 files.open(symbol_path).write(self._exported.tojson().encode())
                 write_parameters(files.open(parameter_path), arrays)

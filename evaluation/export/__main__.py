@@ -187,7 +187,10 @@ def _constants(found: Checkpoint, prefix: str) -> torch_names.Constants:
 
 def _read_torch(path: Path, prefix: Path) -> None:
     from backbones.checkpoint import iresnet_checkpoint
+    from backbones.network import checkpoint_paths
 
+    for written in checkpoint_paths(prefix, 0):
+        check_output(written, "--output", [path])
     tensors, note = torch_file.read_state_dict(path, torch_names.NOTE)
     weights, units = torch_names.from_torch(tensors, str(path))
     constants = torch_names.decode(note, str(path))

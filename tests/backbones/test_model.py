@@ -104,7 +104,11 @@ def test_inference_changes_nothing_and_reads_the_statistics(images: np.ndarray) 
 def test_a_network_is_exported_loaded_and_trained_on(images: np.ndarray, tmp_path: Path) -> None:
     backbone = make()
     train_step(backbone, images)
-    deep = tmp_path / "very" / "deep"
+    deep = tmp_path / "deep"
+    with pytest.raises(DataError, match="No such file or directory"):
+        backbone.export(deep / "model", 3)
+    assert not deep.exists()  # a run's folder that was moved away is not made again
+    deep.mkdir()
     backbone.export(deep / "model", 3)
     found = sorted(path.name for path in deep.iterdir())
     assert found == ["model-0003.params", "model-symbol.json"]

@@ -96,6 +96,8 @@ def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(tmp_path: Path
     """From a checkpoint after update 1; the kill came after the model of update 3 was written."""
     accuracies = of(0.5, 0.8, 0.7, 0.9, 0.85)
     folders = tmp_path / "whole", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
     whole, killed = (Training(folder, accuracies) for folder in folders)
     assert whole.verify(0, 1) == [0, 1]
     state = whole.best.export_state(2)

@@ -54,10 +54,11 @@ class ReportFiles:
     def begin_part(self, update: int, facts: Mapping[str, _Value]) -> None:
         """Note that the run begins, or goes on, after ``update`` updates."""
         with _harmless("where the run was started"):
+            make_folder(self._folder)
             path = self._folder / run_files.PARTS
             former = read_file(path) if path.exists() else b""
             part = {"time": round(time.time(), 3), "update": update, **facts, **_here()}
-            self._write(path, former + json.dumps(part).encode() + b"\n")
+            write_atomically(path, former + json.dumps(part).encode() + b"\n")
 
     def sample(self, batch: Batch) -> None:
         """Write a sheet of images, once."""
@@ -65,7 +66,7 @@ class ReportFiles:
             self._has_samples = True
             with _harmless("training images"):
                 sheet = draw_batch(batch.images, batch.labels)
-                self._write(self._folder / run_files.SAMPLES, sheet)
+                write_atomically(self._folder / run_files.SAMPLES, sheet)
 
     def verification(self, name: str, result: VerificationResult) -> None:
         """Write the scores of a verification over those of the one before."""
@@ -73,7 +74,7 @@ class ReportFiles:
             with _harmless(f"scores of {name}"):
                 file = io.BytesIO()
                 np.save(file, result.scores.astype(np.float32), allow_pickle=False)
-                self._write(self._folder / run_files.scores_file(name), file.getvalue())
+                write_atomically(self._folder / run_files.scores_file(name), file.getvalue())
 
     def write_report(self) -> None:
         """Write the report, from all files of the run; returns when it is there."""
@@ -96,10 +97,6 @@ class ReportFiles:
             else:
                 lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
                 _log.warning("no report: %s", lines[-1].removeprefix("error: "))
-
-    def _write(self, path: Path, content: bytes) -> None:
-        make_folder(self._folder)
-        write_atomically(path, content)
 
 
 @contextmanager
