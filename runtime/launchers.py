@@ -29,11 +29,11 @@ def begin_rank(stall_timeout: int) -> StopRequest:
         Whether a signal has requested the end of this process.
 
     Raises:
-        ConfigError: the launcher is one that Horovod does not know, or Gloo's messages would not
-            take the interface that the user has chosen.
+        ConfigError: the launcher is one that Horovod does not know, or Gloo could not use the
+            address of this host's name.
     """
     refuse_foreign_launcher()
-    refuse_another_interface()
+    refuse_hosts_name()
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(stall_timeout)
@@ -66,24 +66,29 @@ def refuse_foreign_launcher() -> None:
     )
 
 
-def refuse_another_interface() -> None:
-    """Refuse ``NIC`` on several hosts if Gloo would use another interface.
+def refuse_hosts_name() -> None:
+    """Refuse ranks with Gloo whose host's name has no address, or not one on ``NIC``.
 
     Horovod 0.28.1 connects its controller on the interface that it is told, but the process sets,
-    whose tensors are all the data, on the address of the host's own name.
+    whose tensors are all the data, on the address of the host's own name. Without one, it crashes.
 
     Raises:
-        ConfigError: with both, and what to change.
+        ConfigError: with what to change.
     """
-    chosen = os.environ.get("NIC")
-    is_one_host = os.environ.get("HOROVOD_SIZE") == os.environ.get("HOROVOD_LOCAL_SIZE")
-    if not chosen or is_one_host or os.environ.get("HOROVOD_CONTROLLER") != "gloo":
+    ranks, local = (os.environ.get(f"HOROVOD_{count}") for count in ("SIZE", "LOCAL_SIZE"))
+    if os.environ.get("HOROVOD_CONTROLLER") != "gloo" or ranks in (None, "1"):
         return
     name = socket.gethostname()
     try:
         used = socket.gethostbyname(name)
     except OSError:
-        used = "unknown"
+        raise ConfigError(
+            f"the name of this host, {name}, has no address, which Gloo needs; add it to "
+            f"/etc/hosts (127.0.0.1 {name}, if all ranks run here), or leave out --gloo"
+        ) from None
+    chosen = os.environ.get("NIC")
+    if not chosen or ranks == local:
+        return
     addresses = [found.address for found in psutil.net_if_addrs().get(chosen, ())]
     if used not in addresses:
         raise ConfigError(

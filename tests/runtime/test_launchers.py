@@ -80,7 +80,21 @@ def test_an_interface_that_gloo_would_not_take_is_refused(monkeypatch, others, i
     monkeypatch.setattr(socket, "gethostbyname", {"host1": "10.0.0.1"}.__getitem__)
     os.environ.update({**GLOO, "NIC": "eth1", **others})
     if not is_refused:
-        launchers.refuse_another_interface()
+        launchers.refuse_hosts_name()
         return
     with pytest.raises(ConfigError, match="^NIC=eth1: .* name host1, 10.0.0.1, which is not"):
-        launchers.refuse_another_interface()
+        launchers.refuse_hosts_name()
+
+
+def test_ranks_with_gloo_on_a_host_without_an_address_are_refused(monkeypatch) -> None:
+    def unknown(name: str) -> str:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name")
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    for alone in ({"HOROVOD_CONTROLLER": "gloo"}, {**GLOO, "HOROVOD_SIZE": "1"}):
+        os.environ.update(alone)
+        launchers.refuse_hosts_name()
+    os.environ.update({**GLOO, "HOROVOD_LOCAL_SIZE": "4"})
+    with pytest.raises(ConfigError, match="^the name of this host, no-such-name, has no address"):
+        launchers.refuse_hosts_name()
