@@ -90,8 +90,8 @@ def find_contradictions(records: RecordSet, labels: NDArray[np.int64]) -> list[i
         own = labels[start:stop]
         readable = own[own >= 0]
         if len(readable) and (readable != readable[0]).any():
-            usual = np.bincount(np.unique(readable, return_inverse=True)[1]).argmax()
-            wrong = (own >= 0) & (own != np.unique(readable)[usual])
+            classes, counts = np.unique(readable, return_counts=True)
+            wrong = (own >= 0) & (own != classes[counts.argmax()])
             found += (np.flatnonzero(wrong) + start).tolist()
     return found
 
@@ -143,9 +143,6 @@ def _check_image(
 
 def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return ``[later, earlier]`` of the images with equal digests, int64 ``[n, 2]``."""
-    order = np.argsort(digests, kind="stable")
-    is_first = np.diff(digests[order], prepend=digests[order[:1]] - 1) != 0
-    firsts = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
-    pairs = np.stack([order, firsts], axis=1)[~is_first]
-    repeated: NDArray[np.int64] = pairs[np.argsort(pairs[:, 0])]
-    return repeated
+    _, firsts, numbers = np.unique(digests, return_index=True, return_inverse=True)
+    later, earlier = np.arange(len(digests)), firsts[numbers]
+    return np.stack([later, earlier], axis=1)[later != earlier]
