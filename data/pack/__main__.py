@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from data.align.aligner import Aligner
 from data.align.points import PointsFile
 from data.identities import (
     Identity,
@@ -80,28 +79,24 @@ def pack_training(
     return first.size
 
 
-def pack_pairs(pairs: Sequence[Pair], path: Path, reader: ImageReader) -> None:
+def pack_pairs(pairs: Sequence[Pair[Path]], path: Path, reader: ImageReader) -> None:
     """Write a verification set.
 
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
-    files = [str(file) for pair in pairs for file in (pair.first, pair.second)]
+    files = [str(file) for first, second, _ in pairs for file in (first, second)]
     images = reader.read_all(list(dict.fromkeys(files)), "reading pairs")
     distinct = {image.path: image.payload for image in images}
     with undisturbed():
-        write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
+        write_bin(path, [distinct[file] for file in files], [same for _, _, same in pairs])
 
 
 def _draw_holdout(
     folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
-) -> list[Pair]:
-    def file(identity: int, image: int) -> Path:
-        return folder / held_out[identity].name / held_out[identity].images[image]
-
-    counts = [len(identity.images) for identity in held_out]
-    drawn = draw_pairs(counts, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
-    return [Pair(file(*pair.first), file(*pair.second), pair.same) for pair in drawn]
+) -> list[Pair[Path]]:
+    files = [[folder / name / image for image in images] for name, images in held_out]
+    return draw_pairs(files, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -150,10 +145,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG"
     )
     add("--png", action="store_true", help=png_help)
-    check_help = (
-        "decode every image and name all broken files; otherwise only their first and last "
-        "bytes are looked at, and the first broken file ends the packing"
-    )
+    check_help = "name all broken files; otherwise the first one ends the packing"
     add("--check", action="store_true", help=check_help)
     shards_help = (
         "write N files, train-00000.rec and so on, with about as many images in each, instead of "
@@ -201,17 +193,16 @@ def _check(options: argparse.Namespace) -> None:
 def _pack(options: argparse.Namespace) -> None:
     reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
     if options.align:
-        points = PointsFile(options.align)
+        points = PointsFile(options.align, options.folder)
         # A list may name more images of the folder than are packed.
-        points.check_images(options.folder, find_images(options.folder, options.workers))
-        reader = replace(reader, aligner=Aligner(points, options.folder))
+        points.check_images(find_images(options.folder, options.workers)[0])
+        reader = replace(reader, points=points)
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)
         print_line(f"{options.out}: {len(pairs)} pairs")
         return
-    remarks: list[str] = []
-    training = find_identities(options.folder, options.min_images, options.workers, remarks)
+    training, remarks = find_identities(options.folder, options.min_images, options.workers)
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
         pairs = _draw_holdout(options.folder, held_out, options)

@@ -1,9 +1,9 @@
 """Image files that go into a set: read, checked, and resized if the user asks for it.
 
 All images of a set have one size, which ``property`` states. JPEGs and PNGs of this size are copied
-byte for byte, because decoding and encoding them again would blur them. Images of another size are
-an error, unless the user wants them resized. A face must keep its proportions: an image of another
-shape is cropped or refused, never stretched.
+byte for byte, because encoding them again would blur them; they are decoded to find broken ones.
+Images of another size are an error, unless the user wants them resized. A face must keep its
+proportions: an image of another shape is cropped or refused, never stretched.
 
 Files of other formats are encoded as JPEG or PNG, which every reader of sets knows. So are images
 that a camera stored on their side, because not every reader turns them upright.
@@ -17,9 +17,9 @@ from typing import NamedTuple, Optional, Union
 
 import cv2
 
-from data.align.aligner import Aligner
+from data.align.points import PointsFile
 from data.decoding import Image, decode_file, encode
-from data.headers import encoded_size, is_copied
+from data.headers import is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
@@ -41,10 +41,10 @@ class ImageReader:
     Attributes:
         size: height and width to resize images to; None leaves them as they are.
         crop: whether images of another shape than ``size`` are cropped to it, at their center.
-        check: whether every image is decoded, and all broken ones are named.
+        check: whether all broken images are named, and not only the first.
         lossless: whether images that are encoded become PNGs instead of JPEGs.
         workers: the number of threads.
-        aligner: cuts the faces out of the images, in place of ``size`` and ``crop``.
+        points: the faces are cut out by these, in place of ``size`` and ``crop``.
     """
 
     size: Optional[tuple[int, int]] = None
@@ -52,7 +52,7 @@ class ImageReader:
     check: bool = False
     lossless: bool = False
     workers: int = 1
-    aligner: Optional[Aligner] = None
+    points: Optional[PointsFile] = None
 
     def read_all(self, paths: Sequence[str], activity: str) -> Iterator[EncodedImage]:
         """Yield the images of files in the order of the paths; threads read and prepare them.
@@ -105,28 +105,20 @@ class ImageReader:
             return error
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
-        if self.aligner is not None:
-            face = self.aligner.align(path, decode_file(payload))
+        image = decode_file(payload)
+        if self.points is not None:
+            face = self.points.align(path, image)
             return EncodedImage(path, encode(face, self.lossless), (face.shape[0], face.shape[1]))
-        copied = is_copied(payload)
-        size = encoded_size(payload) if copied else None
-        image = None
-        if size is None:
-            image = decode_file(payload)
-            size = image.shape[0], image.shape[1]
+        size = image.shape[0], image.shape[1]
         wanted = self.size or size
         if not self.crop and not _same_shape(size, wanted):
             raise DataError(
                 f"{path} has {size[0]} x {size[1]} pixels, which is another shape than "
                 f"{wanted[0]} x {wanted[1]}; --crop takes the center of such images"
             )
-        if copied and size == wanted:
-            if self.check and image is None:
-                decode_file(payload)
+        if size == wanted and is_copied(payload):
             return EncodedImage(path, payload, size)
-        if image is None:
-            image = decode_file(payload)
-        if image.shape[:2] != wanted:
+        if size != wanted:
             image = fit(image, wanted)
         return EncodedImage(path, encode(image, self.lossless), wanted)
 

@@ -95,7 +95,7 @@ def _compare_hosts(folder: Path) -> None:
 
 
 def _listed_faces(folder: Path) -> None:
-    from data.align.listed_faces import ListedFaces
+    from data.align.points import ListedFaces
 
     points = np.arange(10, dtype=np.float64).reshape(1, 5, 2)
     ListedFaces(folder, ["a/a_0001.jpg"], points).read(0)
@@ -135,7 +135,7 @@ def _make_pairs_list(folder: Path) -> None:
 def _read_points(folder: Path) -> None:
     from data.align.points import PointsFile
 
-    PointsFile(folder / "points.txt")
+    PointsFile(folder / "points.txt", folder)
 
 
 def _read_groups(folder: Path) -> None:
