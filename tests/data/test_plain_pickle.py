@@ -82,22 +82,12 @@ def test_arrays_and_scalars_of_numpy(protocol: int, core: str) -> None:
     [
         # Strings of Python 2, in the three forms that it had.
         (rb"S'a\x00\'b'" + b"\n.", b"a\0'b"),
-        (b'S"ab"\n.', b"ab"),
-        (b"S''\n.", b""),
         (b"U\x03a\xffb.", b"a\xffb"),
         (b"T\x03\0\0\0a\xffb.", b"a\xffb"),
         (b"\x96\x02\0\0\0\0\0\0\0ab.", b"ab"),
-        # (1, 2) and [3]; the 9 is dropped, and so is what follows a mark.
-        (b"(I1\nI2\nt.", (1, 2)),
-        (b"K\x09(lI3\na.", [3]),
-        (b"I1\nI9\n0.", 1),
-        (b"I1\n(I9\nI8\n1.", 1),
-        (b"(lp5\n0g5\n.", []),
         (b"(I1\nI2\nI3\nI4\nd.", {1: 2, 3: 4}),
         (b"}K\x01K\x02s.", {1: 2}),
         (b"}(K\x01K\x02K\x03K\x04u.", {1: 2, 3: 4}),
-        # Nested marks: the inner list is made of what follows its own.
-        (b"(I1\n(I2\nlI3\nl.", [1, [2], 3]),
     ],
 )
 def test_instructions_by_hand(content: bytes, expected: object) -> None:
