@@ -191,7 +191,7 @@ class _WeightedImages:
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._labels = labels.mapped()
+        self._arrays, self._table = labels.mapped()
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -208,10 +208,8 @@ class _WeightedImages:
 
     def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
         """Return the images that are hit in some pieces of the line, by their numbers."""
-        labels = self._labels
-        table = labels.addresses, labels.starts, labels.first_classes
         images: NDArray[np.int64] = _find_weights(
-            pieces, key, self._piece, self._ends, self._weights, table
+            pieces, key, self._piece, self._ends, self._weights, self._table
         )
         return images
 
@@ -300,7 +298,7 @@ def _find_weights(
         piece: the length of each.
         ends: the sum of the weights after each block of images.
         weights: by the label plus 1.
-        table: addresses, starts and first classes of a ``LabelTable``.
+        table: of ``LabelTable.mapped``.
 
     Returns:
         int64 ``[n]``.

@@ -31,7 +31,7 @@ from data.identities import (
     split_holdout,
 )
 from data.pack.image_files import ImageReader
-from data.records.writer import RecordWriter, SetWriter, ShardWriter
+from data.records.writer import RecordWriter, SetWriter, shard_writer
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
@@ -65,7 +65,7 @@ def pack_training(
     with ExitStack() as stack:
         with undisturbed():
             writer: SetWriter = stack.enter_context(
-                ShardWriter(out_dir, split_evenly(identities, shards), image_size=first.size)
+                shard_writer(out_dir, split_evenly(identities, shards), image_size=first.size)
                 if shards
                 else RecordWriter(out_dir, image_size=first.size)
             )

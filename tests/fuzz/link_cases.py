@@ -46,9 +46,9 @@ def _use_set(folder: Path) -> None:
 
 
 def _make_shards(folder: Path) -> None:
-    from data.records.writer import ShardWriter
+    from data.records.writer import shard_writer
 
-    with ShardWriter(folder, [1, 1], image_size=(8, 8)) as writer:
+    with shard_writer(folder, [1, 1], image_size=(8, 8)) as writer:
         for label in range(2):
             writer.write(_image(), label)
 
