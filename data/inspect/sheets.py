@@ -68,9 +68,9 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
     is_wide = bool(image_counts.max() > _LINEAR_RATIO * image_counts.min())
-    bars, _, _ = axes.hist(
-        image_counts, _bins(image_counts, is_wide), edgecolor="white", linewidth=0.5
-    )
+    edges = _bins(image_counts, is_wide)
+    bars, _ = np.histogram(image_counts, edges)
+    axes.hist(image_counts, edges.tolist(), edgecolor="white", linewidth=0.5)
     if is_wide:
         axes.set_xscale("log")
     if bars.max() > _LINEAR_RATIO * bars[bars > 0].min():

@@ -75,27 +75,6 @@ def survey_pairs(pairs: VerificationSet, workers: int) -> Survey:
     )
 
 
-def find_contradictions(records: RecordSet, labels: NDArray[np.int64]) -> list[int]:
-    """Return the images whose label is not that of most images of their identity record.
-
-    Args:
-        records: the set; a flat one has none, nor has one whose keys have gaps.
-        labels: of all images, -1 for an unreadable one.
-    """
-    found: list[int] = []
-    if not records.index.is_consecutive:
-        return found
-    ranges = records.identity_ranges() - records.index.first_key
-    for start, stop in ranges.clip(0, len(records)).tolist():
-        own = labels[start:stop]
-        readable = own[own >= 0]
-        if len(readable) and (readable != readable[0]).any():
-            classes, counts = np.unique(readable, return_counts=True)
-            wrong = (own >= 0) & (own != classes[counts.argmax()])
-            found += (np.flatnonzero(wrong) + start).tolist()
-    return found
-
-
 def _survey(check: Callable[[int], _CheckedImage], images: Sequence[int], workers: int) -> Survey:
     sizes: Counter[Size] = Counter()
     bad = []
@@ -145,4 +124,5 @@ def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return ``[later, earlier]`` of the images with equal digests, int64 ``[n, 2]``."""
     _, firsts, numbers = np.unique(digests, return_index=True, return_inverse=True)
     later, earlier = np.arange(len(digests)), firsts[numbers]
-    return np.stack([later, earlier], axis=1)[later != earlier]
+    repeated: NDArray[np.int64] = np.stack([later, earlier], axis=1)[later != earlier]
+    return repeated

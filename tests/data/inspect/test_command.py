@@ -73,21 +73,19 @@ def test_a_set_of_any_name_without_a_readable_image(inspect) -> None:
     assert "\x1b" not in "".join(lines) and (status, rows["bad images"]) == (1, "1")
 
 
-def test_sizes_repeated_images_and_contradictory_labels_are_told(inspect, make_image) -> None:
+def test_sizes_repeated_images_and_wrong_labels_are_told(inspect, make_image) -> None:
     """Images that training resizes are good; one of another shape, or class, is not."""
     images = [make_image(n, (32, 32) if n % 2 else (16, 16)) for n in (0, 1, 2, 3, 4, 2, 2)]
     images += [make_image(5, (20, 16)), make_image(6)]
     path = write("faces", images, [0, 0, 0, 1, 1, 1, 1, 1, 1])
     content = bytearray(path.read_bytes())
-    for image, label in ((images[1], 1), (images[8], 2)):
-        place = content.index(image) - 20
-        content[place : place + 4] = np.float32(label).tobytes()
+    place = content.index(images[8]) - 20
+    content[place : place + 4] = np.float32(2).tobytes()
     path.write_bytes(content)
     status, lines, rows = inspect("faces", "--out", "out")
     assert (status, rows["bad images"]) == (1, "2")
     assert rows["of 32 x 32"] == "2, resized in training"
     assert rows["of 20 x 16"] == "1, of another shape"
-    assert rows["contradictory labels"] == "1" and "    record 2 has label 1" in lines
     assert any(line.startswith("  record 9 has label 2, but the classes are") for line in lines)
     assert rows["repeated images"] == "2" and rows["of other identities"] == "2"
     assert {"    record 3 = record 6", "    record 3 = record 7"} <= {*lines}
