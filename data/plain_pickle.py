@@ -20,7 +20,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from typing_extensions import override
@@ -170,7 +170,7 @@ class _Unpickler(pickle._Unpickler):
         else:
             raise UnsafePickleError("it fills a value that is not an array")
 
-    dispatch = {
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{
             getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
             for name in _INSTRUCTIONS

@@ -59,22 +59,16 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("core", ["numpy.core", "numpy._core"])
-def test_arrays_and_scalars_of_numpy(protocol: int, core: str) -> None:
+def test_arrays_and_scalars_of_numpy(protocol: int) -> None:
     for value, expected in ARRAYS:
-        content = pickle.dumps([value, value], protocol)
-        # NumPy 1 and 2 write another name; in protocol 4 its length stands before it.
-        for other in ("numpy._core", "numpy.core"):
-            long, short = (f"{name}.multiarray".encode() for name in (other, core))
-            for start in (b"c", b"\x8c"):
-                before = start if start == b"c" else start + bytes([len(long)])
-                after = start if start == b"c" else start + bytes([len(short)])
-                content = content.replace(before + long, after + short)
-        if protocol == 4:
-            # The frame's length has changed: a frame more or less changes no value.
-            content = content[:2] + content[11:]
-        found = load(content)
-        assert found == [expected] * 2 and type(found[0]) is type(expected), value
+        contents = [pickle.dumps([value, value], protocol)]
+        if protocol < 4:
+            # NumPy 1 and 2 write another name; from protocol 4 on its length stands before it.
+            plain = contents[0].replace(b"numpy._core", b"numpy.core")
+            contents = [plain, plain.replace(b"numpy.core", b"numpy._core")]
+        for content in contents:
+            found = load(content)
+            assert found == [expected] * 2 and type(found[0]) is type(expected), value
 
 
 @pytest.mark.parametrize(
