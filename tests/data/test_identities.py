@@ -29,8 +29,8 @@ def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
           "_private/notes.txt", "stray.png", *(f"{name}/1.png" for name in created))  # fmt: skip
     assert not any(map(is_class, created))
     expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
-    found = find_identities(tmp_path, 1, 1)
-    assert found == find_identities(tmp_path, 1, 3) and found[0] == expected
+    assert find_identities(tmp_path, 1, 1) == find_identities(tmp_path, 1, 3)
+    assert find_identities(tmp_path, 1, 1)[0] == expected
     paths = image_paths(tmp_path, expected)
     assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
     assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["b"]

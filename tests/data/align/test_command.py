@@ -4,21 +4,19 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from data.align.__main__ import main
+from data.align.__main__ import main as align_main
 from data.align.similarity import SIDE, TEMPLATE, align
 from data.decoding import decode_file, decode_rgb
 from data.pack.__main__ import main as pack_main
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
-
-ROOT = Path(__file__).parents[3]
-Command = Callable[..., int]
 
 
 @pytest.fixture
@@ -40,26 +38,21 @@ def faces(tmp_path: Path) -> Path:
     return tmp_path / "faces"
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that calls ``data.align`` with arguments."""
+def call(main: Callable[[], Any]) -> Any:
+    """Make a fixture that calls a command with arguments."""
 
-    def call(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["align", *map(str, arguments)])
-        return main()
+    @pytest.fixture
+    def fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+        def command(*arguments: object) -> Any:
+            monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+            return main()
 
-    return call
+        return command
+
+    return fixture
 
 
-@pytest.fixture
-def pack(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that calls ``data.pack`` with arguments."""
-
-    def call(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["pack", *map(str, arguments)])
-        pack_main()
-
-    return call
+run, pack = call(align_main), call(pack_main)
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -119,22 +112,20 @@ def test_refused_images_are_a_line_each(run, capsys, faces: Path, tmp_path: Path
     assert len(contents(tmp_path / "out")) == 12
 
 
-@pytest.mark.parametrize(("packs", "ending"), [(True, ""), (False, ".png")])
-def test_names_of_no_image_are_counted(
-    run, pack, capsys, faces: Path, tmp_path: Path, packs: bool, ending: str
-) -> None:
+def test_names_of_no_image_are_counted(run, pack, capsys, faces: Path, tmp_path: Path) -> None:
     """By both commands; of the people that are not packed there are images."""
-    lines = (tmp_path / "points.txt").read_text().replace(".png", ending).splitlines()
-    more = [f"{name}{ending} {lines[0].partition(' ')[2]}" for name in ("p9/1", "p9/2")]
     path = tmp_path / "more.txt"
-    path.write_text("\n".join(lines + more))
     (faces / "p3" / "p3_0004.png").unlink()
-    if packs:
-        pack(faces, tmp_path / "out", "--align", path, "--min-images", 4)
-    else:
-        assert run(faces, tmp_path / "out", "--points", path) == 0
-    said = capsys.readouterr().err.splitlines()[0]
-    assert said == f"{path}: 3 names are of no image, the first is p3/p3_0004{ending}"
+    for ending in ("", ".png"):
+        lines = (tmp_path / "points.txt").read_text().replace(".png", ending).splitlines()
+        more = [f"{name}{ending} {lines[0].partition(' ')[2]}" for name in ("p9/1", "p9/2")]
+        path.write_text("\n".join(lines + more))
+        if ending:
+            assert run(faces, tmp_path / "out", "--points", path) == 0
+        else:
+            pack(faces, tmp_path / "set", "--align", path, "--min-images", 4)
+        said = capsys.readouterr().err.splitlines()[0]
+        assert said == f"{path}: 3 names are of no image, the first is p3/p3_0004{ending}"
 
 
 def test_paths_of_any_depth_name_and_ending(run, capsys, faces: Path, tmp_path: Path) -> None:

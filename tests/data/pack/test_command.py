@@ -51,13 +51,17 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_becomes_a_set(monkeypatch, capsys, people: Path, tmp_path: Path) -> None:
+    (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
     pack(monkeypatch, people, tmp_path / "out")
     records = RecordSet(tmp_path / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
     for i, file in enumerate(sorted(people.glob("*/*.png"))):
         assert bytes(records.read(i).payload) == file.read_bytes()
         assert records.read(i).label == int(file.parent.name[1:])
-    assert "10 identities, 65 images of 16 x 16" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "10 identities, 65 images of 16 x 16" in printed.out
+    line = "left out 1 files that are not images, the first is p0/Thumbs.db"
+    assert printed.err == f"{people}: {line}\n"
 
 
 def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_path: Path) -> None:
@@ -115,36 +119,7 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
     assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
 
 
-def test_every_image_is_packed_and_the_rest_is_counted(
-    monkeypatch, capsys, tmp_path: Path, make_image
-) -> None:
-    names = "{0}.PNG", "{0}.jfif", "{0}", "{0}.001", "day/{0}.png", "a/b/{0}", "c/x {0}"
-    numbers = iter(range(21))
-    expected = {}
-    for label, person in enumerate(("ann", "bob", os.fsdecode(b"c\xe9d"))):
-        for name in names:
-            number = next(numbers)
-            path = tmp_path / "in" / person / name.format(number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(make_image(number))
-            expected[make_image(number)] = label
-    (tmp_path / "in" / "ann" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
-    (tmp_path / "in" / "empty").mkdir()
-    pack(monkeypatch, tmp_path / "in", tmp_path / "out")
-    printed = capsys.readouterr()
-    assert "3 identities, 21 images of 16 x 16" in printed.out
-    records = RecordSet(tmp_path / "out")
-    found = [records.read(number) for number in range(len(records))]
-    assert records.num_classes == 3
-    assert {bytes(record.payload): int(record.label) for record in found} == expected
-    assert printed.err.replace(f"{tmp_path / 'in'}: ", "").splitlines() == [
-        "left out 1 files that are not images, the first is ann/Thumbs.db",
-        "left out 1 folders without images, the first is empty",
-        "9 images deeper than in its folders belong to these, the first is ann/a/b/5",
-    ]
-
-
-FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".ras"]
+FORMATS = [".bmp", ".pgm", ".webp"]
 
 
 @pytest.fixture
@@ -174,7 +149,7 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: 
     assert result.returncode == 2 and len(lines) == 3, result.stderr
     assert "cut.pgm: the image cannot be decoded" in lines[0]
     assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in lines[1]
-    assert lines[2].startswith("error: ") and "2 of 14 images cannot be used" in lines[2]
+    assert lines[2].startswith("error: ") and "2 of 8 images cannot be used" in lines[2]
 
 
 @pytest.mark.parametrize("options", [["--check"], ["--resize", "16", "--png"]])
@@ -182,14 +157,14 @@ def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path
     pack(monkeypatch, formats, tmp_path / "out", *options)
     records = RecordSet(tmp_path / "out")
     size = (16, 16) if "--resize" in options else (64, 64)
-    assert (len(records), records.num_classes, records.image_size) == (12, 2, size)
-    for index in range(12):
+    assert (len(records), records.num_classes, records.image_size) == (6, 2, size)
+    for index in range(6):
         payload = bytes(records.read(index).payload)
-        assert records.read(index).label == index // 6
+        assert records.read(index).label == index // 3
         assert payload[:2] == (b"\x89P" if "--png" in options else b"\xff\xd8")
         image = decode_rgb(payload)
         assert image.shape == (*size, 3)
-        gray = gray_of(("ann", "bob")[index // 6], index % 6)
+        gray = gray_of(("ann", "bob")[index // 3], index % 3)
         assert np.abs(image.astype(int) - gray).max() <= 1
 
 
@@ -222,10 +197,10 @@ def test_pairs_become_a_verification_set(monkeypatch, people, formats, tmp_path:
     assert read_bin(out).decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
     pack(monkeypatch, "--pairs", pairs, "--resize", "12x10", "--crop", people, out)
     assert {decode_rgb(image).shape for image in read_bin(out).images} == {(12, 10, 3)}
-    pairs.write_text("1 1\nann 2 4\nann 3 bob 6\n")
+    pairs.write_text("1 1\nann 2 3\nann 3 bob 1\n")
     pack(monkeypatch, "--pairs", pairs, formats, out)
     grays = read_bin(out).decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
-    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
+    assert np.abs(grays - [20, 40, 40, 100]).max() <= 1
 
 
 def test_a_stopped_packing_leaves_the_former_set_alone(write_set, people, tmp_path: Path) -> None:

@@ -95,15 +95,6 @@ def test_every_plain_form_is_read(tmp_path: Path, faces: list[bytes], protocol: 
             assert target.same.dtype == np.bool_ and target.same.tolist() == [True, False, True]
 
 
-def test_sets_written_by_python_2_are_read(tmp_path: Path) -> None:
-    """Protocol 2 as Python 2 wrote it: images are its byte strings, here U with a length."""
-    images = b"".join(b"U" + bytes([len(image)]) + image for image in (b"\xff\xd8one", b"\xfftwo"))
-    (tmp_path / "old.bin").write_bytes(b"\x80\x02](" + images + b"e](\x88e\x86.")
-    target = read_bin(tmp_path / "old.bin")
-    assert target.images == [b"\xff\xd8one", b"\xfftwo"]
-    assert target.same.tolist() == [True]
-
-
 class Attack:
     def __init__(self, *call: object) -> None:
         self.call = call
