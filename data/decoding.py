@@ -82,8 +82,6 @@ _BMP, _BMP_HEADER, _BMP_MASKS = b"BM", struct.Struct("<14xI10xHI"), struct.Struc
 _SHORT_WITH_MASKS, _USUAL_MASKS = (40, 32, 3), (0xFF0000, 0xFF00, 0xFF)
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
-# The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
-_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # A hundred of 67 million pixels would take 11 s.
 _SCANS_OF_LARGEST = 32
 # Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
@@ -261,7 +259,7 @@ def _has_many_scans(jpeg: bytes) -> bool:
         place = found.end()
         if jpeg[place - 1] == _END_MARKER:
             break
-        if jpeg[place - 1] in _FRAME_MARKERS:
+        if jpeg[place - 1] in headers.FRAME_MARKERS:
             height, width = (
                 int.from_bytes(jpeg[at : at + 2], "big") for at in (place + 3, place + 5)
             )

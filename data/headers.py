@@ -1,8 +1,10 @@
-"""How a camera was held, which an EXIF block in the header of an encoded image says.
+"""What the header of an encoded image says: its size, and how the camera was held.
 
-Cameras store an image as the sensor sees it and note in this block how to turn it. OpenCV turns
-what it decodes, but reads only the first EXIF segment of a JPEG and never that of a WebP; Pillow
-copies a block of 64 kB to 300 MB if its directory asks for that. So the block is read here.
+Packing copies files and needs their size, which takes some microseconds where decoding, and Pillow,
+take a hundred. Cameras store an image as the sensor sees it and note in an EXIF block how to turn
+it. OpenCV turns what it decodes, but reads only the first EXIF segment of a JPEG and never that of
+a WebP; Pillow makes 300 MB of a block of 64 kB if its directory asks for that. So the block is read
+here.
 
 An EXIF block is a TIFF file without images: byte order, the offset of a directory, and its entries
 (JEITA CP-3451, Exif 2.3). It is a segment of a JPEG, a chunk of a PNG or of a WebP.
@@ -12,13 +14,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Optional
 
+from data import MAX_PIXELS
 from data.records.recordio import Payload
 
 UPRIGHT = 1
 """The orientation of an image that is stored as it is to be seen."""
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_JPEG_END, _PNG_HEADER, _PNG_END = b"\xff\xd9", b"\0\0\0\rIHDR", b"IEND"
+# The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
 _EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
@@ -33,12 +40,38 @@ def is_copied(payload: bytes) -> bool:
     return payload.startswith((_PNG, _JPEG)) and orientation(payload) == UPRIGHT
 
 
+def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
+    """Return height and width of a JPEG or PNG, as stored.
+
+    Only the header and the end are read, so that damage in between is not found.
+
+    Returns:
+        None for another format or an image that is too large, a header that is unusual or damaged,
+        or a missing end: then the image has to be decoded.
+    """
+    height = width = 0
+    if payload.startswith(_PNG + _PNG_HEADER):
+        if payload.rfind(_PNG_END, 24) > 0:
+            width, height = struct.unpack_from(">II", payload, 16)
+    elif payload.startswith(_JPEG):
+        # Of the first frame; thumbnails lie within a segment of another kind.
+        frames = (place for marker, *place in _segments(payload) if marker in FRAME_MARKERS)
+        start, stop = next(frames, (0, 0))
+        if start + 5 <= min(stop, len(payload)) and payload.rfind(_JPEG_END, start) > 0:
+            height, width = struct.unpack_from(">xHH", payload, start)
+    return (height, width) if 0 < height * width <= MAX_PIXELS else None
+
+
 def orientation(payload: Payload) -> int:
     """Return the orientation of an encoded image, 1 (upright) to 8; 1 where it has none."""
     content = memoryview(payload)
     begin = bytes(content[:12])
     if begin.startswith(_JPEG[:2]):
-        blocks = _exif_segments(content)
+        blocks: Iterator[memoryview] = (
+            content[start + len(_EXIF_BEGIN) : stop]
+            for marker, start, stop in _segments(content)
+            if marker == _EXIF_MARKER and content[start:stop][: len(_EXIF_BEGIN)] == _EXIF_BEGIN
+        )
     elif begin.startswith(_PNG):
         # A checksum follows each chunk.
         blocks = _chunks(content, 8, ">I4s", b"eXIf", 4)
@@ -49,8 +82,11 @@ def orientation(payload: Payload) -> int:
     return next(map(_block_orientation, blocks), UPRIGHT)
 
 
-def _exif_segments(jpeg: memoryview) -> Iterator[memoryview]:
-    """Yield the EXIF blocks among the segments before the pixels, as far as they are one chain."""
+def _segments(jpeg: Payload) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, start and stop of the segments before the pixels, as far as they are a chain.
+
+    The start is that of the content, after the length.
+    """
     position = 2
     while position + 4 <= len(jpeg) and jpeg[position] == 0xFF:
         marker = jpeg[position + 1]
@@ -61,9 +97,7 @@ def _exif_segments(jpeg: memoryview) -> Iterator[memoryview]:
             position += 1
             continue
         (length,) = struct.unpack_from(">H", jpeg, position + 2)
-        segment = jpeg[position + 4 : position + 2 + length]
-        if marker == _EXIF_MARKER and segment[: len(_EXIF_BEGIN)] == _EXIF_BEGIN:
-            yield segment[len(_EXIF_BEGIN) :]
+        yield marker, position + 4, position + 2 + length
         position += 2 + length
 
 

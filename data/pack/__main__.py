@@ -145,7 +145,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG"
     )
     add("--png", action="store_true", help=png_help)
-    check_help = "name all broken files; otherwise the first one ends the packing"
+    check_help = (
+        "decode every image and name all broken files; otherwise only their first and last "
+        "bytes are looked at, and the first broken file ends the packing"
+    )
     add("--check", action="store_true", help=check_help)
     shards_help = (
         "write N files, train-00000.rec and so on, with about as many images in each, instead of "

@@ -1,9 +1,9 @@
 """Image files that go into a set: read, checked, and resized if the user asks for it.
 
 All images of a set have one size, which ``property`` states. JPEGs and PNGs of this size are copied
-byte for byte, because encoding them again would blur them; they are decoded to find broken ones.
-Images of another size are an error, unless the user wants them resized. A face must keep its
-proportions: an image of another shape is cropped or refused, never stretched.
+byte for byte, because decoding and encoding them again would blur them. Images of another size are
+an error, unless the user wants them resized. A face must keep its proportions: an image of another
+shape is cropped or refused, never stretched.
 
 Files of other formats are encoded as JPEG or PNG, which every reader of sets knows. So are images
 that a camera stored on their side, because not every reader turns them upright.
@@ -19,7 +19,7 @@ import cv2
 
 from data.align.points import PointsFile
 from data.decoding import Image, decode_file, encode
-from data.headers import is_copied
+from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
@@ -41,7 +41,7 @@ class ImageReader:
     Attributes:
         size: height and width to resize images to; None leaves them as they are.
         crop: whether images of another shape than ``size`` are cropped to it, at their center.
-        check: whether all broken images are named, and not only the first.
+        check: whether every image is decoded, and all broken ones are named.
         lossless: whether images that are encoded become PNGs instead of JPEGs.
         workers: the number of threads.
         points: the faces are cut out by these, in place of ``size`` and ``crop``.
@@ -105,19 +105,25 @@ class ImageReader:
             return error
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
-        image = decode_file(payload)
         if self.points is not None:
-            face = self.points.align(path, image)
+            face = self.points.align(path, decode_file(payload))
             return EncodedImage(path, encode(face, self.lossless), (face.shape[0], face.shape[1]))
-        size = image.shape[0], image.shape[1]
+        copied = is_copied(payload)
+        size = encoded_size(payload) if copied and not self.check else None
+        image = None
+        if size is None:
+            image = decode_file(payload)
+            size = image.shape[0], image.shape[1]
         wanted = self.size or size
         if not self.crop and not _same_shape(size, wanted):
             raise DataError(
                 f"{path} has {size[0]} x {size[1]} pixels, which is another shape than "
                 f"{wanted[0]} x {wanted[1]}; --crop takes the center of such images"
             )
-        if size == wanted and is_copied(payload):
+        if copied and size == wanted:
             return EncodedImage(path, payload, size)
+        if image is None:
+            image = decode_file(payload)
         if size != wanted:
             image = fit(image, wanted)
         return EncodedImage(path, encode(image, self.lossless), wanted)

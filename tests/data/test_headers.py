@@ -1,4 +1,4 @@
-"""Orientations from headers; OpenCV turns images alike where it knows the format."""
+"""Sizes and orientations from headers; OpenCV turns images alike where it knows the format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.decoding import decode_file, decode_rgb
-from data.headers import is_copied, orientation
+from data.headers import encoded_size, is_copied, orientation
 from tests.support.oriented_images import (
     SEEN,
     assert_seen,
@@ -23,6 +23,42 @@ from tests.support.oriented_images import (
     stored,
     webp_with,
 )
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
+JPEG, PNG = encode(".jpg", IMAGE), encode(".png", IMAGE)
+
+
+def test_the_size_of_an_image() -> None:
+    assert encoded_size(PNG) == (21, 34)
+    for image in (IMAGE, IMAGE[..., 0]):
+        for progressive in (0, 1):
+            jpeg = encode(".jpg", image, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+            assert encoded_size(jpeg) == (21, 34)
+    thumbnail = encode(".jpg", IMAGE[:8, :8])
+    segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
+    assert encoded_size(JPEG[:2] + segment + b"\xff" + JPEG[2:]) == (21, 34)
+    # ITU-T T.81, table B.1: of C0 to CF all but three begin a frame.
+    frame = JPEG.index(b"\xff\xc0")
+    for marker in range(0xC0, 0xD0):
+        changed = JPEG[: frame + 1] + bytes([marker]) + JPEG[frame + 2 :]
+        if marker in (0xC4, 0xC8, 0xCC):
+            changed = JPEG[:2] + bytes([0xFF, marker, 0, 12]) + bytes(10) + JPEG[2:]
+        assert encoded_size(changed) == (21, 34), marker
+    assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
+
+
+def test_what_is_damaged_large_or_of_another_format_is_left_to_the_decoder() -> None:
+    for payload in (
+        *(whole[: int(share * len(whole))] for whole in (JPEG, PNG) for share in (0, 0.05, 0.99)),
+        *(PNG[:16] + b"IEND" + width for width in (b"", bytes(3), bytes(7))),
+        PNG[:16] + bytes(4) + PNG[20:],
+        PNG[:16] + struct.pack(">II", 8192, 8193) + PNG[24:],
+        # Of a frame there are four bytes, of five the size would be within the payload.
+        b"\xff\xd8\xff\xc0\x00\x06\x08\0\1\0" + b"\xff\xd9",
+        b"\xff\xd8\xff\xe0\xff\xff" + bytes(100),
+        encode(".bmp", IMAGE),
+    ):
+        assert encoded_size(payload) is None, payload[-20:]
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])

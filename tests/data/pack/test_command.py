@@ -91,9 +91,10 @@ def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make
     (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
     (people / "p9" / "p9_0002.png").unlink()
     (people / "p9" / "p9_0002.png").symlink_to("nowhere")
-    with pytest.raises(DataError, match=r"p0_0001\.png: the image cannot be decoded"):
+    # A byte of the compressed pixels: what the first and last bytes say is still right.
+    with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16; align all"):
         pack(monkeypatch, people, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").iterdir())
     with pytest.raises(DataError, match="3 of 65 images cannot be used"):
         pack(monkeypatch, people, tmp_path / "out", "--check")
     lines = capsys.readouterr().err.splitlines()
