@@ -1,4 +1,4 @@
-"""A folder of images per identity, the usual form of faces that are not packed.
+"""A folder of images per identity or class, the usual form of images that are not packed.
 
 Threads list the folders, since a network disk answers slowly but answers many requests at once;
 names are kept as plain strings, since there may be millions.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Union
 
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, FileKind, kind_of
 from data.worker_threads import map_in_order, track
@@ -27,8 +27,7 @@ _REASONS = {
     FileKind.NONE: "files that are not images",
 }
 
-AGAIN = "folders to which several links lead"
-"""The reason to leave out a name of a folder that is listed under another one."""
+_AGAIN = "folders to which several links lead"
 _Place = tuple[int, int]
 
 
@@ -37,18 +36,6 @@ class Identity(NamedTuple):
 
     name: str
     images: list[str]
-
-
-class Listing(NamedTuple):
-    """The images in a folder and in the folders in it, and what else is there.
-
-    Attributes:
-        images: paths within the folder: of those in itself, then of those in each of its folders.
-        left_out: the other files, and folders without images, by the reason.
-    """
-
-    images: list[str]
-    left_out: LeftOut
 
 
 class LeftOut:
@@ -79,12 +66,16 @@ class LeftOut:
         ]
 
 
-def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> Listing:
-    """List the images in a folder, at any depth.
+_Listing = tuple[list[str], LeftOut]
 
-    Files of which the ending says nothing are images if they begin like one. Hidden files, and the
-    folders that are none for ``is_class``, are left out: programs create them. A folder to which
-    several links lead is listed once.
+
+def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> _Listing:
+    """Return the images in a folder, at any depth, as paths within it, and what is left out.
+
+    Those in itself come first, then those in each of its folders. Files of which the ending says
+    nothing are images if they begin like one. Hidden files, and the folders that are none for
+    ``is_class``, are left out: programs create them. A folder to which several links lead is listed
+    once.
 
     Args:
         folder: an existing one.
@@ -94,53 +85,21 @@ def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> Listi
         OSError: a folder cannot be listed.
     """
     left_out = LeftOut()
-    return Listing(list(_walk(str(folder), {*above}, left_out)), left_out)
-
-
-def place_of(folder: Union[str, Path]) -> _Place:
-    """Return the device and the number of a folder, which do not depend on its path."""
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
-
-
-def other_names(folder: Union[str, Path], places: Mapping[str, _Place]) -> set[str]:
-    """Return the names in a folder that lead to one which has another name there.
-
-    One name of each is none of them: that of a folder rather than of a link.
-
-    Args:
-        folder: the one with these names.
-        places: those of its folders, by name.
-    """
-    names: dict[_Place, list[str]] = {}
-    for name, place in places.items():
-        names.setdefault(place, []).append(name)
-    found: set[str] = set()
-    for same in names.values():
-        if len(same) > 1:
-            same.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
-            found.update(same[1:])
-    return found
+    return list(_walk(str(folder), {*above}, left_out)), left_out
 
 
 def find_identities(
-    folder: Path, min_images: int, workers: int, remarks: Optional[list[str]] = None
-) -> list[Identity]:
-    """Return the identities of a folder, sorted by name, each with its images.
+    folder: Path, min_images: int, workers: int
+) -> tuple[list[Identity], list[str]]:
+    """Return the identities (or classes) of a folder by name, and lines about what is left out.
 
-    Those in folders within the folder of an identity belong to it. Identities with fewer than
-    ``min_images`` (at least 1) are left out.
-
-    Args:
-        folder: that of the identities' folders.
-        min_images: that an identity has to have.
-        workers: threads that list folders.
-        remarks: gets a line for each kind of files and folders that are left out.
+    Images in folders within the folder of an identity belong to it. Identities with fewer than
+    ``min_images`` (at least 1) are left out; ``workers`` threads list the folders.
 
     Raises:
         DataError: there is no such folder, or no identity is left.
     """
-    beside, listed, left_out = _list_folders(folder, workers)
+    outside, listed, left_out = _list_folders(folder, workers)
     kept, nested, total = [], [], 0
     for identity in listed:
         total += len(identity.images)
@@ -149,33 +108,32 @@ def find_identities(
             kept.append(identity)
         elif identity.images:
             left_out.add(f"identities with fewer than {min_images} images", identity.name)
-    if beside:
-        left_out.add("images outside of the identities' folders", beside[0], len(beside))
+    if outside:
+        left_out.add("images outside of the folders", outside[0], len(outside))
     if not kept:
+        lower = ", or lower --min-images" if min_images > 1 else ""
         raise DataError(
             f"{folder}: none of its {len(listed)} folders holds {min_images} images "
-            f"({', '.join(FILE_ENDINGS)}); name the folder above the identities, or lower "
-            "--min-images"
+            f"({', '.join(FILE_ENDINGS)}); name the folder that holds a folder for each{lower}"
         )
     if len(nested) == total:
         raise DataError(
             f"{folder}: all images lie deeper than in its folders, the first is {nested[0]}; name "
-            "the folder that holds a folder per identity"
+            "the folder that holds a folder for each"
         )
-    if nested and remarks is not None:
+    remarks = left_out.lines(folder)
+    if nested:
         remarks.append(
-            f"{folder}: {len(nested):,} images in folders within those of identities belong to "
-            f"these, the first is {nested[0]}"
+            f"{folder}: {len(nested):,} images deeper than in its folders belong to these, the "
+            f"first is {nested[0]}"
         )
-    if remarks is not None:
-        remarks += left_out.lines(folder)
-    return kept
+    return kept, remarks
 
 
-def find_images(folder: Path, workers: int, remarks: Optional[list[str]] = None) -> list[str]:
-    """Return the paths of the images in a folder and in its folders, relative to it.
+def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
+    """Return the paths of the images in a folder and in its folders, and what is left out.
 
-    ``workers`` and ``remarks`` are those of ``find_identities``.
+    The paths are relative to the folder; ``find_identities`` says the rest.
 
     Raises:
         DataError: there is no such folder, or no image.
@@ -187,9 +145,7 @@ def find_images(folder: Path, workers: int, remarks: Optional[list[str]] = None)
             f"{folder}: none of its {len(listed)} folders holds images ({', '.join(FILE_ENDINGS)})"
             ", and neither does itself; name another folder"
         )
-    if remarks is not None:
-        remarks += left_out.lines(folder)
-    return images
+    return images, left_out.lines(folder)
 
 
 def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
@@ -257,26 +213,42 @@ def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity]
     try:
         images, names = _scan(str(folder), "", left_out)
         paths = [f"{folder}{os.sep}{name}" for name in names]
-        above = (place_of(folder),)
+        above = (_place_of(folder),)
 
-        def inner(path: str) -> tuple[_Place, Listing]:
-            return place_of(path), list_images(path, above)
+        def inner(path: str) -> tuple[_Place, _Listing]:
+            return _place_of(path), list_images(path, above)
 
         with map_in_order(inner, paths, workers) as results:
             placed = list(track(results, len(names), "listing folders"))
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    again = other_names(folder, {name: place for name, (place, _) in zip(names, placed)})
+    again = _other_names(folder, {name: place for name, (place, _) in zip(names, placed)})
     listed = []
-    for name, (_, listing) in zip(names, placed):
+    for name, (_, (own, others)) in zip(names, placed):
         if name in again:
-            left_out.add(AGAIN, name)
+            left_out.add(_AGAIN, name)
             continue
-        left_out.join(listing.left_out, name)
-        if not listing.images:
+        left_out.join(others, name)
+        if not own:
             left_out.add("folders without images", name)
-        listed.append(Identity(name, listing.images))
+        listed.append(Identity(name, own))
     return images, listed, left_out
+
+
+def _place_of(folder: Union[str, Path]) -> _Place:
+    """Return the device and the number of a folder, which do not depend on its path."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _other_names(folder: Path, places: Mapping[str, _Place]) -> set[str]:
+    """Return the names in a folder that lead to one which has another name there.
+
+    That of a folder itself is kept rather than those of links. ``places`` are those of the names.
+    """
+    by_name = sorted(places, key=lambda name: (os.path.islink(folder / name), name))
+    first = {places[name]: name for name in reversed(by_name)}
+    return {name for name in places if first[places[name]] != name}
 
 
 def _walk(top: str, seen: set[_Place], left_out: LeftOut) -> Iterator[str]:
@@ -288,9 +260,9 @@ def _walk(top: str, seen: set[_Place], left_out: LeftOut) -> Iterator[str]:
     waiting = [""]
     while waiting:
         inner = waiting.pop()
-        here = place_of(os.path.join(top, inner))
+        here = _place_of(os.path.join(top, inner))
         if here in seen:
-            left_out.add(AGAIN, inner)
+            left_out.add(_AGAIN, inner)
             continue
         seen.add(here)
         images, folders = _scan(top, inner, left_out)
@@ -307,17 +279,15 @@ def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]
     for entry in entries:
         path = os.path.join(inner, entry.name)
         is_folder = is_true(entry.is_dir)
-        reason = _reason_of_folder(entry.name) if is_folder else _reason_of_file(entry)
+        if is_folder:
+            reason = "" if is_class(entry.name) else "folders that are hidden or made by programs"
+        else:
+            reason = _reason_of_file(entry)
         if reason:
             left_out.add(reason, path)
         else:
             (folders if is_folder else images).append(path)
     return images, folders
-
-
-def _reason_of_folder(name: str) -> str:
-    """Return why a folder is not looked into, in the plural; empty if it is."""
-    return "" if is_class(name) else "folders that are hidden or made by programs"
 
 
 def _reason_of_file(entry: os.DirEntry[str]) -> str:

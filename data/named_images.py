@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.align.aligner import Aligner
+from data.align.points import PointsFile
 from data.decoding import (
     BEGINNING_BYTES,
     FILE_ENDINGS,
@@ -61,6 +61,7 @@ class ImageSource(Protocol):
 
     def label(self, number: int) -> str:
         """Return the identity of an image; empty if it is not known."""
+        return ""
 
     def decode(self, number: int) -> Image:
         """Return an image, uint8 [height, width, 3], RGB, upright.
@@ -146,10 +147,6 @@ class PairImages(ImageSource):
         return f"{self._pairs.path}:{number}"
 
     @override
-    def label(self, number: int) -> str:
-        return ""
-
-    @override
     def decode(self, number: int) -> Image:
         try:
             return decode_rgb(self._pairs.images[number])
@@ -176,16 +173,16 @@ class NamedImages:
     """All images of some inputs, brought to one size; read from any number of threads."""
 
     def __init__(
-        self, sources: Sequence[ImageSource], size: Size, aligner: Optional[Aligner] = None
+        self, sources: Sequence[ImageSource], size: Size, points: Optional[PointsFile] = None
     ) -> None:
         """Join sources.
 
         Args:
             sources: one after the other.
             size: of the images.
-            aligner: cuts the faces out of the images before.
+            points: by which the faces are cut out of the images before.
         """
-        self._sources, self._size, self._aligner = sources, size, aligner
+        self._sources, self._size, self._points = sources, size, points
         self._starts = [0, *accumulate(map(len, sources))]
 
     def __len__(self) -> int:
@@ -220,8 +217,8 @@ class NamedImages:
             image = source.decode(own)
         except BrokenRecordError as error:
             raise DataError(str(error)) from None
-        if self._aligner is not None:
-            image = self._aligner.align(source.name(own), image)
+        if self._points is not None:
+            image = self._points.align(source.name(own), image)
         elif source.resizer is not None:
             # One of another shape is refused below, or its middle taken.
             with suppress(BrokenRecordError):

@@ -107,8 +107,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
 
 
-def _aligner(options: argparse.Namespace, network: FaceNetwork) -> Any:
-    from data.align.aligner import Aligner
+def _points(options: argparse.Namespace, network: FaceNetwork) -> Any:
     from data.align.points import PointsFile
     from data.align.similarity import SIDE
 
@@ -119,14 +118,14 @@ def _aligner(options: argparse.Namespace, network: FaceNetwork) -> Any:
             f"--align cuts out faces of {SIDE} x {SIDE}, and {network.name} takes images of "
             f"{network.image_size[0]} x {network.image_size[1]}; leave it out"
         )
-    return Aligner(PointsFile(options.align), Path("."))
+    return PointsFile(options.align, Path("."))
 
 
 def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
     from data.named_images import ImageFiles, NamedImages, Size
 
     files = ImageFiles(options.images, ["", ""])
-    faces = NamedImages([files], Size(*network.image_size), _aligner(options, network))
+    faces = NamedImages([files], Size(*network.image_size), _points(options, network))
     try:
         images = [faces.read(number) for number in range(2)]
     except DataError as error:

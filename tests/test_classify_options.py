@@ -22,7 +22,7 @@ from backbones.graph.synchronized import SynchronizedPass
 from backbones.options import ClassifierOptions
 from data.batches import broken, image_loader, loader
 from data.drawn import patterns
-from data.images import imagenet, mnist
+from data.images import class_files, mnist
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
@@ -91,9 +91,9 @@ ROWS = by_option(
     Row("folder", "--data-dir {folder}/idx",
         lambda seen: seen.call("mnist.read")["folder"].name, "idx"),
     Row("files", "--rec-train {folder}/a.rec",
-        lambda seen: seen.call("imagenet.read_records")["training"].name, "a.rec"),
+        lambda seen: seen.call("class_files.open_records")["training"].name, "a.rec"),
     Row("files", "--rec-val {folder}/b.rec",
-        lambda seen: seen.call("imagenet.read_records")["validation"].name, "b.rec"),
+        lambda seen: seen.call("class_files.open_records")["validation"].name, "b.rec"),
     Row("drawn", "--num-classes 6",
         lambda seen: [*of_images("num_classes")(seen), seen.call("Classifier.create")["classes"]],
         [6, 6, 6]),
@@ -270,7 +270,7 @@ def witness(kind: str, folder: Path) -> Witness:
             seen.watch(server_workers, "HorovodWorld")
         if kind != "drawn":
             seen.replace(mnist, "read", stop)
-            seen.replace(imagenet, "read_records", stop)
+            seen.replace(class_files, "open_records", stop)
             seen.replace(run, "fit", stop)
         seen.run(classify, " ".join(words).replace("{folder}", str(folder)).split())
     return seen

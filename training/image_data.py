@@ -19,7 +19,7 @@ from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.contents import Images
 from data.drawn.patterns import DrawnImages
-from data.images import cifar, imagenet, mnist
+from data.images import cifar, class_files, mnist
 from data.images.image_set import ImageSet
 from data.images.transforms import (
     CenterCrop,
@@ -145,11 +145,11 @@ def _open(data: ImageDataOptions, seed: int) -> ImageData:
         return _open_cifar(data, size)
     if data.images == "imagenet":
         if records := _records(data):
-            sets = imagenet.read_records(*records)
+            sets = class_files.open_records(*records)
             files = [path for rec in records for path in files_of(rec)]
         else:
-            sets = imagenet.read_folders(_folder(data))
             files = [_folder(data) / part for part in ("train", "val")]
+            sets = class_files.open_folders(*files)
         transforms = RandomResizedCrop(size), CenterCrop(size)
         return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
     return _draw(data, seed, size)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from data.align.aligner import Aligner
 from data.align.points import PointsFile
 from data.align.similarity import SIDE
 from data.decoding import IMAGE_ENDINGS, decode_file, encode
@@ -38,7 +37,7 @@ class _Cutter(NamedTuple):
 
     folder: Path
     out: Path
-    aligner: Aligner
+    points: PointsFile
     lossless: bool
 
     def cut(self, name: str) -> Optional[str]:
@@ -50,7 +49,7 @@ class _Cutter(NamedTuple):
         path = f"{self.folder}{os.sep}{name}"
         try:
             image = decode_file(read_file(path))
-            aligned = self.aligner.align(path, image)
+            aligned = self.points.align(path, image)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         except BrokenRecordError as error:
@@ -122,12 +121,10 @@ def main() -> int:
             f"{out} lies in {options.folder}, in which nothing is changed; choose another"
         )
     with new_folder(out) as hidden:
-        remarks: list[str] = []
-        names = find_images(options.folder, options.workers, remarks)
-        points = PointsFile(options.points)
-        points.check_images(options.folder, names)
-        aligner = Aligner(points, options.folder)
-        cutter = _Cutter(options.folder, hidden, aligner, options.png)
+        names, remarks = find_images(options.folder, options.workers)
+        points = PointsFile(options.points, options.folder)
+        points.check_images(names)
+        cutter = _Cutter(options.folder, hidden, points, options.png)
         refused = _cut_all(cutter, names, options.workers)
     for line in remarks:
         say(line)

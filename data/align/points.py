@@ -1,4 +1,4 @@
-"""Lists of the five points of faces, as others have published them.
+"""Lists of the five points of faces, as others have published them, and the faces cut out by them.
 
 Lists of points come with VGGFace2, CelebA and IJB, each in another form of the same table: a name
 and ten numbers. All are read; they come from strangers, so every line is checked.
@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
-from data.align.similarity import FivePoints, is_no_face
+from data.align.similarity import FivePoints, align, is_no_face
+from data.decoding import Image, decode_file
+from data.records.recordio import BrokenRecordError
 from data.text_list import splits
 from data.worker_threads import say
 from runtime.errors import DataError
-from runtime.files import read_lines
+from runtime.files import read_file, read_lines
 
 _NUMBERS = 10
 _HEADER_LINES = 2
@@ -35,7 +38,7 @@ class PointsFile:
     Words are separated by tabs, commas, semicolons or spaces; a name with spaces needs one of the
     former. A name is the image's path within its folder, with or without the ending. Up to two
     lines at the beginning may be a heading, lines that begin with # are comments, and an eleventh
-    number (the detector's score, as in IJB's lists) is ignored.
+    number (the detector's score, as in IJB's lists) is ignored. Several threads may use it.
 
     Attributes:
         names: those of all lines.
@@ -45,8 +48,9 @@ class PointsFile:
             have points of no face, because their columns are others.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, folder: Path) -> None:
+        """Read a list; ``folder`` is that of the images."""
+        self._path, self._folder = path, folder
         self._points: dict[str, FivePoints] = {}
         lines = read_lines(path, "a list of points", errors="surrogateescape")
         used: list[int] = []
@@ -70,12 +74,8 @@ class PointsFile:
         """The names of all lines, in their order."""
         return list(self._points)
 
-    def check_images(self, folder: Path, images: Sequence[str]) -> None:
-        """Say how many names are of no image.
-
-        Args:
-            folder: that of the images.
-            images: the paths of all of them within it.
+    def check_images(self, images: Sequence[str]) -> None:
+        """Say how many names are of no image; ``images`` are the paths of all within the folder.
 
         Raises:
             DataError: there is no image of any name.
@@ -84,8 +84,9 @@ class PointsFile:
         unknown = [name for name in self.names if name not in known]
         if len(unknown) == len(self.names):
             raise DataError(
-                f"{self._path} names no image of {folder}: its first name is {unknown[0]!r:.80}, "
-                f"the first image {images[0]!r:.80}; name the folder in which its paths begin"
+                f"{self._path} names no image of {self._folder}: its first name is "
+                f"{unknown[0]!r:.80}, the first image {images[0]!r:.80}; name the folder in which "
+                "its paths begin"
             )
         if unknown:
             say(f"{self._path}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
@@ -101,6 +102,19 @@ class PointsFile:
             raise DataError(f"{self._path} has no points of it, under the name {name}")
         return points
 
+    def align(self, path: str, image: Image) -> Image:
+        """Return the face in an image of the folder, uint8 ``[112, 112, 3]``, RGB.
+
+        ``image`` is uint8 ``[height, width, 3]``, RGB, upright; ``path`` begins with the folder.
+
+        Raises:
+            DataError: the image is refused; the message begins with its path.
+        """
+        try:
+            return align(image, self.find(os.path.relpath(path, self._folder)))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
     def _check_columns(self, lines: Sequence[str], used: Sequence[int]) -> None:
         """Refuse the list if most of its numbers cannot be what ``_LAYOUT`` says.
 
@@ -114,6 +128,43 @@ class PointsFile:
 
     def _refusal(self, number: int, line: str, problem: str) -> DataError:
         return DataError(f"{self._path}, line {number}: {line.strip()!r:.80} {problem}; {_LAYOUT}")
+
+
+class ListedFaces:
+    """The faces of a list that belongs to a protocol (IJB's), numbered as its lines.
+
+    Results are comparable only if each face is aligned as by others: with the best rotation, also
+    where the detector's points fit a mirrored face better, as they do for some faces in profile.
+    Any number of threads may read them.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], points: NDArray[np.float64]) -> None:
+        """Join what a list says.
+
+        Args:
+            folder: that of the images.
+            names: of the image of each face, within the folder.
+            points: five of each face, in its image, ``[n, 5, 2]``.
+        """
+        assert len(names) == len(points), (len(names), len(points))
+        self._folder, self._names, self._points = folder, names, points
+
+    def read(self, number: int) -> NDArray[np.uint8]:
+        """Return a face as planes, uint8 ``[3, 112, 112]``, RGB.
+
+        Raises:
+            DataError: its image is missing or broken, or its points determine no transform; the
+                message begins with the path of the image.
+        """
+        path = self._folder / self._names[number]
+        try:
+            image = decode_file(read_file(path))
+            face = align(image, self._points[number], any_order=True)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        except (BrokenRecordError, DataError) as error:
+            raise DataError(f"{path}: {error}") from None
+        return np.ascontiguousarray(face.transpose(2, 0, 1))
 
 
 def _parse(words: Sequence[str]) -> Optional[tuple[str, FivePoints]]:

@@ -28,6 +28,7 @@ _log = logging.getLogger("data")
 
 # Bytes of the bits of chosen images after which their number is noted, a power of 2.
 _BLOCK_BYTES = 64
+_BITS_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 # Images after which the sum of all weights is noted.
 _BLOCK_IMAGES = 256
 
@@ -158,7 +159,8 @@ class _ChosenImages:
         for start, own in labels.chunks():
             _set_bits(self._bits, start, own, kept)
         # How many are chosen before each block.
-        self._before = _count_bits(self._bits, blocks)
+        counts = _BITS_OF_BYTE[self._bits].reshape(blocks, _BLOCK_BYTES).sum(axis=1, dtype=np.int64)
+        self._before = np.cumsum(counts) - counts
 
     def __contains__(self, image: int) -> bool:
         return bool(self._bits[image // 8] >> (image % 8) & 1)
@@ -189,7 +191,7 @@ class _WeightedImages:
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._labels = labels.mapped()
+        self._arrays, self._table = labels.mapped()
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -206,10 +208,8 @@ class _WeightedImages:
 
     def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
         """Return the images that are hit in some pieces of the line, by their numbers."""
-        labels = self._labels
-        table = labels.addresses, labels.starts, labels.first_classes
         images: NDArray[np.int64] = _find_weights(
-            pieces, key, self._piece, self._ends, self._weights, table
+            pieces, key, self._piece, self._ends, self._weights, self._table
         )
         return images
 
@@ -245,28 +245,6 @@ def _set_bits(
 
 
 @unlocked_kernel
-def _count_bits(bits: NDArray[np.uint8], blocks: int) -> NDArray[np.int64]:
-    """Return how many bits are set before each block of ``_BLOCK_BYTES``, int64 ``[blocks]``."""
-    before = np.empty(blocks, np.int64)
-    count = 0
-    for block in range(blocks):
-        before[block] = count
-        for place in range(block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES):
-            count += _set_in(bits[place])
-    return before
-
-
-@unlocked_kernel
-def _set_in(byte: np.uint8) -> int:
-    """Return how many bits of a byte are set."""
-    count = 0
-    for bit in range(8):
-        if byte >> bit & 1:
-            count += 1
-    return count
-
-
-@unlocked_kernel
 def _find_bits(
     bits: NDArray[np.uint8], before: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -275,8 +253,8 @@ def _find_bits(
     for i in range(numbers.size):
         block = np.searchsorted(before, numbers[i], side="right") - 1
         place, left = block * _BLOCK_BYTES, numbers[i] - before[block]
-        while left >= _set_in(bits[place]):
-            left -= _set_in(bits[place])
+        while left >= _BITS_OF_BYTE[bits[place]]:
+            left -= _BITS_OF_BYTE[bits[place]]
             place += 1
         for bit in range(8):
             if bits[place] >> bit & 1:
@@ -320,7 +298,7 @@ def _find_weights(
         piece: the length of each.
         ends: the sum of the weights after each block of images.
         weights: by the label plus 1.
-        table: addresses, starts and first classes of a ``LabelTable``.
+        table: of ``LabelTable.mapped``.
 
     Returns:
         int64 ``[n]``.

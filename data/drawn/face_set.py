@@ -17,7 +17,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,12 +28,13 @@ import cv2
 import numpy as np
 
 from data.drawn.faces import draw_person, draw_view, render
+from data.fingerprint import describe
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
 from runtime import processors
 from runtime.errors import DataError
-from runtime.files import open_kept, open_regular, read_text, write_atomically
+from runtime.files import open_kept, read_text, write_atomically
 
 _VERIFICATION_IDENTITIES = 100
 _VERIFICATION_PAIRS = 3000
@@ -51,7 +51,6 @@ _VERSION = 2
 _PERSON, _IMAGE = range(2)
 # Another process is started for each so many images.
 _WORTH_A_PROCESS = 250
-_CHUNK = 1 << 20
 
 
 class _Job(NamedTuple):
@@ -124,8 +123,8 @@ def ensure(
                 partial.mkdir()
                 _write_training(partial, training)
                 _write_verification(partial, training)
-                checksums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
-                text = json.dumps({**description, "files": checksums})
+                files = {path.name: describe(path) for path in sorted(partial.iterdir())}
+                text = json.dumps({**description, "files": files})
                 write_atomically(partial / _DESCRIPTION, text.encode())
                 # Without locks between hosts, another one may have made it meanwhile.
                 if not _is_complete(folder, description):
@@ -185,28 +184,20 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
     return False
 
 
-def _find_foreign_file(folder: Path, checksums: Any) -> Optional[Path]:
+def _find_foreign_file(folder: Path, written: Any) -> Optional[Path]:
     """Return a file that is not as this program has written it, if the folder has one.
 
-    ``checksums`` are those of the files when they were written, by name.
+    ``written`` has the descriptions of the files when they were written, by name.
     """
-    known = checksums if isinstance(checksums, dict) else {}
+    known = written if isinstance(written, dict) else {}
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_file():
             return path
         if path.name in (_DESCRIPTION, *_CACHES):
             continue
-        if known.get(path.name) != _checksum(path):
+        if known.get(path.name) != describe(path):
             return path
     return None
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with open_regular(path) as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
 
 
 def _remove_set(folder: Path) -> None:
@@ -229,11 +220,9 @@ def _write_verification(folder: Path, training: _Job) -> None:
     first, stop = training.stop, training.stop + _VERIFICATION_IDENTITIES
     job = training._replace(first=first, stop=stop, images=_VERIFICATION_IMAGES)
     images = list(_draw_identities(job))
-    counts = [_VERIFICATION_IMAGES] * _VERIFICATION_IDENTITIES
-    pairs = draw_pairs(counts, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=job.seed)
-    chosen = [image for pair in pairs for image in (pair.first, pair.second)]
-    encoded = [images[identity][number] for identity, number in chosen]
-    write_bin(folder / "unseen.bin", encoded, [pair.same for pair in pairs])
+    pairs = draw_pairs(images, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=job.seed)
+    encoded = [image for first, second, _ in pairs for image in (first, second)]
+    write_bin(folder / "unseen.bin", encoded, [same for _, _, same in pairs])
 
 
 def draw_identity(

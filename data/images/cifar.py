@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.class_files import first_readable, open_folders, open_records
-from data.images.image_set import DecodedImages, ImageSet, ImagesInMemory
+from data.images.class_files import DecodedImages, first_readable, open_folders, open_records
+from data.images.image_set import ImageSet, ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
 from runtime.errors import DataError
@@ -32,7 +32,6 @@ from runtime.files import read_file
 SIDE = 32
 """Height and width of an image."""
 _IMAGE_BYTES = 3 * SIDE * SIDE
-_PUBLISHED = "The {name} dataset (www.cs.toronto.edu/~kriz/cifar.html)"
 _VALIDATION_NAMES = ("test", "val")
 # The content of a file: labels ``[n]``, pixels uint8 ``[n, 3072]``.
 _Content = tuple[NDArray[Any], NDArray[np.uint8]]
@@ -116,12 +115,6 @@ def open_record_files(cifar: Cifar, training: Path, validation: Path) -> tuple[I
     Raises:
         DataError: a file is missing or broken, or holds another set.
     """
-    for path in (training, validation):
-        if not os.path.isfile(path):
-            raise DataError(
-                f"{path} does not exist; {cifar.name} as record files is a file to train and a "
-                f"file to test on, packed by MXNet's im2rec. {_published(cifar)}"
-            )
     return _checked(cifar, open_records(training, validation), training)
 
 
@@ -206,12 +199,8 @@ def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
         f"{fewest_missing[0]} does not exist; --data-dir needs {training} and "
         f"{cifar.files['validation'][0]} of {cifar.name}'s python or binary version, or train.rec "
         "and test.rec, or the folders train and test with a folder of images per class. "
-        f"{_published(cifar)}"
+        f"It is published as the {cifar.name} dataset (www.cs.toronto.edu/~kriz/cifar.html)"
     )
-
-
-def _published(cifar: Cifar) -> str:
-    return f"It is published as {_PUBLISHED.format(name=cifar.name)}"
 
 
 def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.decoding import FILE_ENDINGS, decode_file
-from data.identities import (
-    AGAIN,
-    LeftOut,
-    is_class,
-    is_image,
-    is_true,
-    list_images,
-    other_names,
-    place_of,
-)
-from data.images.image_set import DecodedImages, EncodedSet
+from data.decoding import Image, decode_file, decode_rgb
+from data.identities import find_identities
+from data.images.image_set import ImageSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
+from runtime import environment
 from runtime.errors import DataError
 from runtime.files import read_file
 
-_OF_PROGRAMS = "folders that programs make for themselves"
 # Files of a set whose sizes are compared, not only their names: a network disk takes long for more.
 _SIZED = 1 << 14
 
@@ -43,9 +35,15 @@ def open_records(training: Path, validation: Path) -> tuple[DecodedImages, Decod
     Classes without an image are named, such as class 0 if labels are numbered from 1.
 
     Raises:
-        DataError: a file is broken, a label is no class, or validation has classes that training
-            lacks.
+        DataError: a file is missing or broken, a label is no class, or validation has classes that
+            training lacks.
     """
+    for path in (training, validation):
+        if not os.path.isfile(path):
+            raise DataError(
+                f"{path} does not exist; name a record file to train and one to test on, packed "
+                "from images by MXNet's im2rec"
+            )
     sets = training_set, validation_set = RecordSet(training), RecordSet(validation)
     labels = [_checked_labels(records) for records in sets]
     if validation_set.num_classes > training_set.num_classes:
@@ -116,134 +114,80 @@ def open_folders(training: Path, validation: Path) -> tuple[DecodedImages, Decod
     Raises:
         DataError: one has no images, or validation has classes that training lacks.
     """
-    sets = ClassFolders(training), ClassFolders(validation)
-    sets[1].relabel(sets[0])
+    for folder in (training, validation):
+        if not os.path.isdir(folder):
+            raise DataError(
+                f"{folder} does not exist; --data-dir needs the folders train and val with a "
+                "folder of images per class in each"
+            )
+    first = ClassFolders(training)
+    sets = first, ClassFolders(validation, first.classes)
     training_images, validation_images = (
         _readable(DecodedImages(one, decode_file, one.left_out)) for one in sets
     )
     return training_images, validation_images
 
 
-class ClassFolders(EncodedSet):
+class ClassFolders:
     """The images in a folder per class, in the order of their names.
 
     Attributes:
         classes: the names of the folders, in the order of their labels.
+        num_classes: how many.
         left_out: lines that say what is not used, and why.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
         """List the files of a folder per class.
 
+        Args:
+            folder: that of the classes' folders.
+            classes: of the set that is trained on; by default those in the folder.
+
         Raises:
-            DataError: there are no images, or a folder cannot be listed.
+            DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
-        self._folder = folder
-        self._unused = LeftOut()
-        self._empty: list[str] = []
-        try:
-            images = self._list()
-        except OSError as error:
-            raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-        if not images:
-            raise DataError(
-                f"{folder} holds no folders with images ({', '.join(FILE_ENDINGS)}); it needs "
-                "one folder per class"
-            )
-        self.classes = list(images)
+        found, self.left_out = find_identities(folder, 1, environment.visible_threads())
+        own = {one.name: one.images for one in found}
+        self.classes = list(own) if classes is None else classes
         self.num_classes = len(self.classes)
-        self._files = [
-            (folder / name / image, label)
-            for label, (name, own) in enumerate(images.items())
-            for image in own
-        ]
-        self.left_out = [
-            f"{folder}: left out {reason}: {count} ({first}{', …' * (count > 1)})"
-            for reason, (count, first) in self._unused.found.items()
-        ]
-
-    def relabel(self, training: ClassFolders) -> None:
-        """Take the classes of the set that is trained on in place of the own ones.
-
-        Raises:
-            DataError: it has no images of one of these, or not even the folder of an empty one.
-        """
-        labels = {name: label for label, name in enumerate(training.classes)}
-        unknown = {*self.classes, *(set(self._empty) - set(training._empty))} - labels.keys()
+        labels = {name: label for label, name in enumerate(self.classes)}
+        unknown = own.keys() - labels.keys()
         if unknown:
             raise DataError(
-                f"{self._folder / min(unknown)} is a class without training images; remove it, or "
-                "add them"
+                f"{folder / min(unknown)} is a class without training images; remove it, or add "
+                "them"
             )
-        missing = sorted(labels.keys() - set(self.classes))
+        missing = [name for name in self.classes if name not in own]
         if missing:
-            self.left_out.append(_line_of_absent(self._folder, len(labels), missing))
-        self._files = [(path, labels[self.classes[label]]) for path, label in self._files]
-        self.classes, self.num_classes = training.classes, len(labels)
-
-    def _list(self) -> dict[str, list[str]]:
-        """Return the images of each class, both sorted by name."""
-        found: dict[str, list[str]] = {}
-        entries = _entries(self._folder)
-        places = {
-            name: place_of(self._folder / name) for name, is_folder, _ in entries if is_folder
-        }
-        again = other_names(self._folder, places)
-        for name, is_folder, _ in entries:
-            if name in again:
-                self._unused.add(AGAIN, name)
-            elif not is_folder:
-                self._unused.add("files beside the class folders", name)
-            elif not is_class(name):
-                self._unused.add(_OF_PROGRAMS, name)
-            elif images := self._images(name):
-                found[name] = images
-        return found
-
-    def _images(self, name: str) -> list[str]:
-        """Return the names of a class's images; counts what else its folder holds."""
-        images = []
-        for inner, is_folder, is_file in _entries(self._folder / name):
-            path = f"{name}/{inner}"
-            if is_folder and is_class(inner):
-                self._leave_out_inner(path, name)
-            elif is_folder:
-                self._unused.add(_OF_PROGRAMS, path)
-            elif is_file and is_image(inner):
-                images.append(inner)
-            else:
-                self._unused.add("files that are hidden or no images", path)
-        if not images:
-            self._unused.add("folders without images", name)
-            self._empty.append(name)
-        return images
-
-    def _leave_out_inner(self, path: str, name: str) -> None:
-        """Count what a folder within that of a class holds."""
-        above = map(place_of, (self._folder, self._folder / name))
-        images, left_out = list_images(self._folder / path, above)
-        if images:
-            reason = "images in folders within a class"
-            self._unused.add(reason, f"{path}/{images[0]}", len(images))
-        self._unused.join(left_out, path)
+            self.left_out.append(_line_of_absent(folder, len(labels), missing))
+        self._files = [
+            (folder / name / image, labels[name])
+            for name, images in own.items()
+            for image in images
+        ]
 
     def __len__(self) -> int:
         return len(self._files)
 
-    @override
     def image(self, index: int) -> tuple[Payload, int]:
+        """Return an encoded image and its class.
+
+        Raises:
+            BrokenRecordError: it cannot be read; the message names it.
+        """
         path, label = self._files[index]
         try:
             return read_file(path), label
         except OSError as error:
             raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
 
-    @override
     def where(self, index: int) -> str:
+        """Name the file of an image, for messages."""
         return str(self._files[index][0])
 
-    @override
     def fingerprint(self) -> str:
+        """Return what tells the set from others, wherever it is."""
         lines = []
         for path, label in self._files:
             size = 0
@@ -254,12 +198,44 @@ class ClassFolders(EncodedSet):
         return f"{len(self.classes)} folders, checksum {checksum:08x}"
 
 
-def _entries(folder: Path) -> list[tuple[str, bool, bool]]:
-    """Return the names in a folder, sorted, and whether each is a folder and a file, also by link.
+class DecodedImages(ImageSet):
+    """Images that are decoded at each request."""
 
-    A pipe is neither, and reading it may never end; nor is a link that leads nowhere.
-    """
-    with os.scandir(folder) as entries:
-        return sorted(
-            (entry.name, is_true(entry.is_dir), is_true(entry.is_file)) for entry in entries
-        )
+    def __init__(
+        self,
+        encoded: Union[RecordSet, ClassFolders],
+        decode: Callable[[Payload], Image] = decode_rgb,
+        left_out: Sequence[str] = (),
+    ) -> None:
+        """Assemble it.
+
+        Args:
+            encoded: the images.
+            decode: decodes one; by default as an image of a record.
+            left_out: see ``ImageSet``.
+        """
+        self.num_classes, self.left_out = encoded.num_classes, left_out
+        self._encoded, self._decode = encoded, decode
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    @override
+    def where(self, index: int) -> str:
+        return self._encoded.where(index)
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        return self._encoded.image(index)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._encoded.fingerprint()
+
+    @override
+    def decoded(self, index: int) -> tuple[Image, int]:
+        payload, label = self._encoded.image(index)
+        try:
+            return self._decode(payload), label
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self.where(index)}: {error}") from None

@@ -42,7 +42,8 @@ class ImageTransform(Protocol):
     """A change of the images of a batch."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``."""
+        """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``; here nothing."""
+        return np.empty((count, 0), np.float32)
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
         """Return the changed image.
@@ -55,10 +56,6 @@ class ImageTransform(Protocol):
 
 class Unchanged(ImageTransform):
     """The images as they are."""
-
-    @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        return np.empty((count, 0), np.float32)
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
@@ -97,10 +94,6 @@ class MiddleCrop(ImageTransform):
 
     size: int
     """Height and width of the result; at most those of the images."""
-
-    @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        return np.empty((count, 0), np.float32)
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:

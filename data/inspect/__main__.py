@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
-from data.inspect.survey import Survey, find_contradictions, survey_pairs, survey_records
+from data.inspect.survey import Survey, survey_pairs, survey_records
 from data.records.record_set import RecordSet
 from data.resizing import has_shape
 from data.verification.bin_file import VerificationSet, read_bin
@@ -70,7 +70,6 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
     if len(present):
         _print_images_per_identity(present)
     if survey is not None:
-        _print_contradictions(records, survey)
         _print_repeated(records, survey)
     name = records.name if records.path.stem == "train" else records.path.stem
     title = f"{name}: {len(records):,} images of {len(present):,} identities"
@@ -110,15 +109,6 @@ def _print_sizes(records: RecordSet, survey: Survey) -> None:
             fits = has_shape((height, width), records.image_size)
             what = "resized in training" if fits else "of another shape"
             _print_row(f"  of {height} x {width}", f"{count:,}, {what}")
-
-
-def _print_contradictions(records: RecordSet, survey: Survey) -> None:
-    """Print the keys of images whose label is not that of most in their identity record."""
-    wrong = find_contradictions(records, survey.labels)
-    if len(wrong):
-        _print_row("contradictory labels", f"{len(wrong):,}")
-        for index in wrong[:_MAX_LINES]:
-            print(f"    record {records.key(index)} has label {survey.labels[index]}")
 
 
 def _print_images_per_identity(counts: NDArray[np.int64]) -> None:

@@ -6,8 +6,9 @@ Samples show at a glance what no number does: wrong crops, swapped colors, two p
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from data.decoding import Image, decode_rgb
 from data.records.record_set import RecordSet
-from data.records.recordio import Payload
+from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
 from runtime.errors import DataError
 from runtime.process.terminal import one_line
@@ -34,7 +35,6 @@ _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (20
 # Within a range of so many numbers of images, each number has a bar of its own.
 _MAX_SINGLE_BARS = 60
 _LOGARITHMIC_BARS = 24
-_SIDE_MARGIN = 5
 # An axis is linear if the largest number is at most so many times the smallest.
 _LINEAR_RATIO = 30
 _INCHES, _DPI = (9, 5), 110
@@ -60,28 +60,29 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     # matplotlib reads text between dollars as a formula.
     title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
-    edges = _bins(image_counts)
+    is_wide = bool(image_counts.max() > _LINEAR_RATIO * image_counts.min())
+    edges = _bins(image_counts, is_wide)
     bars, _ = np.histogram(image_counts, edges)
-    axes.bar(edges[:-1], bars, np.diff(edges), align="edge", edgecolor="white", linewidth=0.5)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    # Space for the legend above the bars, and for whole numbers beside a single bar.
-    axes.set_ylim(0, 1.2 * bars.max())
-    axes.set_xlim(edges[0] - _SIDE_MARGIN, edges[-1] + _SIDE_MARGIN)
-    if _is_wide(image_counts):
-        _make_logarithmic(axes.set_xscale, axes.xaxis)
-        axes.set_xlim(0.8 * edges[0], 1.2 * edges[-1])
+    axes.hist(image_counts, edges.tolist(), edgecolor="white", linewidth=0.5)
+    if is_wide:
+        axes.set_xscale("log")
     if bars.max() > _LINEAR_RATIO * bars[bars > 0].min():
-        _make_logarithmic(axes.set_yscale, axes.yaxis)
+        axes.set_yscale("log")
         # A bar that ends at 1, for one identity, has to begin below.
-        axes.set_ylim(0.7, 4 * bars.max())
+        axes.set_ylim(bottom=0.7)
+    for axis in (axes.xaxis, axes.yaxis):
+        is_linear = axis.get_scale() == "linear"
+        locator = MaxNLocator(integer=True) if is_linear else LogLocator(subs=(1, 2, 5))
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
     median, mean = float(np.median(image_counts)), float(image_counts.mean())
     axes.axvline(median, color="black", linestyle="-", label=f"median {median:,.1f}")
     axes.axvline(mean, color="black", linestyle="--", label=f"mean {mean:,.1f}")
@@ -91,6 +92,17 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     return target.getvalue()
 
 
+def _bins(image_counts: NDArray[np.int64], is_wide: bool) -> NDArray[np.float64]:
+    """Return the edges of the bars, between whole numbers."""
+    low, high = int(image_counts.min()), int(image_counts.max())
+    width = 1 + (high - low) // _MAX_SINGLE_BARS
+    borders = np.arange(low, high + 1 + width, width, np.float64)
+    if is_wide:
+        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
+    edges: NDArray[np.float64] = np.unique(borders) - 0.5
+    return edges
+
+
 def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -> bytes:
     """Return a sheet with a row of images for each of some identities, a PNG.
 
@@ -98,10 +110,6 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     more likely to be drawn. ``labels`` has the identity of each image, int64 ``[len(records)]``,
     -1 where it is unreadable.
     """
-
-    def read(index: int) -> Payload:
-        return records.image(index)[0]
-
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
     identities = np.unique(labels[_evenly_spaced(order, _ROWS)])
@@ -109,7 +117,7 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     for identity in identities:
         images = order[slice(*np.searchsorted(labels[order], [identity, identity + 1]))]
         name = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
-        tiles = [_tile(read, index) for index in _evenly_spaced(images, _COLUMNS)]
+        tiles = [_tile(_payload(records, index)) for index in _evenly_spaced(images, _COLUMNS)]
         rows.append(_join_row([_text(name, _TILE_SIDE, _NAME_WIDTH), *tiles], _GAP))
     return _sheet(rows, title)
 
@@ -122,10 +130,7 @@ def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
         drawn = [_tiles_of_pair(pairs, pair) for pair in chosen]
         missing = _PAIR_ROWS * _PAIR_COLUMNS - len(drawn)
         drawn += [_blank(_TILE_SIDE, 2 * _TILE_SIDE, _WHITE)] * missing
-        rows = [
-            _join_row(drawn[start : start + _PAIR_COLUMNS], _GAP * 2)
-            for start in range(0, len(drawn), _PAIR_COLUMNS)
-        ]
+        rows = _rows_of(drawn, _PAIR_COLUMNS, _GAP * 2)
         halves.append(_join_column([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
     return _sheet([_join_row(halves, _WIDE_GAP)], title)
 
@@ -148,11 +153,7 @@ def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
             interpolation=cv2.INTER_NEAREST if is_small else cv2.INTER_AREA,
         )
         cells.append(_join_column([tile, _text([str(label)], _LINE_HEIGHT, _TILE_SIDE)]))
-    rows = [
-        _join_row(cells[start : start + _BATCH_SIDE], _GAP)
-        for start in range(0, len(cells), _BATCH_SIDE)
-    ]
-    return _encoded(_join_column(rows), ".jpg")
+    return _encoded(_join_column(_rows_of(cells, _BATCH_SIDE, _GAP)), ".jpg")
 
 
 def draw_chosen_pairs(
@@ -163,11 +164,7 @@ def draw_chosen_pairs(
         _join_column([_tiles_of_pair(pairs, pair), _text([note], _LINE_HEIGHT, 2 * _TILE_SIDE)])
         for pair, note in zip(chosen, notes)
     ]
-    rows = [
-        _join_row(drawn[start : start + _CHOSEN_COLUMNS], _GAP * 2)
-        for start in range(0, len(drawn), _CHOSEN_COLUMNS)
-    ]
-    return _sheet(rows, title)
+    return _sheet(_rows_of(drawn, _CHOSEN_COLUMNS, _GAP * 2), title)
 
 
 def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
@@ -186,38 +183,11 @@ def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
 
 
 def _noted_tile(payload: Payload, note: str) -> Image:
-    tile = _tile(lambda _: payload, 0)
-    return np.concatenate([tile, _text([note], _LINE_HEIGHT, _TILE_SIDE)])
+    return np.concatenate([_tile(payload), _text([note], _LINE_HEIGHT, _TILE_SIDE)])
 
 
 def _tiles_of_pair(pairs: VerificationSet, pair: int) -> Image:
-    return _join_row([_tile(pairs.images.__getitem__, 2 * pair + side) for side in (0, 1)], 0)
-
-
-def _bins(image_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the edges of the bars, between whole numbers."""
-    low, high = int(image_counts.min()), int(image_counts.max())
-    if _is_wide(image_counts):
-        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
-    else:
-        width = 1 + (high - low) // _MAX_SINGLE_BARS
-        borders = np.arange(low, high + 1 + width, width, np.float64)
-    edges: NDArray[np.float64] = np.unique(borders) - 0.5
-    return edges
-
-
-def _is_wide(image_counts: NDArray[np.int64]) -> bool:
-    return bool(image_counts.max() > _LINEAR_RATIO * image_counts.min())
-
-
-def _make_logarithmic(set_scale: Callable[[str], None], axis: Any) -> None:
-    """Give an axis a logarithmic scale with numbers that are written out."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    set_scale("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else ""))
-    axis.set_minor_formatter(NullFormatter())
+    return _join_row([_tile(image) for image in pairs.images[2 * pair : 2 * pair + 2]], 0)
 
 
 def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:
@@ -226,13 +196,20 @@ def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:
     return [int(item) for item in items[chosen]]
 
 
-def _tile(read: Callable[[int], Payload], index: int) -> Image:
+def _payload(records: RecordSet, index: int) -> Payload:
+    """Return an encoded image; empty if it cannot be read."""
+    with suppress(DataError):
+        return records.image(index)[0]
+    return b""
+
+
+def _tile(payload: Payload) -> Image:
     """Draw an image in a square, or a cross if it cannot be decoded."""
     tile = _blank(_TILE_SIDE, _TILE_SIDE, _PALE)
     last = _TILE_SIDE - 1
     try:
-        image = decode_rgb(read(index))
-    except DataError:
+        image = decode_rgb(payload)
+    except BrokenRecordError:
         for corners in (((0, 0), (last, last)), ((0, last), (last, 0))):
             cv2.line(tile, *corners, _RED, 2, cv2.LINE_AA)
         return tile
@@ -264,6 +241,12 @@ def _join_row(images: Sequence[Image], gap: int) -> Image:
     space = _blank(images[0].shape[0], gap, _WHITE)
     spaced = [part for image in images for part in (space, image)]
     return np.concatenate(spaced[1:], axis=1)
+
+
+def _rows_of(images: Sequence[Image], columns: int, gap: int) -> list[Image]:
+    """Return rows of so many images each."""
+    starts = range(0, len(images), columns)
+    return [_join_row(images[start : start + columns], gap) for start in starts]
 
 
 def _join_column(rows: Sequence[Image]) -> Image:

@@ -75,27 +75,6 @@ def survey_pairs(pairs: VerificationSet, workers: int) -> Survey:
     )
 
 
-def find_contradictions(records: RecordSet, labels: NDArray[np.int64]) -> list[int]:
-    """Return the images whose label is not that of most images of their identity record.
-
-    Args:
-        records: the set; a flat one has none, nor has one whose keys have gaps.
-        labels: of all images, -1 for an unreadable one.
-    """
-    found: list[int] = []
-    if not records.index.is_consecutive:
-        return found
-    ranges = records.identity_ranges() - records.index.first_key
-    for start, stop in ranges.clip(0, len(records)).tolist():
-        own = labels[start:stop]
-        readable = own[own >= 0]
-        if len(readable) and (readable != readable[0]).any():
-            usual = np.bincount(np.unique(readable, return_inverse=True)[1]).argmax()
-            wrong = (own >= 0) & (own != np.unique(readable)[usual])
-            found += (np.flatnonzero(wrong) + start).tolist()
-    return found
-
-
 def _survey(check: Callable[[int], _CheckedImage], images: Sequence[int], workers: int) -> Survey:
     sizes: Counter[Size] = Counter()
     bad = []
@@ -143,9 +122,7 @@ def _check_image(
 
 def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return ``[later, earlier]`` of the images with equal digests, int64 ``[n, 2]``."""
-    order = np.argsort(digests, kind="stable")
-    is_first = np.diff(digests[order], prepend=digests[order[:1]] - 1) != 0
-    firsts = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
-    pairs = np.stack([order, firsts], axis=1)[~is_first]
-    repeated: NDArray[np.int64] = pairs[np.argsort(pairs[:, 0])]
+    _, firsts, numbers = np.unique(digests, return_index=True, return_inverse=True)
+    later, earlier = np.arange(len(digests)), firsts[numbers]
+    repeated: NDArray[np.int64] = np.stack([later, earlier], axis=1)[later != earlier]
     return repeated

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from data.align.aligner import Aligner
 from data.align.points import PointsFile
 from data.identities import (
     Identity,
@@ -32,7 +31,7 @@ from data.identities import (
     split_holdout,
 )
 from data.pack.image_files import ImageReader
-from data.records.writer import RecordWriter, SetWriter, ShardWriter
+from data.records.writer import RecordWriter, SetWriter, shard_writer
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
@@ -66,7 +65,7 @@ def pack_training(
     with ExitStack() as stack:
         with undisturbed():
             writer: SetWriter = stack.enter_context(
-                ShardWriter(out_dir, split_evenly(identities, shards), image_size=first.size)
+                shard_writer(out_dir, split_evenly(identities, shards), image_size=first.size)
                 if shards
                 else RecordWriter(out_dir, image_size=first.size)
             )
@@ -80,28 +79,24 @@ def pack_training(
     return first.size
 
 
-def pack_pairs(pairs: Sequence[Pair], path: Path, reader: ImageReader) -> None:
+def pack_pairs(pairs: Sequence[Pair[Path]], path: Path, reader: ImageReader) -> None:
     """Write a verification set.
 
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
-    files = [str(file) for pair in pairs for file in (pair.first, pair.second)]
+    files = [str(file) for first, second, _ in pairs for file in (first, second)]
     images = reader.read_all(list(dict.fromkeys(files)), "reading pairs")
     distinct = {image.path: image.payload for image in images}
     with undisturbed():
-        write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
+        write_bin(path, [distinct[file] for file in files], [same for _, _, same in pairs])
 
 
 def _draw_holdout(
     folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
-) -> list[Pair]:
-    def file(identity: int, image: int) -> Path:
-        return folder / held_out[identity].name / held_out[identity].images[image]
-
-    counts = [len(identity.images) for identity in held_out]
-    drawn = draw_pairs(counts, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
-    return [Pair(file(*pair.first), file(*pair.second), pair.same) for pair in drawn]
+) -> list[Pair[Path]]:
+    files = [[folder / name / image for image in images] for name, images in held_out]
+    return draw_pairs(files, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -201,17 +196,16 @@ def _check(options: argparse.Namespace) -> None:
 def _pack(options: argparse.Namespace) -> None:
     reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
     if options.align:
-        points = PointsFile(options.align)
+        points = PointsFile(options.align, options.folder)
         # A list may name more images of the folder than are packed.
-        points.check_images(options.folder, find_images(options.folder, options.workers))
-        reader = replace(reader, aligner=Aligner(points, options.folder))
+        points.check_images(find_images(options.folder, options.workers)[0])
+        reader = replace(reader, points=points)
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)
         print_line(f"{options.out}: {len(pairs)} pairs")
         return
-    remarks: list[str] = []
-    training = find_identities(options.folder, options.min_images, options.workers, remarks)
+    training, remarks = find_identities(options.folder, options.min_images, options.workers)
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
         pairs = _draw_holdout(options.folder, held_out, options)

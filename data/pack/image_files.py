@@ -17,7 +17,7 @@ from typing import NamedTuple, Optional, Union
 
 import cv2
 
-from data.align.aligner import Aligner
+from data.align.points import PointsFile
 from data.decoding import Image, decode_file, encode
 from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
@@ -44,7 +44,7 @@ class ImageReader:
         check: whether every image is decoded, and all broken ones are named.
         lossless: whether images that are encoded become PNGs instead of JPEGs.
         workers: the number of threads.
-        aligner: cuts the faces out of the images, in place of ``size`` and ``crop``.
+        points: the faces are cut out by these, in place of ``size`` and ``crop``.
     """
 
     size: Optional[tuple[int, int]] = None
@@ -52,7 +52,7 @@ class ImageReader:
     check: bool = False
     lossless: bool = False
     workers: int = 1
-    aligner: Optional[Aligner] = None
+    points: Optional[PointsFile] = None
 
     def read_all(self, paths: Sequence[str], activity: str) -> Iterator[EncodedImage]:
         """Yield the images of files in the order of the paths; threads read and prepare them.
@@ -105,11 +105,11 @@ class ImageReader:
             return error
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
-        if self.aligner is not None:
-            face = self.aligner.align(path, decode_file(payload))
+        if self.points is not None:
+            face = self.points.align(path, decode_file(payload))
             return EncodedImage(path, encode(face, self.lossless), (face.shape[0], face.shape[1]))
         copied = is_copied(payload)
-        size = encoded_size(payload) if copied else None
+        size = encoded_size(payload) if copied and not self.check else None
         image = None
         if size is None:
             image = decode_file(payload)
@@ -121,12 +121,10 @@ class ImageReader:
                 f"{wanted[0]} x {wanted[1]}; --crop takes the center of such images"
             )
         if copied and size == wanted:
-            if self.check and image is None:
-                decode_file(payload)
             return EncodedImage(path, payload, size)
         if image is None:
             image = decode_file(payload)
-        if image.shape[:2] != wanted:
+        if size != wanted:
             image = fit(image, wanted)
         return EncodedImage(path, encode(image, self.lossless), wanted)
 

@@ -8,7 +8,6 @@ keys only where they are not consecutive.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -102,7 +101,10 @@ def _find_images(
     bounds = _range_at(file, int(offsets[0])) if keys[0] == 0 else None
     if bounds is None:
         if _range_at(file, int(offsets.max())) is not None:
-            raise DataError(_without_record_0(path))
+            raise DataError(
+                f"{path} ends with identity records, but no record 0 announces them; copy it and "
+                "its .idx again, or delete the .idx to have the .rec scanned"
+            )
         return slice(0, len(keys))
     start, stop = _undo_rounding(file, bounds, keys, offsets)
     if not keys[0] < start <= stop == keys[-1] + 1 or start != int(start):
@@ -120,19 +122,6 @@ def _find_images(
             "but they begin at another key; copy the .rec and the .idx again"
         )
     return images
-
-
-def _without_record_0(path: Path) -> str:
-    """Return the message for identity records without the record that announces them."""
-    index = path.with_suffix(".idx")
-    if not os.path.isfile(index):
-        return (
-            f"{path} ends with identity records, but no record 0 announces them; copy its .idx, too"
-        )
-    return (
-        f"{path} ends with identity records, but key 0 of {index.name} is none that announces "
-        "them; delete the .idx to have the .rec scanned, or copy both again"
-    )
 
 
 def _has_image(file: RecordFile, offset: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,9 @@ from numpy.typing import NDArray
 CHUNK = 1 << 18
 
 Labels = NDArray[np.int32]
-
-
-class MappedLabels(NamedTuple):
-    """All arrays of a table, for compiled code.
-
-    Attributes:
-        arrays: which have to exist as long as the addresses are used.
-        starts: of each array among all images, int64 ``[arrays + 1]``; the last is their number.
-        first_classes: added to the labels of each array, int64 ``[arrays]``.
-        addresses: of the arrays' int32 numbers in memory, uint64 ``[arrays]``.
-    """
-
-    arrays: Sequence[Labels]
-    starts: NDArray[np.int64]
-    first_classes: NDArray[np.int64]
-    addresses: NDArray[np.uint64]
+CompiledTable = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+"""For compiled code, of each array: the address of its labels, where it starts among all images,
+with their number at the end, and the class that is added to its labels."""
 
 
 class LabelTable:
@@ -70,14 +57,13 @@ class LabelTable:
                     own = np.where(own < 0, own, own + np.int32(first_class))
                 yield start + place, own
 
-    def mapped(self) -> MappedLabels:
-        """Map all arrays."""
+    def mapped(self) -> tuple[Sequence[Labels], CompiledTable]:
+        """Map all arrays; they have to exist as long as the addresses in the table are used."""
         arrays = [load() for load in self._loaders]
         assert [len(array) for array in arrays] == np.diff(self._starts).tolist()
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
-        return MappedLabels(
-            arrays,
+        return arrays, (
+            np.array([array.ctypes.data for array in arrays], np.uint64),
             np.array(self._starts, np.int64),
             np.array(self._first_classes, np.int64),
-            np.array([array.ctypes.data for array in arrays], np.uint64),
         )

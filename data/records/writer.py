@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar, Union
 
-from typing_extensions import override
-
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
 from runtime.errors import ConfigError, DataError
@@ -24,7 +22,11 @@ class SetWriter:
     """
 
     def __init__(
-        self, paths: Sequence[Path], identities: Sequence[int], image_size: tuple[int, int]
+        self,
+        paths: Sequence[Path],
+        identities: Sequence[int],
+        image_size: tuple[int, int],
+        former: Sequence[Path] = (),
     ) -> None:
         """Begin the first of some ``.rec`` files in a folder.
 
@@ -32,13 +34,14 @@ class SetWriter:
             paths: of the files.
             identities: how many go into each before the next one begins; the last takes all others.
             image_size: height and width.
+            former: files of a former set that contradict the new ones, and are removed.
 
         Raises:
             DataError: the folder cannot be written to.
         """
         self.paths = paths
         self._firsts = [sum(identities[:number]) for number in range(len(paths))]
-        self._image_size = image_size
+        self._image_size, self._former = image_size, former
         self._files = StagedFiles()
         self._written: list[_RecordFile] = []
         self._begin()
@@ -73,10 +76,6 @@ class SetWriter:
             raise DataError(f"{path} cannot be written: {error.strerror}") from None
         self._written.append(_RecordFile(file))
 
-    def _former(self) -> list[Path]:
-        """Files of a former set that contradict the new ones."""
-        return []
-
     def _publish(self) -> None:
         """Give the files their names when all are complete.
 
@@ -91,7 +90,7 @@ class SetWriter:
         for path, written in zip(indexes, self._written):
             self._files.open(path).write(written.index())
         self._files.open(description).write(f"{identities},{height},{width}\n".encode())
-        self._files.publish(remove_first=[description, *indexes, *self._former()])
+        self._files.publish(remove_first=[description, *indexes, *self._former])
 
 
 _Self = TypeVar("_Self", bound=SetWriter)
@@ -111,34 +110,27 @@ class RecordWriter(SetWriter):
         super().__init__([self.path], [0], image_size)
 
 
-class ShardWriter(SetWriter):
-    """Writes a set of shards."""
+def shard_writer(
+    folder: Path, identities: Sequence[int], *, image_size: tuple[int, int]
+) -> SetWriter:
+    """Begin the first shard in a folder; ``identities`` says how many go into each shard.
 
-    def __init__(
-        self, folder: Path, identities: Sequence[int], *, image_size: tuple[int, int]
-    ) -> None:
-        """Begin the first shard in a folder; ``identities`` says how many go into each shard.
-
-        Raises:
-            ConfigError: the folder holds a set of one file, which would be read instead.
-            DataError: the folder cannot be written to.
-        """
-        if (folder / "train.rec").exists():
-            raise ConfigError(
-                f"{folder} holds train.rec, which would be read instead of shards; move it away or "
-                "choose another folder"
-            )
-        self._folder = folder
-        allow_open_files(len(identities), folder)
-        paths = [shard_path(folder, number) for number in range(len(identities))]
-        super().__init__(paths, identities, image_size)
-
-    @override
-    def _former(self) -> list[Path]:
-        """Shards of a former packing into more of them, and what belongs to these."""
-        others = [path for path in shards_of(self._folder) if path not in self.paths]
-        endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
-        return [path.with_suffix(ending) for path in others for ending in endings]
+    Raises:
+        ConfigError: the folder holds a set of one file, which would be read instead.
+        DataError: the folder cannot be written to.
+    """
+    if (folder / "train.rec").exists():
+        raise ConfigError(
+            f"{folder} holds train.rec, which would be read instead of shards; move it away or "
+            "choose another folder"
+        )
+    allow_open_files(len(identities), folder)
+    paths = [shard_path(folder, number) for number in range(len(identities))]
+    # Those of a former packing into more of them.
+    others = [path for path in shards_of(folder) if path not in paths]
+    endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
+    former = [path.with_suffix(ending) for path in others for ending in endings]
+    return SetWriter(paths, identities, image_size, former)
 
 
 class _RecordFile:

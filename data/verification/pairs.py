@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +25,14 @@ _KIND = "a list of pairs"
 _LAYOUT = "'name i j' nor 'name1 i name2 j' (with tabs or commas between if a name has spaces)"
 
 
-class Pair(NamedTuple):
-    """Two images, each given by its file, and whether they show the same identity."""
-
-    first: Path
-    second: Path
-    same: bool
-
-
-class DrawnPair(NamedTuple):
-    """Two images, each as (number of the identity, number among its images)."""
-
-    first: tuple[int, int]
-    second: tuple[int, int]
-    same: bool
+_Image = TypeVar("_Image")
+Pair = tuple[_Image, _Image, bool]
+"""Two images, and whether they show the same identity."""
+# An image as (number of the identity, number among its images).
+_Drawn = Pair[tuple[int, int]]
 
 
-def read_pairs(path: Path, folder: Path) -> list[Pair]:
+def read_pairs(path: Path, folder: Path) -> list[Pair[Path]]:
     """Read pairs in LFW's format.
 
     The first line holds ``folds, pairs`` (or ``pairs`` alone): each fold has that many pairs of the
@@ -73,7 +64,7 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
             "again"
         )
     for number, start in enumerate(range(0, len(pairs), 2 * size), 1):
-        same = sum(pair.same for pair in pairs[start : start + 2 * size])
+        same = sum(is_same for _, _, is_same in pairs[start : start + 2 * size])
         if same != size:
             raise DataError(
                 f"{path}: of the {2 * size} pairs of fold {number}, {same} instead of {size} are of"
@@ -83,15 +74,15 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
 
 
 def draw_pairs(
-    image_counts: Sequence[int], *, count: int, folds: int, seed: int
-) -> list[DrawnPair]:
+    identities: Sequence[Sequence[_Image]], *, count: int, folds: int, seed: int
+) -> list[Pair[_Image]]:
     """Draw distinct pairs of images, half of the same identity and half of different ones.
 
     Same pairs are spread evenly over the identities, as far as their images allow: otherwise the
     identity with most images would determine the result.
 
     Args:
-        image_counts: how many images each identity has.
+        identities: the images of each.
         count: the number of pairs, a multiple of ``2 * folds``.
         folds: the number of folds; each gets as many same as different pairs.
         seed: of the draw.
@@ -104,20 +95,24 @@ def draw_pairs(
             f"{count} pairs do not fill {folds} folds with equally many same and different pairs; "
             f"choose a multiple of {2 * folds}"
         )
+    image_counts = [len(images) for images in identities]
     rng = np.random.default_rng(seed)
     same = _draw_same(image_counts, count // 2, rng)
     different = _draw_different(image_counts, count // 2, rng)
-    pairs: list[DrawnPair] = []
-    for fold in np.split(np.arange(count // 2), folds):
-        pairs += [same[i] for i in fold] + [different[i] for i in fold]
-    return pairs
+    halves = np.split(np.arange(count // 2), folds)
+    return [
+        (identities[one][first], identities[other][second], is_same)
+        for fold in halves
+        for kind in (same, different)
+        for (one, first), (other, second), is_same in (kind[number] for number in fold)
+    ]
 
 
 def _is_header(words: list[str]) -> bool:
     return 1 <= len(words) <= 2 and all(map(_is_count, words))
 
 
-def _parse_pair(line: str, folder: Path, where: str) -> Pair:
+def _parse_pair(line: str, folder: Path, where: str) -> Pair[Path]:
     for words in splits(line):
         same = len(words) == 3
         full = [words[0], words[1], words[0], words[2]] if same else words
@@ -128,7 +123,7 @@ def _parse_pair(line: str, folder: Path, where: str) -> Pair:
                     "'name i j' for images of one person"
                 )
             first = _image_of(folder, full[0], int(full[1]), where)
-            return Pair(first, _image_of(folder, full[2], int(full[3]), where), same)
+            return first, _image_of(folder, full[2], int(full[3]), where), same
     raise DataError(f"{where}: {' '.join(line.split())!r:.80} is neither {_LAYOUT}")
 
 
@@ -152,7 +147,7 @@ def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
 
 def _draw_same(
     image_counts: Sequence[int], count: int, rng: np.random.Generator
-) -> list[DrawnPair]:
+) -> list[_Drawn]:
     available = np.array([images * (images - 1) // 2 for images in image_counts], np.int64)
     if available.sum() < count:
         raise ConfigError(
@@ -163,7 +158,7 @@ def _draw_same(
     for identity, quota in enumerate(_divide(available, count, rng)):
         for number in rng.choice(available[identity], quota, replace=False):
             i, j = _nth_combination(int(number))
-            pairs.append(DrawnPair((identity, i), (identity, j), True))
+            pairs.append(((identity, i), (identity, j), True))
     return [pairs[i] for i in rng.permutation(len(pairs))]
 
 
@@ -188,7 +183,7 @@ def _nth_combination(number: int) -> tuple[int, int]:
 
 def _draw_different(
     image_counts: Sequence[int], count: int, rng: np.random.Generator
-) -> list[DrawnPair]:
+) -> list[_Drawn]:
     sizes = np.array(image_counts, np.int64)
     available = (int(sizes.sum()) ** 2 - int((sizes**2).sum())) // 2
     if available < count:
@@ -196,9 +191,9 @@ def _draw_different(
             f"the held-out identities give only {available} pairs of different identities, fewer "
             f"than {count}; choose fewer --holdout-pairs or a smaller --holdout-every"
         )
-    drawn: dict[DrawnPair, None] = {}
+    drawn: dict[_Drawn, None] = {}
     while len(drawn) < count:
         one, other = sorted(rng.choice(len(sizes), 2, replace=False).tolist())
         first, second = rng.integers(sizes[[one, other]]).tolist()
-        drawn[DrawnPair((one, first), (other, second), False)] = None
+        drawn[(one, first), (other, second), False] = None
     return list(drawn)

@@ -22,7 +22,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from data.align.listed_faces import ListedFaces
+from data.align.points import ListedFaces
 from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals

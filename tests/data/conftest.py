@@ -1,8 +1,7 @@
-"""Small record sets, images of known pixels, and the real faces."""
+"""Small record sets, and images of known pixels."""
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,12 +41,3 @@ def write_set(tmp_path: Path, make_image: ImageMaker) -> Callable[[Sequence[int]
         return tmp_path / name
 
     return write
-
-
-@pytest.fixture(scope="session")
-def lfw_folder(toolkit_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the unpacked LFW faces, a folder per person."""
-    target = tmp_path_factory.mktemp("lfw")
-    with tarfile.open(toolkit_data / "lfw_112x112.tar.gz") as archive:
-        archive.extractall(target)
-    return target / "lfw-112X112"

@@ -1,10 +1,10 @@
-"""A machine for pickles that runs nothing: what it understands and what ends the reading."""
+"""Pickles that run nothing: what is understood and what ends the reading."""
 
 from __future__ import annotations
 
 import pickle
+import resource
 import time
-from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,6 @@ def test_plain_values(protocol: int) -> None:
     found = load(pickle.dumps(VALUES, protocol))
     assert found == VALUES
     assert [type(one) for one in found["bytearrays"]] == [bytes, bytes]
-    others = [OrderedDict(b=1, a=[2]), OrderedDict(), deque([b"x", 3]), deque()]
-    assert load(pickle.dumps(others, protocol)) == [{"b": 1, "a": [2]}, {}, [b"x", 3], []]
     shared = ["x" * 50, b"y" * 50]
     assert load(pickle.dumps([shared, shared, shared[0]], protocol)) == [shared, shared, "x" * 50]
     pixels = np.arange(24, dtype=np.uint8).reshape(4, 6)
@@ -61,22 +59,16 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("core", ["numpy.core", "numpy._core"])
-def test_arrays_and_scalars_of_numpy(protocol: int, core: str) -> None:
+def test_arrays_and_scalars_of_numpy(protocol: int) -> None:
     for value, expected in ARRAYS:
-        content = pickle.dumps([value, value], protocol)
-        # NumPy 1 and 2 write another name; in protocol 4 its length stands before it.
-        for other in ("numpy._core", "numpy.core"):
-            long, short = (f"{name}.multiarray".encode() for name in (other, core))
-            for start in (b"c", b"\x8c"):
-                before = start if start == b"c" else start + bytes([len(long)])
-                after = start if start == b"c" else start + bytes([len(short)])
-                content = content.replace(before + long, after + short)
-        if protocol == 4:
-            # The frame's length has changed: a frame more or less changes no value.
-            content = content[:2] + content[11:]
-        found = load(content)
-        assert found == [expected] * 2 and type(found[0]) is type(expected), value
+        contents = [pickle.dumps([value, value], protocol)]
+        if protocol < 4:
+            # NumPy 1 and 2 write another name; from protocol 4 on its length stands before it.
+            plain = contents[0].replace(b"numpy._core", b"numpy.core")
+            contents = [plain, plain.replace(b"numpy.core", b"numpy._core")]
+        for content in contents:
+            found = load(content)
+            assert found == [expected] * 2 and type(found[0]) is type(expected), value
 
 
 @pytest.mark.parametrize(
@@ -84,22 +76,12 @@ def test_arrays_and_scalars_of_numpy(protocol: int, core: str) -> None:
     [
         # Strings of Python 2, in the three forms that it had.
         (rb"S'a\x00\'b'" + b"\n.", b"a\0'b"),
-        (b'S"ab"\n.', b"ab"),
-        (b"S''\n.", b""),
         (b"U\x03a\xffb.", b"a\xffb"),
         (b"T\x03\0\0\0a\xffb.", b"a\xffb"),
         (b"\x96\x02\0\0\0\0\0\0\0ab.", b"ab"),
-        # (1, 2) and [3]; the 9 is dropped, and so is what follows a mark.
-        (b"(I1\nI2\nt.", (1, 2)),
-        (b"K\x09(lI3\na.", [3]),
-        (b"I1\nI9\n0.", 1),
-        (b"I1\n(I9\nI8\n1.", 1),
-        (b"(lp5\n0g5\n.", []),
         (b"(I1\nI2\nI3\nI4\nd.", {1: 2, 3: 4}),
         (b"}K\x01K\x02s.", {1: 2}),
         (b"}(K\x01K\x02K\x03K\x04u.", {1: 2, 3: 4}),
-        # Nested marks: the inner list is made of what follows its own.
-        (b"(I1\n(I2\nlI3\nl.", [1, [2], 3]),
     ],
 )
 def test_instructions_by_hand(content: bytes, expected: object) -> None:
@@ -110,69 +92,69 @@ def test_instructions_by_hand(content: bytes, expected: object) -> None:
 ENCODE = b"c_codecs\nencode\n"
 ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\x01btR"
 DTYPE = b"cnumpy\ndtype\n(U\x02u1K\0K\x01tR"
+KEYS = "a dictionary with keys other than text, bytes and integers"
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "damaged: it has no end"),
+        (b"", "damaged: no end"),
         (b".", "damaged"),
-        (b"I1\n.I2\n.", "4 bytes follow its end"),
-        (b"\xff.", r"damaged: there is no instruction b'\\xff'"),
+        (b"I1\n.I2\n.", "bytes follow its end"),
+        (b"\xff.", "damaged, or it holds objects .instruction 255"),
         (b"Iabc\n.", "damaged"),
         (b"g7\n.", "damaged"),
-        (b"0.", "damaged"),
-        (b"I1\n\x86.", "damaged: the stack is too short"),
-        (b"I1\nl.", "damaged: there is no mark"),
-        (b"S'a\n.", "damaged: a string without quotes"),
-        (b"Sab\n.", "damaged: a string without quotes"),
-        (b"S'a\"\n.", "damaged: a string without quotes"),
+        (b"I1\n\x86.", "damaged"),
+        (b"I1\nl.", "damaged"),
+        (b"S'a\n.", "damaged: .*must be quoted"),
         (b"U\x09ab.", "damaged"),
         (b"cos\nsystem\n.", "it wants to run os.system$"),
-        (b"U\x02osU\x06system\x93.", "it wants to run os.system$"),
-        (b"K\x01U\x06system\x93.", "a value of type int instead of text"),
+        (b"U\x02osU\x06system\x93.", "damaged: STACK_GLOBAL requires str"),
         (b"c" + b"x" * 300 + b"\ny\n.", f"it wants to run {'x' * 100}$"),
-        (b"I1\n)R.", "it calls a value that is not a function"),
-        (ENCODE + b"I1\nR.", "it calls a value that is not a function"),
-        (b"cnumpy\nndarray\n)R.", "it wants to run numpy.ndarray"),
+        (b"I1\n)R.", "damaged: .*not callable"),
+        (b"cnumpy\nndarray\n)R.", "damaged: .*not callable"),
         (ENCODE + b"(U\x01aU\x05ascii\x74R.", "text in the encoding 'ascii'"),
-        (ENCODE + b"(K\x01U\x06latin1tR.", "a value of type int instead of text"),
-        (ENCODE + b"(" + b"N" * 9 + b"tR.", "it calls a function with 9 arguments"),
-        (DTYPE.replace(b"U\x02u1", b"U\x65" + b"u" * 101) + b".", "a name of 101 letters"),
-        (DTYPE + b"(K\x03U\x65" + b"<" * 101 + b"tb.", "a name of 101 letters"),
-        (b"Pabc\n.", "it holds a persid"),
+        (ENCODE + b"(K\x01U\x06latin1tR.", "text in the encoding 'latin1'"),
+        (b"c__builtin__\nbytes\nI9\n\x85R.", "bytes of a value of type int"),
+        (DTYPE.replace(b"U\x02u1", b"U\x65" + b"u" * 101) + b".", "a name that is long"),
+        (DTYPE + b"(K\x03U\x65" + b"<" * 101 + b"tb.", "a name that is long"),
+        (b"Pabc\n.", "damaged, or it holds objects"),
         (b"(cos\nsystem\no.", "it wants to run os.system"),
-        (b"(ios\nsystem\n.", "it holds a inst"),
-        (b"\x82\x01.", "it holds a ext1"),
-        # Numbers of the memo, and keys, of which many have one hash.
-        (b"I1\np2305843009213693951\n.", "damaged: a number of its memo is too large"),
-        (b"I1\nr\xff\xff\xff\xff.", "damaged: a number of its memo is too large"),
-        (b"}I2305843009213693951\nK\x01s.", "a dictionary with keys other than"),
-        (b"}J\x00\x00\x10\x00K\x01s.", "a dictionary with keys other than"),
-        (b"}K\x01K\x02\x86K\x01s.", "a dictionary with keys other than"),
-        (b"\x8f.", "it holds a empty set"),
-        (b"I1\nI2\na.", "it appends to a value that is not a list"),
-        (b"I1\n(I2\ne.", "it appends to a value that is not a list"),
+        (b"(ios\nsystem\n.", "damaged, or it holds objects"),
+        (b"\x82\x01.", "damaged, or it holds objects"),
+        (b"\x8f.", "damaged, or it holds objects"),
+        # Keys of which many have one hash.
+        (b"}I2305843009213693951\nK\x01s.", KEYS),
+        (b"}J\x00\x00\x10\x00K\x01s.", KEYS),
+        (b"}K\x01K\x02\x86K\x01s.", KEYS),
+        (b"(I1\nd.", KEYS),
+        (b"}(I1\nu.", KEYS),
+        (b"}(K\x01K\x02)K\x04u.", KEYS),
+        (b"I1\nI2\na.", "damaged"),
         (b"I1\nI2\nI3\ns.", "it sets a key of a value that is not a dictionary"),
-        (b"I1\n(I2\nI3\nu.", "it sets a key of a value that is not a dictionary"),
-        (b"(I1\nd.", "a dictionary with keys other than text, bytes and integers"),
-        (b"}(I1\nu.", "a dictionary with keys other than text, bytes and integers"),
-        (b"}]K\x01s.", "a dictionary with keys other than text, bytes and integers"),
-        (b"}(K\x01K\x02)K\x04u.", "a dictionary with keys other than text, bytes and integers"),
         (ARRAY + b".", "an array without content"),
-        (b"(" + ARRAY + b"l.", "an array without content"),
-        (ARRAY + b"I1\nb.", "it fills a value that is not an array"),
-        (ARRAY + b"(K\x01K\x02tb.", "it fills a value that is not an array"),
+        (ARRAY + b"I1\nb.", "damaged"),
+        (ARRAY + b"(K\x01K\x02tb.", "damaged"),
         (b"I1\n(K\1K\2K\3K\4K\5tb.", "it fills a value that is not an array"),
+        # Python's own would set an attribute of the stand-in.
+        (ENCODE + b"}U\x01aK\x01sb.", "it fills a value that is not an array"),
         (ARRAY + b"(K\x01K\x02I3\nI00\nU\x01atb.", "an array without a type or a shape"),
         (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nK\x05tb.", "an array of type 'u1'"),
         (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nU\x03abctb.", "damaged: cannot reshape"),
-        (b"(" + DTYPE + b"I1\nbl.", "damaged"),
     ],
 )
 def test_damage_and_danger_end_the_reading(content: bytes, message: str) -> None:
     with pytest.raises(UnsafePickleError, match=message):
         load(content)
+
+
+def test_lengths_and_numbers_take_no_memory_before_their_bytes() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert load(b"I1\nr\xff\xff\xff\xffp2305843009213693951\n.") == 1
+    for code in (b"\x96", b"\x8e", b"\x8d", b"\x95"):
+        with pytest.raises(UnsafePickleError, match="damaged"):
+            load(code + (1 << 40).to_bytes(8, "little") + b"ab")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
 
 
 @pytest.mark.parametrize(
@@ -183,9 +165,8 @@ def test_damage_and_danger_end_the_reading(content: bytes, message: str) -> None
         (np.array(["text"]), "an array of type 'U4'"),
         (np.zeros(2, [("a", "u1"), ("b", "u1")]), "an array of type 'V2'"),
         (np.zeros((2, 4, 3), np.uint8), r"pixels \(2 x 4 x 3\), where an encoded image"),
-        (deque([1], 5), "a collection that is not filled by instructions"),
         (1j, "it wants to run"),
-        ({1, 2}, "it wants to run|it holds a empty set"),
+        ({1, 2}, "it wants to run|it holds objects"),
         (range(3), "it wants to run"),
     ],
 )
@@ -220,17 +201,17 @@ def text(length: int) -> bytes:
 
 
 # A tuple of many arguments, a long code, and two equal keys, each used many times.
-ARGUMENTS = b"ccollections\nOrderedDict\nq\0(" + b"N" * 100_000 + b"tq\1" + b"h\0h\1R0" * 6000
+ARGUMENTS = b"cnumpy\ndtype\nq\0(" + b"N" * 100_000 + b"tq\1" + b"h\0h\1R0" * 6000
 CODE = b"cnumpy\ndtype\nq\0" + text(1_000_000) + b"\x85q\1(" + b"h\0h\1R" * 300
-KEYS = text(1_500_000) + b"q\0" + text(1_500_000) + b"q\1}h\0Ns" + b"h\1Ns" * 60_000
+LONG_KEYS = text(1_500_000) + b"q\0" + text(1_500_000) + b"q\1}h\0Ns" + b"h\1Ns" * 60_000
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (ARGUMENTS, "a function with 100,000 arguments"),
-        (CODE, "a name of 1,000,000 letters"),
-        (KEYS, "or too long ones"),
+        (ARGUMENTS, "damaged: .*arguments"),
+        (CODE, "a name that is long"),
+        (LONG_KEYS, "or too long ones"),
         (b"}" + text(1001) + b"Ns", "or too long ones"),
         (b"}T\xe9\3\0\0" + bytes(1001) + b"Ns", "or too long ones"),
     ],

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
 import cv2
 import numpy as np
 import pytest
 
-from data.decoding import decode_rgb
 from data.records.recordio import BrokenRecordError
 from data.resizing import bring_to
 
@@ -42,24 +39,3 @@ def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None
     assert bring_to(pixels, SMALL) is pixels
     for size in ((224, 192), (56, 48)):
         assert bring_to(smooth(*size), (112, 96)).shape == (112, 96, 3)
-
-
-def test_kinds_of_images() -> None:
-    pixels = smooth(64, 64)
-    gray = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
-    cmyk = BytesIO()
-    image = pytest.importorskip("PIL.Image")
-    image.fromarray(pixels[..., ::-1]).convert("CMYK").save(cmyk, "JPEG", quality=95)
-    straight = cv2.resize(pixels[..., ::-1], (32, 32), interpolation=cv2.INTER_CUBIC).astype(int)
-    for ending, kind, is_colored in (
-        (".jpg", pixels, True),
-        (".jpg", gray, False),
-        (".png", gray, False),
-        (".png", np.dstack([pixels, gray]), True),
-        (".png", pixels.astype(np.uint16) * 257, True),
-        ("", cmyk, False),
-    ):
-        content = cv2.imencode(ending, kind)[1].tobytes() if ending else cmyk.getvalue()
-        found = bring_to(decode_rgb(content), (32, 32))
-        assert found.shape == (32, 32, 3) and found.dtype == np.uint8
-        assert not is_colored or np.abs(found - straight).mean() < 4

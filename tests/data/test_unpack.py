@@ -2,18 +2,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import cv2
 import numpy as np
-import pytest
 
 from data import unpack
 from data.pack.__main__ import main as pack
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
-from runtime.errors import ConfigError, DataError
-from runtime.files import create
 
 ENDINGS = [".jpg", ".png", ".bmp", ".webp"]
 
@@ -47,15 +43,6 @@ def test_packing_again_gives_the_same_set(write_set, tmp_path, monkeypatch, caps
         assert len(list(few.glob("id_*/*"))) == count
 
 
-@pytest.mark.parametrize("name", ["out", ".out.part"])
-def test_nothing_is_overwritten(name: str, write_set, tmp_path, monkeypatch) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "mine").write_text("kept")
-    with pytest.raises(ConfigError, match=f"{name} exists already; delete it"):
-        run(monkeypatch, write_set([2]), tmp_path / "out")
-    assert [path.name for path in (tmp_path / name).iterdir()] == ["mine"]
-
-
 def test_what_is_broken_is_left_out_and_endings_are_those_of_the_bytes(
     tmp_path, monkeypatch, capsys
 ) -> None:
@@ -80,20 +67,3 @@ def test_what_is_broken_is_left_out_and_endings_are_those_of_the_bytes(
     files = sorted((tmp_path / "out").glob("id_*/*"))
     assert [path.name for path in files] == [f"0_{n}{end}" for n, end in enumerate(ENDINGS)]
     assert [path.read_bytes() for path in files] == payloads
-
-
-def test_what_was_begun_is_removed(write_set, tmp_path, monkeypatch) -> None:
-    source = write_set([3])
-    calls = []
-
-    def fails(path: Path) -> BinaryIO:
-        calls.append(path)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-        return create(path)
-
-    monkeypatch.setattr(unpack, "create", fails)
-    with pytest.raises(DataError, match="out cannot be written: No space left"):
-        run(monkeypatch, source, tmp_path / "out")
-    assert len(calls) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["faces"]

@@ -46,9 +46,9 @@ def _use_set(folder: Path) -> None:
 
 
 def _make_shards(folder: Path) -> None:
-    from data.records.writer import ShardWriter
+    from data.records.writer import shard_writer
 
-    with ShardWriter(folder, [1, 1], image_size=(8, 8)) as writer:
+    with shard_writer(folder, [1, 1], image_size=(8, 8)) as writer:
         for label in range(2):
             writer.write(_image(), label)
 
@@ -95,7 +95,7 @@ def _compare_hosts(folder: Path) -> None:
 
 
 def _listed_faces(folder: Path) -> None:
-    from data.align.listed_faces import ListedFaces
+    from data.align.points import ListedFaces
 
     points = np.arange(10, dtype=np.float64).reshape(1, 5, 2)
     ListedFaces(folder, ["a/a_0001.jpg"], points).read(0)
@@ -135,7 +135,7 @@ def _make_pairs_list(folder: Path) -> None:
 def _read_points(folder: Path) -> None:
     from data.align.points import PointsFile
 
-    PointsFile(folder / "points.txt")
+    PointsFile(folder / "points.txt", folder)
 
 
 def _read_groups(folder: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from data import contents
 from data.batches.epoch_part import EpochPart
 from data.batches.loader import Prefetcher
-from data.images import cifar, imagenet, mnist
+from data.images import cifar, class_files, mnist
 from data.images.image_set import ImageSet, ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import ConfigError, DataError
@@ -75,7 +75,7 @@ def test_mnist(monkeypatch) -> None:
 def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> None:
     asked: list[tuple[Any, ...]] = []
     sets = (gray(8, 32, 3), gray(4, 32, 3))
-    module, functions, size = imagenet, ("read_folders", "read_records"), 96
+    module, functions, size = class_files, ("open_folders", "open_records"), 96
     if name != "imagenet":
         module, functions, size = cifar, ("open_set", "open_record_files"), 32
     for function in functions:
@@ -85,6 +85,8 @@ def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> Non
     dataset = opened(parse(["--dataset", name, "--image-size", str(size), *words]))
     kind = [] if name == "imagenet" else [cifar.SETS[name]]
     paths = (Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)
+    if name == "imagenet" and not reads_records:
+        paths = (Path("d/train"), Path("d/val"))
     assert asked == [(functions[reads_records], *kind, *paths)]
     assert (dataset.training, dataset.validation) == sets and dataset.shape == (3, size, size)
     transforms = dataset.training_transform, dataset.validation_transform

@@ -4,12 +4,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from data.align.points import PointsFile
-from data.align.similarity import TEMPLATE, align
+from data.align.points import ListedFaces, PointsFile
+from data.align.similarity import TEMPLATE, align, estimate, is_no_face
 from runtime.errors import DataError
+from tests.data.align.test_similarity import umeyama
 
 TEN = "38.5 51 73 51.25 56 71 41 92 70 92"
 COMMAS = TEN.replace(" ", ",")
@@ -44,7 +46,7 @@ EXPECTED = np.array([[38.5, 51], [73, 51.25], [56, 71], [41, 92], [70, 92]])
 )  # fmt: skip
 def test_published_forms_are_read(text: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "points").write_text(text)
-    points = PointsFile(tmp_path / "points")
+    points = PointsFile(tmp_path / "points", tmp_path)
     assert (points.find(name) == EXPECTED).all()
     with pytest.raises(DataError, match="points has no points of it, under the name other.jpg"):
         points.find("other.jpg")
@@ -72,7 +74,7 @@ def test_published_forms_are_read(text: str, name: str, tmp_path: Path) -> None:
 def test_other_lists_are_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "points").write_text(text)
     with pytest.raises(DataError, match=message) as caught:
-        PointsFile(tmp_path / "points")
+        PointsFile(tmp_path / "points", tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -114,7 +116,7 @@ def test_lists_with_other_columns_are_refused(layout: str, tmp_path: Path) -> No
         (tmp_path / "points").write_text("".join(lines))
         message = "points, line 1: '0.jpg .* has points of no face, as {0} of {0} lines have; each"
         with pytest.raises(DataError, match=message.format(count)):
-            PointsFile(tmp_path / "points")
+            PointsFile(tmp_path / "points", tmp_path)
 
 
 def test_a_line_with_other_columns_is_refused_alone(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_line_with_other_columns_is_refused_alone(tmp_path: Path) -> None:
     wrong = rows([7, *face.ravel()] for face in faces())
     right = rows(face.ravel() for face in faces())
     (tmp_path / "points").write_text("".join(right[:5] + wrong[5:]))
-    points = PointsFile(tmp_path / "points")
+    points = PointsFile(tmp_path / "points", tmp_path)
     assert points.names == [f"{number}.jpg" for number in range(8)]
     blank = np.zeros((250, 250, 3), np.uint8)
     for number in range(5):
@@ -132,16 +134,16 @@ def test_a_line_with_other_columns_is_refused_alone(tmp_path: Path) -> None:
             align(blank, points.find(f"{number}.jpg"))
     (tmp_path / "points").write_text("".join(right[:4] + wrong[4:]))
     with pytest.raises(DataError, match="line 5: .* as 4 of 8 lines have"):
-        PointsFile(tmp_path / "points")
+        PointsFile(tmp_path / "points", tmp_path)
 
 
 def test_names_are_bytes(tmp_path: Path) -> None:
     """Of files that a camera or an old system has named."""
     (tmp_path / "points").write_bytes(f"m\u00fcller/1.jpg {TEN}\n".encode("latin-1"))
-    points = PointsFile(tmp_path / "points")
+    points = PointsFile(tmp_path / "points", tmp_path)
     assert (points.find(os.fsdecode(b"m\xfcller/1.jpg")) == EXPECTED).all()
     (tmp_path / "points").write_bytes(f"m\u00fcller/1.jpg\t{TEN}\r\n".encode("utf-16"))
-    assert PointsFile(tmp_path / "points").names == ["m\u00fcller/1.jpg"]
+    assert PointsFile(tmp_path / "points", tmp_path).names == ["m\u00fcller/1.jpg"]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -149,4 +151,44 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     for name in ("pipe", "bytes", "missing"):
         with pytest.raises(DataError, match="cannot be read as a list of points"):
-            PointsFile(tmp_path / name)
+            PointsFile(tmp_path / name, tmp_path)
+
+
+MIRRORED = TEMPLATE[[1, 0, 2, 4, 3]] / 2 + np.array([3.0, -2.0])
+
+
+def test_faces_are_cut_out_as_planes(tmp_path: Path) -> None:
+    """Two faces of one image, of which one looks mirrored; what cannot be read is named."""
+    image = np.random.default_rng(0).integers(0, 256, (80, 70, 3), dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    cv2.imwrite(str(tmp_path / "a" / "1.png"), image[..., ::-1])
+    (tmp_path / "b.png").write_bytes(b"\x89PNG nothing")
+    names = ["a/1.png", "a/1.png", "gone.png", "b.png", "a/1.png"]
+    points = np.stack([TEMPLATE / 2, MIRRORED, TEMPLATE, TEMPLATE, np.ones((5, 2))])
+    faces = ListedFaces(tmp_path, names, points)
+    expected = align(image, TEMPLATE / 2).transpose(2, 0, 1)
+    np.testing.assert_array_equal(faces.read(0), expected)
+    matrix = umeyama(MIRRORED, TEMPLATE)
+    turned = cv2.warpAffine(image, matrix, (112, 112)).transpose(2, 0, 1)
+    np.testing.assert_allclose(faces.read(1).astype(int), turned.astype(int), atol=1)
+    with pytest.raises(DataError, match="mirrored"):
+        estimate(MIRRORED)
+    for number, message in enumerate(
+        ("gone.png cannot be read: No such", "b.png: the image", "1.png: its five points lie"), 2
+    ):
+        with pytest.raises(DataError, match=message):
+            faces.read(number)
+
+
+def test_faces_whose_points_are_of_other_columns_are_counted() -> None:
+    """With a number before the points, or five x before five y; a person in profile is one more."""
+    rng = np.random.default_rng(0)
+    flat = (TEMPLATE + rng.normal(0, 3, (40, 5, 2))).reshape(40, 10)
+    scores = rng.uniform(0.5, 1, (40, 1))
+    for columns, wrong in (
+        (flat, 0),
+        (np.hstack([scores, flat[:, :9]]), 40),
+        (np.hstack([flat[:, ::2], flat[:, 1::2]]), 40),
+        (np.vstack([flat[1:], MIRRORED.reshape(1, 10)]), 1),
+    ):
+        assert is_no_face(columns.reshape(-1, 5, 2)).sum() == wrong

@@ -102,18 +102,3 @@ def test_turned_heads_are_faces(yaw: float, pitch: float, expected: float) -> No
     seen = (turned_head @ np.array([[1, 0, 0], [0, d, -t], [0, t, d]]).T)[:, :2]
     assert misfit(seen) == pytest.approx(expected, abs=1e-3)
     assert estimate(seen + 100).shape == (2, 3)
-
-
-@pytest.mark.parametrize(("angle", "scale"), [(-90, 0.7), (-20, 1.3), (7, 1.0), (180, 1.3)])
-def test_turned_images_come_back(angle: float, scale: float) -> None:
-    coarse = np.random.default_rng(0).integers(0, 256, (10, 10, 3), np.uint8)
-    image = cv2.resize(coarse, (300, 300), interpolation=cv2.INTER_CUBIC)
-    points = TEMPLATE + [90, 80]
-    matrix = cv2.getRotationMatrix2D((150, 150), angle, scale)
-    turned = cv2.warpAffine(image, matrix, (300, 300), borderMode=cv2.BORDER_REFLECT)
-    upright = align(image, points).astype(int)
-    found = align(turned, apply(matrix, points))
-    middle = np.abs(upright - found)[20:100, 20:92]
-    assert middle.mean() < 2
-    # The measure itself: two pixels are seen as such.
-    assert np.abs(upright - align(image, points + 2.0))[20:100, 20:92].mean() > 6

@@ -82,6 +82,7 @@ def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> N
     assert first.images == read_bin(tmp_path / "together" / "unseen.bin").images
 
 
+@pytest.mark.thorough
 def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
     root = tmp_path / "synthetic"
     context = multiprocessing.get_context("spawn")
@@ -117,17 +118,6 @@ def test_hosts_that_race_without_locks_make_one_set(tmp_path: Path, monkeypatch)
     face_set.ensure(root, **SMALL)
     assert len(made) == 5 and made == {path: path.stat().st_ino for path in root.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
-
-
-def test_an_interrupted_set_is_made_again(tmp_path: Path, monkeypatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(face_set, "_write_verification", interrupt)
-        ensure(tmp_path / "synthetic")
-    assert not (tmp_path / "synthetic").exists()
-    assert len(ensure(tmp_path / "synthetic")) == 24
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -195,9 +185,18 @@ def test_caches_of_readers_and_sets_of_other_versions_are_replaced(tmp_path: Pat
         ensure(root)
 
 
-def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> None:
+def test_an_empty_folder_is_filled_through_a_link_after_an_interruption(
+    tmp_path: Path, monkeypatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
     (tmp_path / "large disk").mkdir()
     (tmp_path / "synthetic").symlink_to(tmp_path / "large disk")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(face_set, "_write_verification", interrupt)
+        ensure(tmp_path / "synthetic")
+    assert not [*(tmp_path / "large disk").iterdir()] and len([*tmp_path.iterdir()]) == 3
     ensure(tmp_path / "synthetic")
     assert (tmp_path / "synthetic").is_symlink()
     assert len(RecordSet(tmp_path / "large disk")) == 24

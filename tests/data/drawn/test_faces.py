@@ -20,29 +20,6 @@ PHOTOGRAPHS = [
 ]  # fmt: skip
 
 
-def photograph(person: int, image: int, size: tuple[int, int] = (112, 112)) -> np.ndarray:
-    rng = np.random.default_rng((1, person, image))
-    return render(draw_person(np.random.default_rng((0, person))), draw_view(rng), size, rng)
-
-
-def test_a_person_and_a_view_are_reproducible() -> None:
-    assert (photograph(3, 4) == photograph(3, 4)).all()
-    assert (photograph(3, 4) != photograph(3, 5)).mean() > 0.5
-    for size in [(112, 112), (64, 48)]:
-        image = photograph(0, 0, size)
-        assert image.shape == (*size, 3) and image.dtype == np.uint8
-        assert image.std() > 20
-
-
-def test_all_kinds_of_people_can_be_drawn() -> None:
-    people = [draw_person(np.random.default_rng((0, number))) for number in range(60)]
-    for kind in ("bald", "glasses", "beard", "moustache"):
-        assert 0 < sum(bool(getattr(person, kind)) for person in people) < 40, kind
-    assert 0 < sum(person.hair_length > -1 for person in people) < 60
-    for number in range(60):
-        assert photograph(number, 0, (32, 32)).std() > 5
-
-
 def crc(arrays: Iterable[Any]) -> int:
     """Return a checksum of numbers to six digits, which is the same on every machine."""
     total = 0

@@ -4,18 +4,17 @@ import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import cv2
 import numpy as np
 import pytest
 
 from data.images import cifar
-from data.images.cifar import CIFAR10, CIFAR100
+from data.images.cifar import CIFAR10, CIFAR100, Cifar
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
 
-FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 COUNT = 20
 SMALL = {"training": COUNT, "validation": COUNT}
 TEN, HUNDRED = (replace(one, images_per_file=SMALL) for one in (CIFAR10, CIFAR100))
@@ -27,50 +26,54 @@ def content(number: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, classes, COUNT), rng.integers(0, 256, (COUNT, 3072), np.uint8)
 
 
-def write_python(folder: Path, protocol: int = 2, keys: Any = str) -> None:
-    folder.mkdir(exist_ok=True)
-    for number, name in enumerate(FILES):
-        labels, pixels = content(number)
-        batch = {keys("labels"): labels.tolist(), keys("data"): pixels, keys("filenames"): ["a"]}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol))
-
-
-def write_binary(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for number, name in enumerate(FILES):
-        labels, pixels = content(number)
-        rows = np.hstack([labels.astype(np.uint8)[:, None], pixels])
-        (folder / f"{name}.bin").write_bytes(rows.tobytes())
-
-
-def assert_is_the_set(folder: Path) -> None:
-    training, validation = (cifar.read(TEN, folder, part) for part in ("training", "validation"))
-    assert (len(training), len(validation)) == (5 * COUNT, COUNT)
-    for dataset, index, number in ((training, 47, 2), (validation, 7, 5)):
-        labels, pixels = content(number)
-        image, label = dataset.decoded(index)
-        assert label == labels[7] and image.shape == (32, 32, 3) and dataset.num_classes == 10
-        np.testing.assert_array_equal(image, pixels[7].reshape(3, 32, 32).transpose(1, 2, 0))
+def write(kind: Cifar, folder: Path, protocol: Optional[int] = None, keys: Any = str) -> None:
+    """Write all files: the python version of a protocol, or the binary version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    coarse, _ = content(99, 20)
+    for number, name in enumerate([*kind.files["training"], *kind.files["validation"]]):
+        labels, pixels = content(number, kind.num_classes)
+        if protocol is None:
+            both = np.stack([coarse, labels], axis=1)[:, -kind.label_bytes :].astype(np.uint8)
+            (folder / f"{name}.bin").write_bytes(np.hstack([both, pixels]).tobytes())
+        else:
+            batch = {"coarse_labels": coarse.tolist(), kind.labels: labels.tolist(), "data": pixels}
+            named = {keys(key): value for key, value in batch.items()}
+            (folder / name).write_bytes(pickle.dumps(named, protocol))
 
 
 @pytest.mark.parametrize(
-    "write",
+    ("kind", "folder", "protocol", "keys"),
     [
-        lambda folder: write_python(folder, 2, str.encode),
-        lambda folder: write_python(folder / "cifar-10-batches-py", 5),
-        write_binary,
-        lambda folder: write_binary(folder / "cifar-10-batches-bin"),
+        (TEN, ".", 2, str.encode),
+        (TEN, "cifar-10-batches-py", 5, str),
+        (TEN, ".", None, str),
+        (TEN, "cifar-10-batches-bin", None, str),
+        (HUNDRED, ".", 2, str),
+        (HUNDRED, "cifar-100-binary", None, str),
     ],
 )
-def test_both_versions_in_the_folder_or_where_they_are_published(tmp_path: Path, write) -> None:
+def test_both_versions_in_the_folder_or_where_they_are_published(
+    tmp_path: Path, kind: Cifar, folder: str, protocol: Optional[int], keys: Any
+) -> None:
+    """The hundred classes are the fine ones."""
     assert CIFAR10.images_per_file == {"training": 10_000, "validation": 10_000}
     assert CIFAR100.images_per_file == {"training": 50_000, "validation": 10_000}
-    with pytest.raises(DataError, match=r"data_batch_1 .*test_batch.*cs\.toronto\.edu"):
-        cifar.read(TEN, tmp_path, "training")
-    write(tmp_path)
-    assert_is_the_set(tmp_path)
+    first, last = kind.files["training"][0], kind.files["validation"][0]
+    with pytest.raises(DataError, match=rf"{first} does.*{last} of {kind.name}.*cs\.toronto\.edu"):
+        cifar.open_set(kind, tmp_path)
+    write(kind, tmp_path / folder, protocol, keys)
+    training = len(kind.files["training"])
+    for dataset, files in zip(
+        cifar.open_set(kind, tmp_path), (range(training), range(training, training + 1))
+    ):
+        labels, pixels = zip(*(content(number, kind.num_classes) for number in files))
+        expected = np.concatenate(pixels).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        assert dataset.num_classes == kind.num_classes
+        decoded = [dataset.decoded(index) for index in range(len(dataset))]
+        assert [label for _, label in decoded] == np.concatenate(labels).tolist()
+        np.testing.assert_array_equal(np.stack([image for image, _ in decoded]), expected)
     written = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(written) == 6 and written < {*cifar.files_of(TEN, tmp_path)}
+    assert len(written) == training + 1 and written < {*cifar.files_of(kind, tmp_path)}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_both_versions_in_the_folder_or_where_they_are_published(tmp_path: Path,
     ],
 )
 def test_binary_files_that_cannot_be(tmp_path: Path, change, message: str) -> None:
-    write_binary(tmp_path)
+    write(TEN, tmp_path)
     path = tmp_path / "data_batch_4.bin"
     whole = path.read_bytes()
     path.unlink()
@@ -125,33 +128,6 @@ def test_other_pickles(tmp_path: Path, monkeypatch, batch: object, words: str) -
     assert time.process_time() - began < 1
     assert "test_batch" in str(caught.value) and "\n" not in str(caught.value)
     assert not Path("trace").exists()
-
-
-def write_hundred(folder: Path, version: str) -> None:
-    folder.mkdir(parents=True)
-    for part in ("train", "test"):
-        (fine, pixels), (coarse, _) = content(len(part), 100), content(9, 20)
-        if version == "binary":
-            labels = np.stack([coarse, fine], axis=1).astype(np.uint8)
-            (folder / f"{part}.bin").write_bytes(np.hstack([labels, pixels]).tobytes())
-        else:
-            batch = {"coarse_labels": coarse.tolist(), "fine_labels": fine.tolist()}
-            (folder / part).write_bytes(pickle.dumps({**batch, "data": pixels}, 2))
-
-
-@pytest.mark.parametrize(("version", "is_published"), [("binary", True), ("python", False)])
-def test_a_hundred_classes_are_the_fine_ones(tmp_path: Path, version, is_published) -> None:
-    folder = tmp_path / f"cifar-100-{version}" if is_published else tmp_path / "here"
-    write_hundred(folder, version)
-    sets = cifar.open_set(HUNDRED, tmp_path if is_published else folder)
-    for dataset, part in zip(sets, ("train", "test")):
-        fine, pixels = content(len(part), 100)
-        assert len(dataset) == COUNT and dataset.num_classes == 100
-        assert [dataset.decoded(index)[1] for index in range(COUNT)] == fine.tolist()
-        expected = pixels[7].reshape(3, 32, 32).transpose(1, 2, 0)
-        np.testing.assert_array_equal(dataset.decoded(7)[0], expected)
-    with pytest.raises(DataError, match="data_batch_1 does not exist.*CIFAR-10's python or"):
-        cifar.open_set(TEN, tmp_path)
 
 
 def encoded(label: int, number: int, side: int = 32) -> bytes:
@@ -226,5 +202,5 @@ def test_record_files_of_another_set_or_missing(tmp_path: Path, classes, side, m
     write_records(tmp_path / "train.rec", classes, side)
     with pytest.raises(DataError, match=message):
         cifar.open_record_files(CIFAR10, tmp_path / "train.rec", tmp_path / "train.rec")
-    with pytest.raises(DataError, match=r"b\.rec does not exist; CIFAR-10 as record files.*im2rec"):
+    with pytest.raises(DataError, match=r"b\.rec does not exist; .*im2rec"):
         cifar.open_record_files(CIFAR10, tmp_path / "train.rec", tmp_path / "b.rec")

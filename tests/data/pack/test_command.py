@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +51,17 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_becomes_a_set(monkeypatch, capsys, people: Path, tmp_path: Path) -> None:
+    (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
     pack(monkeypatch, people, tmp_path / "out")
     records = RecordSet(tmp_path / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
     for i, file in enumerate(sorted(people.glob("*/*.png"))):
         assert bytes(records.read(i).payload) == file.read_bytes()
         assert records.read(i).label == int(file.parent.name[1:])
-    assert "10 identities, 65 images of 16 x 16" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "10 identities, 65 images of 16 x 16" in printed.out
+    line = "left out 1 files that are not images, the first is p0/Thumbs.db"
+    assert printed.err == f"{people}: {line}\n"
 
 
 def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_path: Path) -> None:
@@ -83,13 +85,13 @@ def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_pa
 
 def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make_image) -> None:
     good = make_image(1)
-    # A byte of the compressed pixels: what the first and last bytes say is still right.
     at = good.index(b"IDAT") + 6
     damaged = good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :]
     (people / "p0" / "p0_0001.png").write_bytes(damaged)
     (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
     (people / "p9" / "p9_0002.png").unlink()
     (people / "p9" / "p9_0002.png").symlink_to("nowhere")
+    # A byte of the compressed pixels: what the first and last bytes say is still right.
     with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16; align all"):
         pack(monkeypatch, people, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
@@ -98,18 +100,9 @@ def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "p0_0001.png: the image cannot be decoded" in lines[0]
-    assert "p5_0003.png has 16 x 20 pixels" in lines[1]
+    assert "p5_0003.png has 16 x 20 pixels, the images before it 16 x 16; align all" in lines[1]
     assert "p9_0002.png cannot be read: No such file" in lines[2]
     assert not (tmp_path / "out" / "train.rec").exists()
-
-
-def test_the_number_of_workers_changes_nothing(monkeypatch, people, tmp_path) -> None:
-    for workers in 1, 3:
-        pack(monkeypatch, people, tmp_path / f"out{workers}", "--workers", workers,
-             "--holdout-every", 5, "--holdout-pairs", 20, "--folds", 1, "--resize", "8",
-             )  # fmt: skip
-    one, three = (files(tmp_path / f"out{workers}") for workers in (1, 3))
-    assert sorted(one) == ["holdout.bin", "property", "train.idx", "train.rec"] and one == three
 
 
 def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_image) -> None:
@@ -127,36 +120,7 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
     assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
 
 
-def test_every_image_is_packed_and_the_rest_is_counted(
-    monkeypatch, capsys, tmp_path: Path, make_image
-) -> None:
-    names = "{0}.PNG", "{0}.jfif", "{0}", "{0}.001", "day/{0}.png", "a/b/{0}", "c/x {0}"
-    numbers = iter(range(21))
-    expected = {}
-    for label, person in enumerate(("ann", "bob", os.fsdecode(b"c\xe9d"))):
-        for name in names:
-            number = next(numbers)
-            path = tmp_path / "in" / person / name.format(number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(make_image(number))
-            expected[make_image(number)] = label
-    (tmp_path / "in" / "ann" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
-    (tmp_path / "in" / "empty").mkdir()
-    pack(monkeypatch, tmp_path / "in", tmp_path / "out")
-    printed = capsys.readouterr()
-    assert "3 identities, 21 images of 16 x 16" in printed.out
-    records = RecordSet(tmp_path / "out")
-    found = [records.read(number) for number in range(len(records))]
-    assert records.num_classes == 3
-    assert {bytes(record.payload): int(record.label) for record in found} == expected
-    assert printed.err.replace(f"{tmp_path / 'in'}: ", "").splitlines() == [
-        "9 images in folders within those of identities belong to these, the first is ann/a/b/5",
-        "left out 1 files that are not images, the first is ann/Thumbs.db",
-        "left out 1 folders without images, the first is empty",
-    ]
-
-
-FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".ras"]
+FORMATS = [".bmp", ".pgm", ".webp"]
 
 
 @pytest.fixture
@@ -186,7 +150,7 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: 
     assert result.returncode == 2 and len(lines) == 3, result.stderr
     assert "cut.pgm: the image cannot be decoded" in lines[0]
     assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in lines[1]
-    assert lines[2].startswith("error: ") and "2 of 14 images cannot be used" in lines[2]
+    assert lines[2].startswith("error: ") and "2 of 8 images cannot be used" in lines[2]
 
 
 @pytest.mark.parametrize("options", [["--check"], ["--resize", "16", "--png"]])
@@ -194,14 +158,14 @@ def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path
     pack(monkeypatch, formats, tmp_path / "out", *options)
     records = RecordSet(tmp_path / "out")
     size = (16, 16) if "--resize" in options else (64, 64)
-    assert (len(records), records.num_classes, records.image_size) == (12, 2, size)
-    for index in range(12):
+    assert (len(records), records.num_classes, records.image_size) == (6, 2, size)
+    for index in range(6):
         payload = bytes(records.read(index).payload)
-        assert records.read(index).label == index // 6
+        assert records.read(index).label == index // 3
         assert payload[:2] == (b"\x89P" if "--png" in options else b"\xff\xd8")
         image = decode_rgb(payload)
         assert image.shape == (*size, 3)
-        gray = gray_of(("ann", "bob")[index // 6], index % 6)
+        gray = gray_of(("ann", "bob")[index // 3], index % 3)
         assert np.abs(image.astype(int) - gray).max() <= 1
 
 
@@ -234,10 +198,10 @@ def test_pairs_become_a_verification_set(monkeypatch, people, formats, tmp_path:
     assert read_bin(out).decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
     pack(monkeypatch, "--pairs", pairs, "--resize", "12x10", "--crop", people, out)
     assert {decode_rgb(image).shape for image in read_bin(out).images} == {(12, 10, 3)}
-    pairs.write_text("1 1\nann 2 4\nann 3 bob 6\n")
+    pairs.write_text("1 1\nann 2 3\nann 3 bob 1\n")
     pack(monkeypatch, "--pairs", pairs, formats, out)
     grays = read_bin(out).decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
-    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
+    assert np.abs(grays - [20, 40, 40, 100]).max() <= 1
 
 
 def test_a_stopped_packing_leaves_the_former_set_alone(write_set, people, tmp_path: Path) -> None:
@@ -259,13 +223,13 @@ def test_a_stopped_packing_leaves_the_former_set_alone(write_set, people, tmp_pa
     assert files(tmp_path / "out") == before
 
 
-def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
-    # A file may not grow beyond the limit, which the system reports as it does a full disk.
-    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (4096, 4096))
-    result = run(people, tmp_path / "out", preexec_fn=limit)
-    assert result.returncode == 2
-    assert result.stderr.startswith(f"error: {tmp_path / 'out'} cannot be written: File too large")
-    assert result.stderr.count("\n") == 1
+def test_a_full_disk_is_one_line(monkeypatch, people: Path, tmp_path: Path) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DataError, match="out cannot be written: No space left on device; choose"):
+        pack(monkeypatch, people, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 

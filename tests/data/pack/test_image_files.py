@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import cv2
@@ -58,23 +57,3 @@ def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path: Path) ->
     path = write(tmp_path / "c.png", columns(100, 110))
     with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
         ImageReader((50, 50)).read(path)
-
-
-def test_files_are_read_by_several_threads_and_come_in_order(tmp_path: Path, monkeypatch) -> None:
-    paths = [write(tmp_path / f"{i:03d}.png", columns(4, 4)) for i in range(200)]
-    names = set()
-    several = threading.Event()
-    read = ImageReader.read
-
-    def spy(self: ImageReader, path: str):
-        names.add(threading.current_thread().name)
-        if len(names) > 1:
-            several.set()
-        # The first waits for another, which on a busy machine might have come too late.
-        several.wait(30)
-        return read(self, path)
-
-    monkeypatch.setattr(ImageReader, "read", spy)
-    images = list(ImageReader(workers=4).read_all(paths, "reading"))
-    assert [image.path for image in images] == paths
-    assert several.is_set() and "MainThread" not in names

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from data.verification.pairs import Pair, draw_pairs, read_pairs
+from data.verification.pairs import draw_pairs, read_pairs
 from runtime.errors import ConfigError, DataError
 
 LINES = ["1\t2", "Ann\t1\t2", "Ann\t2\t12", "Ann\t1\tBob_B\t1", "Bob_B\t1\tAnn\t12"]
@@ -31,10 +32,10 @@ def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path) -> None:
     bob = people / "Bob_B" / "Bob_B_0001.jpg"
     for header in ("1\t2", "2"):
         assert read_pairs(write_lines(tmp_path, [header, *LINES[1:]]), people) == [
-            Pair(ann[0], ann[1], True),
-            Pair(ann[1], ann[2], True),
-            Pair(ann[0], bob, False),
-            Pair(bob, ann[2], False),
+            (ann[0], ann[1], True),
+            (ann[1], ann[2], True),
+            (ann[0], bob, False),
+            (bob, ann[2], False),
         ]
 
 
@@ -59,8 +60,8 @@ def test_names_with_spaces(tmp_path: Path, text: str, encoding: str) -> None:
     if encoding == "utf-16":
         (tmp_path / "pairs.txt").write_bytes(text.lstrip("\ufeff").encode(encoding))
     assert read_pairs(tmp_path / "pairs.txt", tmp_path) == [
-        Pair(ann[0], ann[1], True),
-        Pair(ann[0], bob, False),
+        (ann[0], ann[1], True),
+        (ann[0], bob, False),
     ]
 
 
@@ -121,35 +122,30 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path, people: Path) -> Non
         read_pairs(tmp_path / "empty", people)
 
 
+def drawn(counts: list[int], count: int, folds: int, seed: int = 0) -> list[Any]:
+    images = [[(identity, n) for n in range(images)] for identity, images in enumerate(counts)]
+    return draw_pairs(images, count=count, folds=folds, seed=seed)
+
+
 def test_drawn_pairs_are_distinct_and_true() -> None:
     counts = [3, 10, 50, 7, 1]
-    pairs = draw_pairs(counts, count=160, folds=4, seed=5)
-    assert pairs == draw_pairs(counts, count=160, folds=4, seed=5)
-    assert pairs != draw_pairs(counts, count=160, folds=4, seed=6)
-    assert len({frozenset((pair.first, pair.second)) for pair in pairs}) == 160
-    for (one, first), (other, second), same in pairs:
-        assert (one == other) == same
-        assert 0 <= first < counts[one] and 0 <= second < counts[other]
-        assert (one, first) != (other, second)
+    pairs = drawn(counts, 160, 4, 5)
+    assert pairs == drawn(counts, 160, 4, 5) != drawn(counts, 160, 4, 6)
+    assert len({frozenset((first, second)) for first, second, _ in pairs}) == 160
+    for first, second, same in pairs:
+        assert (first[0] == second[0]) == same and first != second
     # All that there are: five pairs of the one image with each of the others'.
-    assert sum(pair.same for pair in draw_pairs([4, 4], count=24, folds=2, seed=0)) == 12
-    pairs = draw_pairs([5, 1], count=10, folds=1, seed=0)
-    assert {pair.first[1] for pair in pairs if not pair.same} == set(range(5))
-
-
-def test_folds_hold_both_kinds_alike() -> None:
-    pairs = draw_pairs([10] * 8, count=200, folds=5, seed=0)
-    for fold in range(5):
-        same = [pair.same for pair in pairs[fold * 40 : (fold + 1) * 40]]
-        assert sum(same) == 20
-        assert len({pair.first[0] for pair in pairs[fold * 40 : fold * 40 + 20]}) > 3
-
-
-def test_the_identity_with_most_images_does_not_dominate() -> None:
-    pairs = draw_pairs([3, 4, 200, 10], count=80, folds=2, seed=0)
-    shares = Counter(pair.first[0] for pair in pairs if pair.same)
-    # 3 and 6 pairs are all that the small ones have; the others share the rest.
+    assert sum(same for _, _, same in drawn([4, 4], 24, 2)) == 12
+    assert {first[1] for first, _, same in drawn([5, 1], 10, 1) if not same} == set(range(5))
+    # The identity with most images does not dominate: 3 and 6 pairs are all that the small ones
+    # have, the others share the rest.
+    shares = Counter(first[0] for first, _, same in drawn([3, 4, 200, 10], 80, 2) if same)
     assert [shares[i] for i in range(4)] in ([3, 6, 15, 16], [3, 6, 16, 15])
+    pairs = drawn([10] * 8, 200, 5)
+    for fold in range(5):
+        same = [same for _, _, same in pairs[fold * 40 : (fold + 1) * 40]]
+        assert same == [True] * 20 + [False] * 20
+        assert len({first[0] for first, _, _ in pairs[fold * 40 : fold * 40 + 20]}) > 3
 
 
 @pytest.mark.parametrize(
@@ -163,4 +159,4 @@ def test_the_identity_with_most_images_does_not_dominate() -> None:
 )
 def test_impossible_draws_say_why(counts: list[int], count: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        draw_pairs(counts, count=count, folds=10, seed=0)
+        drawn(counts, count, 10)
