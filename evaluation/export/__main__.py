@@ -6,7 +6,7 @@ writes ``models/run/model.onnx`` and the model card ``models/run/model.md``. The
 when ONNX Runtime computes from it what MXNet computes from the checkpoint.
 
     python -m evaluation.export --model models/run/model,0 --format torch
-    python -m evaluation.export --from-torch model.pt --output models/theirs/model
+    python -m evaluation.export --from-torch model.safetensors --output models/theirs/model
 
 The first writes the state dict of an iResNet under arcface_torch's names, the second a checkpoint
 of one.
@@ -15,18 +15,15 @@ of one.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from evaluation import originals
-from evaluation.export import torch_file, torch_names
-from evaluation.export.card import Facts, write_card
+from evaluation.export import arcface_torch
+from evaluation.export.card import write_card
 from evaluation.export.comparison import draw_images, largest_difference
-from evaluation.export.graph import INPUT, IR_VERSION, OPSET, Form, Network, to_onnx
-from evaluation.export.pixels import read_scaling
+from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import check_finite
 from evaluation.network import checkpoint, files_of
@@ -60,11 +57,14 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
-    torch_help = "an iResNet of arcface_torch: write a checkpoint with the prefix --output"
-    source.add_argument("--from-torch", type=Path, metavar="FILE.pt", help=torch_help)
+    torch_help = (
+        "the state dict of an iResNet of arcface_torch, .safetensors or .pt, which needs PyTorch: "
+        "write a checkpoint with the prefix --output"
+    )
+    source.add_argument("--from-torch", type=Path, metavar="FILE", help=torch_help)
     format_help = "onnx (default), or torch: the state dict of an iResNet for arcface_torch"
     add("--format", choices=("onnx", "torch"), help=format_help)
-    add("--output", type=Path, metavar="FILE", help="default PREFIX.onnx, PREFIX.pt")
+    add("--output", type=Path, metavar="FILE", help="default PREFIX.onnx, PREFIX.safetensors")
     dtype_help = "of weights and feature maps; input and output stay float32 (default float32)"
     add("--dtype", choices=(SINGLE, HALF), help=dtype_help)
     batch_help = "images per batch, if every batch has as many (default: any number)"
@@ -121,11 +121,11 @@ def _write_onnx(options: argparse.Namespace) -> None:
         raise ConfigError(f"--output {path} is the name of the model card; give another ending")
     _check_outputs(options, path, card)
     form = Form(options.dtype or SINGLE, options.batch_size, options.input == "uint8")
-    model = _converted(found, form)
+    model: bytes = to_onnx(found, form, _description(found)).SerializeToString()
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
-    facts = _facts(found, form, difference, path, model)
-    text = write_card(facts, Path(prefix).parent)
+    facts = _facts(found, form, difference)
+    text = write_card(path, model, found.weights, facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
     sizes = " x ".join(map(str, found.image_shape))
     print_line(
@@ -152,37 +152,11 @@ def _check_outputs(options: argparse.Namespace, *paths: Path) -> None:
 
 def _write_torch(options: argparse.Namespace) -> None:
     prefix, found = _read(options)
-    path = options.output or Path(f"{prefix}.pt")
+    path = options.output or Path(f"{prefix}{arcface_torch.ENDING}")
     _check_outputs(options, path)
-    tensors = torch_names.to_torch(found.weights, prefix)
-    constants = _constants(found, prefix)
-    content = io.BytesIO()
-    note = (torch_names.NOTE, torch_names.encode(constants))
-    torch_file.write_state_dict(content, tensors, note)
-    _write({path: content.getvalue()})
-    print_line(
-        f"{path}: {len(tensors)} tensors; the network takes (pixel - 127.5) * "
-        f"{constants.pixel_scale:.7g} and has {constants.epsilon:g} as epsilon of BatchNorm, "
-        "arcface_torch's own 0.007843137 and 1e-05"
-    )
-
-
-def _constants(found: Checkpoint, prefix: str) -> torch_names.Constants:
-    """Return what no tensor has."""
-    nodes, attributes = found.graph["nodes"], found.attributes()
-    data = next(index for index, node in enumerate(nodes) if node["name"] == INPUT)
-    scaling = read_scaling(nodes, data, attributes)
-    epsilons = {
-        float(one.get("eps", 1e-3))
-        for node, one in zip(nodes, attributes)
-        if node["op"] == "BatchNorm"
-    }
-    if scaling.mean.tolist() != 127.5 or len(epsilons) != 1:
-        raise DataError(
-            f"{prefix} scales its pixels, or its BatchNorms have epsilons, that arcface_torch's "
-            "networks cannot have; export ONNX"
-        )
-    return torch_names.Constants(float(scaling.factor), epsilons.pop())
+    tensors = arcface_torch.to_torch(found, prefix)
+    _write({path: arcface_torch.pack_state_dict(tensors, path)})
+    print_line(f"{path}: {len(tensors)} tensors, for arcface_torch as it is")
 
 
 def _read_torch(path: Path, prefix: Path) -> None:
@@ -191,18 +165,13 @@ def _read_torch(path: Path, prefix: Path) -> None:
 
     for written in checkpoint_paths(prefix, 0):
         check_output(written, "--output", [path])
-    tensors, note = torch_file.read_state_dict(path, torch_names.NOTE)
-    weights, units = torch_names.from_torch(tensors, str(path))
-    constants = torch_names.decode(note, str(path))
-    found = iresnet_checkpoint(units, weights, **constants._asdict())
+    tensors = arcface_torch.read_state_dict(path)
+    weights, units = arcface_torch.from_torch(tensors, str(path))
+    found = iresnet_checkpoint(
+        units, weights, pixel_scale=arcface_torch.PIXEL_SCALE, epsilon=arcface_torch.EPSILON
+    )
     found.network().export(prefix)
     print_line(f"{prefix}-symbol.json, {prefix}-0000.params: an iResNet of {units} units")
-
-
-def _converted(found: Checkpoint, form: Form) -> bytes:
-    network = Network(found.graph, found.attributes(), found.weights, found.shapes())
-    model: bytes = to_onnx(network, form, found.output, _description(found)).SerializeToString()
-    return model
 
 
 def _description(found: Checkpoint) -> str:
@@ -236,14 +205,15 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
     return difference
 
 
-def _facts(found: Checkpoint, form: Form, difference: float, path: Path, model: bytes) -> Facts:
+def _facts(found: Checkpoint, form: Form, difference: float) -> list[tuple[str, str]]:
+    """Return what the model card says of the network: names and values."""
     shape = " x ".join(map(str, found.image_shape))
     result = found.graph["nodes"][found.graph["heads"][0][0]]["name"]
     outputs = found.shapes()[result][-1]
     batch = form.batch_size or "any"
     input_type = "uint8" if form.takes_bytes else SINGLE
     is_classifier = not found.output.startswith("fc1")
-    lines = [
+    return [
         ("input", f"`data`, {input_type}, {batch} x {shape}. {_description(found)}"),
         ("output", f"`{found.output}`, float32, {batch} x {outputs}"),
         ("classes" if is_classifier else "embedding", f"{outputs:,}"),
@@ -251,8 +221,6 @@ def _facts(found: Checkpoint, form: Form, difference: float, path: Path, model: 
         ("format", f"ONNX, opset {OPSET}, IR version {IR_VERSION}, {form.dtype}"),
         ("largest relative difference to MXNet", f"{difference:.1e}, by ONNX Runtime"),
     ]
-    digest = hashlib.sha256(model).hexdigest()
-    return Facts(path.stem, [(path.name, len(model), digest)], lines, found.weights)
 
 
 def _write(contents: dict[Path, bytes]) -> None:

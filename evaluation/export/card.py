@@ -13,7 +13,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,42 +32,33 @@ _PACKAGES = ("mxnet", "numpy", "onnx", "onnxruntime")
 _MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 
 
-class Facts(NamedTuple):
-    """What the export knows.
-
-    Attributes:
-        name: of the model.
-        files: name, bytes and contents' SHA-256 of each file that was written.
-        lines: name and value of what else is said, in order.
-        weights: the parameters by name.
-    """
-
-    name: str
-    files: Sequence[tuple[str, int, str]]
-    lines: Sequence[tuple[str, str]]
-    weights: Mapping[str, NDArray[Any]]
-
-
-def write_card(facts: Facts, run: Path) -> str:
+def write_card(
+    path: Path,
+    model: bytes,
+    weights: Mapping[str, NDArray[Any]],
+    facts: Sequence[tuple[str, str]],
+    run: Path,
+) -> str:
     """Return the card as Markdown.
 
     Args:
-        facts: about the model.
+        path: of the model.
+        model: content of its file.
+        weights: the parameters by name.
+        facts: name and value of what else is known of the network, in order.
         run: the folder of the checkpoint, which may be that of a run.
 
     Raises:
         DataError: a file of the run is damaged.
     """
     config, (_, verified) = run_files.read_config(run), run_files.read_metrics(run)
+    digest = hashlib.sha256(model).hexdigest()
     sections = [
-        f"# {facts.name}\n",
+        f"# {path.stem}\n",
+        _table(("", ""), [*facts, ("SHA-256 of the weights", f"`{weights_hash(weights)}`")]),
+        "## File\n",
         _table(
-            ("", ""), [*facts.lines, ("SHA-256 of the weights", f"`{weights_hash(facts.weights)}`")]
-        ),
-        "## Files\n",
-        _table(
-            ("file", "bytes", "SHA-256"),
-            [(f"`{name}`", f"{size:,}", f"`{digest}`") for name, size, digest in facts.files],
+            ("file", "bytes", "SHA-256"), [(f"`{path.name}`", f"{len(model):,}", f"`{digest}`")]
         ),
         "## Data and recipe\n",
         _recipe(config),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from evaluation.export.attributes import UnknownOperatorError
 from evaluation.export.writer import Operator
 
-Translate = Callable[[Operator], str]
+Translate = Callable[[Operator], Union[str, list[str]]]
+"""Writes the nodes of an operator; returns its output, or its outputs."""
 
 
 def convolution(op: Operator) -> str:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from evaluation.export.attributes import Attributes
 from evaluation.export.writer import SINGLE, Writer
 
+INPUT = "data"
+"""Name of the input, in MXNet and in ONNX."""
 _MIDDLE = 127.5
 _SAME = frozenset("BlockGrad Cast _copy".split())
 
@@ -29,7 +31,7 @@ class Scaling(NamedTuple):
     Attributes:
         mean: a number, or [channels, 1, 1].
         factor: likewise.
-        last: the number of the node that gives it, or that of ``data``.
+        last: the number of the node that gives it, or that of the input.
     """
 
     mean: NDArray[np.float64]
@@ -38,13 +40,12 @@ class Scaling(NamedTuple):
 
 
 def read_scaling(
-    nodes: Sequence[Mapping[str, Any]], data: int, attributes_of: Sequence[Mapping[str, str]]
+    nodes: Sequence[Mapping[str, Any]], attributes_of: Sequence[Mapping[str, str]]
 ) -> Scaling:
     """Return what the nodes compute from ``data`` on, as long as each reads the one before alone.
 
     Args:
         nodes: of MXNet's graph.
-        data: the number of its input.
         attributes_of: the attributes of each node.
     """
     readers: dict[int, list[int]] = {}
@@ -53,7 +54,7 @@ def read_scaling(
             readers.setdefault(entry[0], []).append(index)
     factor: NDArray[np.float64] = np.array(1.0)
     offset: NDArray[np.float64] = np.array(0.0)
-    last = data
+    last = next(number for number, node in enumerate(nodes) if node["name"] == INPUT)
     # The last node of a graph gives the result, and stays one.
     while len(readers.get(last, [])) == 1 and readers[last][0] != len(nodes) - 1:
         index = readers[last][0]

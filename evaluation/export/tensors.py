@@ -6,7 +6,7 @@ shapes that are written in a language of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Optional
 
@@ -204,6 +204,7 @@ TENSORS: Mapping[str, Translate] = {
     "Flatten": flatten,
     "Pad": pad,
     "Reshape": reshape,
+    "SliceChannel": split,
     "SwapAxis": swap_axes,
     "add_n": total,
     "clip": clip,
@@ -214,4 +215,3 @@ TENSORS: Mapping[str, Translate] = {
     "tile": tile,
     "transpose": transpose,
 }
-SPLITS: Mapping[str, Callable[[Operator], list[str]]] = {"SliceChannel": split}

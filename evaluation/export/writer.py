@@ -7,14 +7,14 @@ not use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.export.attributes import Attributes, UnknownOperatorError
+from runtime.untrusted.onnx_model import import_onnx
 
 Shape = tuple[int, ...]
 """Of a tensor; -1 stands for a size that grows with the batch."""
@@ -31,27 +31,17 @@ class Tensor(NamedTuple):
     """Of a parameter."""
 
 
-@dataclass
-class Node:
-    """A node of ONNX."""
-
-    operator: str
-    name: str
-    inputs: list[str]
-    outputs: list[str]
-    attributes: dict[str, Any] = field(default_factory=dict)
-
-
 class Writer:
     """Collects nodes, constants, and the number format of every value."""
 
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
+    def __init__(self, names: Iterable[str]) -> None:
+        """Args: ``names`` that nodes and parameters have already."""
+        self.nodes: list[Any] = []
         self.constants: dict[str, NDArray[Any]] = {}
         self.dtypes: dict[str, str] = {}
         """The number format of each value that a node or the input of the graph gives."""
         self._casts: dict[tuple[str, str], str] = {}
-        self._taken: set[str] = set()
+        self._taken = set(names)
 
     def unique(self, name: str) -> str:
         """Return a name that nothing in the graph has, like ``name``."""
@@ -61,17 +51,26 @@ class Writer:
         self._taken.add(found)
         return found
 
-    def reserve(self, names: Sequence[str]) -> None:
-        """Keep names for those that have them already."""
-        self._taken.update(names)
-
     def add(
         self, operator: str, name: str, inputs: Sequence[str], dtype: str, **attributes: Any
     ) -> str:
         """Append a node whose output has its name; returns that."""
-        self.nodes.append(Node(operator, name, list(inputs), [name], attributes))
-        self.dtypes[name] = dtype
-        return name
+        return self.add_several(operator, name, inputs, dtype, [name], **attributes)[0]
+
+    def add_several(
+        self,
+        operator: str,
+        name: str,
+        inputs: Sequence[str],
+        dtype: str,
+        outputs: list[str],
+        **attributes: Any,
+    ) -> list[str]:
+        """Append a node; returns its outputs."""
+        make_node = import_onnx().helper.make_node
+        self.nodes.append(make_node(operator, inputs, outputs, name, **attributes))
+        self.dtypes.update(dict.fromkeys(outputs, dtype))
+        return outputs
 
     def constant(self, name: str, array: NDArray[Any], dtype: Optional[str] = None) -> str:
         """Return the name of a constant with these values, in another number format if given.
@@ -108,8 +107,8 @@ class Writer:
     def rename(self, value: str, name: str) -> None:
         """Give a value another name."""
         for node in self.nodes:
-            node.inputs = [name if one == value else one for one in node.inputs]
-            node.outputs = [name if one == value else one for one in node.outputs]
+            for names in (node.input, node.output):
+                names[:] = [name if one == value else one for one in names]
         self.dtypes[name] = self.dtypes.pop(value)
 
 
@@ -177,6 +176,5 @@ class Operator:
     def emit_several(self, operator: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Append a node with several outputs."""
         names = [self._writer.unique(f"{self.name}_output{index}") for index in range(count)]
-        self._writer.nodes.append(Node(operator, self.name, list(inputs), names, attributes))
-        self._writer.dtypes.update(dict.fromkeys(names, self.dtype))
-        return names
+        add = self._writer.add_several
+        return add(operator, self.name, inputs, self.dtype, names, **attributes)

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
     "ijb": (ijb.main, ["IJBC", "--out", "parts"]),
     "clean": (clean.main, ["faces"]),
     "export": (export.main, ["--output", "made.onnx"]),
-    "export to torch": (export.main, ["--format", "torch", "--output", "made.pt"]),
+    "export to torch": (export.main, ["--format", "torch", "--output", "made.safetensors"]),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import safetensors.numpy
 
 from tests.fuzz.ijb_readers import DESCRIPTION, SIZES
 from tests.support.ijb_set import template_ids, write_set
@@ -241,16 +242,13 @@ def _read_config(folder: Path) -> None:
 
 
 def _make_state_dict(folder: Path) -> None:
-    from evaluation.export.torch_file import write_state_dict
-
-    with (folder / "m.pt").open("wb") as file:
-        write_state_dict(file, {"a": np.ones(3, np.float32)}, ("note", b"note"))
+    safetensors.numpy.save_file({"a": np.ones(3, np.float32)}, folder / "m.safetensors")
 
 
 def _read_state_dict(folder: Path) -> None:
-    from evaluation.export.torch_file import read_state_dict
+    from evaluation.export.arcface_torch import read_state_dict
 
-    read_state_dict(folder / "m.pt", "note")
+    read_state_dict(folder / "m.safetensors")
 
 
 def _make_mnist(folder: Path) -> None:
@@ -391,7 +389,7 @@ READ = {
     "rank": Case(_make_checkpoint, "rank-0000.bin", _read_checkpoint),
     "index of a store": Case(_make_store, "index.bin", _read_store),
     "config": Case(_writes("config.json", b'{"lr": 0.5}'), "config.json", _read_config),
-    "pt": Case(_make_state_dict, "m.pt", _read_state_dict),
+    "state dict": Case(_make_state_dict, "m.safetensors", _read_state_dict),
     "mnist": Case(_make_mnist, "t10k-images-idx3-ubyte", _read_mnist),
     "cifar": Case(_make_cifar, "test_batch.bin", _read_cifar),
     "ijb": Case(_make_ijb, "IJBC/meta/ijbc_face_tid_mid.txt", _read_ijb),

@@ -1,16 +1,16 @@
-"""The readers of networks: graphs, parameters, class centers, and PyTorch's state dicts."""
+"""The readers of networks: graphs, parameters, class centers, and state dicts."""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
-import zipfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from evaluation.network import open_network
@@ -218,40 +218,49 @@ def _read_onnx(folder: Path, content: bytes) -> None:
 
 
 _SECRET = np.float32(12345.678)
-_TENSORS: dict[str, NDArray[Any]] = {
-    "conv1.weight": np.arange(54, dtype=np.float32).reshape(2, 3, 3, 3),
-    "bn1.num_batches_tracked": np.array(7, np.int64),
-}
 
 
-def _torch_seeds(folder: Path) -> list[bytes]:
-    """A state dict, and its pickle alone, for which the archive's checksums would stand in."""
-    from evaluation.export.torch_file import write_state_dict
-
-    path = folder / "model.pt"
-    with path.open("wb") as file:
-        write_state_dict(file, _TENSORS, ("note", b"note"))
-    with zipfile.ZipFile(path) as archive:
-        program = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-        content = archive.read(program)
-    numbered = b"\x80\x02}(K\0K\x01K\x02" + content[2:-1] + b"u."
-    return [path.read_bytes(), *[content] * 3, numbered]
+def _state_dict_seeds(_: Path) -> list[bytes]:
+    """Several types, and headers that are almost right, in short files."""
+    tensors: dict[str, NDArray[Any]] = {
+        "conv1.weight": np.arange(54, dtype=np.float32).reshape(2, 3, 3, 3),
+        "bn1.num_batches_tracked": np.array(7, np.int64),
+        "half": np.ones((2, 2), np.float16),
+    }
+    small = safetensors.numpy.save({"a": np.ones(2, np.float32)}, {"format": "pt"})
+    return [safetensors.numpy.save(tensors), small, small, safetensors.numpy.save({})]
 
 
-def _read_torch(folder: Path, content: bytes) -> None:
-    """A damaged archive, or a whole one around a damaged pickle."""
-    from evaluation.export.torch_file import read_state_dict
+def _make_state_dict(rng: random.Random) -> bytes:
+    """A header of which some sizes, names and types lie, and numbers of another length."""
+    sizes: list[Any] = [0, 1, 2, 3, -1, 1 << 31, 1 << 62, 1 << 64, 0.5, None, "1"]
+    types = ["F32", "F64", "F16", "I64", "U8", "BOOL", "BF16", "F8_E4M3", "C64", "F4", "f32", "", 1]
+    names = ["a", "fc.weight", "__metadata__", "", "\x1b[2J", "a\nb", "\ud800", "x" * 5000]
+    tensors: dict[str, Any] = {}
+    end = 0
+    for _ in range(rng.randrange(5)):
+        shape: Any = [rng.choice(sizes[:4]) for _ in range(rng.randrange(4))]
+        start, end = end, end + 4 * int(np.prod(shape))
+        one: dict[str, Any] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+        if rng.random() < 0.3:
+            key = rng.choice(("dtype", "shape", "data_offsets", "more"))
+            lies: list[Any] = [[rng.choice(sizes)] * rng.randrange(4), rng.choice(sizes), {}]
+            one[key] = rng.choice(types) if key == "dtype" else rng.choice(lies)
+        tensors[rng.choice(names) if rng.random() < 0.3 else f"t{len(tensors)}"] = one
+    text = json.dumps(tensors).encode()
+    text += b" " * rng.choice((0, 0, -len(text) % 8, 3))
+    length = len(text) if rng.random() < 0.9 else rng.choice((0, 1, 1 << 31, 1 << 62))
+    numbers = bytes(end + rng.choice((0,) * 6 + (1, 8, 4096)))
+    return length.to_bytes(8, "little") + text + numbers
 
-    path = folder / "model.pt"
-    if not content.startswith(b"\x80"):
-        path.write_bytes(content)
-        read_state_dict(path, "note")
-        return
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", content)
-        for number, array in enumerate(_TENSORS.values()):
-            archive.writestr(f"archive/data/{number}", array.tobytes())
-    read_state_dict(path, "note")
+
+def _read_state_dict(folder: Path, content: bytes) -> None:
+    from evaluation.export.arcface_torch import read_state_dict
+
+    path = folder / "model.safetensors"
+    path.write_bytes(content)
+    found = read_state_dict(path)
+    assert sum(one.nbytes for one in found.values()) <= len(content)
 
 
 MODEL_READERS = {
@@ -260,5 +269,5 @@ MODEL_READERS = {
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
     "graphs": Reader(_symbol_seeds, _read_symbol, 8, _make_graph),
     "onnx": Reader(_onnx_seeds, _read_onnx, 8, make_onnx),
-    "torch": Reader(_torch_seeds, _read_torch, 8),
+    "state-dict": Reader(_state_dict_seeds, _read_state_dict, 8, _make_state_dict),
 }

@@ -61,7 +61,7 @@ def _read_metrics(folder: Path, content: bytes) -> None:
         [run_page.tar_at_far(record) for record in records]
     figures.time_shares(found)
     run_page.rate(found), run_page.last_loss(found), figures.duration(found)
-    card.write_card(card.Facts("net", [], [], {}), run)
+    card.write_card(Path("net.onnx"), b"", {}, [], run)
 
 
 RUN_READERS = {

@@ -12,7 +12,7 @@ SHARES = {
     "params": 1, "centers": 2, "symbol": 1, "graphs": 2, "onnx": 2, "groups": 1, "manifest": 2,
     "hosts": 1, "hostfile": 1,
     "ijb-faces": 1, "ijb-pairs": 2, "ijb-subjects": 1, "ijb-features": 1,
-    "torch": 2, "npy": 2, "metrics": 1, "links": 1,
+    "state-dict": 2, "npy": 2, "metrics": 1, "links": 1,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from backbones.checkpoint import Checkpoint
 from backbones.network import initial_weights
-from evaluation.export.graph import Form, Network, to_onnx
+from evaluation.export.graph import Form, to_onnx
 from evaluation.onnx_runtime import OnnxNetwork
 from runtime.mxnet import mx
 
@@ -48,8 +48,7 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
 
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
     """The ONNX model."""
-    network = Network(found.graph, found.attributes(), found.weights, found.shapes())
-    return to_onnx(network, form, found.output, "a test's")
+    return to_onnx(found, form, "a test's")
 
 
 def by_mxnet(found: Checkpoint, images: np.ndarray) -> np.ndarray:

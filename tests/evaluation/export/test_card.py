@@ -7,23 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.export.card import Facts, weights_hash, write_card
+from evaluation.export.card import weights_hash, write_card
 from runtime.errors import DataError
 
 WEIGHTS = {"b": np.ones(2, np.float32), "a": np.zeros((1, 2), np.float32)}
-FACTS = Facts("net", [("net.onnx", 1234, "ab12")], [("input", "x | y")], WEIGHTS)
+
+
+def card_of_nothing(folder: Path) -> str:
+    return write_card(Path("net.onnx"), bytes(1234), WEIGHTS, [("input", "x | y")], folder)
 
 
 def card_of(folder: Path, record: dict[str, Any], config: dict[str, Any]) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.jsonl").write_text(json.dumps({"update": 1, **record}) + "\n")
-    return write_card(FACTS, folder)
+    return card_of_nothing(folder)
 
 
 def test_without_a_run_the_card_says_what_is_not_known(tmp_path: Path) -> None:
-    card = write_card(FACTS, tmp_path)
+    card = card_of_nothing(tmp_path)
     assert card.startswith("# net\n") and card.count("Not known") == 2
-    assert "| `net.onnx` | 1,234 | `ab12` |" in card
+    assert "| `net.onnx` | 1,234 | `ad47fd9e87159d65" in card
     # A line in a cell would end it.
     assert "| input | x \\| y |" in card
     assert f"`{weights_hash(WEIGHTS)}`" in card
@@ -57,7 +60,7 @@ def test_options_of_the_run_but_not_where_it_was_and_no_markup(tmp_path: Path) -
 def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} is damaged.*; copy it again, or move it away$"):
-        write_card(FACTS, tmp_path)
+        card_of_nothing(tmp_path)
 
 
 @pytest.mark.parametrize("value", [None, "0.9", [0.9], True, 1e400])
@@ -68,4 +71,4 @@ def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path, value: Any) -> No
 def test_a_record_without_its_update_is_damage(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"target": "lfw", "accuracy": 0.9}\n')
     with pytest.raises(DataError, match="metrics.jsonl is damaged"):
-        write_card(FACTS, tmp_path)
+        card_of_nothing(tmp_path)

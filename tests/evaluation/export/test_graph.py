@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from backbones.checkpoint import Checkpoint, read_checkpoint
 from backbones.classifiers import Normalization
 from backbones.graph.operators import OPERATORS
 from evaluation.export.comparison import draw_images, largest_difference
-from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form, Network, to_onnx
+from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
 from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -336,8 +337,11 @@ def test_what_has_no_translation_is_named(build: Callable[[Any], Any], message: 
 
 def test_an_attribute_that_is_not_known_is_named() -> None:
     found = drawn(embedded(maps()), (3, *SIZE))
-    graph, attributes = found.graph, [dict(one) for one in found.attributes()]
-    attributes[[node["name"] for node in graph["nodes"]].index("maps")]["reflection"] = "2"
-    network = Network(graph, attributes, found.weights, found.shapes())
+    graph = found.graph
+    (node,) = (one for one in graph["nodes"] if one["name"] == "maps")
+    node["attrs"]["reflection"] = "2"
+    attributes = [one.get("attrs", {}) for one in graph["nodes"]]
+    changed: Any = SimpleNamespace(**found._asdict(), graph=graph, output="fc1_output")
+    changed.attributes, changed.shapes = lambda: attributes, found.shapes
     with pytest.raises(DataError, match="'maps' .*has reflection = 2, for which"):
-        to_onnx(network, SINGLE, "fc1_output", "")
+        exported(changed)
