@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PYTORCH_ENVIRONMENT = _ROOT / ".venv-bench"
@@ -67,7 +67,6 @@ class Worker:
         python: str = sys.executable,
         *,
         variables: Mapping[str, str] = MappingProxyType({}),
-        output: Optional[IO[bytes]] = None,
     ) -> None:
         """Start the process.
 
@@ -76,7 +75,6 @@ class Worker:
             threads: how many threads the libraries of the process may use.
             python: the Python that has what the subject imports.
             variables: of the process's environment, above those of this one.
-            output: the file for what libraries print; by default this process's standard error.
         """
         self._target = target
         self._process = subprocess.Popen(
@@ -89,7 +87,6 @@ class Worker:
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=output,
             text=True,
         )
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
@@ -24,23 +23,23 @@ from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
 from evaluation.network import add_network
-from evaluation.output_files import refuse_inputs
+from evaluation.output_files import refuse_inputs, write_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import StagedFiles, create, new_folder, read_file
+from runtime.files import create, new_folder, read_file
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
-# Option, name in the findings, and what it says.
-_COSINES = (
-    ("--own-cosine", "own", "images below this with their class are far from it (at FAR 0.01)"),
-    ("--agree-cosine", "agree", "images from this on agree (at FAR 0.001)"),
-    ("--home-cosine", "home", "another class as near as this claims an image (5%% by chance)"),
-    ("--margin", "margin", f"and is nearer than the own class by this ({MARGIN})"),
-    ("--merge-cosine", "merge", "classes as near as this are one (one pair by chance)"),
-    ("--overlap-cosine", "overlap", "a class as near as this is a person of a verification set"),
-    ("--copy-cosine", "copy", f"an image as near as this is a copy ({COPY})"),
-)
+# By their names in the findings: the option, and its help.
+_COSINES = {
+    "own": ("--own-cosine", "images below this with their class are far from it (at FAR 0.01)"),
+    "agree": ("--agree-cosine", "images from this on agree (at FAR 0.001)"),
+    "home": ("--home-cosine", "another class as near as this claims an image (5%% by chance)"),
+    "margin": ("--margin", f"and is nearer than the own class by this ({MARGIN})"),
+    "merge": ("--merge-cosine", "classes as near as this are one (one pair by chance)"),
+    "overlap": ("--overlap-cosine", "a class as near as this is a person of a verification set"),
+    "copy": ("--copy-cosine", f"an image as near as this is a copy ({COPY})"),
+}
 
 # The file of the report that says of each image whether it stays, moves or goes.
 _TABLE = "images.tsv"
@@ -56,7 +55,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("path", type=Path, help="a .rec file, or a folder with one; it is not changed")
     out_help = "the folder for the new set; an existing one has to be empty"
     add("--out", type=Path, metavar="DIR", help=out_help)
-    add("--dry-run", action="store_true", help="write the report, and no new set in any case")
     report_help = "the folder for the report (%(default)s)"
     add("--report", type=Path, default=Path("cleaning"), metavar="DIR", help=report_help)
     features_help = (
@@ -75,8 +73,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--merge", action="store_true", help="make one class of those that are one identity")
     overlap_help = "leave out the identities and the images of the verification sets"
     add("--drop-overlap", action="store_true", help=overlap_help)
-    for option, _, said in _COSINES:
-        add(option, type=float, metavar="X", help=said)
+    for name, (option, said) in _COSINES.items():
+        add(option, dest=f"{name}_cosine", type=float, metavar="FLOAT", help=said)
     sheets_help = "at most so many sheets of each finding (%(default)s)"
     add("--sheets", type=positive_integer, default=5, metavar="N", help=sheets_help)
     add_network(parser, required=False)
@@ -84,10 +82,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     _check(options)
     return options
-
-
-def _attribute(option: str) -> str:
-    return option[2:].replace("-", "_")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -108,8 +102,8 @@ def _check(options: argparse.Namespace) -> None:
                 f"--verification {first} and {path} would have the same tables in the report; "
                 "name each set once, or rename a file"
             )
-    for option, _, _ in _COSINES:
-        value = getattr(options, _attribute(option))
+    for name, (option, _) in _COSINES.items():
+        value = getattr(options, f"{name}_cosine")
         if value is not None and not -1 <= value <= 1:
             raise ConfigError(f"{option} {value:g} is no cosine; take one of -1 to 1")
 
@@ -191,20 +185,15 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     pairs = [read_bin(path) for path in options.verification]
     file = EmbeddingFile(options.features or _embed(options, records))
     faces, images = file.faces_of(records)
-    given = {name: getattr(options, _attribute(option)) for option, name, _ in _COSINES}
-    findings = find_all(faces, [(one, file.rows_of(one)) for one in pairs], given)
+    targets = [(one, file.rows_of(one)) for one in pairs]
+    given = {name: getattr(options, f"{name}_cosine") for name in _COSINES}
+    findings = find_all(faces, targets, given)
     plan = make_plan(faces, images, len(records), findings, options)
     found = Report(records, images, faces, findings).findings()
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
     table = options.report / _TABLE
-    try:
-        with StagedFiles() as files:
-            plan.write_table(files.open(table), records)
-    except OSError as error:
-        raise DataError(
-            f"{table} cannot be written: {error.strerror}; choose another folder with --report"
-        ) from None
+    write_output(table, plan.table(records).encode(), "--report")
     for name, value in summary:
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):
@@ -218,12 +207,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     records = RecordSet(options.path)
     _check_places(options, records)
-    writes = options.out is not None and not options.dry_run
-    place: Any = new_folder(options.out) if writes else nullcontext()
-    with place as hidden:
+    if options.out is None:
+        _clean(options, records, None)
+        return
+    with new_folder(options.out) as hidden:
         _clean(options, records, hidden)
-    if writes:
-        print_line(f"{options.out}: the new set")
+    print_line(f"{options.out}: the new set")
 
 
 if __name__ == "__main__":

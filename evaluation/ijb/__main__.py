@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from evaluation.features import FACE_SIZE, Images, features_of_views
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.identification import identify
 from evaluation.ijb.lists import (
+    GALLERIES,
     Faces,
+    Ints,
     Lists,
     Pairs,
     Subjects,
@@ -42,7 +44,7 @@ from evaluation.ijb.lists import (
     read_subjects,
 )
 from evaluation.ijb.report import as_json, identification_table, verification_table
-from evaluation.ijb.templates import Weighting, sums_of_parts, template_features
+from evaluation.ijb.templates import template_features
 from evaluation.ijb.verification import (
     cosines_of_pairs,
     result_files,
@@ -50,24 +52,15 @@ from evaluation.ijb.verification import (
     write_results,
 )
 from evaluation.network import add_network, files_of, open_network
-from evaluation.output_files import check_output
+from evaluation.output_files import check_output, write_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError
-from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
 
 _ONE_TO_ONE, _ONE_TO_MANY = "1:1", "1:N"
 # The program of Partial FC, and the other ones of InsightFace.
 _UNIT_VIEWS, _RAW_VIEWS = "ijb.py", "ijb_11.py"
-
-
-class _Protocols(NamedTuple):
-    """What is to be compared, read before hours of work so that a wrong line is named first."""
-
-    pairs: Optional[Pairs]
-    galleries: list[Subjects]
-    probes: Optional[Subjects]
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -109,10 +102,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.image_size and tuple(options.image_size) != FACE_SIZE:
         raise _wrong_size("--image-size", tuple(options.image_size))
-    if options.json and not os.path.isdir(options.json.parent):
-        raise ConfigError(
-            f"--json {options.json}: there is no folder {options.json.parent}; make it before"
-        )
     return options
 
 
@@ -124,25 +113,25 @@ def _wrong_size(what: str, size: tuple[int, int]) -> ConfigError:
     )
 
 
-def _read_protocols(options: argparse.Namespace, lists: Lists, faces: Faces) -> _Protocols:
-    """Read the lists of the protocols that are asked for."""
-    only, ids = options.protocol, faces.template_ids
-    for name, paths in (
-        (_ONE_TO_ONE, [lists.pairs]),
-        (_ONE_TO_MANY, [*lists.galleries, lists.probes]),
-    ):
+def _read_protocols(
+    options: argparse.Namespace, lists: Lists, ids: Ints
+) -> tuple[Optional[Pairs], list[Subjects]]:
+    """Read the pairs, and the galleries with the probes last, of what is asked for.
+
+    Before hours of work, so that a wrong line is named first.
+    """
+    needed = {_ONE_TO_ONE: [lists.pairs], _ONE_TO_MANY: [*lists.galleries, lists.probes]}
+    for name, paths in needed.items():
         gone = [path for path in paths if not os.path.exists(path)]
-        if gone and only in (None, name):
-            other = _ONE_TO_MANY if name == _ONE_TO_ONE else _ONE_TO_ONE
+        if gone and options.protocol in (None, name):
+            (other,) = needed.keys() - {name}
             raise DataError(
                 f"{gone[0]} does not exist; the protocol {name} needs it: take it from "
                 f"InsightFace's release, or give --protocol {other}"
             )
-    pairs = read_pairs(lists.pairs, ids) if only != _ONE_TO_MANY else None
-    if only == _ONE_TO_ONE:
-        return _Protocols(pairs, [], None)
-    galleries = [read_subjects(path, ids) for path in lists.galleries]
-    return _Protocols(pairs, galleries, read_subjects(lists.probes, ids))
+    pairs = read_pairs(lists.pairs, ids) if options.protocol != _ONE_TO_MANY else None
+    tables = needed[_ONE_TO_MANY] if options.protocol != _ONE_TO_ONE else []
+    return pairs, [read_subjects(path, ids) for path in tables]
 
 
 def _check_points(lists: Lists, faces: Faces) -> str:
@@ -202,10 +191,30 @@ def _embed(
     world.barrier()
 
 
+def _templates(
+    options: argparse.Namespace, lists: Lists, faces: Faces, parts: Any, unit_views: bool
+) -> NDArray[np.float64]:
+    """Return the vectors of the templates [T, D]."""
+    rows = template_features(
+        parts,
+        faces,
+        unit_views=unit_views,
+        detector_score=not options.no_detector_score,
+        norm_score=not options.no_norm_score,
+    )
+    empty = int((~rows.any(axis=1)).sum())
+    if empty:
+        raise DataError(
+            f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines would be "
+            f"0: look for detector scores of 0 in {lists.points}, or give --no-detector-score"
+        )
+    return rows
+
+
 def _compare(
     options: argparse.Namespace,
     lists: Lists,
-    protocols: _Protocols,
+    protocols: tuple[Optional[Pairs], list[Subjects]],
     templates: Callable[[bool], NDArray[np.float64]],
 ) -> None:
     """Print the results of the protocols, and write them.
@@ -216,53 +225,43 @@ def _compare(
         protocols: what is compared.
         templates: from whether each view is normalized to the vectors of the templates.
     """
-    name, what = _model_name(options), lists.release.name
-    verified = None
-    if protocols.pairs is not None:
+    name = options.model if isinstance(options.model, Path) else "{},{}".format(*options.model)
+    pairs, tables = protocols
+    verified, identified = None, {}
+    if pairs is not None:
         features = templates(options.like == _UNIT_VIEWS)
-        cosines = cosines_of_pairs(features, protocols.pairs)
-        verified = verify(cosines, protocols.pairs.same)
+        cosines = cosines_of_pairs(features, pairs)
+        verified = verify(cosines, pairs.same)
         print(
-            f"{what} 1:1, {verified.pairs:,} pairs of {len(features):,} templates, "
+            f"{lists.name} 1:1, {verified.pairs:,} pairs of {len(features):,} templates, "
             f"{verified.same:,} of one person, as {options.like}; in percent"
         )
-        print(verification_table(name, verified))
+        print(verification_table(str(name), verified))
         write_results(_result_files(options, lists), options.job, cosines, verified)
-    words = lists.release.galleries
-    identified = []
-    if protocols.probes is not None:
+    if tables:
         features = templates(False)
-        identified = [identify(features, one, protocols.probes) for one in protocols.galleries]
-        print(f"{what} 1:N, {len(protocols.probes.templates):,} mixed probes; in percent")
-        print(identification_table(words, identified))
+        *galleries, probes = tables
+        identified = {
+            word: identify(features, one, probes)
+            for word, one in zip(GALLERIES[lists.prefix], galleries)
+        }
+        print(f"{lists.name} 1:N, {len(probes.templates):,} mixed probes; in percent")
+        print(identification_table(identified))
     if options.json:
-        head = {
-            "set": what,
-            "model": name,
+        found = {
+            "set": lists.name,
+            "model": str(name),
             "like": options.like,
             "flip": not options.no_flip,
             "detector_score": not options.no_detector_score,
             "norm_score": not options.no_norm_score,
+            **as_json(verified, identified),
         }
-        content = json.dumps({**head, **as_json(verified, identified, words)}, indent=1) + "\n"
-        try:
-            write_atomically(options.json, content.encode())
-        except OSError as error:
-            raise DataError(
-                f"{options.json} cannot be written: {error.strerror}; choose another place with "
-                "--json"
-            ) from None
+        write_output(options.json, (json.dumps(found, indent=1) + "\n").encode(), "--json")
 
 
 def _result_files(options: argparse.Namespace, lists: Lists) -> tuple[Path, Path]:
-    return result_files(options.result_dir, lists.release.prefix.upper(), options.job)
-
-
-def _model_name(options: argparse.Namespace) -> str:
-    if isinstance(options.model, Path):
-        return str(options.model)
-    prefix, epoch = options.model
-    return f"{prefix},{epoch}"
+    return result_files(options.result_dir, lists.prefix.upper(), options.job)
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
@@ -273,11 +272,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     faces = read_faces(lists)
     remark = _check_points(lists, faces)
     description = describe(
-        options.model,
-        lists.points,
-        len(faces.names),
-        flip=not options.no_flip,
-        dtype=options.dtype,
+        options.model, lists.points, len(faces.names), flip=not options.no_flip, dtype=options.dtype
     )
     # Here, because rooms meet in programs only.
     from parallel.world import join_ranks
@@ -289,34 +284,23 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
             "see the same files under the same paths"
         )
     with FeaturesFolder(options.out, description) as folder:
-        protocols = _Protocols(None, [], None)
         if world.rank == 0:
-            protocols = _read_protocols(options, lists, faces)
+            protocols = _read_protocols(options, lists, faces.template_ids)
             folder.claim()
             if remark:
                 say(remark)
-            if protocols.pairs is not None:
+            if protocols[0] is not None:
                 for path in _result_files(options, lists):
                     check_output(path, "--result-dir")
             if options.json:
-                read = (*lists.files(), *files_of(options.model))
-                check_output(options.json, "--json", read)
+                read = (lists.points, lists.media, lists.pairs, *lists.galleries, lists.probes)
+                check_output(options.json, "--json", [*read, *files_of(options.model)])
         _embed(options, world, lists, faces, folder)
         if world.rank == 0:
-            weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
 
             @lru_cache(None)
             def templates(unit_views: bool) -> NDArray[np.float64]:
-                parts = sums_of_parts(folder.read(), unit_views=unit_views)
-                rows = template_features(parts, faces, weighting)
-                empty = int((~rows.any(axis=1)).sum())
-                if empty:
-                    raise DataError(
-                        f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines"
-                        f" would be 0: look for detector scores of 0 in {lists.points}, or give "
-                        "--no-detector-score"
-                    )
-                return rows
+                return _templates(options, lists, faces, folder.read(), unit_views)
 
             _compare(options, lists, protocols, templates)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
@@ -50,18 +50,9 @@ def describe(model: Source, faces: Path, count: int, *, flip: bool, dtype: str) 
     Raises:
         DataError: a file of the model cannot be read.
     """
-    return {
-        "model": _checksum(files_of(model)),
-        "faces": _checksum([faces]),
-        "count": count,
-        "flip": flip,
-        "dtype": dtype,
-    }
-
-
-def _checksum(paths: Sequence[Path]) -> str:
     try:
-        return sha256(*paths)
+        checksums = {"model": sha256(*files_of(model)), "faces": sha256(faces)}
+        return {**checksums, "count": count, "flip": flip, "dtype": dtype}
     except OSError as error:
         raise DataError(
             f"{error.filename} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "

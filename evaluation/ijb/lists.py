@@ -12,8 +12,9 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional, TextIO
 
@@ -26,10 +27,13 @@ from runtime.files import open_regular
 Ints = NDArray[np.int64]
 
 IMAGES = "loose_crop"
-_META = "meta"
+GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "gallery_G2")}
+"""The words in the names of the two galleries, by how the names of a set's lists begin."""
+
 _POINT_NUMBERS = 10
 # At most 18 digits fit into 64 bits.
 _MAX_DIGITS = 18
+_PAIR = re.compile(r"[ \t]*" + r"[ \t]+".join([r"(\d{1,18})"] * 3) + r"\s*", re.ASCII)
 _DIGITS_AND_SPACE = b"0123456789 \t\n"
 _BLOCK_BYTES = 4 << 20
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
@@ -38,31 +42,11 @@ _LARGEST = 1e9
 _SMALLEST_SPREAD = 1e-6
 
 
-class Release(NamedTuple):
-    """One of the two sets, and how its lists are called.
-
-    Attributes:
-        name: as publications write it.
-        prefix: of the names of its lists.
-        galleries: the words in the names of its two galleries.
-    """
-
-    name: str
-    prefix: str
-    galleries: tuple[str, str]
-
-
-RELEASES = (
-    Release("IJB-B", "ijbb", ("gallery_S1", "gallery_S2")),
-    Release("IJB-C", "ijbc", ("gallery_G1", "gallery_G2")),
-)
-
-
 class Lists(NamedTuple):
     """Where the lists of a folder are.
 
     Attributes:
-        release: whose they are.
+        prefix: of their names, ijbb or ijbc.
         images: the folder of the images.
         points: image, five points and score of each face.
         media: image, template and media of each face.
@@ -71,17 +55,18 @@ class Lists(NamedTuple):
         probes: likewise.
     """
 
-    release: Release
+    prefix: str
     images: Path
     points: Path
     media: Path
     pairs: Path
-    galleries: tuple[Path, Path]
+    galleries: Sequence[Path]
     probes: Path
 
-    def files(self) -> tuple[Path, ...]:
-        """Return the lists, whether they are there or not."""
-        return (self.points, self.media, self.pairs, *self.galleries, self.probes)
+    @property
+    def name(self) -> str:
+        """The name of the set, as publications write it."""
+        return f"IJB-{self.prefix[-1].upper()}"
 
 
 class Faces(NamedTuple):
@@ -105,13 +90,7 @@ class Faces(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """The pairs of the 1:1 protocol; nine bytes each.
-
-    Attributes:
-        first: row of the first template, int32 [P].
-        second: of the second one.
-        same: whether they show one person, bool [P].
-    """
+    """The pairs of the 1:1 protocol: the rows of both templates, and if they show one person."""
 
     first: NDArray[np.int32]
     second: NDArray[np.int32]
@@ -119,12 +98,7 @@ class Pairs(NamedTuple):
 
 
 class Subjects(NamedTuple):
-    """The templates of a gallery, or the probes.
-
-    Attributes:
-        templates: their rows, ascending [S].
-        subjects: the number of the person of each [S].
-    """
+    """The templates of a gallery, or the probes: their rows, ascending, and the person of each."""
 
     templates: Ints
     subjects: Ints
@@ -136,26 +110,24 @@ def find_lists(folder: Path) -> Lists:
     Raises:
         DataError: the folder has the lists of neither, or of both.
     """
-    meta = folder / _META
-    found = [one for one in RELEASES if os.path.isfile(meta / f"{one.prefix}_name_5pts_score.txt")]
+    points = {prefix: folder / "meta" / f"{prefix}_name_5pts_score.txt" for prefix in GALLERIES}
+    found = [prefix for prefix, path in points.items() if os.path.isfile(path)]
     if len(found) != 1:
-        what = "those of both sets" if found else "neither of these"
-        names = " or ".join(f"{one.prefix}_name_5pts_score.txt" for one in RELEASES)
+        names = " or ".join(path.name for path in points.values())
         raise DataError(
-            f"{meta} has to hold {names}, and has {what}; give the folder IJBB or IJBC of "
-            "InsightFace's release"
+            f"{folder / 'meta'} has to hold {names}, and has "
+            f"{'those of both sets' if found else 'neither of these'}; give the folder IJBB or "
+            "IJBC of InsightFace's release"
         )
-    (release,) = found
-    first, second = (meta / f"{release.prefix}_1N_{word}.csv" for word in release.galleries)
-    return Lists(
-        release,
-        folder / IMAGES,
-        meta / f"{release.prefix}_name_5pts_score.txt",
-        meta / f"{release.prefix}_face_tid_mid.txt",
-        meta / f"{release.prefix}_template_pair_label.txt",
-        (first, second),
-        meta / f"{release.prefix}_1N_probe_mixed.csv",
+    (prefix,) = found
+    media, pairs, probes, *galleries = (
+        folder / "meta" / f"{prefix}_{name}"
+        for name in (
+            *("face_tid_mid.txt", "template_pair_label.txt", "1N_probe_mixed.csv"),
+            *(f"1N_{word}.csv" for word in GALLERIES[prefix]),
+        )
     )
+    return Lists(prefix, folder / IMAGES, points[prefix], media, pairs, galleries, probes)
 
 
 def read_faces(lists: Lists) -> Faces:
@@ -199,30 +171,23 @@ def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np
         if len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
             raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
         if words[0].startswith("/") or ".." in words[0].split("/"):
-            raise _wrong(
-                path, number, line, f"the name of an image within {IMAGES}, and its points"
-            )
+            raise _wrong(path, number, line, f"the name of an image within {IMAGES}, and points")
         names.append(words[0])
         numbers.extend(row)
     if not names:
         raise DataError(f"{path} is empty; take it from InsightFace's release")
     table = np.array(numbers).reshape(len(names), -1)
     points = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2)
-    _check_spread(path, points)
-    return names, points, table[:, _POINT_NUMBERS]
-
-
-def _check_spread(path: Path, points: NDArray[np.float64]) -> None:
-    """Refuse before hours of work what no face can be aligned by."""
+    # Refused before hours of work: no face can be aligned by points that lie in one place.
     means = points.mean(axis=1, keepdims=True)
     spreads = np.square(points - means).sum(axis=(1, 2))
     least = _SMALLEST_SPREAD * np.maximum(1.0, np.square(means).sum(axis=(1, 2)))
-    wrong = np.flatnonzero(spreads <= least)
-    if len(wrong):
+    for face in np.flatnonzero(spreads <= least)[:1].tolist():
         raise DataError(
-            f"{path}, line {line_of_face(path, int(wrong[0]))}: the five points lie in one place, "
-            "so that no face can be aligned; take the list from InsightFace's release"
+            f"{path}, line {line_of_face(path, face)}: the five points lie in one place, so that "
+            "no face can be aligned; take the list from InsightFace's release"
         )
+    return names, points, table[:, _POINT_NUMBERS]
 
 
 def line_of_face(path: Path, face: int) -> int:
@@ -240,68 +205,61 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
     Raises:
         DataError: the list is missing or has a wrong line, or pairs of one kind only.
     """
-    parts: list[Pairs] = []
-    for block in _blocks(path):
-        table = block.table()
-        rows = np.searchsorted(template_ids, table[:, :2])
-        known = template_ids[np.minimum(rows, len(template_ids) - 1)] == table[:, :2]
-        wrong = np.flatnonzero(~known.all(axis=1) | (table[:, 2] > 1))
-        if len(wrong):
-            where = f"{path}, line {block.line_of(wrong[0])}"
-            *templates, label = table[wrong[0]]
-            if label > 1:
-                raise DataError(f"{where}: the label {label} is neither 0 nor 1")
-            raise _unknown_template(where, templates[int(known[wrong[0], 0])])
-        firsts, seconds = rows.astype(np.int32).T.copy()
-        parts.append(Pairs(firsts, seconds, table[:, 2] == 1))
-    same = np.concatenate([np.empty(0, np.bool_), *(part.same for part in parts)])
+    columns = [np.empty((3, 0), np.int32)]
+    number = 1
+    with _open_text(path) as text:
+        while lines := text.readlines(_BLOCK_BYTES):
+            block = _pairs_of(lines, template_ids)
+            if block is None:
+                raise next(_wrong_pairs(path, number, lines, template_ids))
+            columns.append(block)
+            number += len(lines)
+    first, second, labels = np.concatenate(columns, axis=1)
+    same = labels == 1
     if same.all() or not same.any():
         raise DataError(
             f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
             "pairs are needed"
         )
-    first, second, _ = (np.concatenate(column) for column in zip(*parts))
     return Pairs(first, second, same)
 
 
-class _Block(NamedTuple):
-    """Some lines of a list of pairs, of which one is not empty."""
-
-    path: Path
-    first_line: int
-    lines: list[str]
-
-    def table(self) -> Ints:
-        """Return the three numbers of each line that is not empty [n, 3]; they are not negative."""
-        content = "".join(self.lines).encode("ascii", "replace")
-        if not content.translate(None, _DIGITS_AND_SPACE):
-            try:
-                table: Ints = np.loadtxt(self.lines, np.int64, comments=None, ndmin=2)
-                if table.shape[1] == 3:
-                    return table
-            # Another number of words in a line, or a number that is too large.
-            except (ValueError, OverflowError):
-                pass
-        expected = "two templates and a label"
-        for number, line in enumerate(self.lines, self.first_line):
-            words = line.split()
-            if words and (len(words) != 3 or not all(map(_is_number, words))):
-                raise _wrong(self.path, number, line, expected)
-        raise _wrong(self.path, self.first_line, "this line or one behind it", expected)
-
-    def line_of(self, row: int) -> int:
-        """Return the number of the line of a row of the table."""
-        return self.first_line + [n for n, line in enumerate(self.lines) if line.strip()][row]
+def _pairs_of(lines: list[str], template_ids: Ints) -> Optional[NDArray[np.int32]]:
+    """Return the rows of both templates and the label of each line [3, n]; None if one is wrong."""
+    content = "".join(lines).encode("ascii", "replace")
+    if content.translate(None, _DIGITS_AND_SPACE):
+        return None
+    if not content.strip():
+        return np.empty((3, 0), np.int32)
+    try:
+        table = np.loadtxt(lines, np.int64, comments=None, ndmin=2)
+    # Another number of words in a line, or a number that is too large.
+    except (ValueError, OverflowError):
+        return None
+    if table.shape[1] != 3:
+        return None
+    rows = np.searchsorted(template_ids, table[:, :2])
+    are_known = template_ids[np.minimum(rows, len(template_ids) - 1)] == table[:, :2]
+    if not are_known.all() or (table[:, 2] > 1).any():
+        return None
+    return np.column_stack([rows, table[:, 2]]).T.astype(np.int32)
 
 
-def _blocks(path: Path) -> Iterator[_Block]:
-    """Yield the lines of a file in blocks, of which those without any words are left out."""
-    number = 1
-    with _open_text(path) as text:
-        while lines := text.readlines(_BLOCK_BYTES):
-            if any(map(str.strip, lines)):
-                yield _Block(path, number, lines)
-            number += len(lines)
+def _wrong_pairs(
+    path: Path, number: int, lines: list[str], template_ids: Ints
+) -> Iterator[DataError]:
+    """Yield an error for each wrong line of a block, which begins with the line ``number``."""
+    known = set(template_ids.tolist())
+    for place, line in enumerate(lines, number):
+        match = _PAIR.fullmatch(line)
+        if match:
+            *templates, label = map(int, match.groups())
+            where = f"{path}, line {place}"
+            if label > 1:
+                yield DataError(f"{where}: the label {label} is neither 0 nor 1")
+            yield from (_unknown_template(where, one) for one in templates if one not in known)
+        elif line.strip(" \t\n"):
+            yield _wrong(path, place, line, "two templates and a label")
 
 
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
@@ -322,29 +280,27 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
         with _open_text(path, newline="") as text:
             rows = csv.reader(text)
             for place, row in enumerate(rows):
-                is_heading = not place and not all(map(_is_number, row[:2]))
-                if not row or is_heading:
+                is_pair = len(row) > 1 and all(map(_is_number, row[:2]))
+                if not row or (not place and not is_pair):
                     continue
-                if len(row) < 2 or not all(map(_is_number, row[:2])):
+                where = f"{path}, line {rows.line_num}"
+                if not is_pair:
                     line = ",".join(row)
                     raise _wrong(path, rows.line_num, line, "a template, a subject, and others")
                 template, subject = int(row[0]), int(row[1])
                 if subjects.setdefault(template, subject) != subject:
                     raise DataError(
-                        f"{path}, line {rows.line_num}: the template {template} is of the subject "
-                        f"{subject}, and of {subjects[template]} in a line before"
+                        f"{where}: the template {template} is of the subject {subject}, and of "
+                        f"{subjects[template]} in a line before"
                     )
                 if template not in known:
-                    raise _unknown_template(f"{path}, line {rows.line_num}", template)
+                    raise _unknown_template(where, template)
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as a table of templates: {error}") from None
     if not subjects:
         raise DataError(f"{path} has no templates; take it from InsightFace's release")
-    templates = np.array(sorted(subjects), np.int64)
-    return Subjects(
-        np.searchsorted(template_ids, templates),
-        np.array([subjects[template] for template in templates.tolist()], np.int64),
-    )
+    templates, people = np.array(sorted(subjects.items()), np.int64).T
+    return Subjects(np.searchsorted(template_ids, templates), people)
 
 
 def _open_text(path: Path, newline: Optional[str] = None) -> TextIO:

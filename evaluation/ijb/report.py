@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from evaluation.ijb.identification import FALSE_ALARM_RATES, RANKS, Identification
 from evaluation.ijb.verification import FALSE_ACCEPT_RATES, Verification
 
+_RANKS = [f"rank-{rank}" for rank in RANKS]
 
-def summarize(galleries: Sequence[Identification]) -> tuple[list[float], list[float]]:
+
+def _shares(one: Identification) -> list[float]:
+    """Return the share of the mated probes within each rank."""
+    return [count / one.mated for count in one.ranks]
+
+
+def _means(galleries: Sequence[Identification]) -> tuple[list[float], list[float]]:
     """Return for ``RANKS`` the share of all mated probes, and the mean of the galleries' rates."""
     mated = sum(one.mated for one in galleries)
     return (
@@ -22,30 +29,23 @@ def summarize(galleries: Sequence[Identification]) -> tuple[list[float], list[fl
 def verification_table(name: str, found: Verification) -> str:
     """Return the true accept rates in percent, in the form of InsightFace's table."""
     heading = ["TAR at FAR", *(f"{far:g}" for far in FALSE_ACCEPT_RATES), "AUC"]
-    shares = [*(rate.true_accept_rate for rate in found.rates), found.area]
-    return _table([heading, [name, *map(_percent, shares)]])
+    return _table(heading, [[name, *(rate.true_accept_rate for rate in found.rates), found.area]])
 
 
-def identification_table(names: Sequence[str], galleries: Sequence[Identification]) -> str:
+def identification_table(galleries: Mapping[str, Identification]) -> str:
     """Return the rates of each gallery and their mean, in percent."""
-    rows = [
-        [
-            *("gallery", "templates", "mated", "others"),
-            *(f"rank-{rank}" for rank in RANKS),
-            *(f"TPIR at FPIR {rate:g}" for rate in FALSE_ALARM_RATES),
-        ]
-    ]
-    for name, one in zip(names, galleries):
-        shares = [*(count / one.mated for count in one.ranks), *one.rates]
+    heading = ["gallery", "templates", "mated", "others", *_RANKS]
+    heading += [f"TPIR at FPIR {rate:g}" for rate in FALSE_ALARM_RATES]
+    rows: list[Sequence[Any]] = []
+    for name, one in galleries.items():
         counts = [f"{count:,}" for count in (one.templates, one.mated, one.strangers)]
-        rows.append([name, *counts, *map(_percent, shares)])
-    ranks, rates = summarize(galleries)
-    rows.append(["mean", "", "", "", *map(_percent, [*ranks, *rates])])
-    return _table(rows)
+        rows.append([name, *counts, *_shares(one), *one.rates])
+    ranks, rates = _means([*galleries.values()])
+    return _table(heading, [*rows, ["mean", "", "", "", *ranks, *rates]])
 
 
 def as_json(
-    found: Optional[Verification], galleries: Sequence[Identification], names: Sequence[str]
+    found: Optional[Verification], galleries: Mapping[str, Identification]
 ) -> dict[str, Any]:
     """Return the results as values of JSON; shares, not percent."""
     written: dict[str, Any] = {}
@@ -66,42 +66,38 @@ def as_json(
             ],
         }
     if galleries:
-        ranks, rates = summarize(galleries)
+        ranks, rates = _means([*galleries.values()])
         written["1:N"] = {
-            "galleries": {name: _gallery(one) for name, one in zip(names, galleries)},
-            "mean": {**_ranks(ranks), "tpir_at_fpir": _rates(rates)},
+            "galleries": {
+                name: {
+                    "templates": one.templates,
+                    "mated": one.mated,
+                    "others": one.strangers,
+                    **dict(zip(_RANKS, _shares(one))),
+                    "tpir_at_fpir": _by_rate(one.rates),
+                    "thresholds": _by_rate(one.thresholds),
+                }
+                for name, one in galleries.items()
+            },
+            "mean": {**dict(zip(_RANKS, ranks)), "tpir_at_fpir": _by_rate(rates)},
         }
     return written
 
 
-def _gallery(one: Identification) -> dict[str, Any]:
-    return {
-        "templates": one.templates,
-        "mated": one.mated,
-        "others": one.strangers,
-        **_ranks([count / one.mated for count in one.ranks]),
-        "tpir_at_fpir": _rates(one.rates),
-        "thresholds": _rates(one.thresholds),
-    }
-
-
-def _ranks(shares: Sequence[float]) -> dict[str, float]:
-    return {f"rank-{rank}": share for rank, share in zip(RANKS, shares)}
-
-
-def _rates(values: Sequence[float]) -> dict[str, float]:
+def _by_rate(values: Sequence[float]) -> dict[str, float]:
     return {f"{rate:g}": value for rate, value in zip(FALSE_ALARM_RATES, values)}
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
+def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Lay out rows; a float is a share, which is shown in percent."""
+    cells = [
+        [f"{100 * cell:.2f}" if isinstance(cell, float) else cell for cell in row]
+        for row in (heading, *rows)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells)]
     rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
     lines = [
         "|".join(["", *(f" {cell:^{width}} " for cell, width in zip(row, widths)), ""])
-        for row in rows
+        for row in cells
     ]
     return "\n".join([rule, lines[0], rule, *lines[1:], rule])

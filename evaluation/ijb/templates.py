@@ -15,8 +15,7 @@ Features come in parts, because those of 469,375 faces are 1 GB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,52 +24,36 @@ from evaluation.folds import Features
 from evaluation.ijb.lists import Faces
 
 
-class Weighting(NamedTuple):
-    """What a face counts in its template.
-
-    Attributes:
-        detector_score: whether its features are multiplied by the detector's score
-            (InsightFace's ``use_detector_score``).
-        norm: whether they keep their length, otherwise they get the length 1 before
-            (``use_norm_score``).
-    """
-
-    detector_score: bool = True
-    norm: bool = True
-
-
-def sums_of_parts(parts: Iterable[Features], *, unit_views: bool) -> Iterator[NDArray[np.float64]]:
-    """Yield the features [b, D] of faces, given those of their views [views, b, D].
-
-    Args:
-        parts: of consecutive faces.
-        unit_views: whether each view gets the length 1 before they are added.
-    """
-    for part in parts:
-        views = part.astype(np.float64)
-        if unit_views:
-            views = np.stack([_unit(view) for view in views])
-        yield views.sum(axis=0)
-
-
 def template_features(
-    parts: Iterable[NDArray[Any]], faces: Faces, weighting: Weighting
+    parts: Iterable[Features],
+    faces: Faces,
+    *,
+    unit_views: bool,
+    detector_score: bool = True,
+    norm_score: bool = True,
 ) -> NDArray[np.float64]:
     """Return the vector of each template, float64 [T, D], of length 1; zeros stay zeros.
 
     Args:
-        parts: the features [b, D] of all faces, in their order.
+        parts: the features [views, b, D] of all faces, in their order.
         faces: which belong together.
-        weighting: of the faces.
+        unit_views: whether each view gets the length 1 before they are added.
+        detector_score: whether the features of a face are multiplied by the detector's score
+            (InsightFace's ``use_detector_score``).
+        norm_score: whether they keep their length, otherwise they get the length 1 before
+            (``use_norm_score``).
     """
-    weights = 1 / _faces_of_media(faces)
-    if weighting.detector_score:
+    both = np.stack([faces.templates, faces.media])
+    _, place, counts = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    weights = 1 / counts[place.ravel()]
+    if detector_score:
         weights *= faces.scores
     sums = np.zeros((len(faces.template_ids), 0))
     start = 0
     for part in parts:
-        rows = part.astype(np.float64)
-        if not weighting.norm:
+        views = part.astype(np.float64)
+        rows = (_unit(views) if unit_views else views).sum(axis=0)
+        if not norm_score:
             rows = _unit(rows)
         if not sums.size:
             sums = np.zeros((len(sums), rows.shape[1]))
@@ -80,14 +63,6 @@ def template_features(
         start = stop
     assert start == len(faces.names), (start, len(faces.names))
     return _unit(sums)
-
-
-def _faces_of_media(faces: Faces) -> NDArray[np.float64]:
-    """Return for each face how many faces its media has in its template [n]."""
-    both = np.stack([faces.templates, faces.media])
-    _, place, counts = np.unique(both, axis=1, return_inverse=True, return_counts=True)
-    found: NDArray[np.float64] = counts[place.ravel()].astype(np.float64)
-    return found
 
 
 def _add_rows(
@@ -100,6 +75,6 @@ def _add_rows(
 
 
 def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows /= np.where(lengths > 0, lengths, 1)[:, np.newaxis]
+    lengths = np.sqrt(np.einsum("...i,...i->...", rows, rows))
+    rows /= np.where(lengths > 0, lengths, 1)[..., np.newaxis]
     return rows

@@ -8,7 +8,6 @@ cosines and the curve as two files, which are written here under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -52,29 +51,21 @@ class Verification(NamedTuple):
         same: that of the pairs of one person.
         rates: at ``FALSE_ACCEPT_RATES``.
         area: under the curve.
-        curve: false and true accept rates, as many as a picture shows.
+        curve: false and true accept rates, [2, points].
     """
 
     pairs: int
     same: int
     rates: list[AcceptRate]
     area: float
-    curve: Sequence[tuple[float, float]] = ()
+    curve: NDArray[np.float64]
 
 
-def cosines_of_pairs(
-    features: NDArray[np.float64], pairs: Pairs, block: int = _BLOCK
-) -> NDArray[np.float64]:
-    """Return the cosine of each pair, float64 [P].
-
-    Args:
-        features: of the templates [T, D], of length 1.
-        pairs: of templates.
-        block: pairs that are computed at once.
-    """
+def cosines_of_pairs(features: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]:
+    """Return the cosine of each pair, float64 [P]; ``features`` [T, D] have the length 1."""
     cosines = np.empty(len(pairs.same))
-    for start in range(0, len(cosines), block):
-        one = slice(start, start + block)
+    for start in range(0, len(cosines), _BLOCK):
+        one = slice(start, start + _BLOCK)
         first, second = features[pairs.first[one]], features[pairs.second[one]]
         np.einsum("ij,ij->i", first, second, out=cosines[one])
     return cosines
@@ -91,17 +82,14 @@ def verify(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> Verificatio
         cosines: of the pairs [P].
         same: whether they show one person [P]; there are both kinds.
     """
-    false_rates, true_rates, thresholds = roc_curve(same, cosines)
+    curve = np.stack(roc_curve(same, cosines))
     rates = []
     for wanted in FALSE_ACCEPT_RATES:
         # From the end, where the larger rates are.
-        nearest = len(false_rates) - 1 - int(np.abs(false_rates[::-1] - wanted).argmin())
-        values = (float(curve[nearest]) for curve in (false_rates, true_rates, thresholds))
-        rates.append(AcceptRate(wanted, *values))
-    shown = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
-    curve = list(zip(shown.tolist(), np.interp(shown, false_rates, true_rates).tolist()))
-    area = float(auc(false_rates, true_rates))
-    return Verification(len(same), int(same.sum()), rates, area, curve)
+        nearest = curve.shape[1] - 1 - int(np.abs(curve[0, ::-1] - wanted).argmin())
+        rates.append(AcceptRate(wanted, *curve[:, nearest].tolist()))
+    area = float(auc(*curve[:2]))
+    return Verification(len(same), int(same.sum()), rates, area, curve[:2])
 
 
 def result_files(folder: Path, release: str, job: str) -> tuple[Path, Path]:
@@ -140,7 +128,8 @@ def _draw(target: BinaryIO, job: str, found: Verification) -> None:
     axes = figure.add_subplot(
         title="ROC on IJB", xlabel="false accept rate", ylabel="true accept rate", xscale="log"
     )
-    axes.plot(*zip(*found.curve), linewidth=1, label="its text comes below")
+    shown = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
+    axes.plot(shown, np.interp(shown, *found.curve), linewidth=1, label="its text comes below")
     axes.set(xlim=(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1]), ylim=(_LEAST_SHOWN, 1))
     axes.grid(linestyle="--")
     # Here, because a label that begins with an underscore is left out, and a dollar is no formula.

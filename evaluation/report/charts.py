@@ -1,4 +1,4 @@
-"""The charts of a report: lines with intervals, shares, ROC curves, histograms; as SVG for HTML.
+"""The charts of a report: lines with intervals, ROC curves, histograms; as SVG for HTML.
 
 The page shows them in light and dark colors and at any width, so an SVG has no colors and no size
 of its own: matplotlib draws with numbers in place of colors, which become variables of the page's
@@ -115,47 +115,26 @@ def lines(
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         for index, (one, window) in enumerate(zip(series, windows)):
-            style = _style(_place(index, one))
-            thinned = _thinned(one)
-            if thinned.low is not None and thinned.high is not None:
-                axes.fill_between(
-                    *(thinned.x, thinned.low, thinned.high),
-                    color=style["color"], alpha=0.18, linewidth=0,
-                )  # fmt: skip
+            style: dict[str, Any] = {**_style(_place(index, one)), "linewidth": 1.8}
+            if one.low is not None and one.high is not None:
+                band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
+                axes.fill_between(one.x, one.low, one.high, **band)
             if window > 1:
-                axes.plot(thinned.x, thinned.y, **style, alpha=0.35, linewidth=0.8)
-                smooth = _thinned(one._replace(y=_running_mean(one.y, window)))
-                axes.plot(smooth.x, smooth.y, **style, linewidth=1.8)
+                axes.plot(*_thinned(one.x, one.y), **{**style, "alpha": 0.35, "linewidth": 0.8})
+                axes.plot(*_thinned(one.x, _running_mean(one.y, window)), **style)
             else:
-                marker = "o" if len(thinned.x) <= 40 else ""
-                axes.plot(
-                    thinned.x, thinned.y, **style, linewidth=1.8, marker=marker, markersize=3
-                )
-        _count_updates(axes)
+                marker = "o" if len(one.x) <= 40 else ""
+                axes.plot(*_thinned(one.x, one.y), **style, marker=marker, markersize=3)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
         if from_zero:
             axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
 
+    # As matplotlib, which takes longer than a wrong option may take to be answered.
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     return _draw(frame, plot, _legend(series))
-
-
-def shares(frame: Frame, x: Numbers, parts: Sequence[tuple[str, Numbers]]) -> Picture:
-    """Return areas above one another, whose heights are shares of 1."""
-
-    def plot(axes: Axes) -> None:
-        thinned = [_thinned(Series(name, x, y)) for name, y in parts]
-        axes.stackplot(
-            thinned[0].x,
-            [one.y for one in thinned],
-            colors=[_style(index)["color"] for index in range(len(parts))],
-            alpha=0.85,
-            linewidth=0,
-        )
-        axes.set_ylim(0, 1)
-        axes.margins(x=0)
-        _count_updates(axes)
-        _percent(axes)
-
-    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(parts)})
 
 
 def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
@@ -170,10 +149,10 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
         axes.set_xscale("log")
         axes.set_xlim(smallest, 1)
         axes.set_ylim(0, 1.01)
-        from matplotlib.ticker import FuncFormatter, NullFormatter
-
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
+
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     return _draw(frame, plot, _legend(series))
 
@@ -194,7 +173,9 @@ def histograms(
         if threshold is not None:
             axes.axvline(threshold, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_ylim(bottom=0)
-        _percent(axes)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+
+    from matplotlib.ticker import PercentFormatter
 
     return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
 
@@ -254,34 +235,13 @@ def _style(index: int) -> dict[str, Any]:
     return {"color": f"#0000{_FIRST + index % COLORS:02x}", "linestyle": dashes}
 
 
-def _count_updates(axes: Axes) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-
-
-def _percent(axes: Axes) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-
-
-def _thinned(series: Series) -> Series:
-    """At most so many points, each the mean of those that it stands for."""
-    count = len(series.x)
-    if count <= _POINTS:
-        return series
-    starts = np.linspace(0, count, _POINTS, endpoint=False).astype(np.int64)
-    sizes = np.diff([*starts.tolist(), count])
-
-    def mean(values: Optional[Numbers]) -> Optional[Numbers]:
-        return None if values is None else np.add.reduceat(values, starts) / sizes
-
-    x, y = mean(series.x), mean(series.y)
-    assert x is not None and y is not None
-    return series._replace(x=x, y=y, low=mean(series.low), high=mean(series.high))
+def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    """Return at most ``_POINTS`` points, each the mean of those that it stands for."""
+    if len(x) <= _POINTS:
+        return x, y
+    starts = np.linspace(0, len(x), _POINTS, endpoint=False).astype(np.int64)
+    sizes = np.diff([*starts.tolist(), len(x)])
+    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
 
 
 def _running_mean(values: Numbers, window: int) -> Numbers:

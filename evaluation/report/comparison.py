@@ -40,17 +40,12 @@ def write_comparison(runs: Sequence[RunFiles]) -> str:
 
 
 def with_names(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """The same runs, each with a name that no other has: that of its folder, or its path."""
-    names = [run.name for run in runs]
-    named = [
-        replace(run, name=str(run.folder)) if names.count(run.name) > 1 else run for run in runs
+    """Each run once, with a name that no other has: that of its folder, or its path."""
+    kept = list({run.folder: run for run in runs}.values())
+    names = [run.name for run in kept]
+    return [
+        replace(run, name=str(run.folder)) if names.count(run.name) > 1 else run for run in kept
     ]
-    counts: dict[str, int] = {}
-    for index, run in enumerate(named):
-        counts[run.name] = counts.get(run.name, 0) + 1
-        if counts[run.name] > 1:
-            named[index] = replace(run, name=f"{run.name} ({counts[run.name]})")
-    return named
 
 
 def _differences(runs: Sequence[RunFiles]) -> list[list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluation.report.charts import Picture, color
 from evaluation.report.style import STYLE
@@ -21,14 +21,6 @@ _POLICY = (
 )
 # What a report of many options or runs may say of one value.
 _LONGEST_VALUE = 300
-
-
-class Tile(NamedTuple):
-    """A number that is seen first."""
-
-    label: str
-    value: str
-    note: str = ""
 
 
 def text(value: Any) -> str:
@@ -67,12 +59,12 @@ def section(title: str, *body: str) -> str:
     return f"<section>\n<h2>{text(title)}</h2>\n{shown}\n</section>" if shown else ""
 
 
-def tiles(chosen: Iterable[Tile]) -> str:
-    """Return the numbers that are seen first."""
+def tiles(chosen: Iterable[tuple[str, str, str]]) -> str:
+    """Return the numbers that are seen first: label, value and note of each."""
     cells = [
-        f'<div class="tile"><div class="label">{text(one.label)}</div>'
-        f'<div class="value">{text(one.value)}</div><div class="note">{text(one.note)}</div></div>'
-        for one in chosen
+        f'<div class="tile"><div class="label">{text(label)}</div>'
+        f'<div class="value">{text(value)}</div><div class="note">{text(note)}</div></div>'
+        for label, value, note in chosen
     ]
     return f'<div class="tiles">{"".join(cells)}</div>'
 
@@ -107,7 +99,9 @@ def picture_of(jpeg: bytes, name: str, title: str, note: str) -> str:
 
 
 def bar(shares: Mapping[str, float]) -> str:
-    """Return a bar of parts that are shares of 1, with their legend."""
+    """Return a bar of parts that are shares of 1, with their legend; nothing without any."""
+    if not shares:
+        return ""
     spans = [
         f'<span style="width:{share:.2%};background:{color(index)}"></span>'
         for index, share in enumerate(shares.values())

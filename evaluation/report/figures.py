@@ -8,7 +8,7 @@ images that are classified correctly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple, Optional
 
@@ -23,7 +23,6 @@ from evaluation.report.charts import (
     curves_of_rates,
     histograms,
     lines,
-    shares,
 )
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
 from runtime.stopwatch import PARTS
@@ -162,7 +161,7 @@ def last_update(run: RunFiles) -> int:
 
 
 def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
-    """The charts of loss, learning rate and images/s, and of one run where time went."""
+    """The charts of loss, learning rate and images/s."""
     marks = [float(part[_UPDATE]) for part in runs[0].parts[1:]] if len(runs) == 1 else []
     resumed = "Dotted lines: where the run went on." if marks else ""
     frames = {
@@ -183,23 +182,7 @@ def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
             pictures.append(
                 lines(frame, series, smooths=smooths, from_zero=from_zero, marks=marks)
             )
-    return pictures + (list(_time_chart(runs[0])) if len(runs) == 1 else [])
-
-
-def _time_chart(run: RunFiles) -> Iterator[Picture]:
-    parts = [(part, np.nan_to_num(column(run.training, part))) for part in PARTS]
-    parts = [(part, values) for part, values in parts if values.any()]
-    if not parts or len(run.training) < 2:
-        return
-    whole = np.sum([values for _, values in parts], axis=0)
-    scale = np.maximum(whole, 1.0)
-    rest = 1 - whole / scale
-    frame = Frame(
-        "time", "Where the time went", _UPDATE, "share of the time",
-        "On rank 0: waiting for data, backbone, head, communication with other ranks.",
-    )  # fmt: skip
-    areas = [*((part, values / scale) for part, values in parts), (REST, rest)]
-    yield shares(frame, column(run.training, _UPDATE), areas)
+    return pictures
 
 
 def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
@@ -253,36 +236,34 @@ def _validation_loss(runs: Sequence[RunFiles]) -> Picture:
 def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
     """ROC curves of the last verification, one chart per set; of one run also histograms."""
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
-    is_single = len(runs) == 1
-    curves = {
-        name: [
-            (run, analyze(name if is_single else run.name, run.scores[name]))
+    if names and len(runs) == 1:
+        found = {name: analyze(name, runs[0].scores[name]) for name in names}
+        charts = [_roc("roc", "ROC", [one.curve for one in found.values()], runs, names)]
+        histograms_of = [
+            _histogram(index, name, runs[0].scores[name], one.threshold)
+            for index, (name, one) in enumerate(found.items())
+        ]
+        return [*charts, *histograms_of]
+    charts = []
+    for index, name in enumerate(names):
+        curves = [
+            analyze(run.name, run.scores[name]).curve._replace(place=_place(runs, run))
             for run in runs
             if name in run.scores
         ]
-        for name in names
-    }
+        charts.append(_roc(f"roc-{index}", f"ROC of {name}", curves, runs, [name]))
+    return charts
+
+
+def _roc(
+    chart: str, title: str, curves: list[Series], runs: Sequence[RunFiles], names: Sequence[str]
+) -> Picture:
     note = "Pairs of the last verification. Dotted: chance."
-    pictures = []
-    if is_single and names:
-        frame = Frame("roc", "ROC", "false accept rate", "true accept rate", note)
-        found = [scores for name in names for _, scores in curves[name]]
-        smallest = min(_smallest_rate(runs[0].scores[name]) for name in names)
-        pictures.append(curves_of_rates(frame, [one.curve for one in found], smallest))
-        for index, name in enumerate(names):
-            pictures.append(
-                _histogram(index, name, runs[0].scores[name], curves[name][0][1].threshold)
-            )
-    elif names:
-        for index, name in enumerate(names):
-            title = f"ROC of {name}"
-            frame = Frame(f"roc-{index}", title, "false accept rate", "true accept rate", note)
-            smallest = min(_smallest_rate(run.scores[name]) for run, _ in curves[name])
-            series = [
-                scores.curve._replace(place=_place(runs, run)) for run, scores in curves[name]
-            ]
-            pictures.append(curves_of_rates(frame, series, smallest))
-    return pictures
+    frame = Frame(chart, title, "false accept rate", "true accept rate", note)
+    shown = [run.scores[name] for run in runs for name in names if name in run.scores]
+    # The rate of one pair, as a power of ten.
+    most = max(int(np.sum(scores[:, 1] == 0)) for scores in shown)
+    return curves_of_rates(frame, curves, float(10.0 ** math.floor(math.log10(1 / most))))
 
 
 def _histogram(index: int, name: str, scores: Numbers, threshold: Optional[float]) -> Picture:
@@ -294,11 +275,6 @@ def _histogram(index: int, name: str, scores: Numbers, threshold: Optional[float
     same = scores[:, 1] == 1
     groups = [("same person", scores[same, 0]), ("different people", scores[~same, 0])]
     return histograms(frame, groups, threshold)
-
-
-def _smallest_rate(scores: Numbers) -> float:
-    """The false accept rate of one pair, as a power of ten."""
-    return float(10.0 ** math.floor(math.log10(1 / np.sum(scores[:, 1] == 0))))
 
 
 def _place(runs: Sequence[RunFiles], run: RunFiles) -> Optional[int]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 from evaluation.report import elements, figures
-from evaluation.report.elements import Tile
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, number
 
 _AGAIN = "Made from the files of the run; python -m evaluation.report RUN makes it again."
-_PART_COLUMNS = {
-    "ranks": "ranks", "host": "host", "device": "device", "processor": "processor",
-    "processors": "processors",
-}  # fmt: skip
+_PART_COLUMNS = ("ranks", "host", "device", "processor", "processors")
 
 
 def write_page(run: RunFiles) -> str:
     """Return the report of a run as an HTML page."""
+    samples = []
+    if run.samples is not None:
+        note = "Of rank 0's first batch, as the network gets them; below each its class."
+        samples = [elements.picture_of(run.samples, "samples", "Training images", note)]
+    versions = run.parts[-1].get("versions") if run.parts else None
+    versions = versions if isinstance(versions, dict) else {}
     body = [
         elements.tiles(_tiles(run)),
         elements.section(
@@ -27,11 +28,11 @@ def write_page(run: RunFiles) -> str:
             elements.figures([*figures.of_accuracy([run]), *figures.of_scores([run])]),
             elements.table(*_accuracy_rows(run)) if run.targets else "",
         ),
-        elements.section("Training", elements.figures(figures.of_training([run]), _samples(run))),
-        elements.section("Time of an update", _shares(run)),
+        elements.section("Training", elements.figures(figures.of_training([run]), samples)),
+        elements.section("Time of an update", elements.bar(figures.time_shares(run))),
         elements.section("Configuration", elements.values(run.config)),
         elements.section("Parts of the run", _parts(run)),
-        elements.section("Versions", elements.values(_versions(run))),
+        elements.section("Versions", elements.values(versions)),
         f"<footer>{_AGAIN}</footer>",
     ]
     return elements.page("Training run", run.name, _subtitle(run), body)
@@ -69,28 +70,24 @@ def _subtitle(run: RunFiles) -> str:
     return " · ".join([*about, *(moment(record) for record in stamps[:1])])
 
 
-def _tiles(run: RunFiles) -> Iterator[Tile]:
+def _tiles(run: RunFiles) -> Iterator[tuple[str, str, str]]:
     for name, records in run.targets.items():
         last = figures.accuracy(records[-1])
         note = f"95 %: {last.low:.4f} to {last.high:.4f}" if math.isfinite(last.low) else ""
         label = "validation accuracy" if name == VALIDATION else f"accuracy {name}"
-        yield Tile(label, grouped(last.value, 4), note)
+        yield label, grouped(last.value, 4), note
     last_update = figures.last_update(run)
-    yield Tile("updates", f"{last_update:,}", _length(run))
-    yield Tile("loss", last_loss(run), "of the last report")
-    yield Tile("images/s", rate(run), "median of the reports, all ranks")
+    part = run.parts[-1] if run.parts else {}
+    total, ranks = number(part, "total_updates"), number(part, "ranks")
+    yield "updates", f"{last_update:,}", f"of {total:,.0f}" if math.isfinite(total) else ""
+    yield "loss", last_loss(run), "of the last report"
+    yield "images/s", rate(run), "median of the reports, all ranks"
     seconds = figures.duration(run)
     if seconds is not None:
         parts = len(run.parts)
-        yield Tile("time", str(seconds), f"in {parts} parts" if parts > 1 else "in one part")
-    ranks = number(run.parts[-1], "ranks") if run.parts else math.nan
+        yield "time", str(seconds), f"in {parts} parts" if parts > 1 else "in one part"
     if math.isfinite(ranks):
-        yield Tile("ranks", f"{ranks:.0f}", str(run.parts[-1].get("device", "")))
-
-
-def _length(run: RunFiles) -> str:
-    total = number(run.parts[-1], "total_updates") if run.parts else math.nan
-    return f"of {total:,.0f}" if math.isfinite(total) else ""
+        yield "ranks", f"{ranks:.0f}", str(part.get("device", ""))
 
 
 def _accuracy_rows(run: RunFiles) -> tuple[list[str], list[list[str]]]:
@@ -131,19 +128,8 @@ def _or_zero(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def _samples(run: RunFiles) -> Iterator[str]:
-    if run.samples is not None:
-        note = "Of rank 0's first batch, as the network gets them; below each its class."
-        yield elements.picture_of(run.samples, "samples", "Training images", note)
-
-
-def _shares(run: RunFiles) -> str:
-    shares = figures.time_shares(run)
-    return elements.bar(shares) if shares else ""
-
-
 def _parts(run: RunFiles) -> str:
-    titles = ["started", "from update", *_PART_COLUMNS.values()]
+    titles = ["started", "from update", *_PART_COLUMNS]
     rows = [
         [moment(part), f"{part['update']:,}", *(part.get(name, "–") for name in _PART_COLUMNS)]
         for part in run.parts
@@ -151,15 +137,3 @@ def _parts(run: RunFiles) -> str:
     command = run.parts[-1].get("command") if run.parts else None
     shown = f'<p class="muted">Last command: <code>{elements.text(command)}</code></p>'
     return elements.table(titles, rows) + (shown if isinstance(command, str) else "")
-
-
-def _versions(run: RunFiles) -> Mapping[str, Any]:
-    """Those of the last part, with those of earlier ones that differ."""
-    known = [part.get("versions") for part in run.parts]
-    tables = [one for one in known if isinstance(one, dict)]
-    found = dict(tables[-1]) if tables else {}
-    for name, version in found.items():
-        earlier = {str(one.get(name, "none")) for one in tables} - {str(version)}
-        if earlier:
-            found[name] = f"{version} (before: {', '.join(sorted(earlier))})"
-    return found

@@ -10,9 +10,8 @@ import pytest
 from data.verification.bin_file import VerificationSet
 from evaluation.clean.centers import find_centers
 from evaluation.clean.faces import EmbeddedFaces
-from evaluation.clean.findings import Findings, find_all
+from evaluation.clean.findings import Findings, find_all, find_merges
 from evaluation.clean.labels import Kind, nearest_others
-from evaluation.clean.merges import find_merges
 from evaluation.clean.overlap import find_overlap, people_of
 from evaluation.clean.thresholds import at_far, cosines_of_strangers, exceeded_by_chance
 from runtime.errors import DataError

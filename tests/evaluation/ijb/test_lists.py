@@ -49,7 +49,7 @@ def test_what_was_written(tmp_path: Path, prefix: str) -> None:
     """As it is, and with a mark at the beginning, other ends of lines, tabs and no UTF-8."""
     made = write_set(tmp_path / "any", prefix=prefix)
     lists = find_lists(made.folder)
-    assert lists.release.name == {"ijbb": "IJB-B", "ijbc": "IJB-C"}[prefix]
+    assert lists.name == {"ijbb": "IJB-B", "ijbc": "IJB-C"}[prefix]
     names = [f"{n + 1}.png" for n in range(60)]
     check(lists, made, names)
     for path in (lists.points, lists.media, lists.pairs, lists.probes):
@@ -73,11 +73,11 @@ def test_pairs_in_small_blocks(lists: Lists, size: int, monkeypatch: pytest.Monk
     ("line", "message"),
     [
         ("10 13 1 1", "'10 13 1 1' is not two templates and a label"),
-        ("10 13 1.0", "'10 13 1.0' is not two templates"),
         ("-10 13 1", "'-10 13 1' is not two templates"),
+        ("10 13\x0c1", "is not two templates"),
         ("10 \u0663 1", "is not two templates"),
         ("10 13 2", "the label 2 is neither 0 nor 1"),
-        ("10 11 1", "the template 11 has no face in the list of faces; take both lists"),
+        ("13 11 1", "the template 11 has no face in the list of faces; take both lists"),
         ("10 99999999999999999999 1", "'10 99999999999999999999 1' is not two templates"),
     ],
 )

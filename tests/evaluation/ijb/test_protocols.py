@@ -1,16 +1,26 @@
-"""Templates, 1:1 and 1:N: what InsightFace's programs gave, and loops in float64."""
+"""Templates, 1:1 and 1:N: what InsightFace's programs gave, and loops in float64; tables, JSON."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.ijb.identification import identify
+from evaluation.ijb.identification import Identification, identify
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.ijb.templates import Weighting, sums_of_parts, template_features
-from evaluation.ijb.verification import FALSE_ACCEPT_RATES, cosines_of_pairs, verify
+from evaluation.ijb.report import as_json, identification_table, verification_table
+from evaluation.ijb.templates import template_features
+from evaluation.ijb.verification import (
+    FALSE_ACCEPT_RATES,
+    AcceptRate,
+    Verification,
+    cosines_of_pairs,
+    verify,
+)
 from runtime.errors import DataError
 
 
@@ -47,8 +57,8 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     scores = rng.uniform(0.3, 1, faces).astype(np.float32).astype(np.float64)
     listed = faces_of(template, rng.integers(0, 4, faces), scores)
     parts = np.split(views.astype(np.float32), [700, 1900], axis=1)
-    sums = sums_of_parts(parts, unit_views=program == "ijb.py")
-    features = template_features(sums, listed, Weighting(norm=norm))
+    unit_views = program == "ijb.py"
+    features = template_features(parts, listed, unit_views=unit_views, norm_score=norm)
     first, second = chosen.astype(np.int32).T
     cosines = cosines_of_pairs(features, Pairs(first, second, same))
     found = verify(cosines, same)
@@ -63,10 +73,11 @@ def test_templates_by_hand() -> None:
     features = np.array([[4, 0], [0, 6], [0, 3], [0, -2], [1, 1]], np.float32)
     scores = np.array([1, 0.5, 2, 0.1, 0])
     faces = faces_of(np.array([5, 5, 5, 2, 7]), np.array([1, 1, 2, 1, 1]), scores)
-    rows = template_features([features], faces, Weighting())
+    parts = [features[np.newaxis, :2], features[np.newaxis, 2:]]
+    rows = template_features(parts, faces, unit_views=False)
     # (4, 3) / 2 + (0, 6)
     assert rows == pytest.approx(np.array([[0, -1], np.array([2, 7.5]) / np.hypot(2, 7.5), [0, 0]]))
-    rows = template_features([features], faces, Weighting(detector_score=False))
+    rows = template_features(parts, faces, unit_views=False, detector_score=False)
     assert rows[1:] == pytest.approx(np.array([[2, 6], [1, 1]]) / [[np.hypot(2, 6)], [2**0.5]])
 
 
@@ -110,12 +121,11 @@ def loops(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.tuples(*(st.integers(1, most) for most in (12, 30, 35, 9))), st.integers(0, 1000))
+@given(st.integers(2, 13), st.integers(1, 30), st.integers(1, 35), st.integers(0, 1000))
 def test_identification_equals_the_loops_with_ties(
-    sizes: tuple[int, int, int, int], seed: int
+    people: int, mated: int, others: int, seed: int
 ) -> None:
     """Templates of small whole numbers, many of which are equal: cosines are exact."""
-    people, mated, others, block = sizes[0] + 1, *sizes[1:]
     rng = np.random.default_rng(seed)
     count = people + mated + others
     features = rng.integers(-1, 2, (count, 3)).astype(np.float64)
@@ -124,7 +134,7 @@ def test_identification_equals_the_loops_with_ties(
     )
     places, rest = rng.permutation(people), np.arange(people, count)
     gallery, probes = Subjects(places, owners[places]), Subjects(rest, owners[rest])
-    found = identify(features, gallery, probes, block)
+    found = identify(features, gallery, probes)
     ranks, rates = loops(features, gallery, probes)
     assert [one / found.mated for one in found.ranks] == pytest.approx(ranks)
     assert found.rates == pytest.approx(rates)
@@ -147,3 +157,43 @@ def subjects(pairs: list[tuple[int, int]]) -> Subjects:
 def test_what_the_protocol_is_not_for(gallery, probes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         identify(np.eye(3), subjects(gallery), subjects(probes))
+
+
+def test_tables_and_json() -> None:
+    """Ranks are averaged over probes, rates over galleries."""
+    wanted = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    rates = [AcceptRate(far, far, 0.9 + n / 100, math.inf) for n, far in enumerate(wanted)]
+    verified = Verification(1000, 100, rates, 0.99, np.zeros((2, 0)))
+    galleries = {
+        "G1": Identification(1772, 10, 30, [5, 6, 8], [0.25, 0.5], [0.6, 0.5]),
+        "G2": Identification(1759, 30, 10, [30, 30, 30], [0.75, 1.0], [0.7, 0.6]),
+    }
+    table = """\
++------------+-------+-------+--------+-------+-------+-------+-------+
+| TAR at FAR | 1e-06 | 1e-05 | 0.0001 | 0.001 | 0.01  |  0.1  |  AUC  |
++------------+-------+-------+--------+-------+-------+-------+-------+
+|    m,0     | 90.00 | 91.00 | 92.00  | 93.00 | 94.00 | 95.00 | 99.00 |
++------------+-------+-------+--------+-------+-------+-------+-------+"""
+    assert verification_table("m,0", verified) == table
+    lines = identification_table(galleries).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    names = ["gallery", "templates", "mated", "others", "rank-1", "rank-5", "rank-10"]
+    assert rows == [
+        [*names, "TPIR at FPIR 0.01", "TPIR at FPIR 0.1"],
+        ["G1", "1,772", "10", "30", "50.00", "60.00", "80.00", "25.00", "50.00"],
+        ["G2", "1,759", "30", "10", "100.00", "100.00", "100.00", "75.00", "100.00"],
+        ["mean", "", "", "", "87.50", "90.00", "95.00", "50.00", "75.00"],
+    ]
+    found = as_json(verified, galleries)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert [found["1:1"][name] for name in ("pairs", "same", "auc")] == [1000, 100, 0.99]
+    assert found["1:1"]["tar_at_far"][2] == {
+        "far": 1e-4, "tar": 0.92, "nearest_far": 1e-4, "threshold": None,
+    }  # fmt: skip
+    assert found["1:N"]["galleries"]["G1"] == {
+        "templates": 1772, "mated": 10, "others": 30, "rank-1": 0.5, "rank-5": 0.6, "rank-10": 0.8,
+        "tpir_at_fpir": {"0.01": 0.25, "0.1": 0.5}, "thresholds": {"0.01": 0.6, "0.1": 0.5},
+    }  # fmt: skip
+    mean = {"rank-1": 35 / 40, "rank-5": 36 / 40, "rank-10": 38 / 40}
+    assert found["1:N"]["mean"] == {**mean, "tpir_at_fpir": {"0.01": 0.5, "0.1": 0.75}}
+    assert as_json(verified, {}).keys() == {"1:1"}

@@ -54,7 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize(("name", "charts"), [("faces", 10), ("all", 11)])
+@pytest.mark.parametrize(("name", "charts"), [("faces", 9), ("all", 11)])
 def test_a_page_can_be_read(
     chromium: Browser, pages: Path, name: str, charts: int, width: int
 ) -> None:

@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import pytest
 
 from evaluation.report import charts
 from evaluation.report.charts import Frame, Series
@@ -40,8 +41,9 @@ def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
     """Of 100,000 reports; each point is the mean of those that it stands for."""
     long = charts.lines(FRAME, [series(100_000)], smooths=True)
     assert len(long.svg) < 60_000 and "running mean" in long.frame.note
-    thinned = charts._thinned(series(100_000))
-    assert len(thinned.x) <= 400 and thinned.x[0] == np.arange(1, 251).mean()
+    x, y = charts._thinned(*series(100_000)[1:3])
+    assert len(x) == len(y) == 400 and x[0] == np.arange(1, 251).mean()
+    assert y[-1] == pytest.approx((1 / np.arange(99_751.0, 100_001)).mean())
     for count in (0, 1, 20):
         short = charts.lines(FRAME, [series(count)], smooths=True, from_zero=True)
         assert "<svg" in short.svg and "running mean" not in short.frame.note
