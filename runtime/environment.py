@@ -53,7 +53,11 @@ def prepare() -> None:
 
 def settings() -> dict[str, str]:
     """Return the table of variables for this rank: values where the user has set none."""
-    table = {**_for_threads(str(visible_threads() // lanes())), **_FOR_EVERY_RANK}
+    threads = str(visible_threads() // lanes())
+    # MXNet takes half of all processors in every process, which stalls the ranks of a host; Numba
+    # takes all, and with another number than MXNet's, OpenMP would end and start threads for each
+    # kernel.
+    table = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **_FOR_EVERY_RANK}
     if processors.request_tiles():
         table |= _WITH_TILES
     if computes_on_gpus():
@@ -63,16 +67,6 @@ def settings() -> dict[str, str]:
         if visible_threads() <= _FEW_THREADS:
             table |= _WITH_FEW_THREADS
     return table if is_launched() else table | _WITHOUT_LAUNCHER
-
-
-def _for_threads(count: str) -> dict[str, str]:
-    return {
-        # MXNet takes half of all processors in every process, which stalls the ranks of a host.
-        "OMP_NUM_THREADS": count,
-        # Numba takes all processors in every process; with another number than MXNet's, OpenMP
-        # would end and start threads for each kernel.
-        "NUMBA_NUM_THREADS": count,
-    }
 
 
 _FOR_EVERY_RANK = {

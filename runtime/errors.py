@@ -4,11 +4,14 @@ A wrong option or a broken file needs no traceback, least of all one per rank. I
 ``ConfigError`` or ``DataError`` with one line that names the value, the reason and the remedy;
 ``run_program`` prints the line and ends the process with status 2, even while other ranks wait for
 this one in a collective operation. A standard output that fails (a full disk, a closed pipe) is
-reported in the same way.
+reported in the same way, and so is a memory-mapped file that is cut off while it is read: to read
+a page that is no longer in its file raises SIGBUS, which ends a process without a word, and no
+check before the access could prevent that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import errno
 import io
@@ -21,7 +24,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn, Optional, TextIO, cast
 
-from runtime.process import lost_pages
 from runtime.process.terminal import PrintableOutput, one_line
 
 USER_ERROR_STATUS = 2
@@ -81,7 +83,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     ``DataError``, and so is too little memory.
     """
     _open_outputs()
-    lost_pages.report(lambda line: _end(f"{_host()}{line}", USER_ERROR_STATUS), USER_ERROR_STATUS)
+    _report_lost_pages()
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -94,14 +96,18 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     except UserError as error:
         _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
-        _end_without_output(error)
+        discard(sys.stdout)
+        if error.errno == errno.EPIPE:
+            _exit_now(_CLOSED_PIPE_STATUS)
+        _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
     except MemoryError as error:
         reason = f"{_host()}the memory does not suffice ({str(error) or 'MemoryError'})"
         _end(f"{reason}; take less at a time, such as a smaller --batch-size", USER_ERROR_STATUS)
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
-        if is_launched() and _is_of_another_rank(error):
+        # This rank fails only because another one has ended.
+        if is_launched() and "horovod" in f"{type(error).__name__} {error}".lower():
             time.sleep(_LAUNCHER_GRACE_SECONDS)
         _exit_now(_CRASH_STATUS)
     sys.exit(status)
@@ -112,11 +118,6 @@ def _host() -> str:
     ranks = launcher_number(_RANK_COUNTS, default=1)
     is_one_host = launcher_number(_LOCAL_COUNTS, default=ranks) == ranks
     return "" if is_one_host else f"{os.uname().nodename}: "
-
-
-def _is_of_another_rank(error: Exception) -> bool:
-    """Whether this rank fails only because another one has ended."""
-    return "horovod" in f"{type(error).__name__} {error}".lower()
 
 
 def discard(stream: TextIO) -> None:
@@ -143,16 +144,13 @@ class _StandardOutput(io.FileIO):
 
 def _open_outputs() -> None:
     """Let both outputs take any text; one that the parent process has closed discards it."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")
-    elif isinstance(sys.stderr, io.TextIOWrapper):
-        errors = io.FileIO(sys.stderr.fileno(), "wb", closefd=False)
-        sys.stderr = _printable(sys.stderr, errors)
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        output = _StandardOutput(sys.stdout.fileno(), "wb", closefd=False)
-        sys.stdout = _printable(sys.stdout, output)
+    for name, kind in (("stderr", io.FileIO), ("stdout", _StandardOutput)):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            raw = kind(stream.fileno(), "wb", closefd=False)
+            setattr(sys, name, _printable(stream, raw))
 
 
 def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
@@ -168,11 +166,51 @@ def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
     )
 
 
-def _end_without_output(error: _OutputError) -> NoReturn:
-    discard(sys.stdout)
-    if error.errno == errno.EPIPE:
-        _exit_now(_CLOSED_PIPE_STATUS)
-    _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
+_SignalHandler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+# signal.h: offset of si_addr in the siginfo_t that the handler gets, on 64-bit systems.
+_SA_SIGINFO, _ADDRESS = 4, 16
+
+
+class _SignalAction(ctypes.Structure):
+    """``struct sigaction`` of Linux's C libraries."""
+
+    _fields_ = (
+        ("handler", _SignalHandler),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+@_SignalHandler
+def _end_for_lost_page(_: int, information: Optional[int], __: Any) -> None:
+    """End the process; the kernel would repeat the signal for ever if this function returned."""
+    try:
+        address = ctypes.c_size_t.from_address((information or 0) + _ADDRESS).value
+        _end(
+            f"{_host()}{_file_at(address)} was cut off while it was in use, or its disk fails or "
+            "is full (SIGBUS); make the file complete and start the same command again",
+            USER_ERROR_STATUS,
+        )
+    finally:
+        os._exit(USER_ERROR_STATUS)
+
+
+def _report_lost_pages() -> None:
+    """Handle SIGBUS in the thread that has read the page, which Python's own handlers cannot."""
+    action = _SignalAction(_end_for_lost_page, flags=_SA_SIGINFO)
+    ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
+
+
+def _file_at(address: int) -> str:
+    """Return the path of the file that is mapped at an address, see proc(5)."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            span, *_, name = [*line.rstrip("\n").split(None, 5), "memory"][:6]
+            start, stop = (int(word, 16) for word in span.split("-"))
+            if start <= address < stop:
+                return name
+    return "a mapped file"
 
 
 def _end(message: str, status: int) -> NoReturn:

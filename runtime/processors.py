@@ -14,8 +14,6 @@ import functools
 import math
 import os
 import platform
-import re
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
@@ -67,70 +65,35 @@ def has_bfloat16_vectors() -> bool:
 def cgroup_quota(root: Path = Path("/")) -> Optional[float]:
     """Return the smallest quota of the process's control groups, in processors; None without one.
 
-    In both versions of control groups, it reads the group of the process and all visible groups
-    that contain it.
+    In both versions of control groups, it reads the group of the process and all groups that
+    contain it. A container sees its own group as the outermost, under ``/sys/fs/cgroup``.
 
     Args:
-        root: where ``proc`` and the mount points are.
+        root: where ``proc`` and ``sys`` are.
     """
-    quotas = [_read_quota(folder, version) for folder, version in _group_folders(root)]
+    quotas = []
+    for line in _read_lines(root / "proc/self/cgroup"):
+        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+        # In version 2 there is no list of controllers.
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        folder = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        parts = PurePosixPath(group.lstrip("/")).parts
+        for depth in range(len(parts) + 1):
+            quotas.append(_read_quota(folder.joinpath(*parts[:depth])))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _read_quota(folder: Path, version: int) -> Optional[float]:
+def _read_quota(folder: Path) -> Optional[float]:
+    # Version 1 has two files, version 2 one.
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max")
+    words = [word for name in names for line in _read_lines(folder / name) for word in line.split()]
     try:
-        if version == 2:
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota = (folder / "cpu.cfs_quota_us").read_text()
-            period = (folder / "cpu.cfs_period_us").read_text()
-        # Without a limit: "max" in version 2, -1 in version 1.
-        processors = int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
+        quota, period = map(int, words)
+        # -1 in version 1 and "max" in version 2 stand for no limit.
+        return quota / period if quota > 0 else None
+    except (ValueError, ZeroDivisionError):
         return None
-    return processors if processors > 0 else None
-
-
-def _group_folders(root: Path) -> Iterator[tuple[Path, int]]:
-    """The folders that can limit the process's processor time, with their control-group version."""
-    groups = _groups_by_controller(_read_lines(root / "proc/self/cgroup"))
-    for line in _read_lines(root / "proc/self/mountinfo"):
-        mount, _, filesystem = line.partition(" - ")
-        fields, kind = mount.split(), filesystem.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        version = 2 if kind[0] == "cgroup2" else 1
-        if version == 1 and not (kind[0] == "cgroup" and "cpu" in kind[2].split(",")):
-            continue
-        mounted_group, mount_point = (_unescape(field) for field in fields[3:5])
-        group = groups.get("" if version == 2 else "cpu", PurePosixPath("/"))
-        group = _below(group, mounted_group)
-        for folder in (group, *group.parents):
-            yield root / mount_point.lstrip("/") / folder.relative_to("/"), version
-
-
-def _groups_by_controller(lines: list[str]) -> dict[str, PurePosixPath]:
-    """The process's group of each controller; in version 2 the controller is ""."""
-    groups = {}
-    for line in lines:
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        for controller in controllers.split(","):
-            groups[controller] = PurePosixPath(path)
-    return groups
-
-
-def _below(group: PurePosixPath, mounted_group: str) -> PurePosixPath:
-    """The path of a group below the mounted group, which in a container is not the root group."""
-    try:
-        path = group.relative_to(mounted_group)
-    except ValueError:
-        return PurePosixPath("/")
-    return PurePosixPath("/") if ".." in path.parts else "/" / path
-
-
-def _unescape(field: str) -> str:
-    """Decode mountinfo's three octal digits behind a backslash, which stand for a space."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)
 
 
 def _read_lines(path: Path) -> list[str]:

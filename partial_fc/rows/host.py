@@ -22,14 +22,8 @@ from partial_fc.rows import host_logits
 from partial_fc.rows.interface import SMALLEST_NORM, Logits, Placed, Rows
 from partial_fc.shard import Sample
 from runtime.engine import settle
-from runtime.kernels.compiled import overload, parallel_kernel, prange, types
-from runtime.kernels.memory import (
-    LINE_FLOATS,
-    PART,
-    end_of_writes,
-    multiply_line,
-    prefetch_part,
-)
+from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.kernels.memory import PART, prefetch_part
 from runtime.kernels.sums import product_of
 from runtime.ndarray import array_of, new_array, queue
 
@@ -160,53 +154,18 @@ class HostRows(Rows):
         return projected_bD
 
 
-def _write_unit(part: Any, inverse: Any, unit: Any) -> None:
-    """In a kernel: write a part of a vector times ``inverse``, float32, into a part of another."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(_write_unit)
-def _write_unit_of(part, inverse, unit):  # type: ignore[no-untyped-def]
-    def through_caches(part, inverse, unit):  # type: ignore[no-untyped-def]
-        for d in range(part.size):
-            unit[d] = narrowed(part[d] * inverse, unit)
-
-    if unit.dtype != types.float32:
-        return through_caches
-
-    def past_caches(part, inverse, unit):  # type: ignore[no-untyped-def]
-        source, goal = np.uint64(part.ctypes.data), np.uint64(unit.ctypes.data)
-        # All units are more than the caches hold, and to fetch what is overwritten costs as much as
-        # to write it.
-        if goal % np.uint64(4 * LINE_FLOATS) or part.size % LINE_FLOATS:
-            for d in range(part.size):
-                unit[d] = part[d] * inverse
-        else:
-            for d in range(0, part.size, LINE_FLOATS):
-                offset = np.uint64(4 * d)
-                multiply_line(source + offset, goal + offset, inverse)
-
-    return past_caches
-
-
-# Rows between which writes past the caches end.
-_ROWS = 32
-
-
 @parallel_kernel
 def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
-    for piece in prange(-(-rows.size // _ROWS)):
-        for s in range(piece * _ROWS, min((piece + 1) * _ROWS, rows.size)):
-            following = rows[min(s + 2, rows.size - 1)]
-            vector = vectors[rows[s]]
-            squares = product_of(vector, vector)
-            inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
-            inverse_norms[s] = inverse
-            for start in range(0, vector.size, PART):
-                prefetch_part(vectors, following, start)
-                unit = normalized[s, start : start + PART]
-                _write_unit(vector[start : start + PART], inverse, unit)
-        end_of_writes()
+    for s in prange(rows.size):
+        following = rows[min(s + 2, rows.size - 1)]
+        vector, unit = vectors[rows[s]], normalized[s]
+        squares = product_of(vector, vector)
+        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
+        inverse_norms[s] = inverse
+        for start in range(0, vector.size, PART):
+            prefetch_part(vectors, following, start)
+            for d in range(start, min(start + PART, vector.size)):
+                unit[d] = narrowed(vector[d] * inverse, unit)
 
 
 @parallel_kernel

@@ -48,43 +48,6 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.none(array, types.intp, types.intp), generate
 
 
-@extending.intrinsic
-def end_of_writes(context: Any) -> Any:
-    """Let other threads see what was written past the caches, in a kernel."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.none(), generate
-
-
-LINE_FLOATS = _CACHE_LINE // 4
-"""The numbers of float32 in a cache line."""
-
-
-@extending.intrinsic
-def multiply_line(context: Any, source: Any, goal: Any, factor: Any) -> Any:
-    """Write a product of ``LINE_FLOATS`` numbers past the caches, in a kernel.
-
-    Addresses (``uint64``), of which ``goal`` is that of a cache line, and float32.
-    """
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, line = ir.IntType(32), ir.VectorType(ir.FloatType(), LINE_FLOATS)
-        read, written = (builder.inttoptr(address, line.as_pointer()) for address in arguments[:2])
-        nothing, first = ir.Constant(line, ir.Undefined), ir.Constant(number, 0)
-        one = builder.insert_element(nothing, arguments[2], first)
-        places = ir.Constant(ir.VectorType(number, LINE_FLOATS), [0] * LINE_FLOATS)
-        factors = builder.shuffle_vector(one, nothing, places)
-        product = builder.fmul(builder.load(read, align=4), factors)
-        store = builder.store(product, written, align=_CACHE_LINE)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(number, 1)]))
-        return target.get_dummy_value()
-
-    return types.none(types.uint64, types.uint64, types.float32), generate
-
-
 # The entries of a row that are requested together.
 PART = 128
 

@@ -32,23 +32,7 @@ def product_of(context: Any, first: Any, second: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pairs = zip(signature.args, arguments)
         views = [_View(target, builder, kind, value) for kind, value in pairs]
-        size, lanes = views[0].size, _constant(LANES)
-        blocks = builder.udiv(size, lanes)
-        zero = ir.Constant(ir.VectorType(ir.FloatType(), _WIDTH), [0.0] * _WIDTH)
-        sums = [_variable(builder, zero) for _ in range(_VECTORS)]
-        with cgutils.for_range(builder, blocks) as block:
-            start = builder.mul(block.index, lanes)
-            for number, one in enumerate(sums):
-                place = builder.add(start, _constant(number * _WIDTH))
-                _add_product(builder, one, [view.vector(place) for view in views])
-        vectors = [builder.load(one) for one in sums]
-        total = _variable(builder, _folded(builder, vectors, _added))
-        with cgutils.for_range_slice(builder, builder.mul(blocks, lanes), size, _constant(1)) as (
-            place,
-            _,
-        ):
-            _add_product(builder, total, [view.number(place) for view in views])
-        return builder.load(total)
+        return _reduced(builder, views, 0.0, _with_product, _added)
 
     return types.float32(first, second), generate
 
@@ -73,24 +57,45 @@ def largest_of(context: Any, numbers: Any, least: Any) -> Any:
     """
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view, lanes = _View(target, builder, signature.args[0], arguments[0]), _constant(LANES)
-        blocks = builder.udiv(view.size, lanes)
-        first = _repeated(builder, arguments[1])
-        found = [_variable(builder, first) for _ in range(_VECTORS)]
-        with cgutils.for_range(builder, blocks) as block:
-            start = builder.mul(block.index, lanes)
-            for number, one in enumerate(found):
-                place = builder.add(start, _constant(number * _WIDTH))
-                builder.store(_larger(builder, view.vector(place), builder.load(one)), one)
-        vectors = [builder.load(one) for one in found]
-        largest = _variable(builder, _folded(builder, vectors, _larger))
-        with cgutils.for_range_slice(
-            builder, builder.mul(blocks, lanes), view.size, _constant(1)
-        ) as (place, _):
-            builder.store(_larger(builder, view.number(place), builder.load(largest)), largest)
-        return builder.load(largest)
+        view = _View(target, builder, signature.args[0], arguments[0])
+        found = _reduced(builder, [view], float("-inf"), _larger, _larger)
+        return _larger(builder, found, arguments[1])
 
     return types.float32(numbers, types.float32), generate
+
+
+def _reduced(
+    builder: Any,
+    views: Sequence[_View],
+    first: float,
+    step: Callable[..., Any],
+    joined: Callable[..., Any],
+) -> Any:
+    """Reduce the numbers of vectors of one length to one.
+
+    Args:
+        builder: of the code.
+        views: the vectors.
+        first: what each lane starts with.
+        step: joins what has been found with one number of each vector, or with a vector of them.
+        joined: joins what two lanes have found.
+    """
+    size, lanes = views[0].size, _constant(LANES)
+    blocks = builder.udiv(size, lanes)
+    start = ir.Constant(ir.VectorType(ir.FloatType(), _WIDTH), [first] * _WIDTH)
+    found = [_variable(builder, start) for _ in range(_VECTORS)]
+    with cgutils.for_range(builder, blocks) as block:
+        begin = builder.mul(block.index, lanes)
+        for number, one in enumerate(found):
+            place = builder.add(begin, _constant(number * _WIDTH))
+            given = [view.vector(place) for view in views]
+            builder.store(step(builder, builder.load(one), *given), one)
+    total = _variable(builder, _folded(builder, [builder.load(one) for one in found], joined))
+    rest = builder.mul(blocks, lanes)
+    with cgutils.for_range_slice(builder, rest, size, _constant(1)) as (place, _):
+        given = [view.number(place) for view in views]
+        builder.store(step(builder, builder.load(total), *given), total)
+    return builder.load(total)
 
 
 class _View:
@@ -139,18 +144,17 @@ def _variable(builder: Any, value: Any) -> Any:
     return place
 
 
-def _add_product(builder: Any, total: Any, factors: Sequence[Any]) -> None:
-    product = builder.fmul(*factors, flags=_FLAGS)
-    builder.store(builder.fadd(builder.load(total), product, flags=_FLAGS), total)
+def _with_product(builder: Any, total: Any, left: Any, right: Any) -> Any:
+    return _added(builder, total, builder.fmul(left, right, flags=_FLAGS))
 
 
 def _added(builder: Any, left: Any, right: Any) -> Any:
     return builder.fadd(left, right, flags=_FLAGS)
 
 
-def _larger(builder: Any, left: Any, right: Any) -> Any:
-    """The larger one; the right one if the left one is not a number."""
-    return builder.select(builder.fcmp_ordered(">", left, right), left, right)
+def _larger(builder: Any, found: Any, number: Any) -> Any:
+    """Return the larger one; the first if the second is not a number."""
+    return builder.select(builder.fcmp_ordered(">", number, found), number, found)
 
 
 def _folded(builder: Any, vectors: Sequence[Any], joined: Callable[[Any, Any, Any], Any]) -> Any:
@@ -166,15 +170,6 @@ def _folded(builder: Any, vectors: Sequence[Any], joined: Callable[[Any, Any, An
 
 def _constant(number: int) -> Any:
     return ir.Constant(_INDEX, number)
-
-
-def _repeated(builder: Any, number: Any) -> Any:
-    """A vector of one number."""
-    kind, first = ir.VectorType(number.type, _WIDTH), ir.IntType(32)
-    nothing = ir.Constant(kind, ir.Undefined)
-    one = builder.insert_element(nothing, number, ir.Constant(first, 0))
-    places = ir.Constant(ir.VectorType(first, _WIDTH), [0] * _WIDTH)
-    return builder.shuffle_vector(one, nothing, places)
 
 
 def _part(builder: Any, vector: Any, start: int, width: int) -> Any:

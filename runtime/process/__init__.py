@@ -1,1 +1,1 @@
-"""Safe output on a terminal, and one line for a mapped file that was cut off."""
+"""Safe output on a terminal, and ports that only this host reaches."""

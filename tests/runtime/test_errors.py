@@ -99,8 +99,10 @@ def test_a_config_error_is_left_to_rank_0(name: str) -> None:
     assert (result.stdout, result.stderr) == ("", "error: broken\n")
 
 
-@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
-@pytest.mark.parametrize(("local", "host"), [("4", ""), ("2", f"{os.uname().nodename}: ")])
+@pytest.mark.parametrize(
+    ("prefix", "local", "host"),
+    [("HOROVOD_", "4", ""), ("OMPI_COMM_WORLD_", "2", f"{os.uname().nodename}: ")],
+)
 def test_a_data_error_names_the_host_among_several(prefix: str, local: str, host: str) -> None:
     sizes = {f"{prefix}SIZE": "4", f"{prefix}LOCAL_SIZE": local}
     assert run_main("raise errors.DataError('broken')", **sizes).stderr == f"error: {host}broken\n"
@@ -161,3 +163,29 @@ def test_closed_outputs_are_no_error() -> None:
     line = f"exec {sys.executable} -c 'from runtime import errors; "
     line += "errors.run_program(lambda: print(1) or 3)' >&- 2>&-"
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3
+
+
+CUT = """
+import mmap, os, sys, threading
+import numpy as np
+path = os.environ["CUT"]
+with open(path, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+array = np.frombuffer(mapped, np.uint8)
+print("read", array[-1], flush=True)
+os.truncate(path, 10)
+"""
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()"],
+)
+def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path: Path, read: str) -> None:
+    path = tmp_path / "a \x1bset.rec"
+    path.write_bytes(bytes(100_000))
+    result = run_main(f"{CUT}{read}\nprint('never')", CUT=str(path))
+    assert (result.returncode, result.stdout) == (2, "read 0\n"), result.stderr
+    shown = str(path).replace("\x1b", r"\x1b")
+    assert result.stderr.startswith(f"error: {shown} was cut off while it was in use")
+    assert result.stderr.count("\n") == 1 and "start the same command again" in result.stderr

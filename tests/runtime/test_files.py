@@ -332,9 +332,9 @@ def test_a_lock_that_another_run_has_made_ends_this_one(tmp_path: Path) -> None:
 
 # Files of the system and of this project, temporary folders of this process.
 _ALLOWED = {
-    "data/libjpeg.py", "parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py",
-    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/process/lost_pages.py",
-    "runtime/processors.py", "runtime/untrusted/child.py", "training/run_folder.py",
+    "parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py",
+    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/processors.py",
+    "runtime/untrusted/child.py", "training/run_folder.py",
     "setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py",
     "training/log/peak.py",
 }  # fmt: skip

@@ -2,89 +2,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Optional
 
 import pytest
 
 from runtime import environment, processors
 
-V1 = "32 31 0:29 {top} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
-V2 = "29 23 0:26 {top} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
-HUNDRED = "100000"
+V2, HUNDRED = "sys/fs/cgroup", 100_000
 
 
-def quota(root: Path, groups: str, mounts: list[str], files: dict[str, str]) -> Optional[float]:
-    """The quota of a made-up machine, of which two lines are not of control groups."""
-    own = root / "proc" / "self"
-    own.mkdir(parents=True)
-    (own / "cgroup").write_text(groups)
-    (own / "mountinfo").write_text("\n".join(["short", "a b c d e - f", *mounts]) + "\n")
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content + "\n")
-    return processors.cgroup_quota(root)
-
-
-def of_v1(folder: str, quota: str) -> dict[str, str]:
-    return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": HUNDRED}
+def v1(folder: str, quota: int) -> dict[str, str]:
+    place = f"sys/fs/cgroup/cpu/{folder}"
+    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": str(HUNDRED)}
 
 
 @pytest.mark.parametrize(
-    ("groups", "mounts", "files", "expected"),
+    ("groups", "files", "expected"),
     [
         # Of all groups that contain the process, the smallest counts.
         (
-            "0::/a/b\n",
-            [V2.format(top="/", mount="/cg")],
+            "0::/a/b",
             {
-                "cg/a/b/cpu.max": f"400000 {HUNDRED}",
-                "cg/a/cpu.max": f"150000 {HUNDRED}",
-                "cg/other/cpu.max": f"10000 {HUNDRED}",
-                "cg/cpu.max": f"200000 {HUNDRED}",
+                f"{V2}/a/b/cpu.max": f"400000 {HUNDRED}",
+                f"{V2}/a/cpu.max": f"150000 {HUNDRED}",
+                f"{V2}/other/cpu.max": f"10000 {HUNDRED}",
+                f"{V2}/cpu.max": f"200000 {HUNDRED}",
             },
             1.5,
         ),
-        # A container that sees its own group as the outermost.
-        (
-            "4:cpu,cpuacct:/docker/77\n3:memory:/docker/77\n0::/\n",
-            [V1.format(top="/docker/77", mount="/sys/fs/cgroup/cpu\\040time")],
-            of_v1("sys/fs/cgroup/cpu time", "200000"),
-            2,
-        ),
-        (
-            "4:cpu,cpuacct:/batch/job\n",
-            [V1.format(top="/", mount="/cg")],
-            {**of_v1("cg/batch/job", "-1"), **of_v1("cg/batch", "300000")},
-            3,
-        ),
+        # A container sees its own group as the outermost.
+        ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
+        ("short\n0::/../../b", {f"{V2}/cpu.max": f"200000 {HUNDRED}"}, 2),
+        ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
         # Both versions at once.
-        (
-            "4:cpu:/\n0::/\n",
-            [V1.format(top="/", mount="/one"), V2.format(top="/", mount="/two")],
-            {**of_v1("one", "500000"), "two/cpu.max": f"700000 {HUNDRED}"},
-            5,
-        ),
-        # A group outside of what is mounted counts as the outermost.
-        *(
-            (
-                f"0::{group}\n",
-                [V2.format(top="/top", mount="/cg")],
-                {"cg/cpu.max": f"200000 {HUNDRED}"},
-                2,
-            )
-            for group in ("/elsewhere/b", "/top/../../b")
-        ),
+        ("4:cpu:/\n0::/", {**v1("", 500_000), f"{V2}/cpu.max": f"700000 {HUNDRED}"}, 5),
         # What is malformed limits nothing.
         *(
-            ("0::/\n", [V2.format(top="/", mount="/cg")], {"cg/cpu.max": content}, None)
+            ("0::/", {f"{V2}/cpu.max": content}, None)
             for content in (f"max {HUNDRED}", "", "1", f"0 {HUNDRED}", "5 0", "x y")
         ),
     ],
 )
-def test_the_quota_of_control_groups(tmp_path, groups, mounts, files, expected) -> None:
+def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
     assert processors.cgroup_quota(tmp_path) is None
-    assert quota(tmp_path, groups, mounts, files) == expected
+    for name, content in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    assert processors.cgroup_quota(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,12 +83,7 @@ CORE = "avx512f avx512bw avx512vl avx512dq"
     ],
 )
 def test_what_the_processors_flags_say(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: str,
-    tiles: bool,
-    avx512: bool,
-    vectors: bool,
+    flags, tiles, avx512, vectors, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
@@ -153,7 +111,7 @@ def test_the_kernel_refuses_a_feature_that_no_processor_has(monkeypatch) -> None
     assert processors._request_tiles_from_kernel() == -1
 
 
-def test_the_name_of_the_processor(tmp_path: Path) -> None:
+def test_the_name_of_the_processor(tmp_path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nmodel name\t: A processor: fast\nmodel name\t: another\n")
     assert processors.model(info) == "A processor: fast"
