@@ -35,7 +35,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "training/checkpoint/resume.py": ("tests/distributed/test_resume.py",),
     "training/run.py": ("tests/distributed/test_resume.py",),
     "training/exchange/ranks.py": ("tests/distributed/test_endings.py",),
-    "parallel/launch/launcher.py": ("tests/parallel/parameter_server/test_groups.py",),
+    "parallel/launch/launcher.py": ("tests/parallel/parameter_server/test_jobs.py",),
 }  # fmt: skip
 # Tests of programs and of whole updates, which import a part of the product to make their data and
 # do not judge it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,19 @@ from parallel import autogroup, grouping
 from parallel.launch.cluster_files import read_hosts
 from parallel.launch.data_sharding import read_shares
 from runtime.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+# It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
+REPORT = """
+import json, os, pathlib, sys
+words = sys.argv[1:]
+assert words[words.index("--kv-store") + 1] == "dist_async", words
+folder = pathlib.Path(words[words.index("--models-root") + 1])
+if os.environ["GROUPING_WORKER"] == "0":
+    record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate({speeds})}}
+    (folder / "metrics.jsonl").write_text({reports} * (json.dumps(record) + "\\n"))
+sys.exit({status})
+"""
 
 
 @pytest.mark.parametrize(
@@ -33,7 +45,7 @@ def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
 
 def test_noise_of_a_few_percent_is_no_structure():
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(3):
         noise: Any = rng.uniform(0.98, 1.02, 6)
         assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
         found = grouping.group(noise * (100, 30, 100, 30, 100, 30))
@@ -63,73 +75,49 @@ def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed)
     assert grouping.servers(hosts, speeds, count) == placed
 
 
-ROOT = Path(__file__).resolve().parents[2]
-# It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
-REPORT = """
-import json, os, pathlib, sys, time
-words = sys.argv[1:]
-assert words[words.index("--kv-store") + 1] == "dist_async", words
-folder = pathlib.Path(words[words.index("--models-root") + 1])
-speeds = {speeds}
-if os.environ["GROUPING_WORKER"] == "0":
-    with open(folder / "metrics.jsonl", "w") as file:
-        for update in range({reports}):
-            record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate(speeds)}}
-            file.write(json.dumps(record) + "\\n")
-sys.exit({status})
-"""
-START = """
-import sys
-from parallel import autogroup
-from runtime.errors import run_program
-serve = (sys.executable, "-c", "import time; time.sleep(300)")
-run_program(lambda: autogroup.main(sys.argv[1:], serve))
-"""
+@pytest.fixture
+def autogrouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run it in an empty folder, which has its files afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(speeds: list[float], *options: str, reports: int = 8, status: int = 0) -> int:
+        program = REPORT.format(speeds=speeds, reports=reports, status=status)
+        words = ["-n", str(len(speeds)), *options, "--", sys.executable, "-c", program]
+        try:
+            return autogroup.main(words, ("sleep", "300"))
+        finally:
+            assert not list(tmp_path.glob(".autogroup-*"))
+
+    return run
 
 
-def autogrouped(
-    folder: Path, speeds: list[float], *options: str, reports: int = 8, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(REPORT.format(speeds=speeds, reports=reports, status=status))
-    words = ["-n", str(len(speeds)), "-s", "1", *options, "--", sys.executable, "program.py"]
-    result = subprocess.run(
-        [sys.executable, "-c", START, "--groups", "groups", "--data-sharding", "shares", *words],
-        cwd=folder, env={"PYTHONPATH": ":".join([str(ROOT), *sys.path]), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert not list(folder.glob(".autogroup-*"))
-    return result
-
-
-def test_files_are_written_for_the_addresses_that_read_them(tmp_path: Path) -> None:
+def test_files_are_written_for_the_addresses_that_read_them(autogrouped, capfd) -> None:
     """By descending address, as MXNet-G writes and reads them, also of a host that has a name."""
-    (tmp_path / "hosts").write_text("localhost\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
-    options = ("-H", "hosts", "-s", "2")
-    result = autogrouped(tmp_path, [100.0, 25.0, 101.0, 25.5], *options)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "groups").read_text() == "localhost 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n"
+    Path("machines").write_text("localhost\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
+    assert autogrouped([100.0, 25.0, 101.0, 25.5], "-H", "machines", "-s", "2") == 0
+    said = capfd.readouterr().out
+    assert Path("groups").read_text() == "localhost 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n"
     # Of 127.0.0.9, of the two slots of 127.0.0.10, and of 127.0.0.1.
-    assert (tmp_path / "shares").read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
-    assert "group 0: worker 0 on localhost 100 images/s, worker 2" in result.stdout
-    assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in result.stdout
-    addresses = ("127.0.0.1", *read_hosts(tmp_path / "hosts", 4).addresses[1:])
-    found = read_shares(tmp_path / "shares", addresses)
+    shares = Path("data_sharding")
+    assert shares.read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
+    assert "group 0: worker 0 on localhost 100 images/s, worker 2" in said
+    assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in said
+    addresses = ("127.0.0.1", *read_hosts(Path("machines"), 4).addresses[1:])
+    found = read_shares(shares, addresses)
     assert found.of_workers == ((0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)) and not found.warnings
     # Servers by the speed of their machines.
-    assert (tmp_path / "servers").read_text() == "127.0.0.10 126.5\nlocalhost 100\n"
-    assert "server 0: 127.0.0.10, 56% of the load\nserver 1: localhost, 44%" in result.stdout
+    assert Path("servers").read_text() == "127.0.0.10 126.5\nlocalhost 100\n"
+    assert "server 0: 127.0.0.10, 56% of the load\nserver 1: localhost, 44%" in said
+    with pytest.raises(DataError, match="^x/y, data_sharding, servers cannot be written: No such"):
+        autogrouped([100.0], "-s", "1", "--groups", "x/y")
 
 
-@pytest.mark.parametrize(
-    ("reports", "status", "ended", "said"),
-    [(8, 7, 7, ""), (3, 0, 2, "made 3 reports of all workers, but 4 are needed; let it train on")],
-)
-def test_a_run_that_fails_or_is_too_short_writes_nothing(
-    tmp_path: Path, reports: int, status: int, ended: int, said: str
-) -> None:
-    result = autogrouped(tmp_path, [25.0, 100.0], reports=reports, status=status)
-    assert result.returncode == ended and said in result.stderr
-    assert not (tmp_path / "groups").exists()
+def test_a_run_that_fails_or_is_too_short_writes_nothing(autogrouped) -> None:
+    assert autogrouped([25.0, 100.0], "-s", "1", status=7) == 7
+    with pytest.raises(DataError, match="made 3 reports of all workers, but 4 are needed; let it"):
+        autogrouped([25.0, 100.0], "-s", "1", reports=3)
+    assert not Path("groups").exists()
 
 
 def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):

@@ -1,4 +1,4 @@
-"""Hosts that stop to answer while the others are asked, and the text of a survey."""
+"""Hosts that stop to answer while the others are asked, the text of a survey, and the command."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
 from parallel.check.hosts import Finding, HostError
 from parallel.check.network import Link
 from parallel.check.survey import Pair, Survey
 from parallel.check.table import WIDTH, table, verdict
+from runtime.errors import ConfigError
 from tests.support.healthy_hosts import facts, healthy
 
 
@@ -123,16 +125,13 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
     assert len(first) == len(second) == 12 and first == third != second
 
 
-def test_lines_fit_into_the_width() -> None:
+def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
     for count in (1, 5, 17):
         slots = {f"node-{number}.of.a.cluster.example": 8 for number in range(count)}
         lines = list(table(healthy(slots, "mxnet-cu112")))
         assert max(map(len, lines)) <= WIDTH
         assert all(any(host in line for line in lines) for host in slots)
     assert max(map(len, table(healthy({"x" * 200: 1, **slots})))) <= WIDTH
-
-
-def test_hosts_that_have_not_answered_and_the_verdict() -> None:
     survey = healthy({"a": 1, "b": 1}, nic="eth0")
     del survey.facts["b"]
     survey.pairs.clear()
@@ -141,3 +140,56 @@ def test_hosts_that_have_not_answered_and_the_verdict() -> None:
     assert list(verdict(survey, [])) == ["healthy: nothing is wrong"]
     found = [Finding("a", "x is y", "do z")]
     assert list(verdict(survey, found)) == ["wrong  a: x is y; do z", "1 wrong"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What is asked of a survey that finds two healthy hosts; its findings come first."""
+    found = healthy({"a": 1, "b": 1})
+    calls: list = [found]
+    monkeypatch.setattr(command, "survey", lambda *options: calls.append(options) or found)
+    for variable in ("NIC", "HOSTS", "HOSTFILE", "OMPI_MCA_orte_default_hostfile"):
+        monkeypatch.delenv(variable, raising=False)
+    return calls
+
+
+def test_options_and_the_variables_of_run_sh(
+    asked: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
+    assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
+    assert capsys.readouterr().out.endswith("healthy: nothing is wrong\n")
+    hosts, operator = tmp_path / "hosts", tmp_path / "operator"
+    hosts.write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
+    operator.write_text("c slots=3\n")
+    command.main([])
+    assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
+    for name, value, options, slots in (
+        # The latter as mpirun and horovodrun write it.
+        ("NIC", "eth1", ["--hostfile", str(hosts)], {"a": 3}),
+        ("NIC", "eth1", ["-hostfile", str(hosts)], {"a": 3}),
+        ("OMPI_MCA_orte_default_hostfile", str(operator), [], {"c": 3}),
+        ("HOSTFILE", str(hosts), [], {"a": 3}),
+        ("HOSTS", "a:1", [], {"a": 1}),
+        # Names of this host are one host.
+        ("HOSTS", "a:1", ["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
+    ):
+        monkeypatch.setenv(name, value)
+        command.main(options)
+        assert asked[-1] == (slots, Path.cwd() / "models", "eth1")
+    for wrong in (["-H", ""], ["-H", "a", "--hostfile", "x"], ["a:1"], ["-H", "[::1]:2"]):
+        with pytest.raises(ConfigError):
+            command.main(wrong)
+    assert len(asked) == 9
+
+
+def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:
+    survey = asked[0]
+    survey.facts["b"] = replace(survey.facts["b"], open_files=5)
+    assert command.main(["-H", "a,b"]) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == "1 wrong"
+    assert command.main(["-H", "a,b", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    (finding,) = found["findings"]
+    assert finding["host"] == "b" and set(finding) == {"host", "what", "remedy"}
+    assert found["facts"]["b"]["open_files"] == 5 and len(found["pairs"]) == 2

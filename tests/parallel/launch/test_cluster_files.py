@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from parallel.launch import cluster_files
 from parallel.launch.cluster_files import format_groups, read_groups, read_hosts, read_servers
-from parallel.launch.data_sharding import Shares, format_shares, read_shares, unread_in_groups
+from parallel.launch.data_sharding import format_shares, read_shares, unread_in_groups
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 from tests.support import mxnet_g
 
-ONE_MACHINE = ("127.0.0.1",) * 4
 TWO_MACHINES = ("a", "b", "a", "b")
 ONE = ("127.0.0.1",) * 3
 READERS: dict[str, Callable[[Path], object]] = {
@@ -63,9 +62,7 @@ def test_lines_of_hosts_are_the_workers_addresses(
         (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
         (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
         # An address means its next slot, or the one that is named.
-        (ONE_MACHINE, "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n", ((0, 1), (2, 3))),
         (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
-        (ONE_MACHINE, "127.0.0.1:3 127.0.0.1:0\n127.0.0.1:1 127.0.0.1:2\n", ((3, 0), (1, 2))),
     ],
 )
 def test_a_line_is_a_group(
@@ -162,22 +159,15 @@ def test_other_mistakes(path: Path) -> None:
             read(path.with_name("none"))
 
 
-def shares_in(folder: Path, content: str, addresses: tuple[str, ...] = ONE) -> Shares:
-    path = folder / "data_sharding"
-    path.write_text(content)
-    return read_shares(path, addresses)
-
-
-def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
+def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
     # "9" is above "2" and "10": addresses are compared as text.
     cluster = ("10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.9")
     content = "\ufeff# shares\r\n0 0.1\r\n\r\n0.1\t0.3 # slow\n0.3 .60\n 6e-1 1\n"
-    found = shares_in(tmp_path, content, cluster)
+    path.write_text(content)
+    found = read_shares(path, cluster)
     assert found.of_workers == ((0.6, 1), (0, 0.1), (0.3, 0.6), (0.1, 0.3))
     assert not found.warnings
-    assert found.notes[0] == (
-        f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({tmp_path}/data_sharding, line 2)"
-    )
+    assert found.notes[0] == f"worker 1 on 10.0.0.9 reads 0 to 0.1 of the data ({path}, line 2)"
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
 
 
@@ -189,24 +179,21 @@ def test_lines_go_to_addresses_in_descending_order(tmp_path: Path) -> None:
         ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
         # Decimal fractions that were added up, and rounded to more than the whole.
         ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
-        ("0 .5\n.5 1\n1 1\n", ["sharding, line 3 gives no image to worker 2 on 127.0.0.1: '1"]),
+        ("0 .5\n.5 1\n1 1\n", ["file, line 3 gives no image to worker 2 on 127.0.0.1: '1"]),
         ("0 .5\n.5 1.0000000000000002\n1.0000000000000002 .99\n", ["line 3 gives no image to wor"]),
-        (
-            "0 0.5\n0.5 1.02\n1.02 1.01\n",
-            ["line 2 has '0.5 1.02', and the data ends at 1", "line 3 has '1.02 1.01'", "no image"],
-        ),
-        (
-            "0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n",
-            ["4 lines for 3 workers: those from line 5 on are not used", "nobody reads 30 %"],
-        ),
+        ("0 0.5\n0.5 1.02\n1.02 1.01\n", ["line 2 has '0.5 1.02', and the data ends at 1",
+         "line 3 has '1.02 1.01'", "no image"]),
+        ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["4 lines for 3 workers: those from line 5 on",
+         "nobody reads 30 %"]),
         # It reads the first two words of a line.
         ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
     ],
-)
+)  # fmt: skip
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
-    tmp_path: Path, content: str, warnings: list[str]
+    path: Path, content: str, warnings: list[str]
 ) -> None:
-    found = shares_in(tmp_path, content).warnings
+    path.write_text(content)
+    found = read_shares(path, ONE).warnings
     assert len(found) == len(warnings), found
     assert all(re.search(part, line) for part, line in zip(warnings, found)), found
     assert not any("\n" in line for line in found)

@@ -16,7 +16,7 @@ import pytest
 from parallel.launch import job, ssh
 from parallel.launch.guard import BEGUN
 from parallel.launch.job import ProcessSpec, by_ssh
-from parallel.parameter_server.assignment import SCHEDULER, WORKER
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER
 from tests.support import processes
 from tests.support.launch import clean_environment
 
@@ -27,13 +27,26 @@ ROOT = Path(__file__).resolve().parents[3]
 # Prints that it is ready; answers a signal with a status of its own.
 LISTENS = "trap 'sleep 0.1; echo saved; exit 3' TERM INT HUP\n"
 LOOP = "\necho ready; while :; do sleep 0.01; done"
-
-
 # With less time between its SIGTERM and its SIGKILL.
 GUARD = """
 import os
 from parallel.launch import guard
 guard._GRACE_SECONDS = 0.5
+os._exit(guard.main())
+"""
+# A guard that gets a signal as soon as its command, which has its own handler, has started.
+HASTY = """
+import os, signal, subprocess
+from parallel.launch import guard
+started = subprocess.Popen
+
+def popen(*args, **kwargs):
+    process = started(*args, stdout=subprocess.PIPE, **kwargs)
+    assert process.stdout.readline() == b"ready\\n"
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+
+subprocess.Popen = popen
 os._exit(guard.main())
 """
 
@@ -53,23 +66,6 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
-
-
-# A guard that gets a signal as soon as its command, which has its own handler, has started.
-HASTY = """
-import os, signal, subprocess
-from parallel.launch import guard
-started = subprocess.Popen
-
-def popen(*args, **kwargs):
-    process = started(*args, stdout=subprocess.PIPE, **kwargs)
-    assert process.stdout.readline() == b"ready\\n"
-    os.kill(os.getpid(), signal.SIGTERM)
-    return process
-
-subprocess.Popen = popen
-os._exit(guard.main())
-"""
 
 
 def test_status_output_and_threads_are_those_of_the_command(tmp_path: Path) -> None:
@@ -98,40 +94,51 @@ def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
     assert process.returncode == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_guard_are_forwarded(number: int) -> None:
-    with guarded("sh", "-c", LISTENS + LOOP) as process:
+def test_signals_to_the_guard_and_lines_are_signals_to_the_command() -> None:
+    traps = "".join(f"trap 'echo {name}' {name}\n" for name in ("INT", "TERM", "HUP"))
+    with guarded("sh", "-c", traps + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
         # The command may be quicker than the guard, whose handler for SIGHUP is its last.
         caught = 0
         while not caught >> (signal.SIGHUP - 1) & 1:
             lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-        process.send_signal(number)
-        # Its input stays open: nothing else ends the command.
-        assert process.wait(60) == 3
-        assert process.stdout.readline() == "saved\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+            assert process.stdout.readline() == f"{number.name[3:]}\n"
+        for line in ("INT", "TERM"):
+            process.stdin.write(f"STOP\n\nUSR1\n{line}\n")
+            assert process.stdout.readline() == f"{line}\n"
+        process.stdin.write("KILL\n")
+        assert process.wait(60) == 137
 
 
-@pytest.mark.parametrize(
-    ("ignored", "line", "status"),
-    [("", "INT", 3), ("", "TERM", 3), ("", "KILL", 137), ("trap '' TERM", None, 137)],
-)
-def test_a_line_is_a_signal_and_the_end_of_its_input_a_request_before_the_kill(
-    ignored: str, line: str | None, status: int
-) -> None:
+@pytest.mark.parametrize(("ignored", "status"), [("", 3), ("trap '' TERM", 137)])
+def test_the_end_of_its_input_is_a_request_before_the_kill(ignored: str, status: int) -> None:
     with guarded("sh", "-c", LISTENS + ignored + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
-        if line is None:
-            process.stdin.close()
-        else:
-            process.stdin.write(f"STOP\n\nUSR1\n{line}\n")
+        process.stdin.close()
         assert process.wait(60) == status
         assert process.stdout.read() == ("saved\n" if status == 3 else "")
 
 
-def spec(role: str = WORKER, *command: str) -> ProcessSpec:
-    return ProcessSpec(role, 0, "there", 2, command or ("python", "it's.py"), {"GROUPING_X": "3"})
+def spec(role: str = WORKER, *command: str, number: int = 0) -> ProcessSpec:
+    command = command or ("python", "it's.py")
+    return ProcessSpec(role, number, "there", 2, command, {"GROUPING_X": "3"})
+
+
+def shells(worker: str, other: str, server: str, scheduler: str) -> list[ProcessSpec]:
+    """A scheduler, a server and two workers; they read the lines that a guard would get."""
+    scripts = {(SCHEDULER, 0): scheduler, (SERVER, 0): server, (WORKER, 0): worker}
+    return [
+        spec(role, "sh", "-c", script, number=number)
+        for (role, number), script in {**scripts, (WORKER, 1): other}.items()
+    ]
+
+
+def plainly(spec: ProcessSpec) -> tuple[list[str], dict[str, str]]:
+    """Start without a guard."""
+    return list(spec.command), {"PATH": os.environ["PATH"]}
 
 
 def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +164,66 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that does not wait for processes that ignore its signals."""
     for name in ("_CHECKPOINT_SECONDS", "_END_SECONDS", "_GIVE_UP_SECONDS"):
         monkeypatch.setattr(job, name, 0.2)
+
+
+READS = "read line; sleep 0.3"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "tolerates", "status", "said"),
+    [
+        ((READS, "exit 3", READS, READS), False, 3, "worker 1 on there ended with status 3; end"),
+        ((READS, "exit 255", READS, READS), False, 255, "status 255 (ssh: no connection, or one"),
+        ((READS, READS, "exit 0", READS), True, 1, "server 0 on there ended with status 0; ending"),
+        ((READS, READS, READS, "kill -9 $$"), True, 137, "scheduler on there ended with status 137 "
+         "(SIGKILL); ending the job"),
+        (("sleep 0.5", "exit 7", READS, READS), True, 0, "status 7; the job goes on without it"),
+        (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
+    ],
+)  # fmt: skip
+def test_a_process_that_dies_ends_a_job_that_does_not_tolerate_it(
+    capfd: pytest.CaptureFixture[str], scripts, tolerates: bool, status: int, said: str
+) -> None:
+    assert job.run(shells(*scripts), plainly, tolerates=tolerates) == status
+    announced = capfd.readouterr().err.splitlines()
+    assert len(announced) == (2 if "exit 8" in scripts[0] else 1)
+    assert announced[-1].startswith("launch: ") and said in announced[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "sent"),
+    [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGHUP, "TERM")],
+)
+def test_a_signal_lets_the_workers_save(
+    capfd: pytest.CaptureFixture[str], number: signal.Signals, sent: str
+) -> None:
+    """The others end after the workers."""
+    saves = "read line; sleep 0.3; echo saves after $line"
+    signals = f"sleep 0.2; kill -{number.name[3:]} $PPID; {saves}"
+    ends = "read line; echo ends after $line"
+    assert job.run(shells(signals, saves, ends, ends), plainly, tolerates=False) == 128 + number
+    output, errors = capfd.readouterr()
+    lines = output.splitlines()
+    assert sorted(lines[:2]) == [f"worker {k}: saves after {sent}" for k in (0, 1)]
+    assert sorted(lines[2:]) == ["scheduler: ends after TERM", "server 0: ends after TERM"]
+    assert errors == f"launch: {number.name}: asking the workers to stop\n"
+
+
+def test_a_second_signal_ends_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of timeout, which sends its signal to the launcher and to its group."""
+    monkeypatch.setattr(job, "SAME_REQUEST_SECONDS", 1.0)
+    for name in ("_END_SECONDS", "_GIVE_UP_SECONDS"):
+        monkeypatch.setattr(job, name, 0.2)
+    signals = "kill -INT $PPID; sleep 0.1; " * 2 + "sleep 1.5; echo on; kill -INT $PPID"
+    worker = spec(WORKER, "sh", "-c", f"sleep 0.2; {signals}; exec sleep 300")
+    assert job.run([worker], plainly, tolerates=False) == 130
+    output, errors = capfd.readouterr()
+    assert output == "worker 0: on\n" and errors.splitlines() == [
+        "launch: SIGINT: asking the workers to stop",
+        "launch: worker 0 on there could not be ended; look there",
+    ]
 
 
 def stub_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,25 +270,21 @@ def test_few_log_in_to_a_host_at_the_same_time(
 
 def test_a_process_does_not_start_after_a_signal(tmp_path: Path) -> None:
     """Also if the signal comes while its command is made."""
-    started = tmp_path / "started"
 
-    def start(_: ProcessSpec) -> tuple[list[str], dict[str, str]]:
+    def start(one: ProcessSpec) -> tuple[list[str], dict[str, str]]:
         os.kill(os.getpid(), signal.SIGTERM)
-        return ["touch", str(started)], {}
+        return plainly(one)
 
-    assert job.run([spec()], start, tolerates=False) == 128 + signal.SIGTERM
+    started = tmp_path / "started"
+    assert job.run([spec(WORKER, "touch", str(started))], start, tolerates=False) == 143
     assert not started.exists()
 
 
 def test_what_a_process_prints_does_not_command_the_terminal(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    lines = r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n"
-
-    def start(_: ProcessSpec) -> tuple[list[str], dict[str, str]]:
-        return ["printf", lines], {"PATH": os.environ["PATH"]}
-
-    assert job.run([spec()], start, tolerates=False) == 0
+    printing = spec(WORKER, "printf", r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n")
+    assert job.run([printing], plainly, tolerates=False) == 0
     assert capfd.readouterr().out.splitlines() == [
         "worker 0: loss 0.5 é", "worker 0: " + r"\x1b]0;x\x07\u202e\xff",
     ]  # fmt: skip

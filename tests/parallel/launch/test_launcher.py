@@ -27,8 +27,11 @@ def parsed(line: str) -> dict[str, Any]:
     return parse(parser, line.split())
 
 
+SYNC = "-- x.py --kv-store dist_sync"
+
+
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("line", "message"),
     [
         # An option of the launcher, of which nobody knows whether it is meant for it.
         ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
@@ -41,70 +44,58 @@ def parsed(line: str) -> dict[str, Any]:
         ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
         ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
         ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
+        ("-- x.py --kv-store horovod", "--kv-store horovod has no servers"),
+        ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
+        ("-- x.py", "the command has no --kv-store; give it one of dist_sync"),
+        ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
+        (f"--tolerate-workers {SYNC}", "workers wait for each other"),
+        (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
+        (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
+        (f"--server-speeds 2,1 {SYNC}", "those of one machine need the same"),
+        *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
+        (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
+        (f"--bucket-elements 1023 {SYNC}", "1023 is not from 1024 (MXNet's"),
+        (f"-i ethx {SYNC}", "-i ethx: no such network interface"),
+        (f"-H /nowhere {SYNC}", "/nowhere cannot be read as a list of"),
+        (f"-H hosts {SYNC}", "host 192.0.2.1 cannot be reached on -i"),
+        (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
+        (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
+        (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
     ],
 )
-def test_mistakes_are_one_line(command: str, message: str) -> None:
-    for run in (main, autogroup.main):
-        with pytest.raises(ConfigError) as caught:
-            run(["-n", "4", "-s", "2", *command.split()])
-        assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "kv_store", "message"),
-    [
-        ("-n 0", "dist_sync", "-n/--num-workers: '0' is not a positive integer"),
-        ("", "horovod", "--kv-store horovod has no servers"),
-        ("", "dist_asinc", "(did you mean 'dist_async'?)"),
-        ("", "", "the command has no --kv-store; give it one of dist_sync"),
-        ("", "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
-        ("--tolerate-workers", "dist_sync", "workers wait for each other"),
-        ("--data-sharding x", "dist_sync", "add --data-allocator 1"),
-        ("--server-speeds 2", "dist_sync", "has 1 numbers, but there are 2"),
-        ("--server-speeds 2,1", "dist_sync", "those of one machine need the same"),
-        ("--server-speeds 2,0", "dist_sync", "no list of positive numbers"),
-        ("--server-speeds 2,inf", "dist_sync", "no list of positive numbers"),
-        ("--server-speeds 2,x", "dist_sync", "no list of positive numbers"),
-        ("--server-hosts f --server-speeds 2,1", "dist_sync", "has the speeds of the servers, too"),
-        ("--bucket-elements 1023", "dist_sync", "1023 is not from 1024 (MXNet's"),
-        ("-i ethx", "dist_sync", "-i ethx: no such network interface"),
-        ("-H /nowhere", "dist_sync", "/nowhere cannot be read as a list of"),
-        ("-H hosts", "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
-        ("--sync", "dist_sync", "--sync copies to other hosts: add --launcher ssh"),
-        ("--launcher ssh", "dist_sync", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
-    ],
-)
-def test_contradictions_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, kv_store: str, message: str
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
     Path("ssh").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5fa2")
-    command = ["--", "x.py", *(["--kv-store", kv_store] if kv_store else [])]
     with pytest.raises((ConfigError, DataError)) as caught:
-        main(["-n", "2", "-s", "2", *options.split(), *command], ["/no/server"])
+        main(["-n", "2", "-s", "2", *line.split()], ["/no/server"])
     assert message in str(caught.value) and "\n" not in str(caught.value)
+    monkeypatch.setenv("PATH", "/nowhere")
+    if "GPU" in message:
+        with pytest.raises(ConfigError, match="--launcher ssh needs the program ssh; install"):
+            main(["-n", "2", *line.split()], ["/no/server"])
 
 
-def test_a_command_starts_with_two_dashes_or_the_first_word_that_is_no_option() -> None:
+def test_the_parts_of_a_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command starts with two dashes or the first word that is no option."""
     found = parsed("-n 4 -s 2 -- python x.py --foo -s 3")
     assert (found["servers"], found["command"]) == (2, "python x.py --foo -s 3".split())
     command = "python -u classify.py --kv-store dist_gsync --lr-factor .94 --help -- x"
     assert parsed(f"-n 4 -s 2 {command}")["command"] == command.split()
-
-
-def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    with pytest.raises(ConfigError, match="-s stands after the command"):
+        autogroup.main("-n 4 python x.py -s 3".split())
+    # As MXNet's and dmlc-core's launchers take them.
     typed = "-H hosts -n 5 -s 3 -i eth1 --launcher ssh -H hosts2 python classify.py --lr 1"
     later = (
         "--num-workers=5 --num-servers 3 --host-file hosts --hostfile hosts2 --dmlc-interface eth1 "
         "--cluster ssh -- python classify.py --lr 1"
     )
-    assert parsed(typed) == parsed(later)
     found = parsed(typed)
+    assert found == parsed(later)
     assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
     assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
     # As many servers as workers, where there is no number.
@@ -139,13 +130,9 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     ],
 )
 def test_files_of_this_folder_are_taken_where_they_are_needed(
-    command: str,
-    groups: Optional[str],
-    shares: Optional[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: str, groups: Optional[str], shares: Optional[str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
     assert launcher._with_files_of_this_folder(options) == options
@@ -158,6 +145,16 @@ def test_files_of_this_folder_are_taken_where_they_are_needed(
     assert [line.split()[2].rstrip(",") for line in capsys.readouterr().err.splitlines()] == named
     given = replace(options, groups=Path("other"), data_sharding=Path("others"))
     assert launcher._with_files_of_this_folder(given) == given
+
+
+def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for scheme, said in (
+        ("dist_sync", "--groups g makes no difference to --kv-store dist_sync"),
+        ("dist_ssync", "--kv-store dist_ssync without --staleness: it is 0, no worker runs ahead"),
+    ):
+        options = JobOptions(**parsed(f"-n 4 -- x.py --kv-store {scheme}"))
+        assert launcher._checked_scheme(replace(options, groups=Path("g"))) == scheme
+        assert f"launch: {said}\n" in capsys.readouterr().err
 
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
+from parallel.parameter_server.assignment import KEY
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
 from tests.support.servers import ROOT, ServerJob
 
 pytestmark = pytest.mark.launcher
 
+SCRIPT = ["-m", "tests.parallel.parameter_server.scripted_worker"]
 # Seconds, most of which the imports take.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
 
@@ -58,58 +61,66 @@ def check(folder: Path, turns: list[int], nobody: int = -1) -> None:
 
 
 def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> None:
+    """A process with another key, as of another user's job, takes no part."""
     turns = [0, 1, 2, 2, 0, 0, 1, 2]
-    script = ["-m", "tests.parallel.parameter_server.scripted_worker", tmp_path, *turns]
-    with ServerJob(tmp_path / "out", *script, workers=3, servers=2) as job:
-        assert job.wait() == [0, 0, 0], job.said()
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *turns, workers=3, servers=2) as job:
+        variables = psutil.Process(job.others[0].pid).environ()
+        with subprocess.Popen(
+            [sys.executable, "-m", "parallel.parameter_server.serve"], cwd=ROOT, text=True,
+            env={**variables, "DMLC_ROLE": "server", KEY: "0" * 64}, stderr=subprocess.PIPE,
+        ) as stranger:  # fmt: skip
+            try:
+                assert job.wait() == [0, 0, 0], job.said()
+                assert "is not a process of this job" in stranger.stderr.readline()
+            finally:
+                stranger.kill()
     check(tmp_path, turns)
 
 
-# A worker whose checkpoint, or whose host's, is another one.
-UNEQUAL = """
-import os
-from parallel.parameter_server import assignment
-from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import LoneWorld
-from runtime.errors import run_program
-from runtime.mxnet import mx
-
-def main():
-    own = assignment.find(os.environ)
-    exchange = Exchange(SCHEMES["dist_sync"], own, LoneWorld(), staleness=None, images_per_step=1)
-    weights = [mx.nd.ones((3, 2)), mx.nd.full((5,), 1 + 0.01 * own.worker)]
-    exchange.start(weights, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
-
-run_program(main)
-"""
-
-
-@pytest.mark.thorough
-def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
-    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2) as job:
-        while (statuses := [process.poll() for process in job.workers]) == [None, None]:
-            time.sleep(0.05)
-        # MXNet chooses the worker whose weights the servers take.
-        number = statuses.index(2)
-        assert "begins with other weights than the other hosts: their" in job.said_by(number)
-        assert job.said_by(number).count("\n") == 1
+def test_the_servers_of_bsp_add_what_all_workers_push(tmp_path: Path) -> None:
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, workers=2) as job:
+        assert job.wait() == [0, 0], job.said()
+    weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
+    for _ in range(3):
+        for index, decay in enumerate((0.125, 0.0)):
+            memory[index] = 0.5 * memory[index] - 0.25 * (1 + 2 + decay * weights[index])
+            weights[index] = weights[index] + memory[index]
+    for worker in (0, 1):
+        result = json.loads((tmp_path / f"of-{worker}").read_text())
+        assert result["version"] == 3 and result["numbers"]["largest_staleness"] == 1
+        for found, right in zip(result["weights"], weights):
+            np.testing.assert_allclose(found, right, rtol=1e-6)
 
 
 def records(models: Path) -> list[dict]:
     return [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
 
 
+def reports(models: Path) -> list[dict]:
+    return [record for record in records(models) if "lr" in record]
+
+
+def validations(models: Path) -> list[dict]:
+    return [record for record in records(models) if record.get("target") == "validation"]
+
+
+def finish(*command: object) -> str:
+    """Run a launcher to its end; returns what it prints."""
+    finished = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.thorough
 def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     """Five steps, at a rate that does not make the loss jump: that would multiply rounding."""
     options = [*SMALL, "--num-images", 400, "--num-examples", 320, "--epochs", 1, "--lr", 0.002]
     launcher = [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", 2]
-    command = [*launcher, "-H", "localhost:2", sys.executable, "classify.py", *options]
-    horovod = subprocess.run(
-        [*map(str, command), "--models-root", str(tmp_path / "horovod")],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert horovod.returncode == 0, horovod.stdout + horovod.stderr
+    program = [sys.executable, "classify.py", *options, "--models-root", tmp_path / "horovod"]
+    finish(*launcher, "-H", "localhost:2", *program)
     options += ["--kv-store", "dist_sync", "--models-root", tmp_path / "servers", "--frequent", 1]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
@@ -119,8 +130,7 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name].asnumpy(), array.asnumpy(), rtol=0, atol=1e-5)
-    reports = [record for record in records(tmp_path / "servers") if "lr" in record]
-    assert reports[-1]["update"] == 5
+    assert reports(tmp_path / "servers")[-1]["update"] == 5
 
 
 @pytest.mark.thorough
@@ -134,41 +144,91 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
         job.workers[1].send_signal(signal.SIGTERM)
         assert job.wait() == [143, 143], job.said()
     saved = max((models / "checkpoints").glob("update-*"))
-    before = [record for record in records(models) if "lr" in record][-1]
+    before = reports(models)[-1]
     assert 10 <= int(saved.name[7:]) == before["update"] < 400
-    shorter = before["update"] // 10 + 2
-    with ServerJob(tmp_path / "second", "classify.py", *options, "--epochs", shorter,
-                   workers=2) as job:  # fmt: skip
+    epochs = before["update"] // 10 + 2
+    command = ["classify.py", *options, "--epochs", epochs]
+    with ServerJob(tmp_path / "second", *command, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     assert f"resumed at update {before['update']} from" in job.said_by(0)
-    after = [record for record in records(models) if "lr" in record]
-    assert after[-1]["update"] == 10 * shorter
+    after = reports(models)
+    assert after[-1]["update"] == 10 * epochs
     first = next(record for record in after if record["update"] == before["update"] + 1)
     # Both make ten updates of the weights in an epoch; the other may already have made some.
-    left = 1 - before["update"] / (10 * shorter)
-    assert 0.02 * (left - 0.5 / shorter) ** 2 < first["lr"] <= 0.02 * left**2 * 1.001
+    left = 1 - before["update"] / (10 * epochs)
+    assert 0.02 * (left - 0.5 / epochs) ** 2 < first["lr"] <= 0.02 * left**2 * 1.001
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options"),
+    ("scheme", "options", "images"),
     [
-        pytest.param("dist_async", [], marks=pytest.mark.thorough),
-        ("dist_ssync", ["--staleness", 2]),
+        pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
+        ("dist_ssync", ["--staleness", 2], 480),
     ],
 )
-def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Path) -> None:
+def test_an_asynchronous_scheme_trains(
+    scheme: str, options: list, images: int, tmp_path: Path
+) -> None:
     models = tmp_path / "models"
-    options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.005]
-    options += ["--kv-store", scheme, "--models-root", models, "--frequent", 10, "--num-classes", 4]
+    options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]
+    options += ["--kv-store", scheme, "--models-root", models, "--frequent", 6, "--num-classes", 4]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
-    found = records(models)
-    validations = [record for record in found if record.get("target") == "validation"]
-    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.45
-    (model,) = models.glob("model-0000.params")
-    last = [record for record in found if "lr" in record][-1]
+    assert len(validations(models)) == 3 and (models / "model-0000.params").exists()
+    last = reports(models)[-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate.
-    assert last["lr"] < 0.005 * (0.1 if scheme == "dist_ssync" else 0.5)
+    assert last["lr"] < 0.005 * (0.2 if scheme == "dist_ssync" else 0.5)
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
     if scheme == "dist_ssync":
-        assert max(record["lead"] for record in found if "lead" in record) <= 2
+        assert max(record["lead"] for record in records(models) if "lead" in record) <= 2
+    else:
+        assert validations(models)[-1]["accuracy"] > 0.45
+
+
+def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
+    """Run a job of groups of Horovod ranks, among which a parameter server stands."""
+    (folder / "groups").write_text(groups)
+    launch = ["-m", "parallel.launch", "-n", workers, "-s", 1, "--groups", folder / "groups"]
+    options = [*SMALL, "--num-classes", 4, "--lr", 0.005, "--kv-store", "dist_gsync"]
+    models = ["--models-root", folder / "models"]
+    return finish(*launch, "--", sys.executable, *program, *options, *models)
+
+
+def test_two_groups_train(tmp_path: Path) -> None:
+    options = ["--num-images", 300, "--frequent", 1, "--epochs", 2]
+    gsp(tmp_path, "127.0.0.1 127.0.0.1\n127.0.0.1\n", "classify.py", *options, workers=3)
+    models = tmp_path / "models"
+    assert [record["total"] for record in validations(models)] == [60, 60]
+    last = reports(models)[-1]
+    # Each of the workers reads 100 images: 3 updates of each group in an epoch.
+    assert last["update"] == 6
+    assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
+    # Half of the run or more is over, by the count of the weights' updates.
+    assert last["lr"] < 0.7 * 2 * 0.005 and last["staleness"] >= 1
+
+
+@pytest.mark.thorough
+def test_new_groups_while_training(tmp_path: Path) -> None:
+    """Workers 1 and 3 are slow, each in the group of a fast one; later all are alike."""
+    program = ["-m", "tests.support.made_up_speeds", "100,25,100,25/90,90,90,90"]
+    program += ["--num-images", "1600", "--frequent", "4", "--epochs", "3", "--rebalance", "1"]
+    said = gsp(tmp_path, "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n", *program, workers=4)
+    for line in (
+        "100 25 100 25: groups 0,2 1,3, shares 0.400 0.100 0.400 0.100",
+        "90 90 90 90: groups 0,1,2,3, shares 0.250 0.250 0.250 0.250",
+    ):
+        assert said.count(line) == 1, said
+    reported, validated = reports(tmp_path / "models"), validations(tmp_path / "models")
+    # Twelve batches in a quarter of the images, twenty in two fifths of them.
+    ends = [12, 12 + 20, 12 + 20 + 12]
+    assert [record["update"] for record in reported] == list(range(4, ends[-1] + 1, 4))
+    found = [(record["update"], record["epoch"], record["total"]) for record in validated]
+    assert found == [(end, epoch, 320) for epoch, end in enumerate(ends, 1)]
+    # Of four classes: most runs have more than 0.7 after three epochs, a rare one 0.66.
+    assert validated[-1]["accuracy"] > 0.45
+    rates = [sum(name.startswith("images_per_second/") for name in record) for record in reported]
+    assert rates == [2] * 3 + [2] * 5 + [1] * 3
+    # A group alone; and its updates are counted from the epochs that are over.
+    assert reported[-1]["staleness"] == reported[-1]["largest_staleness"] == 1
+    # The last of the 36 updates that three such epochs would have.
+    assert reported[-1]["lr"] == pytest.approx(0.02 * 0.5 * (1 + math.cos(math.pi * 35 / 36)))
