@@ -38,9 +38,6 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": module.Options})
     monkeypatch.setattr(launch, "argparse", changed)
-    reader = SimpleNamespace(load=module.read_config, FullLoader=None)
-    monkeypatch.setattr(launch, "yaml", reader)
-    monkeypatch.setattr(launch, "open", module.ConfigFile, raising=False)
     return module
 
 
@@ -131,7 +128,7 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
         ("-np 2 -H a --hostfile b true", "not allowed with argument"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
-        ("-np 2 --config-file /nowhere true", "/nowhere cannot be read"),
+        ("-np 2 --config-file /nowhere true", "--config-file: Horovod's files of options are not"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(horovodrun, words: str, reason: str) -> None:
@@ -196,43 +193,6 @@ def test_what_starts_the_modes_is_closed(name: str) -> None:
     )
     assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("min-np: 1\n", " config has min-np: Horovod's elastic"),
-        ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
-        ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
-        ("- params\n", " config is no table of options"),
-        ("", " config is no table of options"),
-        ("a: [\n", " config is no YAML"),
-        ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
-        ("a: !!python/name:os.system\n", " config is no YAML"),
-        ("a: 2001-99-99\n", " config is no YAML"),
-        ("[" * 5000, " config is no YAML"),
-        ("params: 3\n", ": a section or a number in it has another type"),
-        ("timeline: [a]\n", ": a section or a number in it has another type"),
-        ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
-    ],
-)
-def test_files_of_options(horovodrun, monkeypatch, tmp_path, text: str, reason: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("-np", "2", "--config-file", "config", "true")
-    Path("config").write_text(text)
-    said = refusal(horovodrun, *words)
-    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
-    Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
-    assert parsed(horovodrun, *words).cycle_time_ms == 4
-
-
-def test_a_file_of_options_is_a_file(horovodrun, monkeypatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe")
-    Path("endless").symlink_to("/dev/zero")
-    for kind in ("pipe", "endless"):
-        said = refusal(horovodrun, "-np", "2", "--config-file", kind, "true")
-        assert said == f"{kind} cannot be read: it is not a regular file"
 
 
 def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun) -> None:
