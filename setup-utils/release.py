@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -20,23 +19,26 @@ _SECTION = re.compile(r"^## (\S+) \(([^)]*)\)\n+(.*?)(?=^## |\Z)", re.MULTILINE 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-class Release(NamedTuple):
-    """A version, the date of its release, and its notes in Markdown."""
-
-    version: str
-    date: str
-    notes: str
-
-
 def main() -> None:
-    """Tag the commit that is checked out."""
-    release = read(ROOT)
-    tag(ROOT, release)
-    print(f"tagged v{release.version}; to publish it: git push origin v{release.version}")
+    """Tag the commit that is checked out.
+
+    Raises:
+        ConfigError: files have changed since the last commit, or there is such a tag.
+    """
+    version, date, notes = read(ROOT)
+    if changed := _git("status", "--porcelain"):
+        first = changed.splitlines()[0].split(maxsplit=1)[1]
+        raise ConfigError(f"{first} differs from the last commit; commit first")
+    name = f"v{version}"
+    if _git("tag", "--list", name):
+        raise ConfigError(f"there is a tag {name} already; give the release another version")
+    message = f"{version} ({date})\n\n{notes}\n"
+    _git("tag", "--annotate", name, "--cleanup=verbatim", "--message", message)
+    print(f"tagged {name}; to publish it: git push origin {name}")
 
 
-def read(root: Path) -> Release:
-    """The release that the files describe.
+def read(root: Path) -> tuple[str, str, str]:
+    """Return the version that the files describe, the day of its release, its notes in Markdown.
 
     Raises:
         ConfigError: they contradict each other, or the release has no date yet.
@@ -58,31 +60,15 @@ def read(root: Path) -> Release:
             "date-released in CITATION.cff; write the day of the release, such as 2026-11-24, "
             "into both"
         )
-    return Release(version, date, notes.strip())
+    return version, date, notes.strip()
 
 
-def tag(root: Path, release: Release) -> None:
-    """Make the tag.
-
-    Raises:
-        ConfigError: files have changed since the last commit, or there is such a tag.
-    """
-    if changed := _git(root, "status", "--porcelain"):
-        first = changed.splitlines()[0].split(maxsplit=1)[1]
-        raise ConfigError(f"{first} differs from the last commit; commit first")
-    name = f"v{release.version}"
-    if _git(root, "tag", "--list", name):
-        raise ConfigError(f"there is a tag {name} already; give the release another version")
-    message = f"{release.version} ({release.date})\n\n{release.notes}\n"
-    _git(root, "tag", "--annotate", name, "--cleanup=verbatim", "--message", message)
-
-
-def _git(root: Path, *arguments: str) -> str:
+def _git(*arguments: str) -> str:
     done = subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ConfigError(f"git {arguments[0]} in {root} failed: {done.stderr.strip()}")
+        raise ConfigError(f"git {arguments[0]} in {ROOT} failed: {done.stderr.strip()}")
     return done.stdout.strip()
 
 

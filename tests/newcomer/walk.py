@@ -1,15 +1,17 @@
 """Runs all commands of the README, in their order, in a fresh clone, as a newcomer does.
 
-    python -m tests.newcomer --python python3.9 --data ../shared/data [--sessions FILE]
-    python -m tests.newcomer --prompts --skip "make test" --sessions docs/results/walk.txt
+    python -m tests.newcomer --python python3.9 --data ../shared/data
+    python -m tests.newcomer --prompts --skip "make test"
 
-They are run in one clone, one after the other, because a command often fails by files that an
-earlier one has left: in an environment that has only the PATH of the developer's and pip's
-variables, without options that the README does not have (but see ``commands``). What the README
-says a command prints is looked for in what it has printed; where the README has Ctrl-C, so has the
-walk, once updates are reported. With ``--sessions`` these commands go into a file, with the lines
-that they have printed; with ``--prompts`` no other commands are run. About an hour on two cores, or
-a quarter of one.
+A command is a line of a fenced block that begins with the name of a program. All are run in one
+clone, one after the other, because a command often fails by files that an earlier one has left: in
+an environment that has only the PATH of the developer's and pip's variables. Those that would take
+days on two cores get further options, those that need several hosts are left out: see ``PLANS``.
+
+In a block with prompts (``$``), the lines after a command are what it prints, among others
+(``tests.support.printed``), and ``^C`` is where the reader presses Ctrl-C; so does the walk, once
+updates are reported. With ``--prompts`` no other commands are run. Each command is printed with the
+lines that the README expects. About an hour on two cores, or a quarter of one.
 """
 
 from __future__ import annotations
@@ -22,26 +24,113 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-from benchmarks.measure import file_to_write
-from tests.newcomer import commands
-from tests.newcomer.commands import Plan, Typed
+from tests.support.printed import is_same, lines_of
 from tests.support.signals import keep_ignored_signals_from_children
 
 ROOT = Path(__file__).resolve().parents[2]
 _ACTIVATE = "source .venv/bin/activate"
-# Of a verification or of a validation; those of training tell less.
-_ACCURACY = re.compile(r"verification .*accuracy|validation loss|accuracy .* ± ")
+_PROGRAMS = ("make", "source", "python", "horovodrun", "bash", "mpirun")
+_FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROMPT, _CTRL_C, _ELLIPSIS = "$ ", "^C", "…"
 # Trains: from here on Ctrl-C leaves a checkpoint.
 _UPDATE = re.compile(r"update \d+/\d+ ")
 _STATUS_OF_CTRL_C, _STATUS_OF_A_TIMEOUT = 130, 124
 _SECONDS_TO_END = 30
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+
+
+class Typed(NamedTuple):
+    """A command as it is typed, in one line without its comment."""
+
+    text: str
+    output: tuple[str, ...] = ()
+    """Lines that it prints, in this order, among others."""
+    interrupted: bool = False
+    """True if Ctrl-C ends it, so that numbers say when the reader pressed it."""
+    prompted: bool = False
+    """True if it stands in a block with prompts."""
+
+    def said(self, printed: str) -> list[str]:
+        """Return the lines that were printed as expected, until the first that was not."""
+        rest, found = iter(lines_of(printed)), []
+        for expected in self.output:
+            line = next((line for line in rest if is_same(line, expected, self.interrupted)), None)
+            if line is None:
+                break
+            found.append(line)
+        return found
+
+
+class Plan(NamedTuple):
+    """How a command is run: with options that make it short, in a time, or not at all."""
+
+    options: str = ""
+    minutes: float = 15
+    left_out: bool = False
+
+
+# By the words that a command begins with; the first that fits counts.
+PLANS: dict[str, Plan] = {
+    "make train": Plan(minutes=30),
+    "make test": Plan(minutes=40),
+    _ACTIVATE: Plan(),
+    "horovodrun -np 8 -H localhost:8 bash config.sh": Plan(),
+    # Needs two hosts.
+    "horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh": Plan(left_out=True),
+    "bash run.sh": Plan(),
+    "NP=3 bash run.sh": Plan(),
+    "python train.py": Plan(),
+    "python -m data.pack": Plan(),
+    "NETWORK=tiny bash run.sh --rec": Plan(minutes=30),
+    "python classify.py": Plan(),
+    "horovodrun -np 2 python classify.py --dataset mnist": Plan(minutes=30),
+    # Two hundred epochs of 50,000 images.
+    "horovodrun -np 8 python classify.py --dataset cifar10": Plan(
+        "--epochs 1 --num-examples 256 --batch-size 8", minutes=30
+    ),
+    # Ninety epochs, 224 x 224 pixels.
+    "horovodrun -np 8 python classify.py --dataset imagenet": Plan(
+        "--epochs 1 --num-examples 32 --batch-size 2", minutes=30
+    ),
+    "python -m parallel.autogroup": Plan(minutes=30),
+    "python -m parallel.launch": Plan(minutes=30),
+    "python -m evaluation.verification": Plan(),
+    "python -m evaluation.export": Plan(),
+}
+
+
+def read(readme: str) -> Iterator[Typed]:
+    """Yield the commands of a README."""
+    for block in _FENCE.findall(readme):
+        lines = block.replace("\\\n", " ").splitlines()
+        starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
+        for start, stop in zip(starts, [*starts[1:], len(lines)]):
+            told = lines[start + 1 : stop]
+            yield Typed(
+                _without_comment(lines[start][len(_PROMPT) :]),
+                tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
+                interrupted=_CTRL_C in told,
+                prompted=True,
+            )
+        for text in () if starts else map(_without_comment, lines):
+            program = next((word for word in text.split() if not re.match(r"[A-Z_]+=", word)), "")
+            if program in _PROGRAMS:
+                yield Typed(text)
+
+
+def _without_comment(line: str) -> str:
+    return " ".join(line.partition(" #")[0].split())
+
+
+def plan_of(command: str) -> Optional[Plan]:
+    """Return how a command is run; None if there is no plan for it."""
+    fitting = (plan for begin, plan in PLANS.items() if f"{command} ".startswith(f"{begin} "))
+    return next(fitting, None)
 
 
 def main() -> int:
@@ -50,96 +139,68 @@ def main() -> int:
     own = os.path.realpath(sys.executable)
     parser.add_argument("--python", default=own, help="the Python to install with (this one)")
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"))
-    parser.add_argument("--folder", type=Path, help="an empty folder to work in, which stays")
     parser.add_argument("--skip", default="", help="commands to leave out: make test,make train")
     parser.add_argument("--prompts", action="store_true", help="only what stands after a prompt")
-    parser.add_argument("--sessions", type=file_to_write, help="write what prompts printed")
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
     keep_ignored_signals_from_children()
     if options.data is None:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
-    with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
-        folder = options.folder or Path(temporary)
-        found = walk(folder.resolve(), options)
-    # As it was, if not everything went as README says.
-    if options.sessions is not None and not found.failures:
-        options.sessions.write_text("".join(found.sessions), encoding="utf-8")
-    print(f"{found.failures} commands failed")
-    return min(found.failures, 1)
+    with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), f"{folder}/toolkit"], check=True)
+        failures = walk(Path(folder).resolve(), options)
+    print(f"{failures} commands failed")
+    return min(failures, 1)
 
 
-class Walked(NamedTuple):
-    """How many commands have failed, and the sessions of those whose output the README has."""
-
-    failures: int
-    sessions: Sequence[str]
-
-
-def walk(folder: Path, options: argparse.Namespace) -> Walked:
-    """Run the commands in a clone in ``folder``."""
+def walk(folder: Path, options: argparse.Namespace) -> int:
+    """Run the commands of the clone in ``folder``; returns how many have failed."""
     clone, home = folder / "toolkit", folder / "home"
-    home.mkdir(parents=True, exist_ok=True)
-    if not clone.exists():
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    home.mkdir()
     # Of the developer's environment only what a newcomer's machine would have, too.
     environment = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
     places = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(place for place in places if ".venv" not in place)
     environment.update(HOME=str(home), PYTHON=options.python)
-    failures, is_active = 0, False
-    sessions: list[str] = []
-    for typed in commands.read((clone / "README.md").read_text(encoding="utf-8")):
-        plan = commands.plan_of(typed.text)
-        if plan.left_out:
-            print(f"left out  {typed.text}  ({plan.left_out})", flush=True)
-            continue
-        if typed.text == _ACTIVATE:
-            if not is_active:
-                making = f"python -m tests.newcomer.files . '{options.data.resolve()}'"
-                words = ["bash", "-c", f"{_ACTIVATE} && {making}"]
-                subprocess.run(words, cwd=clone, env=environment, check=True)
-            is_active = True
-            continue
-        if typed.text in options.skip.split(",") or (options.prompts and not typed.prompted):
-            continue
-        failures += not _run(typed, plan, clone, environment, is_active)
-        if typed.output:
-            sessions.append(typed.session(_lines(clone)))
-    return Walked(failures, sessions)
+    failures, activation = 0, ""
+    for typed in read((clone / "README.md").read_text(encoding="utf-8")):
+        plan = plan_of(typed.text)
+        assert plan is not None, f"add a plan for {typed.text!r}"
+        is_skipped = typed.text in options.skip.split(",")
+        if typed.text == _ACTIVATE and not activation:
+            activation = f"{_ACTIVATE} && "
+            making = f"python -m tests.newcomer.files . '{options.data.resolve()}'"
+            words = ["bash", "-c", activation + making]
+            subprocess.run(words, cwd=clone, env=environment, check=True)
+        elif not (plan.left_out or is_skipped or (options.prompts and not typed.prompted)):
+            failures += not _run(typed, plan, clone, environment, activation)
+    return failures
 
 
 def _run(
-    typed: Typed, plan: Plan, clone: Path, environment: Mapping[str, str], is_active: bool
+    typed: Typed, plan: Plan, clone: Path, environment: Mapping[str, str], activation: str
 ) -> bool:
     """Run a command and report what came of it; returns True if it was what the README says."""
-    text = f"{typed.text} {plan.options}".strip()
-    line = f"{_ACTIVATE} && {text}" if is_active else text
     started = time.monotonic()
+    line = f"{activation}{typed.text} {plan.options}".strip()
     status = wait(line, plan, clone, environment, typed.interrupted)
-    print(f"status {status:3d}  {time.monotonic() - started:5.0f} s  {text}", flush=True)
-    lines = _lines(clone)
-    missing = typed.missing(lines)
-    is_well = status == (_STATUS_OF_CTRL_C if typed.interrupted else 0) and missing is None
-    # The first and the last accuracy that it has reported.
-    stated = [said for said in lines if _ACCURACY.search(said)]
-    told = stated[:1] + stated[1:][-1:] if is_well else lines[-30:]
-    if missing is not None:
-        told.append(f"not printed: {missing}")
-    elif typed.output:
-        told.append(f"as the README says: {len(typed.output)} lines")
-    print("".join(f"    {said}\n" for said in told), end="", flush=True)
-    return is_well
+    printed = _log(clone).read_text(encoding="utf-8")
+    said = typed.said(printed)
+    print(f"{_PROMPT}{typed.text} {plan.options}".strip(), *[_CTRL_C] * typed.interrupted, *said,
+          sep="\n")  # fmt: skip
+    print(f"status {status}, {time.monotonic() - started:.0f} s", flush=True)
+    if status != (_STATUS_OF_CTRL_C if typed.interrupted else 0):
+        print("".join(f"    {line}\n" for line in printed.splitlines()[-30:]), flush=True)
+        return False
+    missing = typed.output[len(said) :]
+    if missing:
+        print(f"not printed: {missing[0]}", flush=True)
+    return not missing
 
 
 def _log(clone: Path) -> Path:
     """What the last command has printed."""
     return clone.parent / "log.txt"
-
-
-def _lines(clone: Path) -> list[str]:
-    """The same, without the times of a log."""
-    return [_TIME.sub("", line) for line in _log(clone).read_text(encoding="utf-8").splitlines()]
 
 
 def wait(

@@ -17,6 +17,8 @@ import pytest
 from tests.support import arguments
 from tests.support.launch import clean_environment
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = f"{ROOT / 'setup-utils/launchers'}:{Path(sys.prefix) / 'bin'}"
 # For documentation, and so of no host.

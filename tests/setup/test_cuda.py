@@ -215,6 +215,8 @@ LIBRARIES = {
 }
 MXNET = """
 import ctypes, os
+
+pytestmark = pytest.mark.thorough
 for name in sorted(os.listdir({folder!r})):
     ctypes.CDLL({folder!r} + "/" + name)
 """

@@ -9,18 +9,23 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from horovod.runner import launch
+from horovod.runner import gloo_run, launch
+from horovod.runner.common.util import env
+from horovod.runner.driver import driver_service
+from horovod.runner.http import http_server
 
-from runtime.errors import ConfigError, UserError
+from runtime.errors import ConfigError
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/horovodrun.py"
+CHANGED = (gloo_run, launch, env, driver_service, http_server)
 # The shell of the other host gets one string.
 SSH = """\
 #!/usr/bin/env bash
@@ -30,43 +35,42 @@ exec bash -c "${*: -1}"
 
 
 @pytest.fixture
-def horovodrun(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, whose options and reader of files Horovod's launcher has."""
+def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module; what its ``main`` changes of Horovod is as before afterwards."""
     spec = importlib.util.spec_from_file_location("horovodrun", PROGRAM)
     assert spec is not None and spec.loader is not None
+    before = [dict(vars(module)) for module in CHANGED]
+    execve = os.execve
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": module.Options})
-    monkeypatch.setattr(launch, "argparse", changed)
-    reader = SimpleNamespace(load=module.read_config, FullLoader=None)
-    monkeypatch.setattr(launch, "yaml", reader)
-    monkeypatch.setattr(launch, "open", module.ConfigFile, raising=False)
-    return module
+    monkeypatch.setenv("HOST_TIMEOUT", "40")
+    monkeypatch.delenv("NIC", raising=False)
+    yield module
+    os.execve = execve
+    for one, names in zip(CHANGED, before):
+        vars(one).update(names)
 
 
-def parsed(horovodrun: ModuleType, *words: str) -> Any:
-    """The command line as Horovod goes on with it."""
+def started(horovodrun: ModuleType, *words: str) -> Any:
+    """Run the program up to where Horovod would start ranks, with its options; None if refused."""
+    found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["horovodrun", *words])
-        return horovodrun.parse_args()
+        patch.setattr(launch, "_run", found.append)
+        try:
+            horovodrun.main()
+        except SystemExit as end:
+            assert end.code == 2 and not found
+            return None
+    return found[0]
 
 
-def refusal(horovodrun: ModuleType, *words: str) -> str:
+def refusal(horovodrun: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The line with which a command line is refused."""
-    with pytest.raises(UserError) as raised:
-        parsed(horovodrun, *words)
-    assert len(str(raised.value).splitlines()) == 1
-    return str(raised.value)
-
-
-def run(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the program, or a script that changes it before."""
-    command = ["-c", script] if script else [str(PROGRAM), *words]
-    variables = {name: value for name, value in os.environ.items() if name != "NIC"}
-    return subprocess.run(
-        [sys.executable, *command], env=variables, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    assert started(horovodrun, *words) is None
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
+    return said.err[len("error: ") :].rstrip("\n")
 
 
 def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypatch) -> None:
@@ -74,77 +78,84 @@ def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypat
     folder.mkdir()
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("HOST_TIMEOUT", "40")
     monkeypatch.setenv("CALL", str(tmp_path / "call"))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     rank = f"cd {shlex.quote(str(folder))} ; env X='1  2' sh -c 'echo \"$X\" $(pwd); exit 3'"
-    command = horovodrun.remote_command(shlex.quote(rank), "ip2", 77, "a key")
+    command = horovodrun.remote_command(shlex.quote(rank), "ip2", 77, "a key", ["MORE"])
+    assert "--send=" in command and ",MORE " in command
     said = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (said.stdout, said.stderr, said.returncode) == (f"1  2 {folder}\n", "", 3)
-    with pytest.raises(ConfigError, match="host '-Fx.conf' is not a name"):
-        horovodrun.remote_command("true", "-Fx.conf")
     call = (tmp_path / "call").read_text()
     assert "StrictHostKeyChecking=no -p 77 -i a key -o BatchMode=yes -o ServerAlive" in call
     assert call.endswith(" ip2\n")
+    with pytest.raises(ConfigError, match="host '-Fx.conf' is not a name"):
+        horovodrun.remote_command("true", "-Fx.conf")
+    monkeypatch.setenv("SEND_VARIABLES", "MINE")
+    monkeypatch.setenv("MINE", "1")
+    sent = [name for name in ("MINE", "NCCL_DEBUG", "SECRET_KEY") if horovodrun.is_sent(name)]
+    assert sent == ["MINE", "NCCL_DEBUG"]
 
 
-def test_a_rank_that_fails_is_named_with_its_host(horovodrun, monkeypatch, capsys) -> None:
-    statuses = iter([0, 137])
+def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeypatch) -> None:
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/asked"\n[ "$8" != ip2 ]\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert horovodrun.check_ssh(["ip1"], None, None, None)
+    asked = (tmp_path / "asked").read_text()
+    assert "-oConnectTimeout=40 " in asked and asked.endswith("StrictHostKeyChecking=no ip1 true\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
+    with pytest.raises(ConfigError, match="^host ip2: no connection by ssh"):
+        horovodrun.check_ssh(["ip2"], 77, "key", None)
+    monkeypatch.setattr(env, "is_kubeflow_mpi", lambda: True)
+    monkeypatch.setattr(horovodrun, "_check_ssh", lambda *_, fn_cache: fn_cache)
+    assert horovodrun.check_ssh(["ip2"], None, None, True) is True
+
+
+def test_ranks_are_words_and_variables_of_this_process(horovodrun, monkeypatch, capsys) -> None:
+    """What starts ranks gets no variables; mpirun takes the place of the shell that Horovod has."""
+    statuses, become = iter([0, 137]), []
     start = lambda *_: (next(statuses), 0.0)  # noqa: E731
     monkeypatch.setattr(horovodrun, "_gloo_starter", lambda settings: start)
     start_rank = horovodrun.starter(None)
     for rank in (0, 1):
         start_rank("true", SimpleNamespace(rank=rank, hostname=f"ip{rank + 1}"), [])
     assert capsys.readouterr().out == "rank 1 on ip2 has ended with status 137\n"
+    monkeypatch.setattr(horovodrun, "_become", lambda *given: become.append(given))
+    horovodrun.start_mpirun("/bin/sh", ["sh", "-c", "mpirun x"], {"A": "1"})
+    assert become == [("/bin/sh", ["sh", "-c", "exec mpirun x"], {"A": "1"})]
 
 
 def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> None:
     file = tmp_path / "hosts"
-    for data in (
-        b"ip1 slots=2\r\nip2 slots=1\r\n",
-        b"\xef\xbb\xbfip1:2\nip2\n",
-        b"ip1\nip2 # slow\n\nip1\n",
-    ):
+    for data in (b"ip1 slots=2\r\nip2 slots=1\r\n", b"ip1\nip2 # slow\n\nip1\n"):
         file.write_bytes(data)
-        found = parsed(horovodrun, "-np", "3", "--hostfile", str(file), "true")
+        found = started(horovodrun, "-np", "3", "--hostfile", str(file), "true")
         assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
-    assert parsed(horovodrun, "-np", "3", "-H", " ip1:1, ip2 ,ip1,", "true").hosts == "ip1:2,ip2:1"
+    assert started(horovodrun, "-np", "3", "-H", " ip1:1, ip2 ,ip1,", "q").hosts == "ip1:2,ip2:1"
     # With abbreviations, --network would be an ambiguous option of Horovod.
-    found = parsed(horovodrun, *"-np 2 echo --network r50 --check".split())
+    found = started(horovodrun, *"-np 2 echo --network r50 --check --config-file x".split())
     assert (found.hosts, found.num_proc) == (None, 2)
-    assert found.command == ["echo", "--network", "r50", "--check"]
+    assert found.command == "echo --network r50 --check --config-file x".split()
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("-np 2 -H [::1]:2 true", "IPv6"),
         ("-np 2 -H a:0 true", "has '0' for slots"),
         ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
         ("-np 2 --output-filename /proc/x true", "--output-filename /proc/x is no folder, and"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
         ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
-        ("-np 2 --nothing true", "unrecognized arguments: --nothing"),
         # No abbreviations.
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
-        ("-np 2 -H a --hostfile b true", "not allowed with argument"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
-        ("-np 2 --config-file /nowhere true", "/nowhere cannot be read"),
+        ("-np 2 --config-file /nowhere true", "--config-file: Horovod's files of options are not"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(horovodrun, words: str, reason: str) -> None:
-    assert reason in refusal(horovodrun, *words.split())
-
-
-def test_the_program_passes_mistakes_on(horovodrun, monkeypatch) -> None:
-    said = run("-np", "3", "-H", "a:1,b:1", "true")
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert said.stderr.startswith("error: ")
-    monkeypatch.setattr(launch, "check_build", lambda verbose: sys.exit(0))
-    with pytest.raises(SystemExit, match="0"):
-        parsed(horovodrun, "--check")
+def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason: str) -> None:
+    assert reason in refusal(horovodrun, capsys, *words.split())
 
 
 def elastic_options() -> list[str]:
@@ -165,111 +176,117 @@ def elastic_options() -> list[str]:
     return [*found, "--host-discovery-script"]
 
 
-def test_the_elastic_mode_is_closed(horovodrun) -> None:
+def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
     """With its reason, whatever else is missing or wrong in the command line."""
     names = elastic_options()
     known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
     known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
     assert set(known.split()) == set(names)
     for name in names:
-        for words in (
-            ("-np", "2", name, "1", "2", "true"), (f"{name}=1", "true"), (name, "x", "true"),
-            ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "true"), ("-np", "2", name),
-        ):  # fmt: skip
-            said = refusal(horovodrun, *words)
+        for words in ((f"{name}=1", "q"), ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "q")):
+            said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
-            assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
+        assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
         # They belong to the program.
-        assert parsed(horovodrun, "-np", "2", "train", name, "1").command == ["train", name, "1"]
+        found = started(horovodrun, "-np", "2", "train", name, "1")
+        assert found.command == ["train", name, "1"]
 
 
 @pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
-def test_what_starts_the_modes_is_closed(name: str) -> None:
+def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
     """Also where no option of this version leads."""
-    said = run(
-        script="import runpy, sys\n"
-        "from horovod.runner import launch\n"
-        "parse = launch.parse_args\n"
-        f"launch.parse_args = lambda: (setattr(options := parse(), {name!r}, 2), options)[1]\n"
-        "sys.argv = ['horovodrun', '-np', '1', 'true']\n"
-        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
-    )
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
+    parse = horovodrun._parse
+
+    def with_option() -> Any:
+        options = parse()
+        setattr(options, name, 2)
+        return options
+
+    monkeypatch.setattr(horovodrun, "_parse", with_option)
+    monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
+    with pytest.raises(SystemExit, match="2"):
+        horovodrun.main()
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith("error: Horovod's elastic and run-function modes are closed")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("min-np: 1\n", " config has min-np: Horovod's elastic"),
-        ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
-        ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
-        ("- params\n", " config is no table of options"),
-        ("", " config is no table of options"),
-        ("a: [\n", " config is no YAML"),
-        ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
-        ("a: !!python/name:os.system\n", " config is no YAML"),
-        ("a: 2001-99-99\n", " config is no YAML"),
-        ("[" * 5000, " config is no YAML"),
-        ("params: 3\n", ": a section or a number in it has another type"),
-        ("timeline: [a]\n", ": a section or a number in it has another type"),
-        ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
-    ],
-)
-def test_files_of_options(horovodrun, monkeypatch, tmp_path, text: str, reason: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("-np", "2", "--config-file", "config", "true")
-    Path("config").write_text(text)
-    said = refusal(horovodrun, *words)
-    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
-    Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
-    assert parsed(horovodrun, *words).cycle_time_ms == 4
+def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None:
+    def fails() -> None:
+        raise RuntimeError("of\nranks")
+
+    monkeypatch.setattr(launch, "run_commandline", fails)
+    with pytest.raises(SystemExit, match="1"):
+        horovodrun.main()
+    assert capsys.readouterr().err == "horovodrun: error: of ranks\n"
 
 
-def test_a_file_of_options_is_a_file(horovodrun, monkeypatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe")
-    Path("endless").symlink_to("/dev/zero")
-    for kind in ("pipe", "endless"):
-        said = refusal(horovodrun, "-np", "2", "--config-file", kind, "true")
-        assert said == f"{kind} cannot be read: it is not a regular file"
+class Left(BaseException):
+    """The process has ended, whatever its threads do."""
 
 
-def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun) -> None:
+def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
+    """``NIC`` decides; a search that fails ends the process with one line."""
+
+    def leave(status: int) -> None:
+        raise Left(status)
+
+    def ask(chosen: Any, *remote: str) -> Any:
+        settings = SimpleNamespace(nics=chosen, verbose=0)
+        return horovodrun.interfaces(settings, ["a", *remote], remote, None)
+
+    monkeypatch.setattr(os, "_exit", leave)
     for name in (".", "..", "", "none", "lo;touch made", "l" * 300):
         with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
-            horovodrun.interfaces(SimpleNamespace(nics={name}, verbose=0), ["ip1"], ["ip1"], None)
-    found = horovodrun.interfaces(SimpleNamespace(nics={"lo"}, verbose=0), ["ip1"], ["ip1"], None)
-    assert found == {"lo"}
+            ask({name}, "ip1")
+    assert ask({"lo"}, "ip1") == {"lo"}
+    answers: list[Any] = [["eth0"], ConfigError("known"), Exception("no set"), SystemExit(130)]
+
+    def find(*_: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(horovodrun, "_find_interfaces", find)
+    monkeypatch.setenv("NIC", "eth7")
+    assert ask(None, "ip1") == ["eth7"]
+    monkeypatch.setattr(horovodrun, "loopback_variables", lambda: {"CLOSED": "1"})
+    monkeypatch.setenv("CLOSED", "0")
+    assert ask(None) == ["eth0"] and os.environ["CLOSED"] == "1"
+    monkeypatch.delenv("NIC")
+    with pytest.raises(ConfigError, match="known"):
+        ask(None, "ip1")
+    with pytest.raises(Left, match="2"):
+        ask(None, "ip1")
+    said = capsys.readouterr().err
+    assert said.startswith("error: the hosts find no interface by which all reach each other (no s")
+    with pytest.raises(Left, match="130"):
+        ask(None, "ip1")
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        # Horovod raises plain exceptions, and its threads would keep the process.
-        (
-            "def find(*arguments):\n"
-            "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
-            "    raise Exception('Unable to find a set')\n"
-            "scope['_find_interfaces'] = find\n"
-            "module['interfaces'](SimpleNamespace(nics=None), ['a'], ['a'], None)\n",
-            "error: the hosts find no interface by which all reach each other (Unable to find a set"
-            "); choose one, as in NIC=eth1, and let its ports through between the hosts\n",
-        ),
-        (
-            "scope['_SEARCH_SERVICE'] = 'raise SystemExit(7)'\n"
-            "module['launch_search'](['a'], ['a'], None, None)\ntime.sleep(60)\n",
-            "error: the search for common interfaces has failed on host a: no reason given; choose "
-            "an interface for all hosts, as in NIC=eth1\n",
-        ),
-    ],
-)
-def test_a_search_that_fails_is_one_line(lines: str, reason: str) -> None:
-    imports = "import runpy, threading, time\nfrom types import SimpleNamespace\n"
-    module = f"module = runpy.run_path({str(PROGRAM)!r})\n"
-    module += "scope = module['interfaces'].__globals__\n"
-    said = run(script=f"{imports}{module}{lines}")
-    assert (said.returncode, said.stdout, said.stderr) == (2, "", reason)
+def test_a_search_on_one_host_that_fails_names_it(horovodrun, monkeypatch, capsys) -> None:
+    """Its arguments are in a variable and in no word of a command."""
+    ended, calls = threading.Event(), []
+
+    def execute(command: str, variables: dict[str, str], **output: Any) -> int:
+        calls.append((command, variables[horovodrun._SEARCH]))
+        output["stderr"].write("before\nerror: of a host\n")
+        return 0 if "remote-shell" in command else 7
+
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(horovodrun.safe_shell_exec, "execute", execute)
+    settings = SimpleNamespace(ssh_port=77, ssh_identity_file=None)
+    horovodrun.launch_search(["a", "ip2"], ["a"], None, settings)
+    assert ended.wait(30)
+    while len(calls) < 2:
+        threading.Event().wait(0.01)
+    (here, own), (there, other) = sorted(calls, key=lambda call: "remote-shell" in call[0])
+    assert "_task_fn" in here and "-p 77" in there and own != other
+    assert not any(value in command for command, value in calls)
+    said = capsys.readouterr().err
+    assert said.startswith("error: the search for common interfaces has failed on host a: of a ")
 
 
 @AS_ROOT
@@ -284,5 +301,6 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
             server.shutdown()
 
     monkeypatch.setattr(horovodrun, "_start_ranks", start)
-    monkeypatch.setattr(horovodrun.http_server, "find_port", None)
-    horovodrun.launch_gloo(None, None, None, None, {}, "127.0.0.1")
+    monkeypatch.setenv("RANK_OF_TEST", "0")
+    horovodrun.launch_gloo(None, None, None, None, {"RANK_OF_TEST": "1"}, "127.0.0.1")
+    assert os.environ["RANK_OF_TEST"] == "1"

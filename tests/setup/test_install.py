@@ -13,6 +13,8 @@ from tests.setup.conftest import assert_one_line
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
+pytestmark = pytest.mark.thorough
+
 BENCH, DOCS = "setup-utils/install-bench.sh", "setup-utils/install-docs.sh"
 
 

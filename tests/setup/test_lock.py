@@ -17,6 +17,8 @@ from tests.setup import conftest
 from tests.setup.conftest import assert_one_line
 from tests.support import pins
 
+pytestmark = pytest.mark.thorough
+
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 LISTS = ("requirements", "requirements-dev", "requirements-docs")
 ALL = (*LISTS, "requirements-single")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -11,24 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Any, Optional
 from urllib.request import urlopen
 
 import pytest
 
 from runtime.process import loopback
 from runtime.process.loopback import loopback_variables
-from tests.setup.conftest import LAUNCHER
 from tests.support.attacker import NOBODY
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
-if TYPE_CHECKING:
-    from tests.setup.conftest import Sandbox
-
 SOURCE = Path(__file__).resolve().parents[2] / "setup-utils/loopback.c"
-NOTES = '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 # Prints where a socket listens that asks for an address, and whether it hears its own process.
 LISTEN = """\
 import socket, sys
@@ -98,6 +93,7 @@ def python(library: Path, code: str, *words: str, name: str = "python") -> str:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_library_binds_to_the_loopback(library: Path) -> None:
     for name, asked, found in (
         ("python", "0.0.0.0", "127.0.0.1 hears"),
@@ -133,32 +129,30 @@ def accept(
     """
     command = [*wrapper, sys.executable, "-c", ACCEPT, address, blocks, *few]
     family = socket.AF_INET6 if ":" in (own or "") else socket.AF_INET
-    started = []
-    with socket.socket(family) as caller, subprocess.Popen(
-        command, env={**os.environ, "LD_PRELOAD": str(library)}, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as listener:  # fmt: skip
-        assert listener.stdout is not None
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    with ExitStack() as stack:
+        caller = stack.enter_context(socket.socket(family))
+        variables = {**os.environ, "LD_PRELOAD": str(library)}
+        listener = subprocess.Popen(
+            command, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **pipes
+        )
         port = listener.stdout.readline().strip()
-        try:
-            for host, closes in strangers:
-                words = [sys.executable, "-c", STRANGER, host, port, closes]
-                started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-                assert started[-1].stdout is not None
-                assert started[-1].stdout.readline() == "connected\n"
-            own_port = []
-            if own is not None:
-                caller.connect((own, int(port)))
-                caller.sendall(b"own")
-                own_port = [str(caller.getsockname()[1])]
-            said, errors = listener.communicate("\n", timeout=60)
-        finally:
-            for one in started:
-                one.kill()
-                one.communicate()
+        for host, closes in strangers:
+            words = [sys.executable, "-c", STRANGER, host, port, closes]
+            stranger = subprocess.Popen(words, **pipes)
+            stack.callback(stranger.communicate)
+            stack.callback(stranger.kill)
+            assert stranger.stdout.readline() == "connected\n"
+        own_port = []
+        if own is not None:
+            caller.connect((own, int(port)))
+            caller.sendall(b"own")
+            own_port = [str(caller.getsockname()[1])]
+        said, errors = listener.communicate("\n", timeout=60)
     return [*said.split("\n")[:-1], *own_port], errors.splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("listens", "caller", "blocks", "closes"),
     [
@@ -180,6 +174,7 @@ def test_accept_returns_connections_of_this_user_only(
     assert errors == [warning.format(1), warning.format(2)]
 
 
+@pytest.mark.thorough
 def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
     """What has polled a socket would do nothing else meanwhile."""
     closed = [("127.0.0.1", "closed")]
@@ -193,6 +188,7 @@ def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
     assert accept(library, "127.0.0.1", "polls")[0] == ["BlockingIOError"]
 
 
+@pytest.mark.thorough
 @AS_ROOT
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_system_that_lists_no_connections_is_told(library: Path) -> None:
@@ -246,44 +242,3 @@ def test_programs_get_the_library_beside_those_of_the_user(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert loopback_variables() == variables
-
-
-ONE, OTHER = "-np 2 -H localhost:1,127.0.0.1:1 bash", "-np 2 --hostfile other bash"
-
-
-@pytest.mark.parametrize(
-    ("words", "variables", "transports"),
-    [
-        ("-np 2 bash", {}, "^tcp"),
-        ("-np 2 --hostfile own bash", {}, "^tcp"),
-        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
-        ("-np 2 bash", {"PBS_JOBID": "7"}, "^tcp"),
-        # What the user types or sets of transports stays.
-        (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
-        (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
-        (f"-mca btl self,vader,tcp {ONE}", {}, "self,vader,tcp"),
-        (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
-        (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
-        # Other hosts, or hosts that may stand elsewhere.
-        (OTHER, {}, ""),
-        ("-np 1 -H localhost:1 bash : -np 1 -H ip1:1 bash", {}, ""),
-        ("-np 2 bash", {"SLURM_JOB_ID": "7"}, ""),
-        ("-np 2 bash", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
-        ("-np 2 --default-hostfile other bash", {}, ""),
-        ("-np 2 -H +n0 bash", {}, ""),
-        ("--app programs", {}, ""),
-    ],
-)
-def test_mpirun_closes_the_ports_of_a_job_on_this_host(
-    sandbox: Sandbox, words: str, variables: dict[str, str], transports: str
-) -> None:
-    (sandbox.folder / "own").write_text("localhost slots=2\n")
-    (sandbox.folder / "other").write_text("localhost slots=1\nip1 slots=1\n")
-    sandbox.stub("orterun", NOTES)
-    result = sandbox.run("bash", LAUNCHER, *words.split(), **variables)
-    assert result.returncode == 0, result.stderr
-    # A typed one wins; it stands after the variables.
-    found = re.findall(r"(?:mca btl |^OMPI_MCA_btl=)(\S+)", sandbox.calls, re.MULTILINE)
-    assert found[-1:] == ([transports] if transports else [])
-    is_closed = re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE) is not None
-    assert is_closed == (transports != "")

@@ -25,23 +25,29 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.check_output(["git", *arguments], cwd=folder, text=True)
 
 
-def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path: Path) -> None:
+def test_the_tag_holds_the_notes_of_its_version_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(release, "ROOT", tmp_path)
     changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
     (tmp_path / "CITATION.cff").write_text(CITATION)
     changes.write_text(text)
+    with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
+        release.main()
     for words in ("init --quiet", "config user.name tests", "config user.email t@localhost",
                   "add .", "commit --quiet -m release"):  # fmt: skip
         git(tmp_path, *words.split())
     changes.write_text(f"{text}- More.\n")
     with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
-        release.tag(tmp_path, release.read(tmp_path))
+        release.main()
     assert git(tmp_path, "tag") == ""
     changes.write_text(text)
-    release.tag(tmp_path, release.read(tmp_path))
+    release.main()
+    assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
     told = git(tmp_path, "for-each-ref", "refs/tags/v0.2.0", "--format=%(objecttype)%0a%(contents)")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
     with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
-        release.tag(tmp_path, release.read(tmp_path))
+        release.main()
 
 
 @pytest.mark.parametrize(
@@ -61,5 +67,5 @@ def test_what_does_not_agree(tmp_path: Path, changes: str, said: str) -> None:
 
 
 def test_the_versions_of_this_project_agree() -> None:
-    found = release.read(ROOT)
-    assert f'version = "{found.version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version, _, _ = release.read(ROOT)
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

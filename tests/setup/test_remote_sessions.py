@@ -15,6 +15,8 @@ import pytest
 
 from tests.support import processes
 
+pytestmark = pytest.mark.thorough
+
 FOLDER = Path(__file__).resolve().parents[2] / "setup-utils/launchers"
 # Says when it is there; a child in the background has to end with it.
 BEGUN = "remote-guard: begun"

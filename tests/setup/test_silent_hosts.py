@@ -23,6 +23,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 HOST_TIMEOUT = 10
 LONGEST = HOST_TIMEOUT + 60

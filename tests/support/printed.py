@@ -1,6 +1,6 @@
-"""Whether a program has printed what a page says, apart from what differs between machines.
+"""True if a program has printed what a page says, apart from what differs between machines.
 
-A page leaves out what launchers and the log put before a line, and has ``…`` for the rest of a line
+A page leaves out what launchers and the log put before a line, and has ``…`` for a part of a line
 or, alone, for any lines. Numbers are compared to two percent; not at all before a unit of time,
 speed or share, or where the page says that they are those of a machine.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
 ANY = "…"
 _BEFORE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:?|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d rank \d+ \w+: ")
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
-_MEASURED = re.compile(r"[\d,.]+ ?(?:images/s|ms|µs|s\b|%|GB/s|MB/s|MiB\b)")
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+_MEASURED = r"[\d,.]+ ?(?:images/s|ms|µs|s\b|%|GB/s|MB/s|MiB\b)"
+_TOKEN = re.compile(rf"({ANY})|({_MEASURED})|({_NUMBER})|\s+")
 _TOLERANCE = 0.02
 
 
@@ -38,9 +38,9 @@ def difference(printed: str, expected: str, *, of_the_machine: bool = False) -> 
         if line == ANY:
             may_skip = True
             continue
-        while left and may_skip and not _same(left[0], line, of_the_machine):
+        while left and may_skip and not is_same(left[0], line, of_the_machine):
             del left[0]
-        if not left or not _same(left[0], line, of_the_machine):
+        if not left or not is_same(left[0], line, of_the_machine):
             return f"expected {line!r}, printed {left[0] if left else 'nothing'!r}"
         del left[0]
         may_skip = False
@@ -49,27 +49,24 @@ def difference(printed: str, expected: str, *, of_the_machine: bool = False) -> 
     return ""
 
 
-def _same(printed: str, expected: str, of_the_machine: bool) -> bool:
-    if expected.endswith(ANY):
-        expected = expected[: -len(ANY)].rstrip()
-        words = len(expected.split())
-        printed = " ".join(printed.split()[:words])
-    if of_the_machine:
-        return _words(printed) == _words(expected)
-    printed, expected = (_MEASURED.sub("#", text) for text in (printed, expected))
-    return _words(printed) == _words(expected) and all(
-        map(_near, _numbers(printed), _numbers(expected))
-    )
+def is_same(printed: str, expected: str, of_the_machine: bool = False) -> bool:
+    """True if a line is as expected."""
+    pattern, end = "", 0
+    for token in _TOKEN.finditer(expected):
+        pattern += re.escape(expected[end : token.start()])
+        if token[1]:
+            pattern += ".*"
+        elif token[2]:
+            pattern += _MEASURED
+        else:
+            pattern += f"({_NUMBER})" if token[3] else r"\s+"
+        end = token.end()
+    found = re.fullmatch(pattern + re.escape(expected[end:]), printed)
+    wanted = [token[3] for token in _TOKEN.finditer(expected) if token[3]]
+    return found is not None and (of_the_machine or all(map(_near, found.groups(), wanted)))
 
 
-def _words(line: str) -> Sequence[str]:
-    return _NUMBER.sub("#", line).split()
-
-
-def _numbers(line: str) -> list[float]:
-    return [float(number.replace(",", "")) for number in _NUMBER.findall(line.rstrip(","))]
-
-
-def _near(one: float, other: float) -> bool:
+def _near(*numbers: str) -> bool:
+    one, other = (float(number.rstrip(",").replace(",", "")) for number in numbers)
     # The last digit that is printed may be rounded the other way.
     return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=0.011)

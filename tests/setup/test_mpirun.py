@@ -1,0 +1,301 @@
+"""What ``mpirun.py`` gives to Open MPI, and what it refuses before.
+
+Called by its ``main``, with a program that is not started; ``test_commands`` calls it by the shell.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from runtime.errors import UserError
+from runtime.process import loopback
+
+PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/mpirun.py"
+_SPEC = importlib.util.spec_from_file_location("mpirun", PROGRAM)
+assert _SPEC is not None and _SPEC.loader is not None
+mpirun = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(mpirun)
+
+FILE = b"# ours\r\nip1 slots=3\r\n\nip2 max_slots=9 slots=2\nip3\nlocalhost slots=1\n127.0.0.1\n"
+# Answers for all hosts but those in $GONE.
+SSH = """\
+#!/bin/sh
+echo "$*" >>"$HOME/asked"
+for word; do [ "$word" = true ] || host=$word; done
+case " $GONE " in *" $host "*) exit 255; esac
+"""
+
+
+class Started(NamedTuple):
+    """Open MPI's program: its words, with the lines of a file of hosts in its place; variables."""
+
+    words: str
+    variables: dict[str, str]
+
+
+Launch = Callable[..., Started]
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
+    """Start Open MPI with words and nothing but these variables, in a folder with some files."""
+    for name, content in {
+        "hosts": FILE, "own": b"localhost slots=2\n", "other": b"localhost slots=1\nip1 slots=1\n",
+        "bare": b"ip1\nip2\n", "two": b"ip1 slots=two\n", "log.txt": b"kept", "loopback.so": b"",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    for name, script in {"ssh": SSH, "train": ""}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mpirun, "_is_own", {"localhost", "127.0.0.1"}.__contains__)
+    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "loopback.so")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+
+    def run(words: str, **given: str) -> Started:
+        own = {"PATH": path, "HOME": str(tmp_path), "HOST_TIMEOUT": "44"}
+        command = ["mpirun.py", "orterun", "-mca", "a", "b", "--", *words.split()]
+        with mock.patch.dict(os.environ, {**own, **given}, clear=True), mock.patch.object(
+            sys, "argv", command
+        ), mock.patch.object(os, "execv") as program:
+            mpirun.main()
+            (name, (_, *found)) = program.call_args.args
+            assert name == "orterun"
+            return Started(re.sub(r"/proc/self/fd/(\d+)", listed, " ".join(found)), {**os.environ})
+
+    return run
+
+
+def listed(file: re.Match[str]) -> str:
+    text = Path(file[0]).read_text()
+    os.close(int(file[1]))
+    return "|".join(text.splitlines())
+
+
+LISTED = "ip1 slots=3|ip2 slots=2|ip3|localhost slots=2"
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("-np 2 -hostfile hosts train -H a,,", f"-np 2 -hostfile {LISTED} train -H a,,"),
+        ("--machinefile hosts train", f"--machinefile {LISTED} train"),
+        ("--default-hostfile hosts train", f"--default-hostfile {LISTED} train"),
+        ("-mca orte_default_hostfile hosts q", f"-mca orte_default_hostfile {LISTED} q"),
+        ("-np 2 --default-hostfile none train", "-np 2 --default-hostfile none train"),
+        ("-H ip1:1,ip1:1, -np 2 train -H a,,", "-H ip1:2 -np 2 train -H a,,"),
+        ("-host ip1 -np 1 train", "-host ip1 -np 1 train"),
+        (
+            "-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q",
+            "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q",
+        ),
+        ("-np 2 -H +n0 train", "-np 2 -H +n0 train"),
+    ],
+)  # fmt: skip
+def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(
+    launch: Launch, words: str, given: str
+) -> None:
+    assert launch(words).words == f"-mca a b -x PATH {given}"
+    assert Path("hosts").read_bytes() == FILE
+
+
+def test_lists_of_variables_and_of_run_sh(launch: Launch) -> None:
+    # Kubernetes' MPI operator sets it.
+    default = {"OMPI_MCA_orte_default_hostfile": "hosts"}
+    begun = "-mca a b -x PATH "
+    assert launch("train", **default).words == f"{begun}-mca orte_default_hostfile {LISTED} train"
+    said = launch("-mca orte_default_hostfile other train", **default).words
+    assert said == f"{begun}-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train"
+    # For run.sh a host of a file without a number has one slot, and the sum is the number of ranks.
+    run = {"RUN_SH_ATTEMPT": "0", **default}
+    said = launch("--hostfile hosts train", **run).words
+    counted = "ip1 slots=3|ip2 slots=2|ip3 slots=1|localhost slots=2"
+    assert said == f"{begun}-np 8 --hostfile {counted} train"
+    assert launch("-H a:2,b train", **run).words == f"{begun}-np 3 -H a:2,b train"
+    assert launch("-np 1 -H a:2,b train", **run).words == f"{begun}-np 1 -H a:2,b train"
+    sent = {"NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", "OMPI_MCA_a": "x"}
+    said = launch("train", SEND_VARIABLES="MINE", **sent).words
+    assert re.findall(r"-x (\S+)", said) == ["MINE", "NCCL_DEBUG", "PATH"]
+
+
+SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x2)"}
+RUN_SH = {"RUN_SH_ATTEMPT": "0"}
+PLACES = {"PBS_NODEFILE": "other"}
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "reason"),
+    [
+        # Open MPI answers these with pages of text.
+        ("-np 3 -H a:1,b:1 p", {}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1; add slots"),
+        ("-np 3 -H a:1,b:1 p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTS a:1,b:1; add"),
+        ("-np 3 --hostfile bare p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTFILE bare"),
+        ("-np 5 -H a:1 -H b:1 p", {}, "-np 5 is more"),
+        ("-np 3 --nooversubscribe -H a:1,b:1 p", {}, "-np 3 is more"),
+        ("-np 3 -H a,b p", {}, "-np 3 is more"),
+        ("-np x -H a:1 p", {}, "-np 'x' is not a number of ranks"),
+        ("-np 0 p", {}, "-np '0' is not a number of ranks"),
+        ("-H a,,b p", RUN_SH, "HOSTS 'a,,b', host 2: '' is empty"),
+        ("--hostfile two p", {}, "two, line 1: 'ip1 slots=two' has 'two' for slots"),
+        ("--default-hostfile . p", {}, "cannot be read as a list of hosts"),
+        ("-np 1 --host=a:1 p", {}, "write --host a:1"),
+        ("-np 1 -hostfile bare -H b p", {}, "-H b is not among the hosts of --hostfile bare; add"),
+        ("", {}, "there is no program to start"),
+        ("-np 2 -H localhost:2", {}, "there is no program to start"),
+        ("-np 1 -H localhost:2 train : -np 1 ./none", {}, "'./none' is not a program of this host"),
+        ("--output-filename log.txt p", {}, "--output-filename log.txt is no folder, and"),
+        ("--output-filename log.txt/a:nocopy p", {}, "--output-filename log.txt/a is no folder"),
+        ("-np 3 -H a:2,b:1 p", SLURM, "3 ranks are more than the 2 tasks of Slurm's allocation; a"),
+        ("-H a:2,b:1 p", {**SLURM, **RUN_SH}, "as in salloc --ntasks=3, or start fewer"),
+        ("-np 4 p", PLACES, "PBS_NODEFILE names other hosts, such as ip1, but this"),
+        ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
+    ],
+)
+def test_what_cannot_work_is_one_line(
+    launch: Launch, words: str, variables: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(reason)) as raised:
+        launch(words, **variables)
+    assert len(str(raised.value).splitlines()) == 1
+    assert Path("log.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        ("-np 2 -H a:1 -H b:1 p", {}),
+        ("-np 2 -H a,b p", {}),
+        ("-np 9 -hostfile bare p", {}),
+        ("-np 9 -H a:1 -hostfile bare p : q", {}),
+        ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
+        ("-np 3 --oversubscribe -H a:1,b:1 p", {}),
+        ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
+        ("-np 1 -hostfile own -H 127.0.0.1 train", {}),
+        ("-np 1 -H ip1:2 of-that-host", {}),
+        ("--version", {}),
+        ("--app programs", {}),
+        ("-np 1 -H localhost:2 --flag-of-another-version train nothing", {}),
+        ("-np 2 -H a:1,b:1 p", SLURM),
+        ("-np 3 -H a:2,b:1 p", {**SLURM, "OMPI_MCA_ras": "^slurm"}),
+        ("-np 3 -H localhost:3 train", SLURM),
+        ("-np 2 -H localhost:2 train", PLACES),
+        ("-np 4 p", {"PBS_NODEFILE": "own"}),
+    ],
+)
+def test_what_works_is_not_refused(
+    launch: Launch, words: str, variables: dict[str, str]
+) -> None:
+    said = launch(words, **variables)
+    assert said.words.endswith(words.replace("own", LISTED)) or "hostfile" in words
+    assert said.variables.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
+
+
+def test_ranks_of_this_host_need_shared_memory(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = SimpleNamespace(free=4 * (4 << 20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    hosts = "-H localhost:4,ip1:9"
+    launch(f"{hosts} train")
+    usage.free -= 1
+    launch(f"-np 3 {hosts} train")
+    with pytest.raises(UserError, match="15 MiB are free in /dev/shm, and 4 ranks .* need 16; rem"):
+        launch(f"{hosts} train")
+    launch(f"{hosts} train", OMPI_MCA_btl_vader_backing_directory="/tmp")
+    launch(f"-mca btl self,tcp {hosts} train")
+    usage.free = 0
+    launch("-H localhost:1,ip1:9 train")
+    monkeypatch.setattr(shutil, "disk_usage", mock.Mock(side_effect=OSError))
+    launch(f"{hosts} train")
+
+
+ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "transports"),
+    [
+        ("-np 2 train", {}, "^tcp"),
+        ("-np 2 --hostfile own train", {}, "^tcp"),
+        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
+        ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
+        # What the user types or sets of transports stays.
+        (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
+        (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
+        (f"-mca btl self,vader,tcp {ONE}", {}, "self,vader,tcp"),
+        (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
+        (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
+        # Other hosts, or hosts that may stand elsewhere.
+        ("-np 2 --hostfile other train", {}, ""),
+        ("-np 1 -H localhost:1 train : -np 1 -H ip1:1 train", {}, ""),
+        ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""),
+        ("-np 2 train", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
+        ("-np 2 --default-hostfile other train", {}, ""),
+        ("-np 2 -H +n0 train", {}, ""),
+        ("--app programs", {}, ""),
+    ],
+)
+def test_the_ports_of_a_job_on_this_host_are_closed(
+    launch: Launch, words: str, variables: dict[str, str], transports: str
+) -> None:
+    said = launch(words, **variables)
+    typed = re.findall(r"mca btl (\S+)", said.words)
+    set_there = said.variables.get("OMPI_MCA_btl", "")
+    # A typed one wins.
+    assert (typed or [set_there])[-1] == transports
+    is_closed = bool(transports)
+    assert ("loopback.so" in said.variables.get("LD_PRELOAD", "")) == is_closed
+    assert (said.variables.get("OMPI_MCA_plm") == "^slurm") == is_closed
+
+
+SSH_AGENT = {"OMPI_MCA_plm_rsh_agent": "remote-shell"}
+THREE = "-H ip1:1,ip2:2,ip3:3 train"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "left"),
+    [
+        (THREE, {"GONE": "ip2"}, "-np 4 -H ip1:1,ip3:3 train"),
+        (f"-np 5 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
+        (f"-np 6 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
+        (THREE, {}, f"-np 6 {THREE}"),
+        # Neither the allocation of a cluster nor another agent is asked.
+        (THREE, {"GONE": "ip2", "SLURM_JOB_ID": "7"}, f"-np 6 {THREE}"),
+        (THREE, {"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, f"-np 6 {THREE}"),
+    ],
+)
+def test_a_restart_leaves_out_hosts_that_do_not_answer(
+    launch: Launch, capfd, words: str, variables: dict[str, str], left: str
+) -> None:
+    said = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
+    assert said.words.endswith(f" {left}")
+    alive = left.split()[3].replace(",", " ")
+    line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without, on "
+    assert capfd.readouterr().err == ("" if THREE in left else f"{line}{alive}\n")
+
+
+def test_hosts_are_asked_by_ssh_before_a_start(launch: Launch, capfd) -> None:
+    launch("-mca plm_rsh_args -p -H ip1:1,localhost:1 train", **SSH_AGENT, GONE="other")
+    (asked,) = Path("asked").read_text().splitlines()
+    assert asked.startswith("-oBatchMode=yes -oConnectTimeout=44 ")
+    assert asked.endswith(" -x -p ip1 true")
+    # After a file, -H chooses among its hosts.
+    launch("-hostfile bare -H ip1 train", **SSH_AGENT, GONE="ip2")
+    for variables in (SSH_AGENT, {**SSH_AGENT, "RUN_SH_ATTEMPT": "0"}):
+        with pytest.raises(UserError, match="^host ip2: no connection by ssh"):
+            launch(THREE, **variables, GONE="ip2")
+    # A restart tries again later: the network may come back.
+    with pytest.raises(SystemExit, match="75"):
+        launch("-H ip1:1,ip2:1 train", **SSH_AGENT, RUN_SH_ATTEMPT="1", GONE="ip1 ip2")
+    assert capfd.readouterr().err.startswith("run.sh: host ip")
