@@ -2,7 +2,7 @@
 
 It gets lists of hosts that it can use: the reader of all launchers has read them. Keys and values
 of variables are no arguments of its processes, which every user of a host can read. Its elastic
-mode is closed, and so are files of options, which can start that mode.
+mode is closed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional
 
+import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import codec, env, safe_shell_exec
 from horovod.runner.driver import driver_service
@@ -30,6 +31,7 @@ from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
 from parallel.launch.network_interface import NetworkInterface, is_own_name
 from parallel.launch.output_folder import make_output_folder
+from runtime import files
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 from runtime.process.loopback import hear_this_user, loopback_variables
@@ -44,20 +46,17 @@ _check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
 # As Horovod calls ssh, and without questions.
 _SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
+# Names of the elastic options, as argparse and Horovod's configuration files have them.
+_ELASTIC = frozenset(
+    "elastic min_np min_num_proc max_np max_num_proc slots slots_per_host elastic_timeout "
+    "reset_limit cooldown_range blacklist_cooldown_range host_discovery_script".split()
+)
 _CLOSED = (
     "Horovod's elastic and run-function modes are closed here, because whoever reaches their port "
     "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
     "--restarts 10"
 )
-# By Horovod's name of an option: why it is refused.
-_CLOSED_OPTIONS = {
-    **dict.fromkeys(
-        "min_num_proc max_num_proc slots elastic_timeout reset_limit cooldown_range "
-        "host_discovery_script".split(),
-        _CLOSED,
-    ),
-    "config_file": "Horovod's files of options are not read here; write the options themselves",
-}
+_LONGEST_CONFIG = 1 << 20
 # A service that looks for the interfaces of a host, and the variable with its arguments.
 _SEARCH = "HOROVOD_SEARCH"
 _SEARCH_SERVICE = (
@@ -115,7 +114,7 @@ class _ClosedOption(argparse.Action):
 
     @override
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        raise ConfigError(f"{option_string}: {_CLOSED_OPTIONS[self.dest]}")
+        raise ConfigError(f"{option_string}: {_CLOSED}")
 
 
 class Options(Parser):
@@ -130,7 +129,7 @@ class Options(Parser):
     ) -> tuple[Any, list[str]]:
         options = self._option_string_actions
         for name, action in options.items():
-            if action.dest in _CLOSED_OPTIONS:
+            if action.dest in _ELASTIC:
                 action.help = argparse.SUPPRESS
                 options[name] = _ClosedOption([name], action.dest, nargs="?")
         return super().parse_known_args(args, namespace)
@@ -149,7 +148,16 @@ def parse_args() -> Any:
             or has fewer slots than there are ranks.
         DataError: the file of hosts cannot be used.
     """
-    arguments = _parse()
+    try:
+        arguments = _parse()
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+    except (AttributeError, TypeError) as error:
+        if not any(word.startswith("--config-file") for word in sys.argv):
+            raise
+        raise ConfigError(
+            f"--config-file: a section or a number in it has another type ({error}); correct it"
+        ) from None
     if not arguments.command:
         raise ConfigError(
             "there is no program to start; write it after the options, as in horovodrun -np 2 bash "
@@ -174,6 +182,36 @@ def parse_args() -> Any:
     arguments.hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
     arguments.hostfile = None
     return arguments
+
+
+class ConfigFile(io.BytesIO):
+    """The file of ``--config-file``, which is small and no pipe."""
+
+    def __init__(self, path: str, *_: object) -> None:
+        """Read it; ``OSError``: it cannot be read."""
+        super().__init__(files.read_file(path, _LONGEST_CONFIG))
+        self.name = path
+
+
+def read_config(file: ConfigFile, **_: object) -> dict[Any, Any]:
+    """Read the file of ``--config-file``, which cannot make objects of Python.
+
+    Raises:
+        ConfigError: it is no table of options, or has options of the elastic mode.
+    """
+    try:
+        config = yaml.safe_load(file)
+    # Dates that are none and deep lists raise errors of Python.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config-file {file.name} is no YAML ({reason}); correct it") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--config-file {file.name} is no table of options in YAML; correct it")
+    sections = [config, *(section for section in config.values() if isinstance(section, dict))]
+    for name in (str(name) for section in sections for name in section):
+        if name.replace("-", "_").strip("_") in _ELASTIC:
+            raise ConfigError(f"--config-file {file.name} has {name}: {_CLOSED}")
+    return config
 
 
 def refuse_mode(*_: object, **__: object) -> NoReturn:
@@ -319,7 +357,9 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
+    launch.open = ConfigFile
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
+    launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
     launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces

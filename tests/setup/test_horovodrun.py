@@ -48,6 +48,8 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield module
     os.execve = execve
     for one, names in zip(CHANGED, before):
+        for added in vars(one).keys() - names:
+            delattr(one, added)
         vars(one).update(names)
 
 
@@ -151,7 +153,7 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
-        ("-np 2 --config-file /nowhere true", "--config-file: Horovod's files of options are not"),
+        ("-np 2 --config-file /nowhere true", "/nowhere cannot be read"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason: str) -> None:
@@ -210,6 +212,41 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
     assert said.err.startswith("error: Horovod's elastic and run-function modes are closed")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("min-np: 1\n", " config has min-np: Horovod's elastic"),
+        ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
+        ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
+        ("- params\n", " config is no table of options"),
+        ("", " config is no table of options"),
+        ("a: [\n", " config is no YAML"),
+        ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
+        ("a: 2001-99-99\n", " config is no YAML"),
+        ("[" * 5000, " config is no YAML"),
+        ("params: 3\n", ": a section or a number in it has another type"),
+        ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
+    ],
+)
+def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path, text, reason) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("-np", "2", "--config-file", "config", "true")
+    Path("config").write_text(text)
+    said = refusal(horovodrun, capsys, *words)
+    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
+    Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
+    assert started(horovodrun, *words).cycle_time_ms == 4
+
+
+def test_a_file_of_options_is_a_file(horovodrun, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("endless").symlink_to("/dev/zero")
+    for kind in ("pipe", "endless"):
+        said = refusal(horovodrun, capsys, "-np", "2", "--config-file", kind, "true")
+        assert said == f"{kind} cannot be read: it is not a regular file"
 
 
 def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None:

@@ -38,7 +38,7 @@ _LAUNCHERS = {
     "mpirun": {"-np": 1, "-H": 1, "-bind-to": 1, "-map-by": 1, "-mca": 2, "-x": 1, "-hostfile": 1},
     "horovodrun": {
         **dict.fromkeys(("-np", "-H", "--hostfile", "--output-filename", "-p", "-i"), 1),
-        **dict.fromkeys(("--network-interface", "--timeline-filename"), 1),
+        **dict.fromkeys(("--network-interface", "--config-file", "--timeline-filename"), 1),
         **dict.fromkeys(("--gloo", "--mpi", "--check", "--verbose"), 0),
     },
 }
