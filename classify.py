@@ -44,12 +44,12 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from runtime import devices
     from training.exchange import workers
     from training.image_data import open_images
+    from training.loop import Every
     from training.model_saver import BEST, LAST, ModelSaver
-    from training.run import Every, open_run
-    from training.update.classify_step import ClassifyStep
+    from training.run import open_run
+    from training.update.classify_step import ClassifyStep, SoftTargets
     from training.update.epoch_counts import EpochCounts
     from training.update.finite_guard import FiniteGuard
-    from training.update.soft_targets import SoftTargets
     from training.validator import Validator
 
     data, seed = config.data, config.run.seed

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from runtime import launchers
 from runtime.errors import run_program
-from training import dry_run
 from training.config.faces import FaceConfig, parse
+from training.plan import faces as plan
 
 if TYPE_CHECKING:
     from training.face_data import Batches
@@ -25,7 +25,7 @@ def main() -> int:
     """Understand the command line; plan the run, or train."""
     config = parse()
     if config.dry_run.dry_run:
-        print(dry_run.describe(config))
+        print(plan.describe(config))
         return 0
     return train(config)
 
@@ -57,8 +57,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from partial_fc.head import PartialFC
     from training import class_means, face_data
     from training.best_model import BestModel
+    from training.loop import Every
     from training.model_saver import ModelSaver
-    from training.run import Every
     from training.update.face_step import FaceStep
     from training.update.finite_guard import FiniteGuard
     from training.update.optimizer import BackboneOptimizer

@@ -209,7 +209,7 @@ def prepare(config: ImageConfig, epochs: int, folder: Path) -> None:
         "batch_size": batch_size,
         "momentum": config.optimizer.momentum,
         "wd": config.optimizer.wd,
-        "lr": [schedule.lr_at(update) for update in range(updates)],
+        "lr": [schedule(update) for update in range(updates)],
     }
     (folder / "recipe.json").write_text(json.dumps(recipe))
 

@@ -47,7 +47,7 @@ from training.config.images import ImageConfig
 from training.exchange import server_workers, workers
 from training.log import run_log
 from training.plan import images
-from training.update import classify_step, optimizer, parameter_updates, soft_targets
+from training.update import classify_step, optimizer, parameter_updates
 
 Seen = Callable[[Witness], Any]
 
@@ -61,7 +61,7 @@ def rates(seen: Witness) -> list[float]:
 
 def rates_at(*which: int) -> Seen:
     """Make a function that tells the learning rates that a run would have had."""
-    return lambda seen: [seen.call("run.fit")["updates"].schedule.lr_at(one) for one in which]
+    return lambda seen: [seen.call("run.fit")["updates"].schedule(one) for one in which]
 
 
 def wire(seen: Witness) -> Wire:
@@ -239,7 +239,7 @@ class OneOfTwo(LoneWorld):
 WATCHED: tuple[tuple[Any, ...], ...] = (
     (patterns, "DrawnImages"), (image_loader, "ImageLoader"), (broken, "BrokenImages"),
     (loader, "Prefetcher"), (image_data, "each_once"), (Classifier, "create", "load_pretrained"),
-    (classifier, "_last_gammas"), (classifiers, "build"), (soft_targets, "SoftTargets"),
+    (classifier, "_last_gammas"), (classifiers, "build"), (classify_step, "SoftTargets"),
     (classify_step.ClassifyStep, "__call__"), (mx.gluon, "Trainer"), (parameter_updates, "clip"),
     (optimizer, "BackboneOptimizer"), (optimizer.BackboneOptimizer, "update"),
     (run_log, "RunLog", "Watchdog"), (run, "fit"), (resume, "find"), (model_saver, "ModelSaver"),

@@ -43,11 +43,12 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import best_model, dry_run, model_saver, run, verifier
+from training import best_model, model_saver, run, verifier
 from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
+from training.plan import faces as plan
 from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 Seen = Callable[[Witness], Any]
@@ -219,7 +220,7 @@ ROWS = by_option(
         lambda seen: ["bytes per collective" in seen.output, seen.was_called("RunLog")],
         [True, False]),
     Row("plan", "--world-size 7",
-        lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size, 7),
+        lambda seen: seen.call("faces.describe")["config"].dry_run.world_size, 7),
     Row("plan in JSON", "--json", lambda seen: json.loads(seen.output)["ranks"], 1),
     Row("plan in JSON", "--memory 1.5",
         lambda seen: json.loads(seen.output)["memory_limit"], 3 * 2**29),
@@ -278,7 +279,7 @@ WATCHED: tuple[tuple[Any, ...], ...] = (
     (head.PartialFC, "create", "step"), (shard, "Sampler"), (optimizers, "build"),
     (mx.gluon, "Trainer"), (parameter_updates, "clip"), (optimizer, "BackboneOptimizer"),
     (optimizer.BackboneOptimizer, "update"), (run_log, "RunLog", "Watchdog"),
-    (run_log.RunLog, "summarize"), (run, "fit"), (dry_run, "describe"), (resume, "find"),
+    (run_log.RunLog, "summarize"), (run, "fit"), (plan, "describe"), (resume, "find"),
     (verifier, "Verifier"), (finite_guard, "FiniteGuard"), (best_model, "BestModel"),
     (model_saver, "ModelSaver"), (model_saver.ModelSaver, "save"), (Checkpointer, "save"),
     (environment, "prepare_stall_check"),

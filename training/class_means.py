@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import Callable, Protocol
+from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from backbones.inference import Infer
 from backbones.model import Backbone
 from data.batches.face_loader import FaceLoader
-from data.batches.loader import Batch
 from evaluation.features import check_finite
 from partial_fc.head import PartialFC
 from partial_fc.shard import Shard
@@ -29,13 +27,6 @@ from partial_fc.shard import Shard
 _log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES = 60
-
-
-class Images(Protocol):
-    """What is asked of the batches."""
-
-    def images_of(self, start: int, stop: int) -> Iterator[Batch]:
-        """See ``FaceLoader.images_of``."""
 
 
 def start_from_means(
@@ -58,7 +49,7 @@ def start_from_means(
 
 
 def class_means(
-    infer: Infer, faces: Images, shard: Shard, size: int, beat: Callable[[], None]
+    infer: Infer, faces: FaceLoader, shard: Shard, size: int, beat: Callable[[], None]
 ) -> NDArray[np.float32]:
     """Return the sums of unit embeddings of the classes of a shard.
 

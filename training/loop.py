@@ -1,8 +1,8 @@
 """The training loop: batches in, updates, and what happens between them.
 
-The loop knows neither faces nor classifiers. It is handed a step (one update on one batch) and an
-interlude for each thing that happens now and then, so that every kind of training shares its order
-of events, its clock and its log.
+The loop knows neither faces nor classifiers. It is handed a step (one update on one batch) and
+actions for what happens now and then, so that every kind of training shares its order of events,
+its clock and its log.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from data.batches.position import EpochPlan
 from runtime.stopwatch import WAITING
 from training.log.run_log import RunLog
 from training.schedules import Schedule
@@ -28,11 +29,6 @@ class Step(Protocol):
         The loss is an NDArray [1] that may still be computed.
         """
 
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether ``prepare`` does anything."""
-        return False
-
     def prepare(self, batch: Any, update: int) -> None:
         """Begin what can be done for an update while the one before it is made."""
         return
@@ -42,24 +38,22 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True)
-class Interlude:
-    """Something that happens every so many updates, and at the end."""
+class Every:
+    """An action at regular intervals and at the end of a run, with the number of updates done."""
 
     action: Callable[[int], None]
-    """Called with the number of finished updates."""
-    interval: int
-    """Updates between two calls; 0 for the end alone."""
-
+    updates: int = 0
+    """Updates between two calls; 0 here and in ``epochs`` for the end alone."""
+    epochs: int = 0
+    """Epochs between two calls, instead."""
     on_stop: bool = False
-    """Whether it also happens when the run is told to end early."""
+    """True if it also happens when the run is told to end early."""
 
-    origin: int = 0
-    """The update from which intervals are counted."""
-
-    def is_due(self, update: int, total_updates: int) -> bool:
-        """Whether it is time, after ``update`` finished updates."""
-        past = update - self.origin
-        return update == total_updates or (self.interval > 0 and past % self.interval == 0)
+    def is_due(self, update: int, epochs: EpochPlan) -> bool:
+        """Return True if its interval ends after ``update`` finished updates."""
+        if self.epochs:
+            return (update - epochs.origin) % (self.epochs * epochs.updates_per_epoch) == 0
+        return self.updates > 0 and update % self.updates == 0
 
 
 @dataclass(frozen=True)
@@ -71,16 +65,21 @@ class Updates:
     """The length of the run."""
     images: int
     """The global batch."""
-    start: int = 0
-    """Updates that an earlier run has finished. If that is all of them, the interludes run and
-    nothing is trained."""
+    epochs: EpochPlan
+    """Begins with the updates that an earlier run has finished. If these are all, the actions run
+    and nothing is trained."""
+
+    @property
+    def start(self) -> int:
+        """Updates that an earlier run has finished."""
+        return self.epochs.start_update
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls beside the step."""
+    """What the loop calls next to the step."""
 
-    interludes: Sequence[Interlude] = ()
+    actions: Sequence[Every] = ()
     """Run in this order when due."""
     averages: Callable[[], Mapping[str, float]] = dict
     """Further numbers of a report; called when one is due."""
@@ -96,7 +95,7 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
         batches: endless, from update ``updates.start`` on.
         updates: how many, and their learning rates.
         log: told of every update.
-        hooks: what happens beside them.
+        hooks: what happens next to them.
 
     Returns:
         The status of ``hooks.stop`` that has ended the run; 0 at its regular end.
@@ -105,9 +104,9 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
     log.start(total, updates.start)
     if updates.start >= total:
         _log.info("update %d of %d is finished already: nothing to train", updates.start, total)
-        for interlude in hooks.interludes:
+        for every in hooks.actions:
             with log.paused():
-                interlude.action(updates.start)
+                every.action(updates.start)
     batches = _prepared(step, batches, updates)
     for update in range(updates.start, total):
         if log.reports(update + 1):
@@ -116,7 +115,7 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
             log.stopwatch.begin_sample()
         with log.stopwatch.part(WAITING):
             batch = next(batches)
-        lr = updates.schedule.lr_at(update)
+        lr = updates.schedule(update)
         loss = step(batch, update, lr)
         if log.reports(update + 1):
             step.finish()
@@ -127,12 +126,13 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
         status = 0 if is_last else hooks.stop()
         if is_last or status:
             log.end_updates()
-        for interlude in hooks.interludes:
-            if interlude.is_due(update + 1, total) or (status and interlude.on_stop):
+        for every in hooks.actions:
+            is_due = is_last or every.is_due(update + 1, updates.epochs)
+            if is_due or (status and every.on_stop):
                 # Nothing is saved of a run that has diverged.
                 step.finish()
                 with log.paused():
-                    interlude.action(update + 1)
+                    every.action(update + 1)
         if status:
             step.finish()
             _log.info("told to end: stopped after update %d of %d", update + 1, total)
@@ -141,10 +141,7 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
 
 
 def _prepared(step: Step, batches: Iterator[Any], updates: Updates) -> Iterator[Any]:
-    """The batches; a step that looks ahead is told of each one update before its own."""
-    if not step.looks_ahead:
-        yield from batches
-        return
+    """Yield the batches; the step is told of each one update before its own."""
     batch = next(batches)
     for update in range(updates.start + 1, updates.total):
         following = next(batches)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
 from typing_extensions import override
 
-from data.batches.position import ORDER, EpochPlan, Position
+from data.batches.loader import Loader
+from data.batches.position import EpochPlan, Position
 from runtime.options import option
 from runtime.state import Saved, State, Stateful
 from training.config.schedule import ScheduleOptions
@@ -27,14 +28,6 @@ from training.schedules import Schedule
 _log = logging.getLogger(__name__)
 
 _OPTIONS_OF_ORDER = ("seed", "min_images", "class_balance")
-
-
-class Source(Protocol):
-    """Interface of the batches."""
-
-    num_images: int
-    global_batch: int
-    updates_per_epoch: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class Progress(Stateful):
     def plan(
         cls,
         config: ScheduleOptions,
-        source: Source,
+        source: Loader,
         saved: Optional[Saved] = None,
         changed: Sequence[str] = (),
     ) -> Progress:
@@ -83,7 +76,12 @@ class Progress(Stateful):
         update = saved.count("update")
         position = Position(saved.count("epoch"), saved.count("samples"))
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
-        _tell_other_order(saved, position, changed)
+        if position.samples and changed:
+            _log.warning(
+                "%s: in the rest of epoch %d, after image %d, images may come that the epoch has "
+                "had, and others not; the next epoch is whole again",
+                *("; ".join(changed), position.epoch, position.samples),
+            )
         before = saved.count("global_batch")
         if before != source.global_batch:
             _log.info(
@@ -101,7 +99,7 @@ class Progress(Stateful):
 
     @classmethod
     def from_period(
-        cls, config: ScheduleOptions, source: Source, epoch: int, update: int, first_epoch: int = 0
+        cls, config: ScheduleOptions, source: Loader, epoch: int, update: int, first_epoch: int = 0
     ) -> Progress:
         """Plan a run from the beginning of an epoch, after ``update`` updates, through its data."""
         whole = config.total_updates(source.updates_per_epoch)
@@ -116,12 +114,10 @@ class Progress(Stateful):
         """True if an earlier run has made all updates."""
         return self.start_update >= self.total_updates
 
-    def again(self, config: ScheduleOptions, source: Source) -> Progress:
+    def again(self, config: ScheduleOptions, source: Loader) -> Progress:
         """Plan the whole schedule from its beginning, after the updates and epochs of this one."""
-        update, epoch = self.start_update, self.start.epoch + bool(self.start.samples)
-        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, Position(epoch, 0))
-        whole = config.total_updates(source.updates_per_epoch)
-        return Progress(epoch_plan, update + whole, whole, -update, first_epoch=epoch)
+        epoch = self.start.epoch + bool(self.start.samples)
+        return self.from_period(config, source, epoch, self.start_update, first_epoch=epoch)
 
     def period_end(self, every: Optional[int]) -> int:
         """The update after which workers rebalance: when the epochs are a multiple of ``every``."""
@@ -130,16 +126,12 @@ class Progress(Stateful):
         epoch = (self.start.epoch // every + 1) * every
         return min(self.epoch_plan.first_update_of(epoch), self.total_updates)
 
-    def from_epoch(self, source: Source) -> Progress:
-        """The progress from the beginning of the same epoch, through other data."""
-        update = self.start.epoch * source.updates_per_epoch
-        start = Position(self.start.epoch, 0)
-        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
-        before = self.first_epoch * source.updates_per_epoch
-        whole = self.schedule_updates
-        return Progress(
-            epoch_plan, before + whole, whole, -before, self.epochs_before, self.first_epoch
-        )
+    def from_epoch(self, config: ScheduleOptions, source: Loader) -> Progress:
+        """Return the progress from the beginning of the same epoch, through other data."""
+        epoch = self.start.epoch
+        update = epoch * source.updates_per_epoch
+        found = self.from_period(config, source, epoch, update, self.first_epoch)
+        return replace(found, epochs_before=self.epochs_before)
 
     @property
     def start_update(self) -> int:
@@ -152,8 +144,8 @@ class Progress(Stateful):
         return self.epoch_plan.start
 
     def shifted(self, schedule: Schedule) -> Schedule:
-        """A schedule of ``schedule_updates`` updates, as this run goes through it."""
-        return _ShiftedSchedule(schedule, self.schedule_shift)
+        """Return a schedule of ``schedule_updates`` updates as this run goes through it."""
+        return lambda update: schedule(update + self.schedule_shift)
 
     @override
     def export_state(self, update: int) -> State:
@@ -164,7 +156,6 @@ class Progress(Stateful):
                 "update": update,
                 "epoch": position.epoch,
                 "samples": position.samples,
-                "order": ORDER,
                 "global_batch": self.epoch_plan.global_batch,
                 "total_updates": self.total_updates,
                 "first_epoch": self.first_epoch,
@@ -183,28 +174,3 @@ def changed_order(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         for name in _OPTIONS_OF_ORDER
         if name in before and before[name] != now.get(name)
     ]
-
-
-def _tell_other_order(saved: Saved, position: Position, changed: Sequence[str]) -> None:
-    """Warn if the checkpoint is within an epoch whose order was another one."""
-    reasons = [*changed]
-    if saved.count("order") != ORDER:
-        reasons.insert(0, "the checkpoint is of a version that ordered the images in another way")
-    if position.samples and reasons:
-        _log.warning(
-            "%s: in the rest of epoch %d, after image %d, images may come that the epoch has had, "
-            "and others not; the next epoch is whole again",
-            *("; ".join(reasons), position.epoch, position.samples),
-        )
-
-
-@dataclass(frozen=True)
-class _ShiftedSchedule:
-    """A schedule that is asked for other updates than those of the run."""
-
-    schedule: Schedule
-    shift: int
-
-    def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update."""
-        return self.schedule.lr_at(update + self.shift)

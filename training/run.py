@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-from data.batches.position import EpochPlan, Position
+from data.batches.position import EpochPlan
 from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
@@ -25,12 +25,19 @@ from training.checkpoint import resume
 from training.checkpoint.saved import SavedRun
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
-from training.config.run import RunOptions
-from training.config.schedule import ScheduleOptions
-from training.exchange.ranks import Period, Ranks
+from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
-from training.loop import Hooks, Interlude, Step, Updates, fit
+from training.loop import Every, Hooks, Step, Updates, fit
 from training.progress import Progress
+
+if TYPE_CHECKING:
+    from data.batches.face_loader import FaceLoader, MemoryBatches
+    from data.batches.image_loader import ImageLoader
+    from training.config.faces import FaceConfig
+    from training.config.images import ImageConfig
+
+    Batches = Union[FaceLoader, MemoryBatches, ImageLoader]
+    Config = Union[FaceConfig, ImageConfig]
 
 _log = logging.getLogger(__name__)
 
@@ -38,63 +45,8 @@ _log = logging.getLogger(__name__)
 _OF_A_SCHEDULE = "optimizer"
 
 
-class BatchSource(progress.Source, Protocol):
-    """Interface of the batches."""
-
-    num_classes: int
-    image_size: tuple[int, int]
-
-    def batches(self, start_update: int, position: Position) -> Iterator[Any]:
-        """This rank's batches from an update on, without end."""
-
-
-class RunConfig(Protocol):
-    """Interface of a configuration."""
-
-    IDENTITY: ClassVar[Sequence[str]]
-    """The options that no run that goes on from a checkpoint may change."""
-
-    @property
-    def run(self) -> RunOptions:
-        """Folder and checkpoints."""
-
-    @property
-    def schedule(self) -> ScheduleOptions:
-        """Learning rate and length of the run."""
-
-    @property
-    def images_per_rank(self) -> int:
-        """Images per rank and update."""
-
-    def values(self) -> dict[str, Any]:
-        """All options as JSON has them."""
-
-    def trains_again(self, before: Mapping[str, Any]) -> bool:
-        """Return True if a finished run with the options ``before`` trains its schedule again."""
-
-
-@dataclass(frozen=True)
-class Every:
-    """An action at regular intervals and at the end of a run, with the number of updates done."""
-
-    action: Callable[[int], None]
-    updates: int = 0
-    """Updates between two calls; 0 here and in ``epochs`` for the end alone."""
-    epochs: int = 0
-    """Epochs between two calls, instead."""
-    on_stop: bool = False
-    """Whether it also happens when the run is told to end early."""
-
-    def interlude(self, epochs: EpochPlan) -> Interlude:
-        """The same in the updates of a run."""
-        if self.epochs:
-            interval, origin = self.epochs * epochs.updates_per_epoch, epochs.origin
-            return Interlude(self.action, interval, self.on_stop, origin)
-        return Interlude(self.action, self.updates, self.on_stop)
-
-
 @contextmanager
-def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
+def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
     """Claim the folder of a run and open its log; the ranks have to come here together.
 
     Args:
@@ -110,23 +62,23 @@ def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest)
     storage = Storage.find(folder, ranks.world)
     # Workers that save nothing leave their folder to those that do.
     is_owner = ranks.saves and storage.is_first
-    with (
-        run_folder.claimed(folder, ranks.world, is_owner=is_owner),
-        RunLog(
+    with run_folder.locked(folder) if is_owner else nullcontext():
+        # The others wait until the folder is locked.
+        ranks.world.barrier()
+        with RunLog(
             folder,
             rank=ranks.number,
             world_size=ranks.size,
             frequent=config.run.frequent,
             stall_timeout=config.run.stall_timeout,
             others=ranks.others,
-        ) as log,
-    ):
-        if not devices.is_host(device):
-            log.stopwatch.sample()
-        yield Run(config, ranks, request, log, storage, str(device))
-        log.write_report()
-        # A launcher ends all ranks of a run that was told to end as soon as one has left.
-        ranks.wait_for_report()
+        ) as log:
+            if not devices.is_host(device):
+                log.stopwatch.sample()
+            yield Run(config, ranks, request, log, storage, str(device))
+            log.write_report()
+            # A launcher ends all ranks of a run that was told to end as soon as one has left.
+            ranks.wait_for_report()
 
 
 class Run:
@@ -138,7 +90,6 @@ class Run:
         log: lines and numbers.
         stopwatch: where the time of an update goes.
         folder: of the model, checkpoints, logs and metrics.
-        is_new: whether it goes on from no checkpoint.
         progress: its way through the data.
     """
 
@@ -146,7 +97,7 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: Config,
         ranks: Ranks,
         request: StopRequest,
         log: RunLog,
@@ -162,7 +113,7 @@ class Run:
         self._saved: Optional[SavedRun] = None
         self._trains_again = False
 
-    def plan(self, source: BatchSource, images: Optional[Images] = None) -> None:
+    def plan(self, source: Batches, images: Optional[Images] = None) -> None:
         """Find out where the run begins; the ranks have to come here together.
 
         Args:
@@ -204,11 +155,11 @@ class Run:
             )
         if not self._ranks.saves:
             # Its data is another than that of the workers that write checkpoints.
-            self.progress = self.progress.from_epoch(source)
+            self.progress = self.progress.from_epoch(self._config.schedule, source)
 
     @property
     def is_new(self) -> bool:
-        """Whether it goes on from no checkpoint."""
+        """True if it goes on from no checkpoint."""
         return self._saved is None
 
     def epoch_plan(self) -> EpochPlan:
@@ -292,12 +243,12 @@ class Run:
         ranks, progress = self._ranks, self.progress
         updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
         schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
-        interludes = [Interlude(ranks.settle, 0)]
-        for interlude in (action.interlude(progress.epoch_plan) for action in actions):
+        all_actions = [Every(ranks.settle)]
+        for every in actions:
             # The others may wait meanwhile, and have to know why.
-            interludes += [replace(interlude, action=ranks.pause)]
+            all_actions += [replace(every, action=ranks.pause)]
             if ranks.saves:
-                interludes += [replace(interlude, action=self._check_folder), interlude]
+                all_actions += [replace(every, action=self._check_folder), every]
         ranks.start(progress, updates_per_epoch)
         return fit(
             step,
@@ -305,12 +256,12 @@ class Run:
             Updates(
                 ranks.schedule(schedule, progress),
                 total=end,
-                images=self._config.images_per_rank * ranks.contributors,
-                start=progress.start_update,
+                images=self._config.data.batch_size * ranks.contributors,
+                epochs=progress.epoch_plan,
             ),
             self.log,
             Hooks(
-                interludes,
+                all_actions,
                 averages=lambda: {**averages(), **ranks.numbers()},
                 stop=ranks.stop(self._request),
             ),
@@ -331,8 +282,8 @@ class Run:
             self.log.check_folder()
 
     def _rebalance(self, end: int) -> bool:
-        """Form groups and shares anew; returns whether training goes on."""
-        here = Period(self.progress.epoch_plan.at(end).epoch, end)
+        """Form groups and shares anew; returns True if training goes on."""
+        here = self.progress.epoch_plan.at(end).epoch, end
         with self.log.paused():
             period = self._ranks.rebalance(here, self.log.total(), self._source)
         if period is None:

@@ -15,16 +15,13 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Optional
+from typing import IO, Optional
 
 from runtime.errors import ConfigError
 from runtime.files import open_kept
 from runtime.process.terminal import print_line
-
-if TYPE_CHECKING:
-    from parallel.world import World
 
 LOCK = "run.lock"
 _PARENT = Path("models")
@@ -49,25 +46,12 @@ def _name(folder: str) -> str:
 
 
 @contextmanager
-def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None]:
-    """Keep other runs out of a folder; all ranks call it together and wait for the lock.
-
-    Args:
-        models_root: the folder; made if it does not exist.
-        world: the ranks.
-        is_owner: whether this process holds the lock, for all that have the same folder.
+def locked(models_root: Path) -> Iterator[None]:
+    """Keep other runs out of a folder, which is made if it does not exist.
 
     Raises:
         ConfigError: another run uses the folder, or it cannot be written.
     """
-    with locked(models_root) if is_owner else nullcontext():
-        world.barrier()
-        yield
-
-
-@contextmanager
-def locked(models_root: Path) -> Iterator[None]:
-    """Hold the lock of a folder; see ``claimed``."""
     lock = _lock(models_root)
     try:
         yield

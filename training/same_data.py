@@ -7,22 +7,19 @@ with other images would go on as if nothing had happened.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data import contents
 from data.contents import Images
 from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
-from runtime.mxnet import mx
 from training.checkpoint.saved import SavedRun
+from training.checkpoint.storage import gather
 from training.config.run import ANYWAY
 
 _log = logging.getLogger(__name__)
@@ -38,13 +35,9 @@ def check(paths: Sequence[Path], world: World) -> None:
     """
     if world.size == 1 or not paths:
         return
-    # An array without elements is one of unknown shape to MXNet.
-    line = "\n"
-    if world.local_rank == 0:
-        line = json.dumps([os.uname().nodename, fingerprint(paths)]) + line
-    sent = mx.nd.array(np.frombuffer(line.encode(), np.uint8), dtype="uint8")
-    gathered = world.allgather_uneven(sent, "data.files").asnumpy().tobytes().decode()
-    difference = find_difference([tuple(json.loads(each)) for each in gathered.split("\n") if each])
+    own = (os.uname().nodename, fingerprint(paths)) if world.local_rank == 0 else None
+    found = gather(world, own, "data.files")
+    difference = find_difference([tuple(each) for each in found if each])
     if difference:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")
 

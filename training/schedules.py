@@ -2,30 +2,24 @@
 
 A run that resumes, on any number of ranks, must continue at the rate it would have had. So no
 schedule has state: the rate follows from the number of the update alone. Updates are numbered from
-0: ``lr_at(0)`` is the rate of the first optimizer step.
+0: that of 0 is the rate of the first optimizer step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from typing_extensions import override
 
 STEP, POLY, COSINE = SCHEDULES = ("step", "poly", "cosine")
 
 
-class Schedule(Protocol):
-    """The learning rate of each update."""
-
-    def lr_at(self, update: int) -> float:
-        """Return the learning rate of an update, counted from 0."""
+Schedule = Callable[[int], float]
+"""Returns the learning rate of an update, counted from 0."""
 
 
 @dataclass(frozen=True)
-class WarmupAndDecay(Schedule):
+class WarmupAndDecay:
     """Rises linearly to ``lr`` and then falls, in one of three ways.
 
     Warm-up: Goyal et al. 2017, arXiv:1706.02677, section 2.2. Step: by a factor at each step, a
@@ -49,8 +43,8 @@ class WarmupAndDecay(Schedule):
     power: float = 2.0
     """The power of poly."""
 
-    @override
-    def lr_at(self, update: int) -> float:
+    def __call__(self, update: int) -> float:
+        """Return the learning rate of an update."""
         # The first one is already above 0.
         rise = (update + 1) / self.warmup if update < self.warmup else 1.0
         return rise * self._decayed(update)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Callable
 
 import numpy as np
@@ -20,7 +20,7 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import ModelSaver, average_statistics
-from training.update.epoch_counts import Counts, EpochCounts
+from training.update.epoch_counts import EpochCounts
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Validator(Stateful):
         self._agree_on_best()
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
-        training = self._epoch_counts.counts()
+        training = self._epoch_counts.averages()
         epoch = self._epoch_counts.epochs(update)
         _log.info(
             "epoch %g: %s; validation loss %.4f, accuracy %.4f (%d of %d), top-%d %.4f, best %.4f",
@@ -85,8 +85,8 @@ class Validator(Stateful):
         )
         numbers = {
             "epoch": epoch,
-            "training_loss": training.mean_loss,
-            "training_accuracy": training.accuracy,
+            "training_loss": training["mean_loss"],
+            "training_accuracy": training["accuracy"],
             "loss": loss / total,
             "accuracy": accuracy,
             f"top_{_TOP}": correct_of_top / total,
@@ -147,8 +147,8 @@ def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.
     return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
 
 
-def _described(training: Counts) -> str:
-    """What was learned; a run that is resumed behind its end trains on nothing."""
-    if not training.total:
+def _described(training: Mapping[str, float]) -> str:
+    """Describe what was learned; a run that is resumed after its end trains on nothing."""
+    if not training["total"]:
         return "nothing left to train on"
-    return f"training loss {training.mean_loss:.4f}, accuracy {training.accuracy:.4f}"
+    return f"training loss {training['mean_loss']:.4f}, accuracy {training['accuracy']:.4f}"

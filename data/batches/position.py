@@ -10,10 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ORDER = 1
-"""The way in which the order of an epoch follows from the seed (``order``); 0 was a list that was
-shuffled. A position means the same samples in no other way."""
-
 
 class Position(NamedTuple):
     """An epoch, and how many samples of its order have been used."""

@@ -29,12 +29,11 @@ from runtime.stopwatch import Stopwatch
 from training.config.faces import FaceOptimizerOptions
 from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
-from training.update.classify_step import ClassifyStep
+from training.update.classify_step import ClassifyStep, SoftTargets
 from training.update.epoch_counts import EpochCounts
 from training.update.face_step import FaceStep
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
-from training.update.soft_targets import SoftTargets
 
 _KIND, _, _NUMBER = os.environ.get("TOOLKIT_DEVICE", "cpu(1)").rstrip(")").partition("(")
 HOST, DEVICE = mx.cpu(), mx.Context(_KIND, int(_NUMBER or 0))

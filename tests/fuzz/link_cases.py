@@ -198,7 +198,8 @@ def _make_checkpoint(folder: Path) -> None:
     from training.checkpoint.layout import Part
 
     files.write_rank(folder / "hidden", 0, {"a": Stored(OWN, np.ones(3, np.float32))})
-    final = files.publish(folder / "hidden", Part(7, 1, "", (), {}, {}, {}), [0], keep=1)
+    final = folder / files.name_of(7)
+    files.publish(folder / "hidden", final, Part(7, 1, "", (), {}, {}, {}), [0], keep=1)
     for path in final.iterdir():
         path.rename(folder / path.name)
 

@@ -336,7 +336,7 @@ _ALLOWED = {
     "runtime/files.py", "runtime/kernels/compiled.py", "runtime/processors.py",
     "runtime/untrusted/child.py", "training/run_folder.py",
     "setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py",
-    "training/log/peak.py",
+    "training/log/run_log.py",
 }  # fmt: skip
 _METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "touch"}
 _FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}

@@ -109,7 +109,7 @@ def test_the_factor_of_the_learning_rate(program: Any) -> None:
 
     def rates(line: str) -> list[float]:
         schedule = of(line).build(1, updates_per_epoch=10)
-        return [schedule.lr_at(update) for update in (5, 15, 25, 35)]
+        return [schedule(update) for update in (5, 15, 25, 35)]
 
     warm = "--warmup 0" if program is faces else "--warmup-epochs 0"
     assert rates(f"{warm} --lr-factor 0.94") == pytest.approx([0.5 * 0.94**n for n in range(4)])

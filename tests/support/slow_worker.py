@@ -40,7 +40,7 @@ def main() -> int:
     class Slowed:
         def __init__(self, step):
             self.finish, self._step = step.finish, step
-            self.looks_ahead, self.prepare = step.looks_ahead, step.prepare
+            self.prepare = step.prepare
 
         def __call__(self, *arguments):
             watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR)

@@ -145,16 +145,3 @@ def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
     rest.best.load_state(Memory({"accuracies": {"lfw": 0.9}}))
     assert f"{tmp_path}/model-best-0000.params is gone: the best" in caplog.text
     assert rest.verify(0, 1) == [0, 0]
-
-
-def test_what_is_kept_is_the_network_of_all_ranks(tmp_path: Path) -> None:
-    def rank_main(world: ThreadWorld) -> None:
-        training = Training(tmp_path, of(0.5), world=world)
-        for array in training.backbone.statistics:
-            array[:] = 4.0 * world.rank
-        training.best.verify(0)
-
-    run_ranks(2, rank_main)
-    arrays = mx.nd.load(str(tmp_path / "model-best-0000.params"))
-    statistics = [array.asnumpy() for name, array in arrays.items() if name.startswith("aux:")]
-    assert len(statistics) > 1 and all((array == 2.0).all() for array in statistics)

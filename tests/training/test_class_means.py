@@ -107,6 +107,7 @@ def test_a_class_without_readable_images_keeps_its_drawn_center(caplog) -> None:
         class_means.class_means(lambda _: not_finite, faces, Shard(1, 3, 7), 2, lambda: None)
 
 
+@pytest.mark.thorough
 def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
     """And a run that goes on has those of its checkpoint."""
     words = (

@@ -12,7 +12,6 @@ import pytest
 
 from data import contents
 from data.batches.face_loader import FaceLoader, MemoryBatches
-from data.batches.loader import Prefetcher
 from data.drawn import face_set
 from data.records.joined_set import JoinedSet
 from data.records.shards import open_sets
@@ -37,13 +36,11 @@ def encoded(number: int) -> bytes:
     return cv2.imencode(".png", np.full((16, 16, 3), number, np.uint8))[1].tobytes()
 
 
-def write_set(folder: Path, counts: list[int], bad: int = 0, first: int = 0) -> Path:
+def write_set(folder: Path, counts: list[int], first: int = 0) -> Path:
     with RecordWriter(folder, image_size=(16, 16)) as writer:
         for label, count in enumerate(counts):
             for number in range(count):
                 writer.write(encoded(first + 10 * label + number), label)
-        for _ in range(bad):
-            writer.write(b"junk", len(counts) - 1)
     return folder
 
 
@@ -100,40 +97,11 @@ def test_each_rank_takes_its_share_and_has_a_class(folder: Path) -> None:
         open_batches(config, World(0, 4))
 
 
-def test_seed_threads_and_augmentation_reach_the_loader(folder: Path, monkeypatch) -> None:
-    def images(*words: object) -> np.ndarray:
-        batches = batches_of(config_of("--rec", folder, *words), 2)
-        return np.concatenate([batch.images for batch in batches])
-
-    plain = images()
-    assert all(len(np.unique(image)) == 1 for image in plain)
-    np.testing.assert_array_equal(plain, images("--seed", 1, "--threads", 3))
-    for words in (["--seed", 2], ["--color-jitter", 1.0], ["--cutout", 1.0]):
-        assert (images(*words) != plain).any(), words
-    started = []
-
-    def start(threads: int, ahead: int) -> Prefetcher:
-        started.append((threads, ahead))
-        return Prefetcher(threads, ahead)
-
-    monkeypatch.setattr("data.batches.loader.Prefetcher", start)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    for options in (["--threads", 3], []):
-        open_batches(config_of("--rec", folder, *options)).close()
-    assert started == [(3, 4), (2, 4)]
-
-
-def test_bad_records_are_skipped_and_another_number_of_classes_is_told(
-    folder: Path, tmp_path: Path, caplog
-) -> None:
+def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
     batches_of(config_of("--rec", folder, "--num-classes", 3), 1)
     assert not caplog.messages
     batches_of(config_of("--rec", folder, "--num-classes", 9), 1)
     assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
-    bad = write_set(tmp_path / "bad", [4, 4], bad=2)
-    assert len(batches_of(config_of("--rec", bad, "--max-bad-records", 2), 2)) == 2
-    with pytest.raises(DataError, match="bad|broken"):
-        batches_of(config_of("--rec", bad, "--max-bad-records", 1), 2)
 
 
 def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:

@@ -7,7 +7,6 @@ import gzip
 import shutil
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -17,14 +16,11 @@ import numpy as np
 import pytest
 
 from data import contents
-from data.batches.epoch_part import EpochPart
-from data.batches.loader import Prefetcher
 from data.images import cifar, class_files, mnist
-from data.images.image_set import ImageSet, ImagesInMemory
+from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import ConfigError, DataError
 from tests.support import cifar_records
-from training import image_data
 from training.config.images import ImageConfig, parse
 from training.image_data import ImageData, open_images
 
@@ -131,39 +127,6 @@ def test_examples_are_all_or_the_first_so_many() -> None:
         examples("--num-examples", "31")
 
 
-def test_options_reach_the_loader() -> None:
-    def labels(*options: str) -> list[int]:
-        config = parse(["--dataset", "synthetic", "--batch-size", "6", *options])
-        part = EpochPart.of_rank(30, 6, 0, 1)
-        with small().open_loader(config.data, config.run.seed, part) as loader:
-            batches = list(islice(loader.batches(0), 5))
-        assert all(batch.images.shape == (6, 3, 16, 16) for batch in batches)
-        return [int(number) for batch in batches for number in batch.images[:, 0, 0, 0]]
-
-    first = labels("--seed", "1", "--threads", "1")
-    assert sorted(first) == list(range(30))
-    assert first == labels("--seed", "1", "--threads", "3") != labels("--seed", "2")
-
-
-def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
-    started = []
-
-    def start(threads: int, ahead: int) -> Prefetcher:
-        started.append((threads, ahead))
-        return Prefetcher(threads, ahead)
-
-    monkeypatch.setattr("data.batches.loader.Prefetcher", start)
-    monkeypatch.setattr(image_data, "Prefetcher", start)
-    # Or the share of the rank.
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    for options, threads in ((["--threads", "3"], 3), ([], 2)):
-        data = parse(["--dataset", "synthetic", "--batch-size", "6", *options]).data
-        small().open_loader(data, 1, EpochPart.of_rank(30, 6, 0, 1)).close()
-        world = SimpleNamespace(rank=0, size=1)
-        assert len(list(small().validation_batches(data, world))) == 2
-        assert started[-2:] == [(threads, 4)] * 2
-
-
 def test_every_image_is_validated_once_over_the_ranks() -> None:
     data = parse("--dataset synthetic --batch-size 4".split()).data
     found = []
@@ -260,27 +223,6 @@ def test_forms_and_files_that_no_sample_has_are_compared(tmp_path: Path) -> None
         assert difference(folders, changed) == (False, OTHERS)
 
 
-class Decoded(ImageSet):
-    """A set that says nothing but its images."""
-
-    num_classes = 2
-
-    def __init__(self, color: int) -> None:
-        self._color = color
-
-    def __len__(self) -> int:
-        return 3
-
-    def decoded(self, index: int) -> tuple[np.ndarray, int]:
-        return np.full((4, 4, 3), self._color, np.uint8), 1
-
-
-def test_images_of_other_sets_are_compared_decoded() -> None:
-    old = dataclasses.replace(small(), training=Decoded(1)).compared_images
-    said = contents.describe(old)
-    assert contents.find_difference(old, said, contents.describe(Decoded(1))) is None
-    found = contents.find_difference(old, said, contents.describe(Decoded(2)))
-    assert found == (False, "3 images there, 3 here, of which some are others")
-    # And those of a set that cannot say what it has not at all.
-    bare = SimpleNamespace(decoded=Decoded(1).decoded)
+def test_a_set_that_cannot_say_what_it_has_is_not_compared() -> None:
+    bare = SimpleNamespace(decoded=gray(3, 4, 3).decoded)
     assert dataclasses.replace(small(), training=bare).compared_images is None

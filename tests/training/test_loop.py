@@ -7,10 +7,11 @@ import itertools
 
 import pytest
 
+from data.batches.position import EpochPlan, Position
 from runtime.mxnet import mx
 from runtime.stopwatch import WAITING, Stopwatch
 from tests.support.steps import FunctionStep
-from training.loop import Hooks, Interlude, Updates, fit
+from training.loop import Every, Hooks, Updates, fit
 
 
 class Log:
@@ -40,12 +41,7 @@ class Log:
         yield
 
 
-class TenthOfUpdate:
-    def lr_at(self, update):
-        return update / 10
-
-
-def run(events, hooks, total=5, start=0, batches=None, step=None, log=None):
+def run(events, hooks, start=0, batches=None, step=None, log=None):
     """Train; each update, and each wait for all that is under way, is an event."""
 
     def do(batch, update, lr):
@@ -55,23 +51,23 @@ def run(events, hooks, total=5, start=0, batches=None, step=None, log=None):
         return mx.nd.array([update + 0.5])
 
     log = log or Log(events)
-    updates = Updates(TenthOfUpdate(), total=total, images=64, start=start)
+    epochs = EpochPlan(640, 64, start)
+    updates = Updates(lambda update: update / 10, total=5, images=64, epochs=epochs)
     made = FunctionStep(do, lambda: events.append("known"))
     return log, fit(made, batches or itertools.count(100), updates, log, hooks)
 
 
-def interlude(events, name, interval, **further):
-    return Interlude(lambda update: events.append((name, update)), interval, **further)
+def every(events, name, updates=0, **further):
+    return Every(lambda update: events.append((name, update)), updates, **further)
 
 
 def test_the_order_of_events():
-    """All is known before it is reported, before an interlude, and at the end.
+    """All is known before it is reported, before an action, and at the end.
 
     The parts of the reported updates, 3 and 5, begin with nothing under way, too.
     """
     events: list = []
-    hooks = Hooks([interlude(events, "verify", 2), interlude(events, "save", 0)])
-    log, status = run(events, hooks)
+    log, status = run(events, Hooks([every(events, "verify", 2), every(events, "save")]))
 
     def update(number):
         step = (100 + number - 1, number - 1, (number - 1) / 10)
@@ -109,21 +105,28 @@ def test_only_the_batch_is_waited_for_and_a_device_is_measured_in_reported_updat
 
 
 @pytest.mark.parametrize(
-    ("interval", "origin", "due"),
+    ("interval", "start", "due"),
     [
-        (0, 0, [11]), (4, 0, [4, 8, 11]), (5, 0, [5, 10, 11]), (50, 0, [11]),
-        (4, -5, [3, 7, 11]), (4, 3, [3, 7, 11]),
+        ({}, (0, 0, 0), []),
+        ({"updates": 4}, (0, 0, 0), [4, 8]),
+        ({"epochs": 1}, (0, 0, 0), [5, 10]),
+        # Epoch 3 begins with update 2, and two updates are left of epoch 2.
+        ({"updates": 4}, (0, 2, 30), [4, 8]),
+        ({"epochs": 1}, (0, 2, 30), [2, 7]),
+        ({"epochs": 2}, (0, 2, 30), [7]),
     ],
-)  # fmt: skip
-def test_an_interlude_is_due_at_its_interval_from_its_origin_and_at_the_end(interval, origin, due):
-    made = Interlude(lambda update: None, interval, origin=origin)
-    assert [update for update in range(1, 12) if made.is_due(update, 11)] == due
+)
+def test_an_action_is_due_at_its_interval_from_where_epochs_begin(interval, start, due):
+    update, *position = start
+    epochs = EpochPlan(50, 10, update, Position(*position))
+    made = Every(lambda update: None, **interval)
+    assert [update for update in range(1, 12) if made.is_due(update, epochs)] == due
 
 
 def test_the_run_ends_early_when_it_is_told_to():
     events, answers = [], iter([0, 0, 143])
-    interludes = [interlude(events, "verify", 2), interlude(events, "save", 0, on_stop=True)]
-    log, status = run(events, Hooks(interludes, stop=lambda: next(answers)))
+    actions = [every(events, "verify", 2), every(events, "save", on_stop=True)]
+    log, status = run(events, Hooks(actions, stop=lambda: next(answers)))
     assert status == 143 and log.ends == 1
     named = [event[:2] for event in events if event[0] in ("log", "verify", "save")]
     assert named == [("log", 1), ("log", 2), ("verify", 2), ("log", 3), ("save", 3)]
@@ -133,8 +136,8 @@ def test_the_run_ends_early_when_it_is_told_to():
     assert events[-1] == "known"
 
 
-def test_a_finished_run_has_its_interludes_and_no_update():
+def test_a_finished_run_has_its_actions_and_no_update():
     events: list = []
-    log, _ = run(events, Hooks([interlude(events, "verify", 2)] * 2), start=5, batches=iter([]))
+    log, _ = run(events, Hooks([every(events, "verify", 2)] * 2), start=5, batches=iter([]))
     assert [event for event in events if event != "known"][1:] == [("verify", 5)] * 2
     assert log.pauses == 2

@@ -17,12 +17,15 @@ from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from runtime.stopwatch import Stopwatch
+from tests.support.steps import FunctionStep
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training import run_folder
 from training.checkpoint.storage import Storage
 from training.config import images
-from training.exchange.ranks import Period, Ranks
+from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
-from training.loop import Interlude, Step
-from training.run import Every, Run, open_run
+from training.loop import Every
+from training.run import Run, open_run
 
 
 class Source:
@@ -52,6 +55,9 @@ class Log:
         yield
 
 
+Period = tuple[int, int]
+
+
 class Rebalanced(Ranks):
     """One of two workers: it reads half of the images from epoch 2 on, and saves until epoch 4."""
 
@@ -64,27 +70,23 @@ class Rebalanced(Ranks):
     def rebalance(self, here: Period, throughput: Any, batches: Source) -> Period:
         self.met.append(here)
         batches.num_images, batches.updates_per_epoch = 50, 5
-        self.saves = here.epoch < 4
-        return Period(here.epoch, here.update + 100)
+        self.saves = here[0] < 4
+        return here[0], here[1] + 100
 
 
-class Recorder(Step):
+class Recorder(FunctionStep):
     """A step that notes what it is called with."""
 
     def __init__(self) -> None:
         self.batches: list[Any] = []
         self.rates: list[float] = []
+        super().__init__(self.note)
 
-    @override
-    def __call__(self, batch: Any, update: int, lr: float) -> Any:
+    def note(self, batch: Any, update: int, lr: float) -> Any:
         assert batch[0] == update
         self.batches.append(batch)
         self.rates.append(lr)
         return SimpleNamespace(asscalar=lambda: 0.0)
-
-    @override
-    def finish(self) -> None:
-        """Everything is known."""
 
 
 class Kept(Stateful):
@@ -167,7 +169,7 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
         run.save_checkpoint(update)
 
     assert run.fit(step, [Every(save, epochs=1, on_stop=True)]) == 0
-    assert ranks.met == [Period(2, 20), Period(4, 130)]
+    assert ranks.met == [(2, 20), (4, 130)]
     expected = [(update, divmod(update, 10)) for update in range(20)]
     expected += [(120 + update, (2 + update // 5, update % 5)) for update in range(10)]
     expected += [(230 + update, (4 + update // 5, update % 5)) for update in range(10)]
@@ -209,6 +211,30 @@ def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(
         assert done == expected
 
 
+def test_the_first_rank_of_a_folder_locks_it_and_the_others_wait_for_it(
+    tmp_path: Path, monkeypatch
+) -> None:
+    order: list[Any] = []
+
+    @contextmanager
+    def locked(folder: Path) -> Iterator[None]:
+        order.append(folder)
+        yield
+
+    monkeypatch.setattr(run_folder, "locked", locked)
+    config = images.resolve({"dataset": "synthetic", "models_root": str(tmp_path)})
+
+    def rank_main(world: ThreadWorld) -> None:
+        ranks = Ranks(world)
+        ranks.saves = world.rank < 2
+        with open_run(config, ranks, mx.cpu(), SimpleNamespace(status=0)):
+            order.append(world.rank)
+
+    monkeypatch.setattr(RunLog, "write_report", lambda log: None)
+    run_ranks(3, rank_main)
+    assert order[0] == tmp_path and sorted(order[1:]) == [0, 1, 2]
+
+
 def test_a_run_that_is_told_to_end_does_not_rebalance_or_trains_no_further(tmp_path: Path) -> None:
     ranks, step = Rebalanced(), Recorder()
     ranks.stop = lambda request: iter([0, 143]).__next__
@@ -237,11 +263,3 @@ def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_p
         assert not resumed.is_new
         starts.append((resumed.progress.start_update, *resumed.progress.start))
     assert starts == [(27, 2, 70), (20, 2, 0)]
-
-
-def test_actions_in_epochs_are_counted_from_where_epochs_begin() -> None:
-    epochs = EpochPlan(100, 10, start_update=7, start=Position(2, 50))
-    # Epoch 3 begins five updates later, with update 12.
-    assert Every(print, epochs=3).interlude(epochs) == Interlude(print, 30, origin=12 - 30)
-    assert Every(print, updates=4, on_stop=True).interlude(epochs) == Interlude(print, 4, True)
-    assert Every(print).interlude(epochs) == Interlude(print, 0)

@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from parallel.world import LoneWorld
 from runtime.errors import ConfigError, DataError
-from tests.support.thread_world import ThreadWorld, run_ranks
 from training import run_folder
 from training.config import faces, images
-from training.run_folder import claimed, locked
+from training.run_folder import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +53,7 @@ def test_other_names_of_folders() -> None:
 
 
 def claim(folder: Path) -> None:
-    with claimed(folder, LoneWorld(), is_owner=True):
+    with locked(folder):
         assert f"process {os.getpid()}, " in (folder / "run.lock").read_text()
     assert (folder / "run.lock").read_text() == ""
 
@@ -71,7 +69,7 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
     root = tmp_path / "very/deep"
-    with claimed(root, LoneWorld(), is_owner=True):
+    with locked(root):
         for _ in range(2):
             with pytest.raises(ConfigError) as caught:
                 claim(root)
@@ -84,22 +82,6 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(
     claim(root)
 
 
-def test_only_the_owner_locks_and_all_ranks_wait_for_it(no_patience: None, tmp_path: Path) -> None:
-    entered = []
-
-    def rank_main(world: ThreadWorld) -> None:
-        with claimed(tmp_path, world, is_owner=world.rank == 0):
-            entered.append(world.rank)
-            world.barrier()
-
-    run_ranks(3, rank_main)
-    assert sorted(entered) == [0, 1, 2]
-    with claimed(tmp_path, LoneWorld(), is_owner=True):
-        with pytest.raises(ConfigError, match="another run"):
-            run_ranks(3, rank_main)
-    assert len(entered) == 3
-
-
 @pytest.mark.parametrize("host", [os.uname().nodename, "far.away"])
 def test_a_run_that_is_about_to_end_is_waited_for(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +89,7 @@ def test_a_run_that_is_about_to_end_is_waited_for(
     """Longer where its host is another one, which may be gone."""
     if host == "far.away":
         monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
-    first = claimed(tmp_path, LoneWorld(), is_owner=True)
+    first = locked(tmp_path)
     first.__enter__()
     (tmp_path / "run.lock").write_text(f"host {host}, process 7, python train.py\n")
     ended = []
@@ -118,7 +100,7 @@ def test_a_run_that_is_about_to_end_is_waited_for(
 
     ending = threading.Timer(0.5, end)
     ending.start()
-    with claimed(tmp_path, LoneWorld(), is_owner=True):
+    with locked(tmp_path):
         assert ended == [host]
     ending.join()
 

@@ -24,16 +24,16 @@ from training.schedules import SCHEDULES, WarmupAndDecay
 )  # fmt: skip
 def test_rates_by_hand(name: str, given: dict[str, Any], expected: dict[int, float]) -> None:
     schedule = WarmupAndDecay(name, lr=0.4, **given)
-    assert {update: schedule.lr_at(update) for update in expected} == pytest.approx(expected)
+    assert {update: schedule(update) for update in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_warmup_rises_linearly_and_rates_never_rise_after_it(name: str) -> None:
     schedule = WarmupAndDecay(name, lr=0.4, total_updates=60, warmup=4, steps=(20, 40))
-    rates = [schedule.lr_at(update) for update in range(70)]
+    rates = [schedule(update) for update in range(70)]
     assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert rates[4:] == sorted(rates[4:], reverse=True) and min(rates) >= 0.0
     # A run may end within its warmup.
     schedule = WarmupAndDecay(name, lr=0.4, total_updates=20, warmup=50, steps=(100,))
-    rates = [schedule.lr_at(update) for update in range(20)]
+    rates = [schedule(update) for update in range(20)]
     assert rates == pytest.approx([0.4 * (update + 1) / 50 for update in range(20)])

@@ -16,7 +16,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,22 +160,14 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     try:
         with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
             for entry in entries:
-                header = _Array(entry.name, entry.dtype, _shape(entry))
-                _add(archive, header, _parts(checkpoint, entry))
+                parts = _parts(checkpoint, entry)
+                _add(archive, entry.name, entry.dtype, _shape(entry), parts)
             if store is not None:
                 with _open_store(part, store) as rows:
                     count += _add_rows(archive, rows, store)
     except OSError as error:
         raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
     return f"{output}: {count} arrays, for numpy.load"
-
-
-class _Array(NamedTuple):
-    """An array of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def _add_rows(archive: zipfile.ZipFile, rows: SavedRows, store: Path) -> int:
@@ -187,15 +179,20 @@ def _add_rows(archive: zipfile.ZipFile, rows: SavedRows, store: Path) -> int:
             "only a store of all classes is merged"
         )
     for name, (dtype, shape) in rows.shapes.items():
-        array = _Array(f"{_HEAD}/{name}", dtype, (header.classes, *shape))
-        _add(archive, array, rows.rows(name))
+        _add(archive, f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name))
     return len(rows.shapes)
 
 
-def _add(archive: zipfile.ZipFile, array: _Array, parts: Iterator[NDArray[Any]]) -> None:
+def _add(
+    archive: zipfile.ZipFile,
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    parts: Iterator[NDArray[Any]],
+) -> None:
     """Write an array as ``numpy.savez`` does, from its parts."""
-    header = {"descr": np.dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
-    with archive.open(f"{array.name}.npy", "w", force_zip64=True) as file:
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for part in parts:
             file.write(np.ascontiguousarray(part).tobytes())

@@ -12,8 +12,8 @@ one. No message passes between the ranks, so all this can happen in background t
 ranks train. The name of the hidden folder contains a random word of the run, so the remains of a
 killed run are never used.
 
-A checkpoint that is written again replaces the former one in two renames. A run that is killed
-between them leaves the former one under a hidden name, under which it is still found.
+A checkpoint of an update that has one already gets another name, with its serial at the end, and
+the former one is removed when the new one exists. So one of them exists at every moment.
 
 Where hosts have folders of their own (``storage.Storage``), the ranks of each do all this for
 themselves, and a checkpoint exists when every folder has its part. So nothing older is removed from
@@ -47,9 +47,7 @@ from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
 
 FOLDER = "checkpoints"
-_NAME = re.compile(r"update-\d{8,}")
-_FORMER = ".former"
-_FORMER_NAME = re.compile(rf"\.({_NAME.pattern}){re.escape(_FORMER)}")
+_NAME = re.compile(r"update-(\d{8,})(-\d+)?")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
 # A rank that is still missing then has died; a launcher notices that much earlier.
@@ -57,12 +55,18 @@ _RANK_TIMEOUT_SECONDS = 1800.0
 
 
 def name_of(update: int) -> str:
-    """The name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder, if no other one has it."""
     return f"update-{update:08d}"
 
 
+def is_of(checkpoint: Path, update: int) -> bool:
+    """Return True if the name of a checkpoint is one of those for ``update``."""
+    match = _NAME.fullmatch(checkpoint.name)
+    return match is not None and int(match[1]) == update
+
+
 def hidden_folder(checkpoint: Path, attempt: str) -> Path:
-    """The folder in which a checkpoint is written before it exists."""
+    """Return the folder in which a checkpoint is written before it exists."""
     return checkpoint.with_name(f".{checkpoint.name}.{attempt}.part")
 
 
@@ -86,11 +90,12 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
     partial.rename(marker)
 
 
-def publish(folder: Path, header: Part, ranks: Sequence[int], keep: int) -> Path:
-    """Wait for the files of some ranks, make a checkpoint of them and return it; on their first.
+def publish(folder: Path, final: Path, header: Part, ranks: Sequence[int], keep: int) -> None:
+    """Wait for the files of some ranks, and make a checkpoint of them; on the first of these ranks.
 
     Args:
         folder: the hidden one.
+        final: the checkpoint, which does not exist.
         header: of the manifest, without files.
         ranks: which write into ``folder``.
         keep: how many checkpoints stay. All do, if other folders have parts of this one.
@@ -108,34 +113,23 @@ def publish(folder: Path, header: Part, ranks: Sequence[int], keep: int) -> Path
     _write_partial(manifest, text).rename(manifest)
     for marker in markers.values():
         marker.unlink()
-    final = folder.with_name(name_of(header.update))
     flush_folder(folder)
-    if final.exists():
-        # A former one that was left there is not used as long as the final one exists.
-        remove(_former(final))
-        final.rename(_former(final))
     folder.rename(final)
     flush_folder(final.parent)
     if not header.hosts:
         settle(folder.parent, keep)
-    return final
 
 
 def settle(root: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, and former ones that have been replaced."""
-    for path in _folders(root):
-        if _NAME.fullmatch(path.name):
-            remove(_former(path))
-    for old in [path for path, part in candidates(root) if part][keep:]:
-        remove(old)
-
-
-def withdraw(checkpoint: Path, save: str) -> None:
-    """Remove a checkpoint of which other folders lack their parts; the former one is back."""
-    with suppress(DataError):
-        if layout.read_part(checkpoint).save == save:
-            remove(checkpoint)
-    recover(checkpoint.parent)
+    """Remove all but the newest checkpoints of ``keep`` updates."""
+    kept: set[int] = set()
+    for path, part in candidates(root):
+        if part is None:
+            continue
+        if part.update in kept or len(kept) == keep:
+            remove(path)
+        else:
+            kept.add(part.update)
 
 
 def report_failure(folder: Path, rank: int, reason: str) -> None:
@@ -158,18 +152,8 @@ def make_folder(root: Path) -> None:
         flush_folder(folder.parent)
 
 
-def recover(root: Path) -> None:
-    """Rename former checkpoints back if their replacements do not exist."""
-    for path in _folders(root):
-        if path != _replacement(path) and not _has_replacement(path):
-            # In a folder that cannot be written, it is found under its hidden name.
-            with suppress(OSError):
-                path.rename(_replacement(path))
-
-
 def sweep(root: Path) -> None:
     """Remove the remains of killed runs; before any rank writes."""
-    recover(root)
     for left in root.glob(".update-*"):
         discard(left)
 
@@ -177,27 +161,17 @@ def sweep(root: Path) -> None:
 def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
     """List what may be resumed: folders without a readable manifest, then the newest first.
 
-    A broken one comes first so that it is tried, and reported, before another is used instead. A
-    former one next to its replacement is listed if other folders have parts of it, because they may
-    lack their parts of the replacement.
+    A broken one comes first so that it is tried, and reported, before another is used instead.
     """
-    found = [(path, part_in(path)) for path in _folders(root)]
-    used = [
-        (path, part)
-        for path, part in found
-        if not _has_replacement(path) or (part is not None and part.hosts)
-    ]
-    return sorted(used, key=_order, reverse=True)
-
-
-def _order(item: tuple[Path, Optional[Part]]) -> tuple[bool, int, int, str]:
-    path, part = item
-    return part is None, part.serial if part else 0, part.update if part else 0, path.name
+    found = [(path, part_in(path)) for path in folders(root)]
+    age = {path: (part.serial, part.update) if part else (0, 0) for path, part in found}
+    found.sort(key=lambda one: (one[1] is None, age[one[0]], one[0].name), reverse=True)
+    return found
 
 
 def set_aside(checkpoint: Path) -> Path:
     """Rename a broken checkpoint, so that it is neither tried again nor counted."""
-    aside = checkpoint.with_name(f"{checkpoint.name.lstrip('.')}.broken")
+    aside = checkpoint.with_name(f"{checkpoint.name}.broken")
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
 
@@ -265,33 +239,23 @@ def _flush(file: Any) -> None:
     os.fsync(file.fileno())
 
 
-def _folders(root: Path) -> list[Path]:
-    """Checkpoints and former ones."""
+def folders(root: Path) -> list[Path]:
+    """List the checkpoints in a folder, which may be broken.
+
+    Raises:
+        DataError: the folder cannot be read.
+    """
     try:
         paths = sorted(root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
-    return [path for path in paths if _NAME.fullmatch(_replacement(path).name)]
-
-
-def _replacement(former: Path) -> Path:
-    """The checkpoint that takes the place of a former one; any other path as it is."""
-    match = _FORMER_NAME.fullmatch(former.name)
-    return former.with_name(match[1]) if match else former
-
-
-def _former(checkpoint: Path) -> Path:
-    return checkpoint.with_name(f".{checkpoint.name}{_FORMER}")
-
-
-def _has_replacement(path: Path) -> bool:
-    return _replacement(path) != path and _replacement(path).exists()
+    return [path for path in paths if _NAME.fullmatch(path.name)]
 
 
 def part_in(folder: Path) -> Optional[Part]:
-    """What a folder has of a checkpoint; None if its manifest cannot be read."""
+    """Return what a folder has of a checkpoint; None if its manifest cannot be read."""
     try:
         return layout.read_part(folder)
     except DataError:
@@ -299,19 +263,19 @@ def part_in(folder: Path) -> Optional[Part]:
 
 
 def updates(root: Path) -> list[int]:
-    """The updates of the checkpoints in a folder that may be resumed from."""
+    """Return the updates of the checkpoints in a folder that may be resumed from."""
     return sorted({part.update for _, part in candidates(root) if part})
 
 
 def newest_serial(root: Path) -> int:
-    """The largest serial of a checkpoint in the folder; 0 if there is none."""
+    """Return the largest serial of a checkpoint in the folder; 0 if there is none."""
     return max((part.serial for _, part in candidates(root) if part), default=0)
 
 
 def remove(checkpoint: Path) -> None:
     """Remove a checkpoint, if it exists; after the rename it is not found any more."""
     if checkpoint.exists():
-        hidden = checkpoint.with_name(f".{checkpoint.name.lstrip('.')}.removed")
+        hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
         discard(hidden)
         checkpoint.rename(hidden)
         discard(hidden)

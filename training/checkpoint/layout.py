@@ -119,11 +119,6 @@ class Part:
         """The number of ranks that wrote the checkpoint."""
         return len(self.hosts) or len(self.files)
 
-    @property
-    def first(self) -> RankFile:
-        """The file of the first rank that is here."""
-        return self.files[min(self.files)]
-
     def dump(self) -> str:
         """Return the manifest as JSON, with a checksum over the rest."""
         # JSON's keys are strings.

@@ -54,7 +54,7 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
         return None
     root = storage.root / files.FOLDER
     for found in _named(Path(resume), storage) if resume != AUTO else _newest(root, storage):
-        if any(found.lacks.values()):
+        if found.lacks(storage):
             raise _refusal(found, storage)
         checkpoint, error = _open(found, storage)
         if checkpoint is not None:
@@ -90,28 +90,6 @@ def describe(
     }
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint, or what there is of one, in the folders of one or several hosts."""
-
-    paths: Mapping[int, Path]
-    """By the first rank that has each folder."""
-    files_of: Mapping[int, Sequence[int]]
-    """The ranks whose files are in each; empty if a manifest cannot be read."""
-    lacks: Mapping[int, Sequence[int]]
-    """For each folder of the run, the ranks whose files are needed and not there."""
-    age: tuple[int, int] = (0, 0)
-    """Serial and update; larger for a newer one."""
-    hosts: Sequence[str] = ()
-    """The host that wrote the file of each rank; empty if one folder had all."""
-
-    @property
-    def missing(self) -> list[int]:
-        """The ranks whose files are in none of the folders."""
-        present = set[int]().union(*self.files_of.values())
-        return [rank for rank in range(len(self.hosts)) if rank not in present]
-
-
 class _Here(NamedTuple):
     """The part of a checkpoint that one folder has; JSON can hold it."""
 
@@ -122,34 +100,75 @@ class _Here(NamedTuple):
     world_size: int
     hosts: Sequence[str]
     files: Sequence[int]
+    """The ranks whose files are here."""
     has_replicated: bool
+
+    @classmethod
+    def of(cls, path: Path, part: Part) -> _Here:
+        """Describe what ``path`` has of a checkpoint."""
+        is_complete = any(file.is_complete for file in part.files.values())
+        numbers = part.serial, part.update, part.save, part.world_size
+        return cls(str(path), *numbers, part.hosts, [*part.files], is_complete)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint, or what there is of one, in the folders of one or several hosts."""
+
+    paths: Mapping[int, Path]
+    """By the first rank that has each folder."""
+    parts: Mapping[int, _Here]
+    """What each folder has; empty if a manifest cannot be read."""
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Larger for a newer one."""
+        return next(((part.serial, part.update) for part in self.parts.values()), (0, 0))
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The host that wrote the file of each rank; empty if one folder had all."""
+        return next((part.hosts for part in self.parts.values()), ())
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose files are in none of the folders."""
+        present = set[int]().union(*(part.files for part in self.parts.values()))
+        return [rank for rank in range(len(self.hosts)) if rank not in present]
+
+    def lacks(self, storage: Storage) -> dict[int, list[int]]:
+        """Return the files to copy into each folder of the run that lacks some, by its first."""
+        found = {}
+        for first in sorted(set(storage.firsts)) if self.parts else ():
+            part = next(iter(self.parts.values()))
+            here = self.parts.get(first)
+            has = here.files if here else ()
+            is_same = storage.world.size == part.world_size
+            needed = storage.members(first) if is_same else range(part.world_size)
+            lacking = [rank for rank in needed if rank not in has]
+            if not lacking and not (here and here.has_replicated) and 0 not in has:
+                lacking = [0]
+            if lacking:
+                found[first] = lacking
+        return found
 
 
 def _newest(root: Path, storage: Storage) -> list[_Found]:
-    """The checkpoints of a run, the newest first, and before them what is broken.
+    """List the checkpoints of a run, the newest first, and before them the broken ones.
 
-    Of those that a killed run has not written on all hosts, which are none, the older are removed
-    and the newest renamed.
+    Incomplete ones (not written on all hosts, as the run was killed) are left out; the older of
+    them are removed, and the newest is renamed.
 
     Raises:
         DataError: the newest has files on a host that does not take part.
     """
-    if storage.is_first:
-        files.recover(root)
     found = _survey(files.candidates(root) if storage.is_first else [], storage)
-    if not any(one.missing for one in found):
-        return found
     is_newest = True
     for one in found:
         if one.missing:
             _drop_incomplete(one, storage, is_newest)
-        elif one.files_of:
+        elif one.parts:
             is_newest = False
-    storage.world.barrier()
-    if storage.is_first:
-        # What they replaced.
-        files.recover(root)
-    found = _survey(files.candidates(root) if storage.is_first else [], storage)
     return [one for one in found if not one.missing]
 
 
@@ -174,14 +193,13 @@ def _drop_incomplete(found: _Found, storage: Storage, is_newest: bool) -> None:
 def _refusal(found: _Found, storage: Storage) -> DataError:
     """Name what folders lack, and the command that brings it there."""
     hosts = dict(enumerate(found.hosts))
-    for first, ranks in found.files_of.items():
-        hosts.update(dict.fromkeys(ranks, storage.hosts[first]))
+    for first, part in found.parts.items():
+        hosts.update(dict.fromkeys(part.files, storage.hosts[first]))
     anywhere = next(iter(found.paths.values()))
     remedies = [
         f"{storage.hosts[first]} lacks {layout.lacking(ranks, hosts)}, type there: "
         f"{layout.rsync([hosts[rank] for rank in ranks], found.paths.get(first, anywhere))}"
-        for first, ranks in found.lacks.items()
-        if ranks
+        for first, ranks in found.lacks(storage).items()
     ]
     others = f"; and so do {len(remedies) - 3} other hosts" if len(remedies) > 3 else ""
     return DataError(
@@ -192,57 +210,27 @@ def _refusal(found: _Found, storage: Storage) -> DataError:
 
 
 def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> list[_Found]:
-    """Join what the folders have; all ranks get the same.
+    """Join what the folders have, broken ones first, then the newest; all ranks get the same.
 
     Args:
         own: in this rank's folder, if it is the first rank that has that.
         storage: all folders.
     """
-    lines = [
-        _Here(
-            str(path),
-            *(part.serial, part.update, part.save, part.world_size, part.hosts, [*part.files]),
-            any(file.is_complete for file in part.files.values()),
-        )
-        if part
-        else [str(path)]
-        for path, part in own
-    ]
+    lines = [_Here.of(path, part) if part else [str(path)] for path, part in own]
     broken: list[_Found] = []
-    parts: dict[tuple[Any, ...], dict[int, _Here]] = {}
+    joined: dict[tuple[int, int, str], dict[int, _Here]] = {}
     for first, listed in storage.gather(lines, "resume.candidates").items():
         for path, *about in listed:
             if about:
                 here = _Here(path, *about)
-                parts.setdefault((here.serial, here.update, here.save), {})[first] = here
+                joined.setdefault((here.serial, here.update, here.save), {})[first] = here
             else:
-                broken.append(_Found({first: Path(path)}, {}, {}))
-    found = []
-    for folders in parts.values():
-        one = next(iter(folders.values()))
-        nothing = one._replace(files=[], has_replicated=False)
-        found.append(
-            _Found(
-                {first: Path(here.path) for first, here in folders.items()},
-                {first: here.files for first, here in folders.items()},
-                {
-                    first: _lacking(folders.get(first, nothing), storage, first)
-                    for first in sorted(set(storage.firsts))
-                },
-                (one.serial, one.update),
-                one.hosts,
-            )
-        )
-    found.sort(key=lambda one: one.age, reverse=True)
-    return broken + found
-
-
-def _lacking(here: _Here, storage: Storage, first: int) -> list[int]:
-    """The files of a checkpoint that are to be copied into the folder of the rank ``first``."""
-    same = storage.world.size == here.world_size
-    needed = storage.members(first) if same else range(here.world_size)
-    lacking = [rank for rank in needed if rank not in here.files]
-    return lacking or ([] if here.has_replicated or 0 in here.files else [0])
+                broken.append(_Found({first: Path(path)}, {}))
+    found = [
+        _Found({first: Path(here.path) for first, here in parts.items()}, parts)
+        for parts in joined.values()
+    ]
+    return broken + sorted(found, key=lambda one: one.age, reverse=True)
 
 
 def _named(path: Path, storage: Storage) -> list[_Found]:

@@ -12,7 +12,6 @@ itself it is seen at once, or never.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from parallel.world import World
 from runtime.errors import ConfigError
@@ -34,13 +34,8 @@ _PROBE = ".storage-"
 # How long another host may take to see a new file.
 _VISIBLE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-# By statfs(2): btrfs, ext2 to ext4, f2fs, overlay; ramfs, tmpfs, xfs, zfs. One host has each.
-_OF_ONE_HOST = frozenset(
-    {
-        *(0x9123683E, 0xEF53, 0xF2F52010, 0x794C7630),
-        *(0x858458F6, 0x01021994, 0x58465342, 0x2FC12FC1),
-    }
-)
+# Types of file systems that one host has for itself.
+_OF_ONE_HOST = frozenset("btrfs ext2 ext3 ext4 f2fs overlay ramfs tmpfs xfs zfs".split())
 
 
 @dataclass(frozen=True)
@@ -146,8 +141,8 @@ def _joined(seen: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_of_one_host(folder: Path) -> bool:
-    """Whether no other host can have this folder; False where the system does not say."""
-    # Larger than any struct statfs; its first number is the type of the file system.
-    buffer = (ctypes.c_long * 64)()
-    failed = ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), ctypes.byref(buffer))
-    return not failed and buffer[0] in _OF_ONE_HOST
+    """Return True if no other host can have this folder."""
+    mounted = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
+    place = folder.resolve()
+    types = (mounted.get(str(one)) for one in (place, *place.parents))
+    return next(filter(None, types), "") in _OF_ONE_HOST

@@ -75,7 +75,7 @@ class Checkpointer:
         self._error: Optional[Exception] = None
         self._when_saved: list[Callable[[Sequence[int]], None]] = []
         self._attempt = self._world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
-        self._serial = 0
+        self._serial, self._taken = 0, set[str]()
         if keep:
             self._prepare_folder()
 
@@ -96,18 +96,23 @@ class Checkpointer:
         Raises:
             DataError: the checkpoint before this one could not be written, on some rank.
         """
-        path = self._root / files.name_of(update)
-        if not self._keep or path in (self._pending, self.last):
+        own = (path for path in (self._pending, self.last) if path and path.parent == self._root)
+        if not self._keep or any(files.is_of(path, update) for path in own):
             return
         started = time.perf_counter()
         self.finish()
         waited = time.perf_counter() - started
         arrays, values = self._copy(update)
         size = sum(stored.array.nbytes for stored in arrays.values())
-        self._pending = path
         self._serial += 1
+        name = files.name_of(update)
+        self._pending = self._root / (name if name not in self._taken else f"{name}-{self._serial}")
+        self._taken.add(name)
         self._thread = threading.Thread(
-            target=self._write, args=(update, arrays, values), name="checkpoint", daemon=True
+            target=self._write,
+            args=(self._pending, update, arrays, values),
+            name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
         _log.info(
@@ -134,7 +139,8 @@ class Checkpointer:
         if failures.size:
             if self._storage.is_first and path is not None:
                 files.discard(files.hidden_folder(path, self._attempt))
-                files.withdraw(path, self._save_name)
+                # Others may lack their parts of it.
+                files.remove(path)
             raise self._explain(path, int(failures[0])) from self._error
         if self._storage.is_spread and self._storage.is_first:
             files.settle(self._root, self._keep)
@@ -171,10 +177,12 @@ class Checkpointer:
                     arrays[f"{part}/{name}"] = stored
         return arrays, values
 
-    def _write(self, update: int, arrays: dict[str, Stored], values: dict[str, Any]) -> None:
+    def _write(
+        self, path: Path, update: int, arrays: dict[str, Stored], values: dict[str, Any]
+    ) -> None:
         """Write this rank's file; the first of a folder publishes it. Runs in the thread."""
         storage, rank = self._storage, self._world.rank
-        folder = files.hidden_folder(self._root / files.name_of(update), self._attempt)
+        folder = files.hidden_folder(path, self._attempt)
         started = time.perf_counter()
         try:
             _lower_priority()
@@ -182,8 +190,9 @@ class Checkpointer:
             if storage.is_first:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
                 hosts = storage.hosts if storage.is_spread else ()
-                header = Part(update, self._serial, self._save_name, hosts, {}, values, about)
-                path = files.publish(folder, header, storage.members(rank), self._keep)
+                save = f"{self._attempt}-{self._serial}"
+                header = Part(update, self._serial, save, hosts, {}, values, about)
+                files.publish(folder, path, header, storage.members(rank), self._keep)
                 seconds = time.perf_counter() - started
                 _log.info("update %d: checkpoint %s written in %.1f s", update, path, seconds)
         # The main thread raises it, whatever it is.
@@ -192,10 +201,6 @@ class Checkpointer:
             # The folder stays until no rank writes into it: a rank that found it gone would report
             # that instead of the reason.
             files.report_failure(folder, rank, _reason(error))
-
-    @property
-    def _save_name(self) -> str:
-        return f"{self._attempt}-{self._serial}"
 
     def _explain(self, path: Optional[Path], rank: int) -> DataError:
         """The same on all ranks: what the first rank with an error has met."""
@@ -208,20 +213,23 @@ class Checkpointer:
         )
 
     def _prepare_folder(self) -> None:
-        """Make the folder, and number the checkpoints after all that there are."""
-        serial = 0
+        """Make the folder, and name and number the checkpoints after all that there are."""
+        serial, names = 0, list[str]()
         if self._storage.is_first:
             try:
                 files.make_folder(self._root)
                 files.sweep(self._root)
                 self._storage.sweep()
                 serial = files.newest_serial(self._root)
+                names = [path.name for path in files.folders(self._root)]
             except OSError as error:
                 raise DataError(
                     f"{self._root} cannot be written ({error.strerror}); give another "
                     "--models-root, or --keep 0 to train without checkpoints"
                 ) from None
-        self._serial = max(self._storage.gather(serial, "checkpoint.serial").values())
+        found = self._storage.gather([serial, names], "checkpoint.names").values()
+        self._serial = max(newest for newest, _ in found)
+        self._taken = {name for _, listed in found for name in listed}
 
 
 def _lower_priority() -> None:

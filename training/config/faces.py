@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Optional
 from typing_extensions import override
 
 import backbones
-from backbones.options import BackboneOptions
+from backbones.options import BackboneOptions, check_checkpoint, split_checkpoint
 from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
 from partial_fc.shard import STATES
 from runtime import command_line, options
 from runtime.errors import ConfigError
-from runtime.options import name
+from runtime.options import COUNT, Options, name, number
 from training import run_folder
 from training.config import originals, presets
 from training.config.run import ANYWAY, Auto, DryRunOptions, FaceRunOptions
@@ -30,11 +30,9 @@ from training.config.schedule import (
     OptimizerOptions,
     with_schedule,
 )
-from training.config.teacher import TeacherOptions
-from training.config.teacher import check_given as check_given_teacher
 
-# SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
-_ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
+# What is usual. SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
+_USUAL_DECAY = {"adam": "0", "adamw": "0.05"}
 # Pairs that exclude each other: the first, where it is given, replaces a preset's second.
 _RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"), *RIVALS)
 
@@ -44,12 +42,37 @@ class FaceOptimizerOptions(OptimizerOptions):
     """Optimizer of the backbone and of the class centers."""
 
     optimizer: str = name("sgd", STATES)
-    """Of backbone and centers: sgd, adam or adamw; the last two need --lr and --wd of their own."""
+    """Of backbone and centers: {names}; any but sgd needs --lr and --wd of its own."""
 
     @property
     @override
     def rule(self) -> str:
         return self.optimizer
+
+
+@dataclass(frozen=True)
+class TeacherOptions(Options):
+    """Distillation: a trained network as a teacher."""
+
+    teacher: Optional[str] = None
+    """Checkpoint PREFIX,EPOCH of a trained network, of which the embeddings of the same images are
+    learned beside the classes; it is not trained itself."""
+
+    teacher_weight: float = number(
+        1.0, COUNT.saying("must not be negative; 0 measures the distance and learns nothing")
+    )
+    """Weight of the teacher in the loss: times the mean of 1 - cosine between its embeddings and
+    those that are trained; 0 measures it only."""
+
+    @property
+    def checkpoint(self) -> Optional[tuple[str, int]]:
+        """Prefix and epoch of ``--teacher``."""
+        return None if self.teacher is None else split_checkpoint("teacher", self.teacher)
+
+    @override
+    def check(self) -> None:
+        if self.teacher is not None:
+            check_checkpoint("teacher", self.teacher)
 
 
 @dataclass(frozen=True)
@@ -69,11 +92,6 @@ class FaceConfig:
         *("network", "net_output", "embedding_size", "loss", "optimizer", "dtype", "freeze"),
     )
     """What a run that goes on from a checkpoint may not change."""
-
-    @property
-    def images_per_rank(self) -> int:
-        """Images per rank and update."""
-        return self.data.batch_size
 
     @property
     def images_per_pass(self) -> int:
@@ -120,7 +138,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
-    check_given_teacher(given, saved)
+    _check_teacher_given(given, saved)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
@@ -163,16 +181,26 @@ def _without_loss_of_preset(
     return {field: value for field, value in given.items() if field != "loss"}
 
 
+def _check_teacher_given(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` if the command line, by field, gives a weight to no teacher."""
+    has_teacher = given.get("teacher", saved.get("teacher")) is not None
+    if "teacher_weight" in given and not has_teacher:
+        raise ConfigError(
+            f"--teacher-weight {given['teacher_weight']:g} goes with --teacher PREFIX,EPOCH; give "
+            "both or none"
+        )
+
+
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse to run Adam with the defaults and presets for SGD, or to ignore ``--momentum``."""
+    """Refuse another optimizer with the defaults and presets for SGD, or with ``--momentum``."""
     optimizer = given.get("optimizer", saved.get("optimizer", "sgd"))
-    if optimizer not in _ADAM_RECIPES:
+    if optimizer == "sgd" or optimizer not in STATES:
         return
     chosen = {**saved, **given} if saved.get("optimizer") == optimizer else given
     if "lr" not in chosen or "wd" not in chosen:
         raise ConfigError(
-            f"--optimizer {optimizer} needs --lr and --wd of its own, as in "
-            f"{_ADAM_RECIPES[optimizer]}: defaults and presets are for sgd"
+            f"--optimizer {optimizer} needs --lr and --wd of its own, as in --lr 1e-3 --wd "
+            f"{_USUAL_DECAY.get(optimizer, 0)}: defaults and presets are for sgd"
         )
     if "momentum" in given:
         raise ConfigError(

@@ -60,11 +60,6 @@ class ImageConfig:
     IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype", "freeze")
     """What a run that goes on from a checkpoint may not change."""
 
-    @property
-    def images_per_rank(self) -> int:
-        """Images per rank and update."""
-        return self.data.batch_size
-
     def values(self) -> dict[str, Any]:
         """The resolved options as JSON has them."""
         return options.as_json(options.values(self))

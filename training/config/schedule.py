@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from typing_extensions import override
 
@@ -46,6 +46,8 @@ class OptimizerOptions(Options):
 class ScheduleOptions(Options):
     """Learning rate and length of the run."""
 
+    EXAMPLE_STEPS: ClassVar[str] = "30,60,80"
+
     lr: float = number(0.1, POSITIVE.saying("must be above 0; 0.1 is usual for 512 images"))
     """Learning rate of the network after warm-up."""
 
@@ -75,19 +77,14 @@ class ScheduleOptions(Options):
         if self.lr_schedule == STEP and not self.lr_steps and self.lr_factor is None:
             raise ConfigError(
                 "--lr-schedule step does not fall without steps: add --lr-steps, as in "
-                f"{_steps(self.example_steps)}, or --lr-factor for a fall after every epoch"
+                f"{self.EXAMPLE_STEPS}, or --lr-factor for a fall after every epoch"
             )
         rising = sorted(set(self.lr_steps))
         if any(step < 1 for step in self.lr_steps) or list(self.lr_steps) != rising:
             raise ConfigError(
-                f"--lr-steps {_steps(self.lr_steps)} must be positive and rise, as in "
-                f"{_steps(self.example_steps)}"
+                f"--lr-steps {','.join(map(str, self.lr_steps))} must be positive and rise, as in "
+                f"{self.EXAMPLE_STEPS}"
             )
-
-    @property
-    def example_steps(self) -> tuple[int, ...]:
-        """Steps for an error message."""
-        return (30, 60, 80)
 
     def total_updates(self, updates_per_epoch: int) -> int:
         """The length of the run in updates."""
@@ -128,6 +125,8 @@ def with_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
 class FaceScheduleOptions(ScheduleOptions):
     """Learning rate and length of the run."""
 
+    EXAMPLE_STEPS = "10000,16000"
+
     warmup: int = number(0, COUNT.saying("must not be negative; 0 turns warm-up off"))
     """Updates of linear warm-up."""
 
@@ -145,11 +144,6 @@ class FaceScheduleOptions(ScheduleOptions):
                 "both give the length of the run; leave one out"
             )
         super().check()
-
-    @property
-    @override
-    def example_steps(self) -> tuple[int, ...]:
-        return (10_000, 16_000)
 
     @override
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
@@ -185,7 +179,3 @@ class ImageScheduleOptions(ScheduleOptions):
             warmup=round(self.warmup_epochs * updates_per_epoch),
             steps=[step * updates_per_epoch for step in self.lr_steps],
         )
-
-
-def _steps(steps: Sequence[int]) -> str:
-    return ",".join(map(str, steps))

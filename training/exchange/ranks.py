@@ -6,7 +6,7 @@ different where parameter servers keep the weights, so that a program and ``Run`
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from parallel.world import World
 from runtime.mxnet import mx
@@ -17,13 +17,10 @@ from training.log.watchdog import Others
 from training.progress import Progress
 from training.schedules import Schedule
 
+Period = tuple[int, int]
+"""Where the epochs between two rebalancings begin: epoch, and updates until then.
 
-class Period(NamedTuple):
-    """Where the epochs between two rebalancings begin; the same for all workers."""
-
-    epoch: int
-    update: int
-    """Updates until then by the count of worker 0, which names checkpoints."""
+The updates are by the count of worker 0, which names checkpoints."""
 
 
 class Ranks:
@@ -69,7 +66,7 @@ class Ranks:
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
         """Whether to end now; see ``training.loop.fit``."""
-        return AgreedStop(request, self.world)
+        return agreed_stop(request, self.world)
 
     def others(self) -> Others:
         """What this process has seen of those that it may have to wait for."""
@@ -108,29 +105,26 @@ class Ranks:
         return status
 
 
-class AgreedStop:
-    """Whether the run shall end, the same answer on every rank.
+def agreed_stop(request: StopRequest, world: World) -> Callable[[], int]:
+    """Return a function that tells whether to end now, the same on every rank.
+
+    It returns the exit status, or 0 to go on, and is called once after every update on every rank.
 
     A signal reaches the ranks at different moments, or only one of them. A rank that ended alone
     would leave the others waiting in a collective. So the ranks reduce what they have been asked
     after every update. The reduction runs while the next update is computed and is read when that
     one is done, so it costs no time, and the run ends one update later.
     """
+    asked: Any = None
 
-    def __init__(self, request: StopRequest, world: World) -> None:
-        """Args: what this rank has been asked, and the ranks."""
-        self._request, self._world = request, world
-        self._asked: Optional[Any] = None
+    def agreed() -> int:
+        nonlocal asked
+        found = 0 if asked is None else int(asked.asscalar())
+        asked = mx.nd.array([request.status])
+        world.allreduce(asked, "loop.stop", op="max")
+        return found
 
-    def __call__(self) -> int:
-        """Return the exit status with which all ranks end now, or 0 to go on.
-
-        Call it once after every update, on every rank.
-        """
-        agreed = 0 if self._asked is None else int(self._asked.asscalar())
-        self._asked = mx.nd.array([self._request.status])
-        self._world.allreduce(self._asked, "loop.stop", op="max")
-        return agreed
+    return agreed
 
 
 def own_speed(throughput: Optional[Throughput], contributors: int) -> float:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from typing_extensions import override
@@ -21,7 +21,7 @@ from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from runtime.stopwatch import Stopwatch
 from training.config.images import ImageConfig
-from training.exchange.ranks import AgreedStop, Period, Ranks, own_speed
+from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.worker_groups import WorkerGroups
 from training.log.throughput import Throughput
@@ -108,7 +108,7 @@ class ServerWorkers(Ranks):
     @override
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
         """By the version that came with the weights."""
-        return _VersionSchedule(schedule, lambda: self._exchange.version - self._ahead)
+        return lambda update: schedule(self._exchange.version - self._ahead)
 
     @override
     def numbers(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class ServerWorkers(Ranks):
     @override
     def stop(self, request: StopRequest) -> Callable[[], int]:
         """A worker that is told to end tells all others over the servers."""
-        agreed = AgreedStop(request, self.world)
+        agreed = agreed_stop(request, self.world)
 
         def asked() -> int:
             self._exchange.ask_to_stop(agreed())
@@ -165,8 +165,9 @@ class ServerWorkers(Ranks):
         speeds = all_workers.allgather(own, "workers.speeds").asnumpy().tolist()
         decided = None
         if self.number == 0:
-            decided = here, self._regrouped(here.epoch, speeds)
+            decided = here, self._regrouped(here[0], speeds)
             self._exchange.clear_table()
+        period: Period
         period, found = all_workers.broadcast_object(decided, "workers.period")
         # No collective of the former groups is under way any more.
         all_workers.barrier()
@@ -179,7 +180,7 @@ class ServerWorkers(Ranks):
         # No worker pushes before all have the same weights, and their version.
         all_workers.barrier()
         batches.read(self.epoch_part())
-        return Period(*period)
+        return period
 
     @override
     def wait_for_report(self) -> None:
@@ -217,15 +218,3 @@ class ServerWorkers(Ranks):
             return self._groups
         _log.info("epoch %d: images/s of the workers %s: %s", epoch, measured, found)
         return found
-
-
-@dataclass(frozen=True)
-class _VersionSchedule:
-    """A schedule that counts the updates of the weights, whichever worker has made them."""
-
-    schedule: Schedule
-    version: Callable[[], int]
-
-    def lr_at(self, update: int) -> float:
-        """Return the learning rate of the update that follows the weights' version."""
-        return self.schedule.lr_at(self.version())

@@ -10,12 +10,13 @@ not reported never waits for the device here.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Callable, Optional, SupportsFloat, Union
+from typing import Any, Callable, Optional, Union
 
 from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
@@ -30,14 +31,10 @@ from training.log.handlers import (
     log_path,
 )
 from training.log.metric_files import MetricFiles
-from training.log.peak import peak_memory
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
 from training.run_folder import LOCK
-
-# float() of an NDArray waits for the device, which is why the loss arrives unconverted.
-Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +138,7 @@ class RunLog:
         self,
         update: int,
         *,
-        loss: Loss,
+        loss: Callable[[], float],
         lr: float,
         images: int,
         averages: Callable[[], Mapping[str, float]] = dict,
@@ -150,8 +147,8 @@ class RunLog:
 
         Args:
             update: how many updates are finished, 1 for the first.
-            loss: mean loss of the global batch: a number, an NDArray of one element, or a function
-                that returns one. It is read only when it is reported.
+            loss: returns the mean loss of the global batch, for which it waits; called only when
+                the loss is reported.
             lr: the learning rate that the update used.
             images: images of the update, over all ranks.
             averages: further numbers to be reported; called only when they are.
@@ -163,11 +160,10 @@ class RunLog:
         self._screen.advance_bar(update)
         if self.reports(update):
             # Before the clock is read, so that the device's pending work is in the measured time.
-            value = float(loss() if callable(loss) else loss)
-            self._report(value, lr, averages())
+            self._report(float(loss()), lr, averages())
 
     def reports(self, update: int) -> bool:
-        """Whether there is a report after so many finished updates."""
+        """Return True if there is a report after so many finished updates."""
         return update % self._frequent == 0 or update == self._total_updates
 
     def end_updates(self) -> None:
@@ -217,7 +213,7 @@ class RunLog:
             self._records.write(update, numbers, target=target)
 
     def total(self) -> Optional[Throughput]:
-        """What was counted since ``start``, see ``Meter.total``."""
+        """Return what was counted since ``start``, see ``Meter.total``."""
         return self._meter.total()
 
     def summarize(self, *, debug: bool) -> None:
@@ -270,6 +266,16 @@ class RunLog:
         _log.info(line, extra=OFF_SCREEN if self._screen.has_bar else {})
         self._screen.label_bar(text)
         self.record(self._update, {**asdict(report), **averages})
+
+
+def peak_memory(status: Path = Path("/proc/self/status")) -> int:
+    """Return the resident bytes of this process at their peak, shared pages included.
+
+    ``getrusage`` would report the peak of the process that started this one, if it was larger.
+    """
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8"), re.MULTILINE)
+    assert match is not None, status
+    return 1024 * int(match.group(1))
 
 
 def _describe(numbers: Mapping[str, float]) -> list[str]:

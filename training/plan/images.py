@@ -6,12 +6,10 @@ of which shape, and makes the network, for its parameters and the shapes of its 
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from training.config.images import ImageConfig
-from training.plan import text
-from training.plan.text import COMPUTED, ESTIMATED, JSON_VERSION, PROGRAM_BYTES, Item
+from training.plan.text import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, Plan
 
 _FLOAT = 4
 
@@ -34,8 +32,31 @@ def describe(config: ImageConfig) -> str:
         ConfigError: the network does not take these images.
         DataError: the data is missing or broken.
     """
-    size = _look(config)
-    return _as_json(config, size) if config.dry_run.json else _as_text(config, size)
+    size, batch, ranks = _look(config), config.data.batch_size, config.dry_run.world_size or 1
+    per_epoch = size.images // (batch * ranks)
+    updates = config.schedule.total_updates(per_epoch)
+    epochs = f" ({updates / per_epoch:.1f} epochs)" if per_epoch else ""
+    lines = [
+        f"{config.data.dataset}: {size.images:,} images of {size.classes:,} classes, "
+        f"{config.classifier.model}, {config.classifier.dtype}",
+        f"global batch {batch * ranks:,} ({ranks:,} ranks x {batch:,} images)",
+        f"{per_epoch:,} updates per epoch, {updates:,} in all{epochs}",
+    ]
+    plan = Plan(
+        {
+            "device": "cpu",
+            "ranks": ranks,
+            "batch_size": batch,
+            "num_classes": size.classes,
+            "updates_per_epoch": per_epoch,
+            "updates": updates,
+        },
+        rank_memory(config, size),
+        checkpoint_bytes(config, size),
+        collective_bytes(config, size),
+        [lines],
+    )
+    return plan.as_json() if config.dry_run.json else plan.as_text()
 
 
 def rank_memory(config: ImageConfig, size: ImageSize) -> list[Item]:
@@ -65,31 +86,6 @@ def collective_bytes(config: ImageConfig, size: ImageSize) -> dict[str, int]:
     return {"allreduce of the gradients": (2 if halves else _FLOAT) * size.trained}
 
 
-def _as_text(config: ImageConfig, size: ImageSize) -> str:
-    sections = [
-        _lines_of_length(config, size),
-        text.lines_of_memory(rank_memory(config, size), checkpoint_bytes(config, size)),
-        text.lines_of_collectives(collective_bytes(config, size)),
-    ]
-    return "\n\n".join("\n".join(section) for section in sections)
-
-
-def _as_json(config: ImageConfig, size: ImageSize) -> str:
-    per_epoch, updates = _updates(config, size)
-    content: dict[str, Any] = {
-        "version": JSON_VERSION,
-        "device": "cpu",
-        "ranks": config.dry_run.world_size or 1,
-        "batch_size": config.data.batch_size,
-        "num_classes": size.classes,
-        "updates_per_epoch": per_epoch,
-        "updates": updates,
-        "memory": text.memory_as_json(rank_memory(config, size), checkpoint_bytes(config, size)),
-        "collectives": text.collectives_as_json(collective_bytes(config, size)),
-    }
-    return json.dumps(content, indent=1)
-
-
 def _look(config: ImageConfig) -> ImageSize:
     """Open the data set and make the network."""
     from backbones.classifiers.classifier import Classifier
@@ -113,22 +109,3 @@ def _look(config: ImageConfig) -> ImageSize:
         sum(one.data().size for one in trained),
         output_elements(classifier.graph, data.shape),
     )
-
-
-def _updates(config: ImageConfig, size: ImageSize) -> tuple[int, int]:
-    """Per epoch, and in all."""
-    ranks = config.dry_run.world_size or 1
-    per_epoch = size.images // (config.data.batch_size * ranks)
-    return per_epoch, config.schedule.total_updates(per_epoch)
-
-
-def _lines_of_length(config: ImageConfig, size: ImageSize) -> list[str]:
-    batch, ranks = config.data.batch_size, config.dry_run.world_size or 1
-    per_epoch, updates = _updates(config, size)
-    epochs = f" ({updates / per_epoch:.1f} epochs)" if per_epoch else ""
-    return [
-        f"{config.data.dataset}: {size.images:,} images of {size.classes:,} classes, "
-        f"{config.classifier.model}, {config.classifier.dtype}",
-        f"global batch {batch * ranks:,} ({ranks:,} ranks x {batch:,} images)",
-        f"{per_epoch:,} updates per epoch, {updates:,} in all{epochs}",
-    ]

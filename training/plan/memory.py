@@ -38,15 +38,14 @@ _LIBRARY_COPIES = 2
 _BLOCK_ROWS = 2048
 _STAGES = 3
 
-# Arrays [B, D] and [S, D] of a step, and those [S, D] that the optimizer makes.
+# Arrays [B, D] and [S, D] of a step. An optimizer with two states makes another [S, D].
 _FEATURE_ARRAYS, _FEATURE_ARRAYS_ON_GPU = 4, 9
 _ROW_ARRAYS = 2
-_TEMPORARY_ROWS = {"sgd": 0, "adam": 1, "adamw": 1}
 # Bytes of logits that the rules for negatives take at a time (partial_fc.rows.device).
 _RULE_BYTES = 2**27
 # Float32 arrays that an update of a float16 network makes of at most so many parameters
-# (training.update.mixed_precision).
-_UPDATE_ARRAYS = {"sgd": 3, "adam": 8, "adamw": 8}
+# (training.update.mixed_precision), by the states of its optimizer.
+_UPDATE_ARRAYS = {1: 3, 2: 8}
 _UPDATED_TOGETHER = 2**22
 # A context without kernels, on a Titan V (pytorch/pytorch issue 28394). Kernels, which CUDA up to
 # 11.7 loads all at once: the sections for compute capability 7.5 of mxnet-cu101 1.9.1, of cuBLAS
@@ -180,10 +179,10 @@ def _head(config: FaceConfig, shard: Shard) -> list[Item]:
 
 def _head_on_gpu(config: FaceConfig, shard: Shard) -> list[Item]:
     """The head on a GPU, where sampled rows and their states are copied."""
-    global_batch, rule = config.data.batch_size * shard.world_size, config.optimizer.optimizer
+    global_batch, states = config.data.batch_size * shard.world_size, _wide_states(config)
     embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
-    copies = 1 + _wide_states(config) if rows < shard.size else 0
-    working = (_ROW_ARRAYS + copies + _TEMPORARY_ROWS[rule]) * rows * embedding * _FLOAT
+    copies = 1 + states if rows < shard.size else 0
+    working = (_ROW_ARRAYS + copies + states - 1) * rows * embedding * _FLOAT
     logits = global_batch * rows * _FLOAT
     rules = 0
     if config.head.filter_threshold < 1.0:
@@ -221,12 +220,12 @@ def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:
     With float16 these have float32 master copies. A GPU also keeps the arrays in which rank 0
     sends its initial weights.
     """
-    number, rule = _number_bytes(config), config.optimizer.optimizer
+    number, states = _number_bytes(config), _wide_states(config)
     held = number * (network.parameters + network.trained)
-    held += _FLOAT * _wide_states(config) * network.trained
+    held += _FLOAT * states * network.trained
     if config.backbone.dtype == "float16":
         held += _FLOAT * network.trained
-        held += _FLOAT * _UPDATE_ARRAYS[rule] * min(network.trained, _UPDATED_TOGETHER)
+        held += _FLOAT * _UPDATE_ARRAYS[states] * min(network.trained, _UPDATED_TOGETHER)
     if config.dry_run.gpu and (config.dry_run.world_size or 1) > 1:
         held += number * network.parameters
     return held

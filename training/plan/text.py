@@ -1,8 +1,10 @@
-"""The parts of a plan in words, for a terminal of 100 columns, and for programs."""
+"""A plan in words, for a terminal of 100 columns, and as JSON, for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 COMPUTED, ESTIMATED = "computed", "estimated"
@@ -21,37 +23,56 @@ class Item(NamedTuple):
     basis: str
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What there is to say about a run; docs/scaling.md has the names of its JSON."""
+
+    facts: Mapping[str, Any]
+    """Numbers by their names in JSON, among them the ``device``."""
+    memory: Sequence[Item]
+    """Of rank 0."""
+    checkpoint: int
+    """Bytes of the copy for checkpoints, which is on the host."""
+    collectives: Mapping[str, int]
+    """Bytes of each collective."""
+    before: Sequence[Sequence[str]]
+    """Sections of lines before memory and collectives."""
+    after: Sequence[Sequence[str]] = ()
+    """Those after them."""
+
+    def as_text(self) -> str:
+        """Return the plan for a reader."""
+        sections = [*self.before, self._memory_lines(), self._collective_lines(), *self.after]
+        return "\n\n".join("\n".join(section) for section in sections)
+
+    def as_json(self) -> str:
+        """Return the plan for a program: one table."""
+        items = [
+            {"name": item.key, "bytes": item.num_bytes, "basis": item.basis} for item in self.memory
+        ]
+        memory = {"items": items, "bytes": total(self.memory), "checkpoint_bytes": self.checkpoint}
+        sizes = [{"name": name, "bytes": size} for name, size in self.collectives.items()]
+        content = {"version": JSON_VERSION, **self.facts, "memory": memory, "collectives": sizes}
+        return json.dumps(content, indent=1)
+
+    def _memory_lines(self) -> list[str]:
+        gpu, everything = self.facts["device"] == "gpu", total(self.memory)
+        with_copy = "copy for checkpoints, on the host" if gpu else "with the copy for checkpoints"
+        return [
+            "memory of rank 0" + " on a GPU" * gpu,
+            *(row(item.label, item.num_bytes) + f"  {item.basis}" for item in self.memory),
+            row("everything together", everything),
+            row(with_copy, self.checkpoint if gpu else everything + self.checkpoint),
+        ]
+
+    def _collective_lines(self) -> list[str]:
+        rows = [row(*item) for item in self.collectives.items()]
+        return ["bytes per collective and update", *rows]
+
+
 def total(items: Sequence[Item]) -> int:
     """Return the sum of the items in bytes."""
     return sum(item.num_bytes for item in items)
-
-
-def lines_of_memory(items: Sequence[Item], copy: int, *, gpu: bool = False) -> list[str]:
-    """Return the items of rank 0, their sum, and the copy for checkpoints, which the host has."""
-    everything = total(items)
-    with_copy = "copy for checkpoints, on the host" if gpu else "with the copy for checkpoints"
-    return [
-        "memory of rank 0" + " on a GPU" * gpu,
-        *(row(item.label, item.num_bytes) + f"  {item.basis}" for item in items),
-        row("everything together", everything),
-        row(with_copy, copy if gpu else everything + copy),
-    ]
-
-
-def lines_of_collectives(sizes: dict[str, int]) -> list[str]:
-    """Return the size of each collective."""
-    return ["bytes per collective and update", *(row(*item) for item in sizes.items())]
-
-
-def memory_as_json(items: Sequence[Item], copy: int) -> dict[str, Any]:
-    """Return the items of rank 0, their sum, and the copy for checkpoints."""
-    listed = [{"name": one.key, "bytes": one.num_bytes, "basis": one.basis} for one in items]
-    return {"items": listed, "bytes": total(items), "checkpoint_bytes": copy}
-
-
-def collectives_as_json(sizes: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the size of each collective."""
-    return [{"name": name, "bytes": size} for name, size in sizes.items()]
 
 
 def row(name: str, size: int) -> str:

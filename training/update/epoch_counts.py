@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from data.batches.position import EpochPlan
 from parallel.world import World
 from runtime.mxnet import mx
-
-
-class Counts(NamedTuple):
-    """What was counted, over all ranks; each image once."""
-
-    loss: float
-    """Sum over the images."""
-    correct: int
-    total: int
-
-    @property
-    def mean_loss(self) -> float:
-        """Per image; NaN if there were none."""
-        return self.loss / self.total if self.total else math.nan
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the images that were classified correctly; NaN if there were none."""
-        return self.correct / self.total if self.total else math.nan
 
 
 class EpochCounts:
@@ -67,20 +48,16 @@ class EpochCounts:
         return counted[:1] / (len(losses) * self._world.size)
 
     def epochs(self, update: int) -> float:
-        """How many epochs are over after ``update`` updates."""
+        """Return how many epochs are over after ``update`` updates."""
         return self._epoch_plan().epochs(update)
 
-    def counts(self) -> Counts:
-        """What was counted in this epoch; waits for the device."""
-        loss, correct, total = self._sums.asnumpy().tolist()
-        return Counts(loss, int(correct), int(total))
-
     def averages(self) -> dict[str, float]:
-        """The numbers of a progress report: those of the tutorial's bar."""
-        counts = self.counts()
-        return {
-            "mean_loss": counts.mean_loss,
-            "accuracy": counts.accuracy,
-            "correct": counts.correct,
-            "total": counts.total,
-        }
+        """Return the numbers of a progress report; waits for the device.
+
+        These are ``correct`` and ``total``, the images of this epoch over all ranks, with their
+        ``mean_loss`` and ``accuracy``, which are NaN if there were none.
+        """
+        loss, correct, total = self._sums.asnumpy().tolist()
+        means = (loss / total, correct / total) if total else (math.nan, math.nan)
+        counted = {"correct": int(correct), "total": int(total)}
+        return {"mean_loss": means[0], "accuracy": means[1], **counted}

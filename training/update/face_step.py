@@ -100,11 +100,6 @@ class FaceStep(Step):
                 guard.submit(update, result.loss, reduced)
         return result.loss
 
-    @property
-    @override
-    def looks_ahead(self) -> bool:
-        return True
-
     @override
     def prepare(self, batch: Batch, update: int) -> None:
         with self._stopwatch.part(HEAD):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -30,20 +30,11 @@ class NonFiniteError(ConfigError):
     """Training has diverged: on every rank alike, and again if it were started again as it is."""
 
 
-@dataclass(frozen=True)
-class _Submitted:
-    """An update that is not judged yet: its loss and the numbers of its gradients, [1 + n]."""
-
-    update: int
-    numbers: Any
-    reduced: Reduced
-
-
 class FiniteGuard:
     """Stops the run at numbers that are not finite, or has the update skipped.
 
     Attributes:
-        skips: whether updates are skipped, which their step then has to make possible.
+        skips: True if updates are skipped, which their step then has to make possible.
         skipped: how many were.
     """
 
@@ -63,7 +54,7 @@ class FiniteGuard:
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0
-        self._submitted: Optional[_Submitted] = None
+        self._judge_submitted: Callable[[], bool] = lambda: True
         self._last_good, self._remedy = last_good, remedy
 
     def submit(self, update: int, loss: Any, reduced: Reduced) -> None:
@@ -78,9 +69,8 @@ class FiniteGuard:
             NonFiniteError: that one may not count.
         """
         numbers = mx.nd.concat(loss, *reduced.numbers, dim=0) if reduced.numbers else loss
-        submitted = _Submitted(update, numbers, reduced)
         self.finish()
-        self._submitted = submitted
+        self._judge_submitted = partial(self._judge, update, numbers, reduced)
 
     def finish(self) -> None:
         """Judge the update that was submitted last; waits for its numbers.
@@ -88,22 +78,22 @@ class FiniteGuard:
         Raises:
             NonFiniteError: it may not count.
         """
-        submitted, self._submitted = self._submitted, None
-        if submitted is not None:
-            self._judge(submitted)
+        self._finish()
 
     def accept(self, update: int, loss: Any, reduced: Reduced) -> bool:
-        """Whether an update may count, at once; see ``submit``."""
+        """Return True if an update may count, judged at once; see ``submit``."""
         self.submit(update, loss, reduced)
-        submitted, self._submitted = self._submitted, None
-        assert submitted is not None
-        return self._judge(submitted)
+        return self._finish()
 
-    def _judge(self, submitted: _Submitted) -> bool:
-        update = submitted.update
-        value, *others = submitted.numbers.asnumpy().tolist()
+    def _finish(self) -> bool:
+        judge, self._judge_submitted = self._judge_submitted, lambda: True
+        return judge()
+
+    def _judge(self, update: int, numbers: Any, reduced: Reduced) -> bool:
+        """Read the loss and the numbers of the gradients, [1 + n]."""
+        value, *others = numbers.asnumpy().tolist()
         # A loss that is not finite is no overflow of float16, of which ``are_finite`` would tell.
-        if math.isfinite(value) and submitted.reduced.are_finite(others):
+        if math.isfinite(value) and reduced.are_finite(others):
             self._in_a_row = 0
             return True
         what = "a gradient of the backbone is not finite"

@@ -10,7 +10,6 @@ are updated in parts: a part's gradients are joined, its new weights split again
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
@@ -20,32 +19,15 @@ from typing_extensions import override
 
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
+from training.update import rules
 from training.update.clipping import device_factor
 from training.update.loss_scale import LossScale
-from training.update.parameter_updates import (
-    BETA1,
-    BETA2,
-    BULK_SIZE,
-    EPSILON,
-    ParameterUpdates,
-)
+from training.update.parameter_updates import BULK_SIZE, ParameterUpdates
 from training.update.reduced import Reduced
+from training.update.rules import Rates
 
 # Elements that are updated together; SGD needs 16 bytes for each while it does.
 PART_SIZE = 2**22
-
-
-class _Rates(NamedTuple):
-    """What an update of a part needs beside gradients."""
-
-    finite: Any
-    """Whether it counts; this and the next two are NDArrays [1] on the device."""
-    unscale: Any
-    """What its gradients are multiplied with."""
-    adam_step: Any
-    """The learning rate with Adam's bias correction."""
-    lr: float
-    weight_decay: float
 
 
 class MixedPrecisionUpdates(ParameterUpdates):
@@ -86,19 +68,17 @@ class MixedPrecisionUpdates(ParameterUpdates):
             factor = device_factor(gradients, self._options.clip_norm, unscale)
             unscale = unscale * factor
         self._count = self._count + finite
-        adam_step = lr * _bias_correction(self._count)
         for group in self._groups:
-            decay = self._options.wd * group.wd_mult
-            rates = _Rates(finite, unscale, adam_step, lr, decay)
+            rates = Rates(lr, self._options.wd * group.wd_mult, self._count)
             for part in group.parts:
                 # One bulk for each: until a bulk has run, the memory of its results is in use.
                 with mx.engine.bulk(BULK_SIZE):
-                    part.update(self._options, rates)
+                    part.update(self._options, rates, finite, unscale)
 
     @override
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         for group in self._groups:
-            yield from group.memory(masters_last=self._options.rule == "sgd")
+            yield from group.memory()
 
     @cached_property
     def _groups(self) -> list[_Group]:
@@ -107,8 +87,8 @@ class MixedPrecisionUpdates(ParameterUpdates):
         for parameter in self._parameters:
             key = parameter.data().dtype, float(parameter.wd_mult)
             alike.setdefault(key, []).append(parameter)
-        num_states = int(self._options.momentum > 0) if self._options.rule == "sgd" else 2
-        return [_Group(parameters, num_states, self._ctx) for parameters in alike.values()]
+        states = rules.num_states(self._options)
+        return [_Group(parameters, states, self._ctx) for parameters in alike.values()]
 
 
 class _Group:
@@ -137,10 +117,9 @@ class _Group:
             self.parts.append(part)
             start = stop
 
-    def memory(self, *, masters_last: bool) -> Iterator[tuple[str, list[Any]]]:
-        """In the order in which MXNet's optimizers have them, and with it earlier checkpoints."""
-        masters = [] if self._master is None else [self._master]
-        arrays = [*self._states, *masters] if masters_last else [*masters, *self._states]
+    def memory(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the states of each parameter, and its master copy if there is one."""
+        arrays = self._states if self._master is None else [*self._states, self._master]
         start = 0
         for parameter, size in zip(self._parameters, self._sizes):
             stop = start + size
@@ -157,57 +136,29 @@ class _Part(NamedTuple):
     master: Optional[Any]
     """The float32 copy of the weights, where these are float16."""
 
-    def update(self, options: OptimizerOptions, rates: _Rates) -> None:
-        """Update weights, states and master copy, unless the gradients are not finite."""
+    def update(self, options: OptimizerOptions, rates: Rates, finite: Any, unscale: Any) -> None:
+        """Update weights, states and master copy, unless the gradients are not finite.
+
+        Args:
+            options: of the rule.
+            rates: of this update.
+            finite: 1 if it counts, else 0; NDArray [1] on the device, as the next.
+            unscale: what its gradients are multiplied with.
+        """
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
         gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")
         # Without clipping by a power of two, so that nothing is rounded.
-        mx.nd.broadcast_mul(gradient, rates.unscale, out=gradient)
+        mx.nd.broadcast_mul(gradient, unscale, out=gradient)
         states = [mx.nd.identity(state) for state in self.states]
-        rule = _sgd if options.rule == "sgd" else _adam
-        new = rule(options, old, gradient, states, rates)
+        new = rules.step(options, old, gradient, states, rates)
         for state, candidate in zip(self.states, states):
-            mx.nd.where(rates.finite, candidate, state, out=state)
-        chosen = mx.nd.where(rates.finite, new, old, out=self.master)
+            mx.nd.where(finite, candidate, state, out=state)
+        chosen = mx.nd.where(finite, new, old, out=self.master)
         weights = chosen if self.master is None else mx.nd.cast(chosen, dtype="float16")
         starts = [0, *itertools.accumulate(weight.size for weight in self.weights[:-1])]
         mx.nd._internal._split_v2(
             weights, indices=starts, axis=1, squeeze_axis=False, out=self.weights
         )
-
-
-def _sgd(
-    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], rates: _Rates
-) -> Any:
-    """The new weight; the momentum in ``states`` is overwritten."""
-    rule = {"lr": rates.lr, "wd": rates.weight_decay}
-    if not states:
-        return mx.nd.sgd_update(weight, gradient, **rule)
-    return mx.nd.sgd_mom_update(weight, gradient, *states, momentum=options.momentum, **rule)
-
-
-def _adam(
-    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], rates: _Rates
-) -> Any:
-    """The new weight by Adam or AdamW; the moments in ``states`` are overwritten."""
-    if options.rule == "adam":
-        gradient = gradient + rates.weight_decay * weight
-    # The operator takes no learning rate from the device: a step of 1 from 0 is the direction.
-    moments = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
-    zero = mx.nd.zeros_like(weight)
-    direction = mx.nd.adam_update(zero, gradient, *states, lr=1.0, **moments)
-    if options.rule == "adamw":
-        weight = weight * (1 - rates.lr * rates.weight_decay)
-    return weight + direction * rates.adam_step
-
-
-def _bias_correction(count: Any) -> Any:
-    """Adam's factor of the learning rate after ``count`` updates (NDArray [1]).
-
-    1 - beta^count would lose half of its digits in float32.
-    """
-    first, second = (-mx.nd.expm1(count * math.log(beta)) for beta in (BETA1, BETA2))
-    return mx.nd.sqrt(second) / first
 
 
 def _cut(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:

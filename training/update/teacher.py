@@ -27,7 +27,7 @@ from partial_fc.head import HeadStep
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from training import same_data
-from training.config.teacher import TeacherOptions
+from training.config.faces import TeacherOptions
 
 # Below it an embedding has no direction.
 _SMALLEST_NORM = 1e-12

@@ -42,11 +42,13 @@ def saved(root: Path, ranks: int = 1) -> tuple[Path, list[str]]:
 
 def publish(root: Path, values: dict[str, Any]) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    folder = files.hidden_folder(root / files.name_of(UPDATE), "a")
+    final = root / files.name_of(UPDATE)
+    folder = files.hidden_folder(final, "a")
     files.write_rank(folder, 0, {"net/weight": Stored(REPLICATED, np.ones(3, np.float32))})
     about = {"configuration": {"center_store": "./centers"}}
     header = Part(UPDATE, files.newest_serial(root) + 1, "word", (), {}, values, about)
-    return files.publish(folder, header, range(1), 9)
+    files.publish(folder, final, header, range(1), 9)
+    return final
 
 
 def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
@@ -76,7 +78,7 @@ def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
         ({STORE: 17}, "is not the store of this checkpoint"),
         ({}, "is not needed: the checkpoint has its class centers"),
     ):
-        other = publish(tmp_path / "other", {"head": values})
+        other = publish(tmp_path / f"other{len(values)}", {"head": values})
         for action in ("info", "verify", "merge"):
             with pytest.raises(DataError, match=said):
                 command.main([action, str(other), *store])

@@ -40,12 +40,16 @@ def arrays_of(rank: int, ranks: int) -> dict[str, Stored]:
     return arrays
 
 
-def write(root: Path, update: int = 7, ranks: int = 3, keep: int = 9, attempt: str = "a") -> Path:
+def write(root: Path, update: int = 7, ranks: int = 3, keep: int = 9) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    folder = files.hidden_folder(root / files.name_of(update), attempt)
+    final, about = root / files.name_of(update), header(root, update)
+    if final.exists():
+        final = root / f"{final.name}-{about.serial}"
+    folder = files.hidden_folder(final, "a")
     for rank in reversed(range(ranks)):
         files.write_rank(folder, rank, arrays_of(rank, ranks))
-    return files.publish(folder, header(root, update), range(ranks), keep)
+    files.publish(folder, final, about, range(ranks), keep)
+    return final
 
 
 def header(root: Path, update: int = 7) -> Part:
@@ -117,9 +121,10 @@ def test_every_changed_missing_or_truncated_byte_is_detected(tmp_path: Path) -> 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path: Path) -> None:
     # Another run was killed.
     files.write_rank(files.hidden_folder(tmp_path / "update-00000007", "x"), 1, arrays_of(1, 2))
-    folder = files.hidden_folder(tmp_path / "update-00000007", "a")
+    final = tmp_path / "update-00000007"
+    folder = files.hidden_folder(final, "a")
     files.write_rank(folder, 0, arrays_of(0, 2))
-    arguments = (folder, header(tmp_path), (0, 1), 2)
+    arguments = (folder, final, header(tmp_path), (0, 1), 2)
     publishing = threading.Thread(target=files.publish, args=arguments)
     publishing.start()
     publishing.join(0.3)
@@ -137,43 +142,57 @@ def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
         files.write_rank(tmp_path / ".update-x", 1, arrays)
     folder = files.hidden_folder(tmp_path / "update-00000007", "b")
     files.write_rank(folder, 0, arrays_of(0, 3))
+
+    def publish(folder: Path) -> None:
+        files.publish(folder, tmp_path / "update-00000007", header(tmp_path), (0, 1), 2)
+
     with monkeypatch.context() as patch:
         patch.setattr(files, "_RANK_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(DataError, match="rank 0001 has not written its file"):
-            files.publish(folder, header(tmp_path), (0, 1), 2)
+            publish(folder)
     files.report_failure(folder, 1, "no space left")
     with pytest.raises(DataError, match="rank 0001: no space left"):
-        files.publish(folder, header(tmp_path), (0, 1), 2)
+        publish(folder)
     # Nor is one whose files do not match.
     files.write_rank(folder, 1, arrays_of(2, 3))
     with pytest.raises(DataError, match="has a gap"):
-        files.publish(folder, header(tmp_path), (0, 1), 2)
+        publish(folder)
     with pytest.raises(FileNotFoundError, match="vanished"):
-        files.publish(tmp_path / "gone", header(tmp_path), (0, 1), 2)
+        publish(tmp_path / "gone")
     assert found(tmp_path) == []
     files.sweep(tmp_path)
     assert names(tmp_path) == []
 
 
-def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path) -> None:
+def test_which_checkpoints_are_kept_and_tried_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for update in (100, 200, 300):
         write(tmp_path, update, keep=2)
     # A run that started anew next to them: the newest stay, whatever their update.
     write(tmp_path, 50, keep=2)
     assert found(tmp_path) == ["50", "300"] and files.updates(tmp_path) == [50, 300]
-    write(tmp_path, 300, keep=2)
-    assert found(tmp_path) == ["300", "50"] and len(names(tmp_path)) == 2
+    # One that is written again replaces the former one, under another name.
+    assert write(tmp_path, 300, keep=2).name == "update-00000300-5"
+    assert found(tmp_path) == ["300-5", "50"] and len(names(tmp_path)) == 2
     # One without a readable manifest is tried first.
     (tmp_path / "update-00000050" / "manifest.json").unlink()
-    assert found(tmp_path) == ["50", "300"]
+    assert found(tmp_path) == ["50", "300-5"]
     assert files.set_aside(tmp_path / "update-00000050").exists()
-    assert found(tmp_path) == ["300"]
+    assert found(tmp_path) == ["300-5"]
     # A second broken one replaces the first.
     (write(tmp_path, 50) / "note").write_text("second")
     aside = files.set_aside(tmp_path / "update-00000050")
     assert names(aside.parent)[0] == aside.name and (aside / "note").read_text() == "second"
     (tmp_path / "file").touch()
     assert files.candidates(tmp_path / "file") == files.candidates(tmp_path / "gone") == []
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match="see its permissions"):
+        files.candidates(tmp_path)
 
 
 def test_a_rank_looks_for_nothing_once_its_marker_is_there(
@@ -255,44 +274,19 @@ def test_a_checkpoint_that_is_written_again_exists_at_every_moment(
     for step in itertools.count():
         root = tmp_path / str(step)
         write(root, keep=1)
-        was_killed = killed_at(
-            step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b")
-        )
+        was_killed = killed_at(step, monkeypatch, lambda root=root: write(root, keep=1))
         for _ in ("as a reader finds it", "as the next run finds it"):
-            ((only, _),) = files.candidates(root)
-            checkpoint.verify(only)
+            for path, _ in files.candidates(root):
+                checkpoint.verify(path)
             files.sweep(root)
-        assert names(root) == ["update-00000007"]
-        write(root, keep=1, attempt="c")
-        assert Checkpoint(root / "update-00000007").manifest.serial >= 2
+        assert names(root) in (["update-00000007"], ["update-00000007-2"], [
+            "update-00000007", "update-00000007-2"
+        ])  # fmt: skip
+        last = write(root, keep=1)
+        assert names(root) == [last.name] and Checkpoint(last).manifest.serial >= 2
         if not was_killed:
             break
     assert step > 20
-
-
-def test_a_former_checkpoint_is_used_without_its_replacement_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    former = tmp_path / ".update-00000007.former"
-    shutil.copytree(write(tmp_path), former)
-    (former / "manifest.json").unlink()
-    assert found(tmp_path) == ["7"]
-    path = write(tmp_path)
-    assert names(tmp_path) == ["update-00000007"]
-    path.rename(former)
-
-    def refuse(*_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    # In a folder that cannot be written.
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", refuse)
-        files.recover(tmp_path)
-    assert [path for path, _ in files.candidates(tmp_path)] == [former]
-    checkpoint.verify(former)
-    with monkeypatch.context() as patch, pytest.raises(DataError, match="see its permissions"):
-        patch.setattr(Path, "iterdir", refuse)
-        files.candidates(tmp_path)
 
 
 class Disk:
@@ -336,11 +330,12 @@ def test_nothing_is_renamed_before_it_is_on_the_disk(
     for folder in (root, root.parent):
         assert folder.name in disk.folders[folder.parent]
     for times in (1, 2):
-        path = write(root, attempt=str(times), keep=1)
+        path = write(root, keep=1)
         renamed = [to.name for to in disk.renamed]
         markers = [f"rank-000{rank}.json" for rank in range(3)]
-        for name in (*markers, "manifest.json", path.name):
+        for name in (*markers, "manifest.json"):
             assert renamed.count(name) == times
+        assert renamed.count(path.name) == 1
         # The last name, and what has gone before it, survive, too.
         assert path.name in disk.folders[root]
         before = max(map(renamed.index, ("rank-0002.json", "manifest.json")))

@@ -33,10 +33,10 @@ def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
 def test_linear_scaling() -> None:
     line = "--dataset synthetic --lr 0.1 --lr-schedule step --lr-steps 2 --warmup-epochs 0.5"
     scaled = parse_line(line).schedule.build(4, updates_per_epoch=10)
-    rates = [scaled.lr_at(update) for update in (0, 5, 19, 20)]
+    rates = [scaled(update) for update in (0, 5, 19, 20)]
     assert rates == pytest.approx([0.08, 0.4, 0.4, 0.04])
     plain = parse_line(f"{line} --no-lr-scaling").schedule.build(4, updates_per_epoch=10)
-    assert plain.lr_at(5) == pytest.approx(0.1)
+    assert plain(5) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

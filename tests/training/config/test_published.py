@@ -41,7 +41,7 @@ def test_faces_fall_as_in_partial_fc(
     near = [update for step in steps for update in (step - 1, step)]
     for update in [*spread(total), *near]:
         rate = 0.1 * 0.1 ** sum(update + 1 > step for step in steps)
-        assert schedule.lr_at(update) == pytest.approx(rate, rel=1e-12)
+        assert schedule(update) == pytest.approx(rate, rel=1e-12)
     # The centers have the rate of the backbone.
     assert config.center_lr_factor == 1
 
@@ -110,4 +110,4 @@ def test_rates_are_those_of_the_original(
             # The tutorial's rate is that of the beginning of an epoch.
             update -= update % per_epoch
         expected = rate(update, per_epoch, world_size)
-        assert schedule.lr_at(update) == pytest.approx(expected, rel=1e-9)
+        assert schedule(update) == pytest.approx(expected, rel=1e-9)

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.support.thread_world import run_ranks
-from training.exchange.ranks import AgreedStop, own_speed
+from training.exchange.ranks import agreed_stop, own_speed
 from training.log.throughput import Throughput
 
 
@@ -21,7 +21,7 @@ def test_waiting_for_others_is_not_ones_own_time() -> None:
 def test_all_ranks_end_after_the_same_update(asked):
     def rank_main(world):
         request = SimpleNamespace(status=0)
-        stop = AgreedStop(request, world)
+        stop = agreed_stop(request, world)
         for update in range(20):
             when, status = asked.get(world.rank, (None, 0))
             if update == when:

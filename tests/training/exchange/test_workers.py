@@ -15,7 +15,6 @@ from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld
 from training.config.images import resolve
 from training.exchange import server_workers, workers
-from training.exchange.ranks import Period
 from training.exchange.server_workers import ServerWorkers
 from training.log.watchdog import Others
 
@@ -105,19 +104,17 @@ def test_a_worker_alone() -> None:
     assert served(replace(PLACE, worker=0)).saves
     assert joined.epoch_part().updates_per_epoch == 100
     # Of four workers, each of which updates the weights by itself.
-    assert joined.updates_per_epoch(100) == 400
-    assert joined._exchange.scheme.title == "ASP"
+    assert joined.updates_per_epoch(100) == 400 and joined.numbers() == {"staleness": 2.0}
     assert joined._exchange.options == {"staleness": None, "images_per_step": 10}
     # As in MXNet-G, whose option is 0 unless it is given.
     for staleness in (4, None):
         worker = served(kv_store="dist_ssync", staleness=staleness)
         assert worker._exchange.options["staleness"] == (staleness or 0)
-    assert joined.numbers() == {"staleness": 2.0}
     # Shares are heeded when asked for.
     shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
-    assignment = replace(PLACE, shares=shares)
-    assert served(assignment).epoch_part().updates_per_epoch == 100
-    assert served(assignment, data_allocator=1).epoch_part().updates_per_epoch == 280
+    for asked, updates in ((0, 100), (1, 280)):
+        worker = served(replace(PLACE, shares=shares), data_allocator=asked)
+        assert worker.epoch_part().updates_per_epoch == updates
 
 
 def test_a_worker_of_a_group() -> None:
@@ -140,13 +137,13 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     joined.start(progress, 400)
     # One and a half epochs of 400 updates by all.
     assert started == [{"momentum": 0.7, "weight_decay": 0.2, "version": 600}]
-    schedule = joined.schedule(SimpleNamespace(lr_at=lambda update: 100.0 * update), progress)
+    schedule = joined.schedule(lambda update: 100.0 * update, progress)
     joined._exchange.version = 6
-    assert schedule.lr_at(999) == 600.0
+    assert schedule(999) == 600.0
     joined._exchange.has_started, joined._exchange.version = True, 1000
     joined.start(progress, 400)
     # The next period begins at its own update 600, where the weights have had 1000.
-    assert schedule.lr_at(999) == 100.0 * 600 and len(started) == 1
+    assert schedule(999) == 100.0 * 600 and len(started) == 1
 
 
 def test_who_is_told_to_end_tells_the_board() -> None:
@@ -234,7 +231,7 @@ def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -
     joined = grouped(everybody, regrouped, worker=0)
     if not speeds_known:
         joined._num_images = 30
-    period, batches = Period(2, 40), SimpleNamespace(read=read.append)
+    period, batches = (2, 40), SimpleNamespace(read=read.append)
     assert joined.rebalance(period, None, batches) == period
     expected = ((0, 2), (1, 3)) if speeds_known else ((0, 1), (2, 3))
     assert everybody.own == [0.0] and everybody.barriers == 2
@@ -252,9 +249,9 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     optimizer = joined.optimizer({}, SimpleNamespace())
     assert optimizer.contributors == 2
     larger = replace(UNEQUAL, worker=0)
-    everybody.answer = Period(4, 80), replace(joined._groups, assignment=larger)
+    everybody.answer = (4, 80), replace(joined._groups, assignment=larger)
     batches = SimpleNamespace(read=lambda part: None)
-    assert joined.rebalance(Period(4, 90), None, batches) == Period(4, 80)
+    assert joined.rebalance((4, 90), None, batches) == (4, 80)
     assert everybody.given is None
     assert joined._groups.assignment == replace(UNEQUAL, worker=3) and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
@@ -263,5 +260,5 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
     joined._exchange.stop = 143
-    assert joined.rebalance(Period(6, 120), None, None) is None
+    assert joined.rebalance((6, 120), None, None) is None
     assert joined._stop_status == 143

@@ -80,7 +80,7 @@ def test_a_run_goes_on_when_screen_or_log_file_cannot_be_written(
         log.start(10)
         with no_file_above((tmp_path / "logs/rank-0001.log").stat().st_size + 10):
             for update in (1, 2, 3):
-                log.update(update, loss=0.5, lr=0.1, images=1)
+                log.update(update, loss=float, lr=0.1, images=1)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("warning:")
     assert "rank-0001.log cannot be written (File too large)" in said

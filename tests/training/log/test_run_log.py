@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -56,7 +57,7 @@ def train(log: RunLog, clock: HandClock, updates: range, waiting: float = 0.05) 
             with log.stopwatch.part(part):
                 clock.now += seconds
         clock.now += 0.5 - sum(parts.values())
-        log.update(update, loss=float(update), lr=0.1, images=128)
+        log.update(update, loss=partial(float, update), lr=0.1, images=128)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -88,10 +89,6 @@ def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None
     assert (record["target"], record["update"]) == ("lfw", 8)
     assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
     assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
-    content = next((tmp_path / "scalars").glob("*tfevents*")).read_bytes()
-    for name in ("loss", "waiting", "backbone", "head", "communication"):
-        assert f"training/{name}".encode() in content
-    assert b"lfw/accuracy" in content
 
 
 def test_the_loss_is_read_only_when_it_is_reported_and_its_wait_is_time_of_updates(
@@ -99,39 +96,28 @@ def test_the_loss_is_read_only_when_it_is_reported_and_its_wait_is_time_of_updat
 ) -> None:
     clock, screen, looks = HandClock(), io.StringIO(), []
 
-    class LazyLoss:
-        """As an NDArray: float() waits for the device."""
+    def loss() -> float:
+        """As an NDArray's: waits for the device."""
+        looks.append(1)
+        clock.now += 8.0
+        return 1.5
 
-        def __float__(self) -> float:
-            looks.append(1)
-            clock.now += 8.0
-            return 1.5
-
+    averages = {"mean_loss": 0.25, "accuracy": 0.75, "correct": 3, "total": 4, "rate/a": 5.4}
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10)
         for update in range(1, 4):
-            log.update(update, loss=LazyLoss(), lr=0.1, images=11)
+            log.update(update, loss=loss, lr=0.1, images=11)
         assert not looks
-        log.update(4, loss=LazyLoss, lr=0.1, images=11)
-    (record,) = read_metrics(tmp_path)
-    assert (len(looks), record["loss"], record["images_per_second"]) == (1, 1.5, 5.5)
-    # Slow runs show a decimal.
-    assert "5.5 images/s" in update_lines(screen)[0]
-
-
-def test_what_was_counted_is_a_fraction_in_the_line_and_numbers_in_the_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    averages = {"mean_loss": 0.25, "accuracy": 0.75, "correct": 3, "total": 4, "rate/a": 5.4}
-    with open_log(tmp_path, clock=HandClock(), frequent=1) as log:
-        log.start(2)
-        log.update(1, loss=0.5, lr=0.1, images=4, averages=lambda: averages)
+        log.update(4, loss=loss, lr=0.1, images=11, averages=lambda: averages)
         # Of a run that counts nothing else, a total is a number as any other.
-        log.update(2, loss=0.5, lr=0.1, images=4, averages=lambda: {"total": 4.0})
-    first, second = [line for line in caplog.messages if line.startswith("update ")]
-    assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 0.5000" in first
-    assert "  total 4.0000  loss" in second
-    assert {name: read_metrics(tmp_path)[0][name] for name in averages} == averages
+        log.update(8, loss=loss, lr=0.1, images=4, averages=lambda: {"total": 4.0})
+    record, _ = read_metrics(tmp_path)
+    assert (len(looks), record["loss"], record["images_per_second"]) == (2, 1.5, 5.5)
+    assert {name: record[name] for name in averages} == averages
+    first, second = update_lines(screen)
+    # What was counted is a fraction; slow runs show a decimal.
+    assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 1.5000" in first
+    assert "5.5 images/s" in first and "  total 4.0000  loss" in second
 
 
 def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: Path) -> None:
@@ -150,36 +136,27 @@ def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: 
     assert second["seconds_left"] == pytest.approx(2 * 10.0 / 8)
 
 
-@pytest.mark.parametrize(
-    ("starts", "debug", "shares", "verdict"),
-    [
-        ([(12, 0.005)], False, "waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%",
-         "input is not the bottleneck: 1.0% of the time"),
-        # The first report of each start is left out: it waits for the first batches.
-        ([(12, 0.005), (12, 0.095)], False, "waiting 10.0%, backbone 60.0%",
-         "input is a bottleneck: 10.0% of the time"),
-        # Unless it is the only one.
-        ([(4, 0.0)], False, "waiting 15.0%", "input is a bottleneck: 15.0% of the time"),
-        ([(12, 0.005)], True, "waiting 1.0%", "--debug: 256 images/s with batches from memory"),
-    ],
-)  # fmt: skip
-def test_the_summary_says_whether_input_was_the_bottleneck(
-    starts: list[tuple[int, float]], debug: bool, shares: str, verdict: str, tmp_path: Path
-) -> None:
+def test_the_summary_is_of_all_starts(tmp_path: Path) -> None:
     clock, screen, first = HandClock(), io.StringIO(), 0
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         # Without updates there is nothing to say.
-        log.summarize(debug=debug)
+        log.summarize(debug=False)
         assert screen.getvalue().count("\n") == 1
-        for updates, waiting in starts:
-            log.start(first + updates, first)
+        for waiting in (0.005, 0.095):
+            log.start(first + 12, first)
+            # The first report of each start is left out: it waits for the first batches.
             train(log, clock, range(first + 1, first + 5), waiting=0.075)
-            train(log, clock, range(first + 5, first + updates + 1), waiting=waiting)
-            first += updates
-        log.summarize(debug=debug)
-    peak, times, said = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-3:]]
-    assert peak.startswith("peak memory of this rank: ") and peak.endswith(" MiB")
-    assert times.startswith(f"time: {shares}") and said.startswith(verdict)
+            train(log, clock, range(first + 5, first + 13), waiting=waiting)
+            first += 12
+        for debug, verdict in (
+            (False, "input is a bottleneck: 10.0% of the time"),
+            (True, "--debug: 256 images/s with batches from memory"),
+        ):
+            log.summarize(debug=debug)
+            lines = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-3:]]
+            assert lines[0].startswith("peak memory of this rank: ") and lines[0].endswith(" MiB")
+            assert lines[1].startswith("time: waiting 10.0%, backbone 60.0%, head 20.0%")
+            assert lines[2].startswith(verdict)
 
 
 def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: Path) -> None:
@@ -205,13 +182,12 @@ def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> Non
     screen = io.StringIO()
     with pytest.raises(ZeroDivisionError), open_log(tmp_path, screen=screen) as log:
         log.start(10)
-        log.update(1, loss=0.0, lr=0.1, images=1)
+        log.update(1, loss=float, lr=0.1, images=1)
         raise ZeroDivisionError("a mistake of ours")
     written = (tmp_path / "logs" / "rank-0000.log").read_text()
+    for said in ("stopped after update 1", "ZeroDivisionError: a mistake of ours"):
+        assert said in written and said not in screen.getvalue()
     assert f"rank 0 of 2, files in {tmp_path}" in written
-    assert "stopped after update 1" in written
-    assert "ZeroDivisionError: a mistake of ours" in written
-    assert "ZeroDivisionError" not in screen.getvalue()
     for rank in (0, 1):
         with pytest.raises(ConfigError, match="--models-root .*/metrics.jsonl/run cannot be wr"):
             open_log(tmp_path / "metrics.jsonl" / "run", rank=rank)
@@ -231,7 +207,7 @@ def test_the_watchdog_has_its_short_limit_within_updates_and_none_in_the_report(
         files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
         log.begin_part(3, ranks=2)
         log.start(3)
-        log.update(1, loss=0.5, lr=0.1, images=1)
+        log.update(1, loss=float, lr=0.1, images=1)
         with log.paused():
             pass
         log.end_updates()

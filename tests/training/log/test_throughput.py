@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
-from training.log.peak import peak_memory
+from training.log.run_log import peak_memory
 from training.log.throughput import Meter, Throughput
 
 
@@ -33,16 +33,17 @@ def test_shares_and_judgements_in_words() -> None:
 def test_the_total_leaves_out_the_first_interval_and_adds_up_the_others() -> None:
     now = [0.0]
     meter = Meter(lambda: now[0], Stopwatch(lambda: now[0]))
-    meter.start(0)
     assert meter.total() is None
-    for update, (seconds, images) in enumerate([(100.0, 7), (2.0, 10), (3.0, 20), (5.0, 30)], 1):
+    found = []
+    for update, (seconds, images) in enumerate([(100.0, 7), (2.0, 10), (3.0, 20)], 1):
         now[0] += seconds
         meter.count(update, images)
         meter.report(0.5, 0.1, 4)
         whole = meter.total()
         assert whole is not None
-        later = [(7, 100.0), (10, 2.0), (30, 5.0), (60, 10.0)][update - 1]
-        assert (whole.images, whole.seconds) == later
+        found.append((whole.images, whole.seconds))
+    # It is all there is at first.
+    assert found == [(7, 100.0), (10, 2.0), (30, 5.0)]
 
 
 def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:

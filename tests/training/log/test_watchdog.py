@@ -12,12 +12,11 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from data.batches.position import EpochPlan
 from runtime.mxnet import mx
-from runtime.state import State, Stateful
 from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import run_ranks
@@ -27,7 +26,7 @@ from training.checkpoint.writer import Checkpointer
 from training.log import run_log
 from training.log.run_log import RunLog
 from training.log.watchdog import PAUSE_FACTOR, STALLED_STATUS, Others, Watchdog
-from training.loop import Hooks, Interlude, Updates, fit
+from training.loop import Every, Hooks, Updates, fit
 
 pytestmark = pytest.mark.waits
 
@@ -89,14 +88,14 @@ def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
 
 def test_what_is_outside_of_updates_may_take_longer(rank, capfd):
     """The start, a pause, and what follows the last update."""
-    assert rank.wait(3 * LIMIT) == [] and rank.said() == ""
+    assert rank.wait(2 * LIMIT) == [] and rank.said() == ""
     for update in range(10):
         rank.watchdog.beat(update)
         assert rank.wait(0.03) == []
     with rank.watchdog.pause():
-        assert rank.wait(3 * LIMIT) == []
+        assert rank.wait(2 * LIMIT) == []
     rank.watchdog.leave_updates()
-    # An interlude: what follows it is outside of updates still.
+    # What follows this pause is outside of updates still.
     with rank.watchdog.pause():
         assert rank.wait(2 * LIMIT) == []
     assert rank.wait(4 * LIMIT) == []
@@ -147,34 +146,25 @@ def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, m
     sys.stderr.close()
 
 
-class Part(Stateful):
-    def export_state(self, update):
-        return State(values={})
-
-    def load_state(self, saved):
-        pass
-
-
 def test_the_last_checkpoint_may_take_longer_than_an_update(tmp_path, monkeypatch):
     ends = []
     monkeypatch.setattr(run_log, "Watchdog", functools.partial(NotingWatchdog, ends=ends))
     publish = files.publish
 
     def slowly(*given, **more):
-        time.sleep(1)
+        time.sleep(0.5)
         return publish(*given, **more)
 
     monkeypatch.setattr(files, "publish", slowly)
-    schedule = SimpleNamespace(lr_at=lambda update: 0.1)
 
     def train(world):
-        log = RunLog(tmp_path, rank=world.rank, world_size=2, frequent=9, stall_timeout=0.4)
+        log = RunLog(tmp_path, rank=world.rank, world_size=2, frequent=9, stall_timeout=0.2)
         storage = Storage.find(tmp_path, world)
-        with log, Checkpointer({"x": Part()}, storage, keep=1, about={}) as checkpointer:
+        with log, Checkpointer({}, storage, keep=1, about={}) as checkpointer:
             fit(
                 FunctionStep(lambda batch, update, lr: mx.nd.array([0.0])),
-                itertools.repeat(None), Updates(schedule, total=2, images=1), log,
-                Hooks([Interlude(checkpointer.save, 0)]),
+                itertools.repeat(None), Updates(lambda update: 0.1, 2, 1, EpochPlan(9, 1)), log,
+                Hooks([Every(checkpointer.save)]),
             )  # fmt: skip
         return checkpointer.last
 
@@ -265,9 +255,7 @@ def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
         assert rank.wait() == [STALLED_STATUS], "no other comes further"
 
 
-@pytest.mark.parametrize(
-    ("part", "pauses"), [(COMMUNICATION, 1), (COMMUNICATION, 2), (BACKBONE, 1000)]
-)
+@pytest.mark.parametrize(("part", "pauses"), [(COMMUNICATION, 2), (BACKBONE, 1000)])
 def test_an_update_may_wait_for_the_pauses_of_others_but_own_work_may_not(part, pauses, rank):
     rank.watchdog.beat(1)
     rank.others = lambda: Others(None, pauses)

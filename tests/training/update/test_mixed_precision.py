@@ -94,12 +94,12 @@ class Plain:
             mx.nd.sgd_update(weight, gradient, lr=lr, wd=wd, out=weight)
 
     def state(self) -> dict[str, np.ndarray]:
-        """By MXNet's names: SGD's master copy is last, Adam's first."""
+        """As checkpoints have them: the master copy is last."""
         found = {}
         for name, states in self.states.items():
             master = [self.masters[name]] if dtype_of(name) == "float16" else []
-            arrays = [*states, *master] if self.options.rule == "sgd" else [*master, *states]
-            found.update({f"{name}.{n}": array.asnumpy() for n, array in enumerate(arrays)})
+            arrays = enumerate([*states, *master])
+            found.update({f"{name}.{n}": array.asnumpy() for n, array in arrays})
         return found
 
 

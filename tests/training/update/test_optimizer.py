@@ -76,7 +76,7 @@ def test_a_step_of_adam_is_the_learning_rate():
 
 
 @pytest.mark.parametrize("device", [HOST, DEVICE])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("bad", [np.nan, 1e30])
 def test_a_bad_gradient_is_remembered_when_it_is_overwritten(bad, device):
     parameters = make_parameters({"fc_bias": 2.0, "fc_weight": 2.0}, device)
     options = FaceOptimizerOptions(momentum=0.9, wd=0.0)

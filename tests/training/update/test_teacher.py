@@ -18,8 +18,8 @@ from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
+from training.config.faces import TeacherOptions
 from training.config.schedule import OptimizerOptions
-from training.config.teacher import TeacherOptions
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
 from training.update.teacher import Teacher

@@ -6,22 +6,18 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import backbones
-import classify
-import train
 from backbones.graph.memory import output_elements, recomputed_elements
 from partial_fc.shard import Shard
 from runtime import options, processors
 from runtime.errors import ConfigError
 from tests.support.allocations import measure
-from tests.support.alone import run_alone
-from training import dry_run
 from training.config.faces import FaceConfig, parse
+from training.plan import faces as plans
 from training.plan.memory import (
     NetworkSize,
     checkpoint_bytes,
@@ -32,7 +28,7 @@ from training.plan.memory import (
 )
 from training.plan.text import row
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/scaling.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/scaling.md"
 MIB = 2**20
 SMALL = (
     "--rec . --dry-run --world-size 3 --sample-ratio 0.5 --num-classes 10 --num-images 99 "
@@ -52,12 +48,12 @@ def sizes(config: FaceConfig, shard: Shard = FIRST) -> dict[str, int]:
 
 
 def planned(line: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(dry_run.describe(parse(f"--dry-run --json {line}".split())))
+    found: dict[str, Any] = json.loads(plans.describe(parse(f"--dry-run --json {line}".split())))
     return found
 
 
 def test_the_text() -> None:
-    text = dry_run.describe(small_config())
+    text = plans.describe(small_config())
     trained = 4 * backbones.parameter_count("tiny", 8)
     for line in (
         "10 classes in 3 shards",
@@ -75,7 +71,7 @@ def test_the_text() -> None:
     ):
         assert line in text
     assert "not counted" not in text
-    text = dry_run.describe(parse("--dry-run --dataset 100w --network tiny --gpu".split()))
+    text = plans.describe(parse("--dry-run --dataset 100w --network tiny --gpu".split()))
     assert "1,000,000 classes in 1 shards" in text and text.count("  rank ") == 1
     assert "add --num-images" in text and "most classes" not in text
     assert "memory of rank 0 on a GPU" in text and "copy for checkpoints, on the host" in text
@@ -195,7 +191,8 @@ def test_sizes_of_a_network() -> None:
         network_size(small_config("--freeze convolution_"))
 
 
-@pytest.mark.parametrize("network", ["mbf", pytest.param("r18", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("network", ["mbf", "r18"])
 def test_maps_are_near_what_a_step_allocates(network: str) -> None:
     allocated = measure(network, 2)
     found = sum(size * count for size, count in allocated.items())
@@ -217,7 +214,7 @@ def test_mxnet_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "backbones.graph.memory", None)
     monkeypatch.delattr("backbones.graph.memory")
     with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
-        dry_run.describe(small_config())
+        plans.describe(small_config())
 
 
 def test_sizes_can_be_read() -> None:
@@ -237,10 +234,10 @@ def test_the_most_classes_fit_exactly(gpu: str) -> None:
 
 def test_the_limit_is_a_share_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "available", lambda: 2)
-    one, two, three = (dry_run.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
+    one, two, three = (plans.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
     assert one is not None and two == three == one // 2 > 2**28
-    assert dry_run.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
-    assert dry_run.memory_limit(small_config("--gpu"), 3) is None
+    assert plans.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
+    assert plans.memory_limit(small_config("--gpu"), 3) is None
 
 
 def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -> None:
@@ -261,17 +258,6 @@ def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -
     on_gpu = planned(f"{SMALL} --gpu")
     assert (on_gpu["device"], on_gpu["most_classes"]) == ("gpu", None)
     assert [item["name"] for item in on_gpu["memory"]["items"]] == list(items)
-
-
-@pytest.mark.parametrize("program", [train, classify])
-def test_a_short_run_tells_time_and_memory(program: ModuleType, tmp_path: Path) -> None:
-    """As docs/scaling.md says."""
-    faces = "--debug --rec . --num-classes 9 --network tiny --embedding-size 8 --max-update 20"
-    images = "--dataset synthetic --model LeNet --num-images 40 --epochs 1"
-    words = (faces if program is train else images).split()
-    said = run_alone(program, *words, "--batch-size", 2, "--models-root", tmp_path).stdout
-    assert re.search(r"update 20/20 .* [\d.,]+ images/s", said)
-    assert re.search(r"peak memory of this rank: [\d.,]+ MiB", said)
 
 
 V100 = 16_160
