@@ -52,7 +52,8 @@ def main() -> None:
     wait_for(lambda: len(list(folder.glob("ready-*"))) == own.num_workers)
     for turn, worker in enumerate(turns):
         if worker == own.worker:
-            wait_for(lambda number=turn: all((folder / str(n)).exists() for n in range(number)))
+            before = [folder / str(number) for number in range(turn)]
+            wait_for(lambda: all(path.exists() for path in before))  # noqa: B023 (called at once)
             step(str(turn), 1.0)
     for _ in range(0 if turns else 3):
         step(f"of-{own.worker}", 0.25)
