@@ -1,6 +1,6 @@
 """BSP, ASP, SSP and GSP on unequal workers of one machine: accuracy over wall-clock time.
 
-    python -m benchmarks.grouping --data-dir mnist [--slowdown 1,1,4,4] [--plot FILE] [--json FILE]
+    python -m benchmarks.grouping --data-dir mnist [--slowdown 1,1,4,4] [--json FILE]
 
 Slow machines are simulated: their workers sleep for a multiple of the processor time that their
 steps take. Groups and shares are computed from these factors as ``python -m parallel.autogroup``
@@ -11,31 +11,30 @@ after the run, outside of the measured time.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
-
-if not __package__:
-    # Started by its path: Python has put this folder on the path, not the project's.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from matplotlib.figure import Figure
+from typing import Any, Optional
 
 from benchmarks import measure
 from benchmarks.grouping_runs import SCHEMES, GroupingCase, GroupingRun, run
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 
+_SAID = """LeNet on MNIST, {} epochs, {} workers that are {} times slower than they could be, on one
+machine with {} servers. Groups of GSP: workers {}; bound of SSP: {} steps. Medians of {} seeds, and
+each seed."""
+
 Measurements = Mapping[str, Sequence[GroupingRun]]
 """The runs of each scheme, by seed."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Train, print the report, draw the plot and write the rows."""
+    """Train, print the report and write the curves."""
     options = _parse(argv)
     # Otherwise the jobs would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
@@ -47,27 +46,28 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         options.staleness,
         options.target,
     )
-    measured = compare(case, options.seeds, options.schemes)
-    print("\n\n".join([_introduction(case, options.seeds), table(measured, case.target)]))
-    if options.plot:
-        draw(measured, case.target, options.plot)
-    if options.json:
-        measure.write_json(options.json, _rows(case, measured))
-
-
-def compare(
-    case: GroupingCase, seeds: int, schemes: Sequence[str] = tuple(SCHEMES)
-) -> dict[str, list[GroupingRun]]:
-    """Let the schemes take turns."""
-    measured: dict[str, list[GroupingRun]] = {scheme: [] for scheme in schemes}
-    for seed in range(1, seeds + 1):
+    measured: dict[str, list[GroupingRun]] = {scheme: [] for scheme in SCHEMES}
+    for seed in range(1, options.seeds + 1):
         for scheme, runs in measured.items():
             one = run(case, scheme, seed)
             runs.append(one)
             # Seeds take many minutes each: what is known is said at once.
             reached = f"{case.target:g} after {one.seconds_to(case.target):.1f} s"
             print(f"seed {seed}, {SCHEMES[scheme]}: {reached}, {one.final:.4f}", file=sys.stderr)
-    return measured
+    said = _SAID.format(
+        case.epochs,
+        len(case.slowdown),
+        ", ".join(f"{factor:g}" for factor in case.slowdown),
+        case.servers,
+        " and ".join(", ".join(map(str, group)) for group in case.groups),
+        case.staleness,
+        options.seeds,
+    )
+    found = table(measured, case.target)
+    measure.print_report("Four schemes on unequal workers", said, [found])
+    if options.json:
+        text = json.dumps(curves(case, measured), indent=1) + "\n"
+        options.json.write_text(text, encoding="utf-8")
 
 
 def table(measured: Measurements, target: float) -> str:
@@ -83,34 +83,13 @@ def table(measured: Measurements, target: float) -> str:
     lines = []
     for scheme, runs in measured.items():
         first, *others = [_spread([value(one) for one in runs], form) for value, form in columns]
-        ratio = f"{gain(measured, scheme, target):.2f}" if "dist_sync" in measured else ""
-        lines.append([SCHEMES[scheme], first, ratio, *others])
+        own, bsp = (
+            statistics.median(one.seconds_to(target) for one in measured[name])
+            for name in (scheme, "dist_sync")
+        )
+        gain = math.nan if math.isinf(own) and math.isinf(bsp) else bsp / own
+        lines.append([SCHEMES[scheme], first, f"{gain:.2f}", *others])
     return measure.markdown_table(header, lines)
-
-
-def gain(measured: Measurements, scheme: str, target: float) -> float:
-    """How many times sooner than BSP a scheme reaches the target; NaN if neither does. Medians."""
-    own, bsp = (
-        statistics.median(one.seconds_to(target) for one in measured[name])
-        for name in (scheme, "dist_sync")
-    )
-    return math.nan if math.isinf(own) and math.isinf(bsp) else bsp / own
-
-
-def draw(measured: Measurements, target: float, path: Path) -> None:
-    """Draw the errors of all runs over time, a color for each scheme."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for color, (scheme, runs) in enumerate(measured.items()):
-        for number, one in enumerate(runs):
-            errors = [max(1 - accuracy, 1e-4) for accuracy in one.accuracies]
-            label = SCHEMES[scheme] if number == 0 else None
-            axes.plot(one.seconds, errors, color=f"C{color}", linewidth=1, label=label)
-    axes.axhline(1 - target, color="gray", linestyle="--", label=f"accuracy {target:g}")
-    axes.set(xlabel="seconds since the first step", ylabel="error on the validation images")
-    axes.set_yscale("log")
-    axes.legend()
-    figure.savefig(path, dpi=150)
 
 
 def _spread(values: Sequence[float], form: str) -> str:
@@ -118,41 +97,20 @@ def _spread(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({every})"
 
 
-def _rows(case: GroupingCase, measured: Measurements) -> list[measure.Row]:
+def curves(case: GroupingCase, measured: Measurements) -> list[dict[str, Any]]:
+    """Return the accuracy of each run over time, for ``benchmarks.pictures``."""
     title = f"MNIST, slowdown {','.join(map(str, case.slowdown))}, {case.servers} servers"
-    rows = []
-    for scheme, runs in measured.items():
-        name = SCHEMES[scheme]
-        numbers: dict[str, list[float]] = {
-            f"seconds to {case.target:g}": [one.seconds_to(case.target) for one in runs],
-            "final accuracy": [one.final for one in runs],
-            "updates": [one.updates for one in runs],
-            "mean staleness": [one.staleness for one in runs],
-            "seconds in all": [one.seconds[-1] for one in runs],
+    return [
+        {
+            "case": title,
+            "name": f"{SCHEMES[scheme]}, seed {seed}, after {seconds:.2f} s",
+            "value": accuracy,
+            "unit": "accuracy",
         }
-        rows += [
-            measure.Row(title, name, float(statistics.median(values)), unit)
-            for unit, values in numbers.items()
-        ]
-        # The curves, for pictures.
-        rows += [
-            measure.Row(title, f"{name}, seed {seed}, after {seconds:.2f} s", accuracy, "accuracy")
-            for seed, one in enumerate(runs, 1)
-            for seconds, accuracy in zip(one.seconds, one.accuracies)
-        ]
-    return rows
-
-
-def _introduction(case: GroupingCase, seeds: int) -> str:
-    grouped = " and ".join(", ".join(map(str, group)) for group in case.groups)
-    return f"""# Four schemes on unequal workers
-
-{measure.machine()}
-
-LeNet on MNIST, {case.epochs} epochs, {len(case.slowdown)} workers that are
-{", ".join(f"{factor:g}" for factor in case.slowdown)} times slower than they could be, on one
-machine with {case.servers} servers. Groups of GSP: workers {grouped}; bound of SSP:
-{case.staleness} steps. Medians of {seeds} seeds, and each seed."""
+        for scheme, runs in measured.items()
+        for seed, one in enumerate(runs, 1)
+        for seconds, accuracy in zip(one.seconds, one.accuracies)
+    ]
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -160,48 +118,17 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m benchmarks.grouping",
         description="Train MNIST with BSP, ASP, SSP and GSP on workers of unequal speed.",
     )
-    parser.add_argument(
-        "--data-dir", type=Path, required=True, metavar="DIR", help="files of MNIST"
-    )
-    parser.add_argument(
-        "--slowdown",
-        type=_factors,
-        default="1,1,4,4",
-        help="how many times slower each worker is made (%(default)s)",
-    )
-    parser.add_argument("--servers", type=positive_integer, default=1, help="(%(default)s)")
-    parser.add_argument("--epochs", type=positive_integer, default=3, help="(%(default)s)")
-    parser.add_argument(
-        "--schemes",
-        type=_schemes,
-        default=",".join(SCHEMES.values()),
-        help="in this order (%(default)s)",
-    )
-    parser.add_argument("--seeds", type=positive_integer, default=3, help="runs (%(default)s)")
-    parser.add_argument(
-        "--staleness", type=positive_integer, default=3, help="bound of SSP (%(default)s)"
-    )
-    parser.add_argument(
-        "--target", type=float, default=0.97, help="accuracy to be reached (%(default)s)"
-    )
-    parser.add_argument(
-        "--plot", type=measure.file_to_write, metavar="FILE", help="draw errors over time"
-    )
-    parser.add_argument(
-        "--json",
-        type=measure.file_to_write,
-        metavar="FILE",
-        help='write a list of {"case", "name", "value", "unit"}',
-    )
+    add = parser.add_argument
+    add("--data-dir", type=Path, required=True, metavar="DIR", help="files of MNIST")
+    slowdown_help = "how many times slower each worker is made (%(default)s)"
+    add("--slowdown", type=_factors, default="1,1,4,4", help=slowdown_help)
+    add("--servers", type=positive_integer, default=1, help="(%(default)s)")
+    add("--epochs", type=positive_integer, default=3, help="(%(default)s)")
+    add("--seeds", type=positive_integer, default=3, help="runs (%(default)s)")
+    add("--staleness", type=positive_integer, default=3, help="bound of SSP (%(default)s)")
+    add("--target", type=float, default=0.97, help="accuracy to be reached (%(default)s)")
+    add("--json", type=measure.file_to_write, metavar="FILE", help="write the curves")
     return parser.parse_args(argv)
-
-
-def _schemes(text: str) -> list[str]:
-    keys = {name: key for key, name in SCHEMES.items()}
-    wanted = text.split(",")
-    if not set(wanted) <= set(keys) or len(set(wanted)) != len(wanted):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(keys)}")
-    return [keys[name] for name in wanted]
 
 
 def _factors(text: str) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
-from benchmarks.training_runs import started
+from benchmarks.training_runs import run_all
 from parallel import grouping
 from parallel.launch.cluster_files import Groups, format_groups
 from parallel.launch.data_sharding import format_shares
@@ -107,10 +107,7 @@ def run(case: GroupingCase, scheme: str, seed: int) -> GroupingRun:
         command = _command(case, scheme, folder, options)
         # The workers share the processors: each uses one, the servers use the others.
         threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        with started(command, {**os.environ, **threads}) as process:
-            output, _ = process.communicate()
-        if process.returncode != 0:
-            raise RuntimeError(f"{scheme} ended with status {process.returncode}:\n{output}")
+        run_all([(command, {**os.environ, **threads})])
         return _read(case, scheme, folder, evaluator(options))
 
 
@@ -184,15 +181,8 @@ def _options(case: GroupingCase, scheme: str, seed: int, folder: Path) -> list[s
 
 def _command(case: GroupingCase, scheme: str, folder: Path, options: Sequence[str]) -> list[str]:
     workers = len(case.slowdown)
-    launcher = [
-        sys.executable,
-        "-m",
-        "parallel.launch",
-        "-n",
-        str(workers),
-        "-s",
-        str(case.servers),
-    ]
+    launcher = [sys.executable, "-m", "parallel.launch", "-n", str(workers)]
+    launcher += ["-s", str(case.servers)]
     if scheme == "dist_gsync":
         files = {"groups": format_groups(case.groups, (_ADDRESS,) * workers)}
         files["data-sharding"] = case.shares

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -30,19 +30,9 @@ from training.loop import Step
 STEPS_BETWEEN_WEIGHTS = 5
 
 
-class _Moment(NamedTuple):
-    """A point in time, or the distance between two."""
-
-    seconds: float
-    processor: float
-    """Of all threads of this process."""
-
-    @classmethod
-    def now(cls) -> _Moment:
-        return cls(time.monotonic(), time.process_time())
-
-    def __sub__(self, other: _Moment) -> _Moment:
-        return _Moment(self.seconds - other.seconds, self.processor - other.processor)
+def _clocks() -> tuple[float, float]:
+    """Seconds, and seconds of processor time of all threads of this process."""
+    return time.monotonic(), time.process_time()
 
 
 class SlowedStep(Step):
@@ -62,10 +52,10 @@ class SlowedStep(Step):
             self._rest((self._factor - 1) * self._work)
         else:
             self._note()
-        began = _Moment.now()
+        began = _clocks()
         loss = self._step(batch, update, lr)
-        taken = _Moment.now() - began
-        self._work = max(taken.processor - self._idling * taken.seconds, 0.0)
+        seconds, processor = (now - then for now, then in zip(_clocks(), began))
+        self._work = max(processor - self._idling * seconds, 0.0)
         self._steps += 1
         moment = self._note()
         if self._worker == 0 and self._steps % STEPS_BETWEEN_WEIGHTS == 0:
@@ -78,10 +68,10 @@ class SlowedStep(Step):
 
     def _rest(self, seconds: float) -> None:
         if seconds > 0:
-            began = _Moment.now()
+            began = _clocks()
             time.sleep(seconds)
-            taken = _Moment.now() - began
-            self._idling = taken.processor / taken.seconds
+            slept, processor = (now - then for now, then in zip(_clocks(), began))
+            self._idling = processor / slept
 
     def _note(self) -> float:
         moment = time.time()

@@ -22,7 +22,6 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 SEED = 0
 DTYPES = ("float32", "bfloat16")
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,6 @@ class HeadCase:
     def rows(self) -> int:
         """S: the share of the classes, or those of the batch if they are more."""
         return max(round(self.classes * self.ratio), np.unique(self.labels()).size)
-
-    @property
-    def memory_bound(self) -> float:
-        """The bytes above centers and momenta that our head may take: 1.3 · (2SD + BS + 4BD)."""
-        floats = (
-            2 * self.rows * self.embedding
-            + self.batch * self.rows
-            + 4 * self.batch * self.embedding
-        )
-        return 1.3 * floats * _FLOAT_BYTES
 
     def __str__(self) -> str:
         return (

@@ -1,11 +1,10 @@
-"""The readers of images that ``benchmarks.input`` compares, and the opening of a large set."""
+"""The readers of images that ``benchmarks.input`` compares."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 from itertools import cycle, islice
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -15,8 +14,6 @@ from typing_extensions import override
 
 from benchmarks.worker import Subject
 from data.batches.face_loader import FaceLoader
-from data.batches.order import epoch_keys
-from data.batches.selection import Selection
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 
@@ -118,21 +115,3 @@ class MXNetIterator(Subject):
                 images[row] = mx.nd.transpose(image, axes=(2, 0, 1))
                 labels[row] = float(np.ravel(header.label)[0])
             mx.nd.waitall()
-
-
-class SetOpening(Subject):
-    """What happens before the first batch: the set is opened and chosen from."""
-
-    def __init__(self, rec: str, min_images: int, cached: bool) -> None:
-        """Args: the set, the images an identity must have, and whether caches may be used."""
-        self._rec, self._min_images, self._cached = Path(rec), min_images, cached
-
-    @override
-    def step(self) -> None:
-        # The results are kept, as a run keeps them.
-        if not self._cached:
-            for cache in self._rec.glob("*.cache"):
-                cache.unlink()
-        self._dataset = RecordSet(self._rec)
-        self._selection = Selection(self._dataset, self._min_images)
-        self._order = self._selection.order(epoch_keys(_SEED), 0, BATCH)

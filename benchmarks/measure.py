@@ -3,122 +3,107 @@
 The speed of a machine varies: its clock changes, and other programs run on it. So the variants of a
 benchmark are measured in turns within one run. The result is the median of the turns, and for a
 ratio the median over the rounds (``ratio``). Every benchmark prints a Markdown report that begins
-with the machine, takes ``--rounds`` and ``--json FILE``, and writes rows
-of four keys into that file.
+with the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.metadata
-import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Optional, TypeVar
 
-from benchmarks.worker import pytorch_version
+from benchmarks.worker import Worker
 from runtime import processors
 from runtime.command_line import positive_integer
 
+ROOT = Path(__file__).resolve().parents[1]
 _Name = TypeVar("_Name")
-
+_PYTORCH = ROOT / ".venv-bench"
 # Threads of OpenMP spin for some milliseconds after their work and would take processors from the
 # variant that is measured next.
 _REST_SECONDS = 0.1
-_PACKAGES = ("mxnet", "numpy", "numba")
-_VECTOR_FLAGS = ("avx512", "amx")
+_WARM_UP_STEPS = 2
+_MEBIBYTE = 2**20
 
 
-class _Ticks(NamedTuple):
+def _ticks() -> tuple[int, int]:
     """Processor time since the machine started: what its host kept (stolen), and all."""
-
-    stolen: int
-    all: int
-
-    @classmethod
-    def now(cls) -> _Ticks:
-        """Read the first line of /proc/stat: user, nice, system, idle, waiting, …, stolen."""
-        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        return cls(ticks[-1], sum(ticks))
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return ticks[-1], sum(ticks)
 
 
-_AT_START = _Ticks.now()
+_AT_START = _ticks()
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One measured number.
+class Variant(NamedTuple):
+    """What is measured in a process of its own.
 
     Attributes:
-        case: what was done, with sizes and threads.
-        name: of the variant.
-        value: the median over the rounds.
-        unit: of the value.
+        target: "module:Class" of the ``Subject``.
+        arguments: of the class.
+        first: arguments of a small one, which loads and compiles what is not a step's memory.
+        python: the Python that has what the subject imports.
+        variables: of the process's environment.
     """
 
-    case: str
-    name: str
-    value: float
-    unit: str
+    target: str
+    arguments: Mapping[str, Any]
+    first: Optional[Mapping[str, Any]] = None
+    python: str = sys.executable
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every benchmark: ``--threads``, ``--rounds`` and ``--json``."""
-    parser.add_argument(
-        "--threads",
-        type=_thread_counts,
-        default="1,2" if processors.available() > 1 else "1",
-        help="numbers of threads, each measured by itself (%(default)s)",
-    )
-    parser.add_argument(
-        "--rounds", type=positive_integer, default=7, help="turns of each variant (%(default)s)"
-    )
-    parser.add_argument(
-        "--json",
-        type=file_to_write,
-        metavar="FILE",
-        help='write a list of {"case", "name", "value", "unit"}',
-    )
+class Measured(NamedTuple):
+    """The seconds of a variant's steps, by round, and its peak of memory in bytes."""
+
+    seconds: list[float]
+    memory: Optional[int]
+
+    @property
+    def median(self) -> float:
+        """The median of the seconds."""
+        return statistics.median(self.seconds)
 
 
-def _thread_counts(text: str) -> tuple[int, ...]:
-    counts = tuple(positive_integer(word.strip()) for word in text.split(","))
-    usable = processors.available()
-    if max(counts) > usable:
-        raise argparse.ArgumentTypeError(
-            f"{text} is more than the {usable} processors that this process may use, "
-            "so it would measure how threads wait for each other; ask for fewer"
+def compare(
+    variants: Mapping[str, Variant], threads: int, rounds: int, *, steps: int = 1
+) -> dict[str, Measured]:
+    """Measure each variant once per round; of several ``steps`` the last one counts."""
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name, one in variants.items():
+            worker = stack.enter_context(Worker(one.target, threads, one.python, one.variables))
+            workers[name] = worker
+            if one.first is not None:
+                worker.create(one.first)
+                worker.step()
+            worker.create(one.arguments)
+            for _ in range(_WARM_UP_STEPS):
+                worker.step()
+        measured = interleave(
+            {name: _last_step(worker, steps) for name, worker in workers.items()}, rounds
         )
-    return counts
+        return {name: Measured(measured[name], workers[name].peak_memory()) for name in workers}
 
 
-def file_to_write(text: str) -> Path:
-    """Convert an option that is a file to be written into a folder that exists."""
-    # Checked before the minutes of measuring, not after them.
-    path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no file in an existing folder; make it first")
-    return path
+def _last_step(worker: Worker, steps: int) -> Callable[[], float]:
+    return lambda: [worker.step() for _ in range(steps)][-1]
 
 
 def interleave(
     variants: Mapping[_Name, Callable[[], float]], rounds: int
 ) -> dict[_Name, list[float]]:
-    """Call each function once in every round.
-
-    Args:
-        variants: functions that measure once, by name.
-        rounds: how often.
-
-    Returns:
-        The measurements of each, in the order of the rounds.
-    """
+    """Call each function once in every round; returns what each measured, in this order."""
     measured: dict[_Name, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, measure in variants.items():
@@ -137,11 +122,83 @@ def ratio(own: Sequence[float], other: Sequence[float]) -> float:
     return statistics.median(mine / theirs for mine, theirs in zip(own, other))
 
 
-def write_json(path: Path, rows: Iterable[Row]) -> None:
-    """Write the rows as a list of objects, whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
-    unfinished.replace(path)
+def pytorch_python() -> Optional[str]:
+    """The Python of the environment that has PyTorch and not MXNet; None if there is none."""
+    return str(_PYTORCH / "bin/python") if (_PYTORCH / "installed").is_file() else None
+
+
+def pytorch_forms(
+    name: str, target: str, arguments: Mapping[str, Any], *, has_maps: bool = True
+) -> dict[str, Variant]:
+    """PyTorch's forms of one subject: eager and compiled, with maps in both memory formats.
+
+    Args:
+        name: before the names of all forms.
+        target: "module:Class", with the further arguments ``compiled`` and ``channels_last``.
+        arguments: of the class.
+        has_maps: whether there are memory formats.
+
+    Returns:
+        The variants by their names; none if PyTorch is not installed.
+    """
+    python, found = pytorch_python(), {}
+    if python is None:
+        return {}
+    for form, compiled in (("eager", False), ("compiled", True)):
+        for layout, last in (("", False), (", channels last", True))[: 1 + has_maps]:
+            chosen = {**arguments, "compiled": compiled, "channels_last": last}
+            found[f"{name}: {form}{layout}"] = Variant(target, chosen, python=python)
+    return found
+
+
+def with_fastest(
+    measured: Mapping[str, Measured], *names: str
+) -> tuple[dict[str, Measured], list[str]]:
+    """Put the fastest of PyTorch's forms in the place of all, under the name without the form.
+
+    Returns:
+        What was measured; and a line of Markdown for each of the names: which form counts, and the
+        milliseconds of every one.
+    """
+    kept = {name: one for name, one in measured.items() if name.partition(":")[0] not in names}
+    said = []
+    for name in names:
+        forms = {key: one for key, one in measured.items() if key.partition(":")[0] == name}
+        if forms:
+            best = min(forms, key=lambda key: forms[key].median)
+            kept[name] = forms[best]
+            every = "; ".join(f"{key} {1000 * one.median:.1f} ms" for key, one in forms.items())
+            said.append(f"{name} is its fastest form, {best.partition(': ')[2]}, of: {every}.")
+    return kept, said
+
+
+def table(measured: Mapping[str, Measured], *, title: str, sign: str, images: int = 0) -> str:
+    """Lay out variants that were measured in turns.
+
+    Args:
+        measured: the variants.
+        title: of the first column.
+        sign: "÷" for the time of a row over those of the others, "×" for the inverse.
+        images: of a step; 0 if there are none.
+    """
+    header = [title, "ms", "from … to", *(["images/s"] if images else [])]
+    header += [*(f"{sign} {name}" for name in measured), "peak memory (MiB)"]
+    lines = []
+    for name, own in measured.items():
+        ratios = [ratio(own.seconds, other.seconds) for other in measured.values()]
+        if sign == "×":
+            ratios = [ratio(other.seconds, own.seconds) for other in measured.values()]
+        lines.append(
+            [
+                name,
+                f"{1000 * own.median:.1f}",
+                f"{1000 * min(own.seconds):.1f} … {1000 * max(own.seconds):.1f}",
+                *([f"{images / own.median:.2f}"] if images else []),
+                *(f"{one:.2f}" for one in ratios),
+                "" if own.memory is None else f"{own.memory / _MEBIBYTE:,.0f}",
+            ]
+        )
+    return markdown_table(header, lines)
 
 
 def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -150,24 +207,88 @@ def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *lines))
 
 
-def machine() -> str:
-    """Describe the processor, the memory and the versions of what is measured, as a list.
+def print_report(title: str, said: str, sections: Iterable[str]) -> None:
+    """Print a report: the machine under the title, what was measured, and its tables.
 
-    Call it after measuring: it includes the share of processor time that a virtual machine did not
-    get although it had work. If that is large, a single number means little.
+    Call it after measuring: the machine has the share of processor time that a virtual machine did
+    not get although it had work. If that is large, a single number means little.
     """
-    flags = [flag for flag in _cpu_field("flags").split() if flag.startswith(_VECTOR_FLAGS)]
+    print(f"# {title}", machine(), said, *sections, sep="\n\n")
+
+
+def add_options(
+    parser: argparse.ArgumentParser, *, threads: Optional[int] = None, rounds: int = 7
+) -> None:
+    """Add ``--threads`` and ``--rounds``; by default on one thread and on two."""
+    default = str(threads) if threads else "1,2" if processors.available() > 1 else "1"
+    parser.add_argument(
+        "--threads",
+        type=_thread_counts,
+        default=default,
+        metavar="INT,...",
+        help="numbers of threads, each measured by itself (%(default)s)",
+    )
+    parser.add_argument(
+        "--rounds", type=positive_integer, default=rounds, help="turns of each (%(default)s)"
+    )
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Convert an option with whole numbers, separated by commas."""
+    return tuple(positive_integer(word.strip()) for word in text.split(","))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Convert an option with words, separated by commas."""
+    return tuple(word.strip() for word in text.split(","))
+
+
+def share(text: str) -> float:
+    """Convert an option that is above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
+def _thread_counts(text: str) -> tuple[int, ...]:
+    found, usable = counts(text), processors.available()
+    if max(found) > usable:
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than the {usable} processors that this process may use, "
+            "so it would measure how threads wait for each other; ask for fewer"
+        )
+    return found
+
+
+def file_to_write(text: str) -> Path:
+    """Convert an option that is a file to be written into a folder that exists."""
+    # Checked before the minutes of measuring, not after them.
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no file in an existing folder; make it first")
+    return path
+
+
+def machine() -> str:
+    """Describe the processor, the memory and the versions of what is measured, as a list."""
+    flags = _cpu_field("flags").split()
+    wide = " ".join(sorted(flag for flag in flags if flag.startswith(("avx512", "amx"))))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("mxnet", "numpy", "numba"))
+    stolen, every = (now - then for now, then in zip(_ticks(), _AT_START))
     return "\n".join(
         (
             f"- processor: {_cpu_field('model name')}, "
             f"{processors.available()} of {os.cpu_count()} cores usable",
-            f"- AVX-512 and AMX: {' '.join(sorted(flags)) or 'none'}",
+            f"- AVX-512 and AMX: {wide or 'none'}",
             f"- memory: {memory:.1f} GiB",
-            f"- taken by other guests of its host while this ran: {_stolen_share():.0%}",
+            f"- taken by other guests of its host while this ran: {stolen / max(1, every):.0%}",
             f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-            f"{versions}, torch {pytorch_version()}",
+            f"{versions}, torch {_version('torch', *_PYTORCH.glob('lib/python*/site-packages'))}",
             f"- commit: {commit()}",
         )
     )
@@ -175,18 +296,12 @@ def machine() -> str:
 
 def commit() -> str:
     """Name the commit that is measured, with "-dirty" where files differ from it."""
-    root = Path(__file__).resolve().parents[1]
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "unknown"
     return done.stdout.strip() or "unknown"
-
-
-def _stolen_share() -> float:
-    now = _Ticks.now()
-    return (now.stolen - _AT_START.stolen) / max(1, now.all - _AT_START.all)
 
 
 def _cpu_field(field: str) -> str:
@@ -198,9 +313,10 @@ def _cpu_field(field: str) -> str:
     return platform.machine()
 
 
-def _version(package: str) -> str:
+def _version(package: str, *folders: Path) -> str:
     # MXNet's builds for GPUs have names of their own, such as mxnet-cu112.
-    for distribution in importlib.metadata.distributions():
+    where = [str(folder) for folder in folders] if package == "torch" else sys.path
+    for distribution in importlib.metadata.distributions(path=where):
         name = distribution.metadata["Name"] or ""
         if name == package or name.startswith(f"{package}-cu"):
             return distribution.version

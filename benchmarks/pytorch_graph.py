@@ -1,6 +1,6 @@
 """A graph of ours in PyTorch: each node is the layer, or the function, that PyTorch has for it.
 
-So every classifier can be measured beside PyTorch, from the same weights and without a second list
+So every network can be measured beside PyTorch, from the same weights and without a second list
 of its layers. A graph comes as the JSON that MXNet writes; nothing of MXNet is imported.
 """
 
@@ -211,9 +211,19 @@ def _normalize(attributes: dict[str, Any], _: Sequence[torch.Tensor]) -> Layer:
     return lambda images: (images - mean) / deviation
 
 
-def _divide(attributes: dict[str, Any], _: Sequence[torch.Tensor]) -> Layer:
-    scalar = attributes.pop("scalar")
-    return lambda images: images / scalar
+def _by_scalar(function: Layer) -> Layer:
+    """Return a builder of what computes with a scalar."""
+
+    def build(attributes: dict[str, Any], _: Sequence[torch.Tensor]) -> Layer:
+        scalar = attributes.pop("scalar")
+        return lambda images: function(images, scalar)
+
+    return build
+
+
+def _slopes(attributes: dict[str, Any], arrays: Sequence[torch.Tensor]) -> Layer:
+    assert attributes.pop("act_type") == "prelu"
+    return _filled(nn.PReLU(arrays[0].numel()), arrays)
 
 
 def _cast(attributes: dict[str, Any], _: Sequence[torch.Tensor]) -> Layer:
@@ -239,9 +249,12 @@ _BUILDERS: dict[str, Callable[[dict[str, Any], Sequence[torch.Tensor]], Layer]] 
     "Dropout": lambda attributes, _: nn.Dropout(attributes.pop("p", 0.5)),
     "Flatten": lambda *_: nn.Flatten(),
     "FullyConnected": _linear,
+    "LeakyReLU": _slopes,
     "Pooling": _pooling,
-    "_div_scalar": _divide,
+    "_div_scalar": _by_scalar(torch.div),
     "_image_normalize": _normalize,
+    "_minus_scalar": _by_scalar(torch.sub),
+    "_mul_scalar": _by_scalar(torch.mul),
     "clip": _clip,
     "slice_axis": _slice,
 }

@@ -33,8 +33,9 @@ from runtime.environment import visible_threads
 class PyTorchHead(Subject):
     """All class centers of a job on one rank, in PyTorch tensors."""
 
-    def __init__(self, **sizes: Any) -> None:
-        """Args: sizes of a ``HeadCase``."""
+    def __init__(self, *, compiled: bool, channels_last: bool, **sizes: Any) -> None:
+        """Args: whether it is compiled; False, as it has no maps; sizes of a ``HeadCase``."""
+        assert not channels_last
         torch.set_num_threads(visible_threads())
         torch.manual_seed(SEED)
         case = HeadCase(**sizes)
@@ -43,12 +44,13 @@ class PyTorchHead(Subject):
         self._features = torch.from_numpy(case.features())
         self._labels = torch.from_numpy(case.labels())
         self._num_rows = case.rows
+        self._train = torch.compile(self._update) if compiled else self._update
 
     @override
     def step(self) -> None:
-        self.train(self._sample())
+        self._train(self._sample())
 
-    def train(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _update(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the sorted ``rows`` [S]; returns the loss and the features' gradient [B, D]."""
         everything = rows.numel() == self.centers.shape[0]
         centers_SD = self.centers if everything else self.centers[rows]

@@ -58,14 +58,10 @@ def main(name: str) -> None:
             optimizer.step()
             hits += int((logits.argmax(1) == labels).sum())
         trained = time.perf_counter() - start
-        counts = {"hits": hits, "images": updates * recipe["batch_size"]}
-        result = {
-            "epoch": epoch + 1,
-            **counts,
-            "seconds": trained,
-            **_validate(network, *validation),
-        }
-        print(json.dumps(result), flush=True)
+        seen = updates * recipe["batch_size"]
+        counts = {"correct": _correct(network, *validation), "total": len(validation[1])}
+        speeds = {"training": hits / seen, "images_per_second": seen / trained}
+        print(json.dumps({**counts, **speeds}), flush=True)
 
 
 def _batches(
@@ -93,15 +89,15 @@ def _batches(
 
 
 @torch.no_grad()
-def _validate(
+def _correct(
     network: torch.nn.Module, images: NDArray[np.uint8], labels: NDArray[np.int64]
-) -> dict[str, int]:
+) -> int:
     network.eval()
     hits = 0
     for rows in np.array_split(np.arange(len(images)), max(1, len(images) // 250)):
         batch = torch.from_numpy(images[rows]).float().to(memory_format=torch.channels_last)
         hits += int((network(batch).argmax(1) == torch.from_numpy(labels[rows])).sum())
-    return {"validation_hits": hits, "validation_images": len(images)}
+    return hits
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import re
 import statistics
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Optional
 
 from benchmarks.scaling_model import Link, Probe
-from benchmarks.training_runs import started
+from benchmarks.training_runs import run_all
 from runtime.errors import ConfigError
 from training.config.exchange import HOROVOD
 
@@ -113,16 +112,12 @@ def run(case: ScalingCase, setup: ScalingSetup) -> ScalingSpeed:
     numbers = [case.model, str(case.batch), str(case.updates)]
     threads = str(case.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
-    with TemporaryDirectory() as folder, ExitStack() as stack:
+    with TemporaryDirectory() as folder:
         command = [*_launcher(exchange, addresses, Path(folder)), *worker, *numbers]
         copies = workers if exchange == INDEPENDENT else 1
         if exchange == INDEPENDENT:
             command += [folder, str(copies)]
-        jobs = [stack.enter_context(started(command, environment)) for _ in range(copies)]
-        outputs = [job.communicate()[0] for job in jobs]
-        for job, output in zip(jobs, outputs):
-            if job.returncode != 0:
-                raise RuntimeError(f"a job ended with status {job.returncode}:\n{output}")
+        outputs = run_all([(command, environment)] * copies)
     return read("\n".join(outputs), case.batch, workers)
 
 

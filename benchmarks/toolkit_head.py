@@ -16,29 +16,12 @@ from benchmarks.head_case import (
     HeadCase,
 )
 from benchmarks.worker import Subject
+from parallel.world import LoneWorld
 from partial_fc.blocks import Products as HeadProducts
 from partial_fc.head import TYPES, HeadStep, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
-
-
-class OneRank:
-    """A world of one rank, whose collectives return their arguments."""
-
-    rank = 0
-    size = 1
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Return the array of the only rank."""
-        return array
-
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """Return the sum or the maximum over one rank."""
-        return array
-
-    def wait(self, array: Any) -> None:
-        """Return at once."""
 
 
 class ToolkitHead(Subject):
@@ -55,7 +38,7 @@ class ToolkitHead(Subject):
                 sample_ratio=case.ratio,
             ),
             (case.classes, case.embedding),
-            OneRank(),
+            LoneWorld(),
             mx.cpu(),
             optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
             seed=SEED,

@@ -9,27 +9,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
 
 _ROOT = Path(__file__).resolve().parents[1]
 _Result = TypeVar("_Result")
-PARTS = ("waiting", "backbone", "head", "communication")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
 _GRACE_SECONDS = 20
 _PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
 
 
-@dataclass(frozen=True)
-class TrainingCase:
+class TrainingCase(NamedTuple):
     """What is trained.
 
     Attributes:
@@ -49,25 +45,15 @@ class TrainingCase:
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        """Its name in a report."""
         data = f"{self.classes:,} classes" if self.rec is None else str(self.rec)
         return f"{self.network}, {data}, ratio {self.ratio:g}, batch {self.batch} per rank"
 
 
-class TrainingSpeed(NamedTuple):
-    """Of one run: images/s over all its ranks, and rank 0's shares of time; medians of updates."""
-
-    images_per_second: float
-    shares: dict[str, float]
-
-
-def read_speed(metrics: Path) -> TrainingSpeed:
-    """The medians over the updates of a run that reported each, without the warm-up."""
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
-    return TrainingSpeed(
-        statistics.median(record["images_per_second"] for record in measured),
-        {part: statistics.median(record[part] for record in measured) for part in PARTS},
-    )
+def read_updates(metrics: Path) -> list[dict[str, Any]]:
+    """The reports of a run about each update, without those that warm up."""
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    return [record for record in records if record["update"] > WARM_UP_UPDATES]
 
 
 def peaks(folder: Path) -> list[float]:
@@ -98,16 +84,10 @@ def train(
     Raises:
         RuntimeError: a run failed; with what it printed.
     """
-    with TemporaryDirectory() as folder, ExitStack() as stack:
+    with TemporaryDirectory() as folder:
         roots = [Path(folder) / str(copy) for copy in range(copies)]
         command = _command(case, ranks, WARM_UP_UPDATES + updates)
-        runs = [
-            stack.enter_context(started(command, _choices(case, root, threads))) for root in roots
-        ]
-        for run in runs:
-            output, _ = run.communicate()
-            if run.returncode != 0:
-                raise RuntimeError(f"a run ended with status {run.returncode}:\n{output}")
+        run_all([(command, _choices(case, root, threads)) for root in roots])
         return [read(root / "metrics.jsonl") for root in roots]
 
 
@@ -115,7 +95,6 @@ def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"]
     data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
-    # Checkpoints are not measured, unless the case has options for them.
     options = ["--max-update", str(updates), "--frequent", "1", "--keep", "0", *case.options]
     return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]
 
@@ -135,8 +114,23 @@ def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, s
     }
 
 
+def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:
+    """Run commands in their environments at the same time; returns what each printed.
+
+    Raises:
+        RuntimeError: one failed; with its output.
+    """
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_started(*job)) for job in jobs]
+        outputs = [process.communicate()[0] for process in processes]
+        for process, output in zip(processes, outputs):
+            if process.returncode != 0:
+                raise RuntimeError(f"a run ended with status {process.returncode}:\n{output}")
+    return outputs
+
+
 @contextmanager
-def started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process that ends with the context; a launcher ends its ranks."""
     process = subprocess.Popen(
         command,

@@ -1,6 +1,6 @@
-"""How many faces per second verification embeds on the CPU, and what the convolutions allow.
+"""How many faces per second verification embeds on the CPU, beside the graph that trains.
 
-    python -m benchmarks.verification [--network mbf,r50] [--model PREFIX,EPOCH] [--json FILE]
+    python -m benchmarks.verification [--network mbf,r50] [--model PREFIX,EPOCH]
 
 A face is one view: with the flip test an image is two. The report goes to the standard output.
 """
@@ -8,105 +8,49 @@ A face is one view: with the flip test an image is two. The report goes to the s
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import NamedTuple, Optional
-
-if not __package__:
-    # Started by its path: Python has put this folder on the path, not the project's.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+from collections.abc import Sequence
+from typing import Optional
 
 import backbones
 from benchmarks import measure
-from benchmarks.worker import Worker
+from benchmarks.measure import Variant
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import bfloat16_unit, variables_of_lanes, visible_threads
 from runtime.errors import run_program
 
-_BATCH = 64
-
-
-class _Subject(NamedTuple):
-    """What is measured: a class, how many batches it computes at a time, and in which format."""
-
-    name: str
-    has_lanes: bool = False
-    dtype: str = "float32"
-
-
-_SUBJECTS = {
-    "graph of training": _Subject("GraphOfTraining"),
-    "graph of inference": _Subject("GraphOfInference"),
-    "layers alone": _Subject("LayersAlone"),
-    "lanes": _Subject("GraphOfInference", has_lanes=True),
-    "lanes, bfloat16": _Subject("GraphOfInference", has_lanes=True, dtype="bfloat16"),
-}
+_TARGET = "benchmarks.toolkit_network:ToolkitInference"
+_SAID = """Medians of {} batches, in turns; ratios are medians over the rounds. "Lanes" are several
+batches at a time, each with a share of the threads, as ``evaluation`` computes; all others, and
+validation in a training, compute one with all threads."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Measure, print the report and write the rows."""
+    """Measure and print the report."""
     options = _parse(argv)
-    networks = [*options.network, *([options.model] if options.model else [])]
-    lines, rows = [], []
+    sections: list[str] = []
     for threads in options.threads:
-        for network in networks:
-            case = f"{network}, B={options.batch}, threads={threads}"
-            print(f"measuring {case}", file=sys.stderr)
-            seconds = _measure(network, options, threads)
-            speeds = {
-                name: options.batch / statistics.median(found) for name, found in seconds.items()
+        for network in [*options.network, *([options.model] if options.model else [])]:
+            title = f"{network}, B={options.batch}, threads={threads}"
+            print(f"measuring {title}", file=sys.stderr)
+            arguments = {"network": network, "batch": options.batch}
+            if network == options.model:
+                arguments["model"] = network
+            lanes = variables_of_lanes(threads)
+            variants = {
+                "graph of training": Variant(_TARGET, {**arguments, "trained": True}),
+                "graph of inference": Variant(_TARGET, arguments),
+                "lanes": Variant(_TARGET, arguments, variables=lanes),
             }
-            trained, inferred, alone, *_ = seconds.values()
-            lines.append(
-                [
-                    case,
-                    *(f"{speed:,.1f}" for speed in speeds.values()),
-                    f"{measure.ratio(trained, inferred):.2f}",
-                    f"{measure.ratio(alone, inferred):.2f}",
-                ]
-            )
-            rows += [measure.Row(case, name, speed, "images/s") for name, speed in speeds.items()]
-    header = ["case", *(f"{name} (images/s)" for name in _measured())]
-    header += ["inference / training", "inference / layers alone"]
-    print(_introduction(options.rounds), measure.markdown_table(header, lines), sep="\n\n")
-    if options.json:
-        measure.write_json(options.json, rows)
-
-
-def _measured() -> Mapping[str, _Subject]:
-    """Those that this machine computes."""
-    formats = {"float32"} | ({"bfloat16"} if bfloat16_unit() else set())
-    return {name: one for name, one in _SUBJECTS.items() if one.dtype in formats}
-
-
-def _measure(network: str, options: argparse.Namespace, threads: int) -> dict[str, list[float]]:
-    """The seconds of a batch by each subject, in turns."""
-    model = network if network == options.model else None
-    arguments = {"network": network, "batch": options.batch, "model": model}
-    with ExitStack() as stack:
-        workers = {}
-        for name, subject in _measured().items():
-            target = f"benchmarks.toolkit_inference:{subject.name}"
-            variables = variables_of_lanes(threads) if subject.has_lanes else {}
-            workers[name] = stack.enter_context(Worker(target, threads, variables=variables))
-            workers[name].create({**arguments, "dtype": subject.dtype})
-            workers[name].step()
-        steps = {name: worker.step for name, worker in workers.items()}
-        return measure.interleave(steps, options.rounds)
-
-
-def _introduction(rounds: int) -> str:
-    return f"""# Embeddings for verification on the CPU
-
-{measure.machine()}
-
-Medians of {rounds} batches, in turns; ratios are medians over the rounds. "Layers alone" are the
-convolutions and the linear layer with their biases and sums, and nothing else of the network.
-"Lanes" are several batches at a time, each with a share of the threads, as ``evaluation`` computes;
-all others, and validation in a training, compute one with all threads."""
+            if bfloat16_unit():
+                narrow = {**arguments, "dtype": "bfloat16"}
+                variants["lanes, bfloat16"] = Variant(_TARGET, narrow, variables=lanes)
+            measured = measure.compare(variants, threads, options.rounds)
+            table = measure.table(measured, title="graph", sign="×", images=options.batch)
+            sections += [f"## {title}", table]
+    measure.print_report(
+        "Embeddings for verification on the CPU", _SAID.format(options.rounds), sections
+    )
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -114,19 +58,15 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m benchmarks.verification", description="Measure embeddings on the CPU."
     )
     parser.add_argument(
-        "--network",
-        type=lambda text: [word.strip() for word in text.split(",") if word.strip()],
-        default="mbf,r50",
-        help="names of backbones (%(default)s)",
+        "--network", type=measure.words, default="mbf,r50", help="names (%(default)s)"
     )
     parser.add_argument(
         "--model", metavar="PREFIX,EPOCH", help="a checkpoint that is measured as well"
     )
     parser.add_argument(
-        "--batch", type=positive_integer, default=_BATCH, help="images of a step (%(default)s)"
+        "--batch", type=positive_integer, default=64, help="images of a step (%(default)s)"
     )
-    measure.add_options(parser)
-    parser.set_defaults(threads=str(visible_threads()))
+    measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for network in options.network:
         backbones.check(network)

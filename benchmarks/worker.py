@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.metadata
 import json
 import os
 import re
@@ -26,14 +25,7 @@ from types import MappingProxyType
 from typing import Any, Optional, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PYTORCH_ENVIRONMENT = _ROOT / ".venv-bench"
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-)
-_RESET_PEAK = "5"
+_LIBRARIES = ("OMP", "NUMBA", "OPENBLAS", "MKL")
 
 
 class Subject(Protocol):
@@ -43,29 +35,14 @@ class Subject(Protocol):
         """Do the work once and wait until it is done."""
 
 
-def pytorch_python() -> Optional[str]:
-    """The Python of the environment that has PyTorch and not MXNet; None if there is none."""
-    if not (_PYTORCH_ENVIRONMENT / "installed").is_file():
-        return None
-    return str(_PYTORCH_ENVIRONMENT / "bin/python")
-
-
-def pytorch_version() -> str:
-    """The version of PyTorch in its environment, or "not installed"."""
-    folders = map(str, _PYTORCH_ENVIRONMENT.glob("lib/python*/site-packages"))
-    found = importlib.metadata.distributions(name="torch", path=list(folders))
-    return next((distribution.version for distribution in found), "not installed")
-
-
 class Worker:
-    """The parent's end of the pipe to a process with a subject."""
+    """The parent's end of the pipe to a process with a subject; a context manager."""
 
     def __init__(
         self,
         target: str,
         threads: int,
         python: str = sys.executable,
-        *,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Start the process.
@@ -77,14 +54,11 @@ class Worker:
             variables: of the process's environment, above those of this one.
         """
         self._target = target
+        limits = {f"{name}_NUM_THREADS": str(threads) for name in _LIBRARIES}
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", target],
             cwd=_ROOT,
-            env={
-                **os.environ,
-                **{name: str(threads) for name in _THREAD_VARIABLES},
-                **variables,
-            },
+            env={**os.environ, **limits, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,7 +79,7 @@ class Worker:
 
     def _ask(self, command: str, arguments: Optional[Mapping[str, Any]] = None) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
+        self._process.stdin.write(json.dumps([command, arguments or {}]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -116,10 +90,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        *_: object,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A worker leaves nothing behind that it would have to clean up.
         self._process.kill()
         self._process.communicate()
@@ -133,9 +104,8 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     server = _Server(getattr(importlib.import_module(module), name))
     for line in sys.stdin:
-        request = json.loads(line)
-        answer = getattr(server, request["command"])(**(request["arguments"] or {}))
-        print(json.dumps(answer), file=answers, flush=True)
+        command, arguments = json.loads(line)
+        print(json.dumps(getattr(server, command)(**arguments)), file=answers, flush=True)
 
 
 class _Server:
@@ -144,16 +114,19 @@ class _Server:
     def __init__(self, factory: Callable[..., Subject]) -> None:
         self._factory = factory
         self._subject: Optional[Subject] = None
-        self._at_rest = 0
-        self._peak_known = False
+        self._at_rest: Optional[int] = None
 
     def create(self, **arguments: Any) -> None:
         self._subject = None
         gc.collect()
         self._subject = self._factory(**arguments)
         gc.collect()
-        self._peak_known = _reset_peak()
-        self._at_rest = _memory("VmRSS")
+        try:
+            # Resets the kernel's record of the largest resident size.
+            Path("/proc/self/clear_refs").write_text("5")
+            self._at_rest = _memory("VmRSS")
+        except OSError:
+            self._at_rest = None
 
     def step(self) -> float:
         assert self._subject is not None
@@ -162,16 +135,7 @@ class _Server:
         return time.perf_counter() - start
 
     def peak_memory(self) -> Optional[int]:
-        return _memory("VmHWM") - self._at_rest if self._peak_known else None
-
-
-def _reset_peak() -> bool:
-    """Reset the kernel's record of the largest resident size; returns whether that is allowed."""
-    try:
-        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
-    except OSError:
-        return False
-    return True
+        return None if self._at_rest is None else _memory("VmHWM") - self._at_rest
 
 
 def _memory(field: str) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
-import cv2
 import numpy as np
+from PIL import Image
 
 from benchmarks import measure
 from data.decoding import decode_rgb
@@ -26,10 +25,6 @@ def drawn_faces(path: Path) -> None:
         framed = [np.pad(tile, sides, constant_values=_WHITE) for tile in tiles]
         rows.append(np.concatenate(framed, axis=1))
     sheet = np.concatenate(rows)[:-_GAP, :-_GAP]
-    options = [cv2.IMWRITE_JPEG_QUALITY, _QUALITY]
-    encoded = bytes(cv2.imencode(".jpg", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), options)[1])
     machine = measure.machine().splitlines()[0].removeprefix("- processor: ")
     comment = f"drawn by data.drawn; machine: {machine}; commit: {measure.commit()}".encode()
-    # A comment segment, behind the two bytes that begin a JPEG.
-    segment = b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment
-    path.write_bytes(encoded[:2] + segment + encoded[2:])
+    Image.fromarray(sheet).save(path, quality=_QUALITY, comment=comment)

@@ -6,7 +6,6 @@ from the surest to the least sure, because the least sure tell whether a thresho
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,9 +20,9 @@ from evaluation.clean.faces import EmbeddedFaces, Numbers
 from evaluation.clean.findings import Findings
 from evaluation.clean.labels import Kind
 from evaluation.clean.overlap import Overlap
+from evaluation.report import elements
 from runtime.errors import DataError
 from runtime.files import write_atomically
-from runtime.process.terminal import printable
 
 _ROWS, _EXAMPLES = 12, 4
 _SAID = {
@@ -31,12 +30,6 @@ _SAID = {
     Kind.JUNK: "are far from their class and near to none",
     Kind.UNSURE: "are in a class in which no two images agree",
 }
-# Its own sheets are beside a page on a disk, or on a server.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' file:; base-uri 'none'; "
-    "form-action 'none'"
-)
-_STYLE = "body{font-family:sans-serif;margin:2em}td,th{padding:2px 12px;text-align:left}"
 
 
 class Finding(NamedTuple):
@@ -194,7 +187,7 @@ def write_report(
     Raises:
         DataError: a file cannot be written.
     """
-    parts, lines = [], []
+    sections, lines = [elements.section("Summary", elements.values(dict(summary)))], []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for found in findings:
@@ -202,18 +195,18 @@ def write_report(
             table = folder / f"{stem}.tsv"
             write_atomically(table, "".join(_table(found)).encode())
             lines.append(f"{table}: {count} {found.said.partition(':')[0]}")
-            parts.append(f"<h2>{count} {html.escape(found.said)}</h2>")
-            parts.append(f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>')
+            shown = [f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>']
             for former in folder.glob(f"{stem}-[0-9]*.png"):
                 former.unlink()
-            for number, content in enumerate(_sheets(found, sheets), 1):
+            for number, sheet in enumerate(_sheets(found, sheets), 1):
                 name = f"{stem}-{number}.png"
-                write_atomically(folder / name, content)
-                parts.append(f'<p><img src="./{name}" alt="{name}"></p>')
+                write_atomically(folder / name, sheet)
+                shown.append(f'<figure><img src="./{name}" alt="{name}"></figure>')
+            sections.append(elements.section(f"{count} {found.said}", *shown))
         page = folder / "report.html"
-        rows = (f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in summary)
-        text = printable(_page("".join(rows), parts))
-        write_atomically(page, text.encode(errors="backslashreplace"))
+        # Its own sheets are in the same folder, on a disk or on a server.
+        content = elements.page("Cleaning", "evaluation.clean", "", sections, "'self' file:")
+        write_atomically(page, content.encode())
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error.strerror}; choose another folder with --report"
@@ -243,12 +236,3 @@ def _sheets(found: Finding, most: int) -> Iterable[bytes]:
         title = f"{found.name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {found.total:,}"
         title += found.said[found.said.find(":") :]
         yield draw_rows(list(map(found.row, chosen)), title)
-
-
-def _page(summary: str, parts: Sequence[str]) -> str:
-    return (
-        '<!DOCTYPE html><html><head><meta charset="utf-8"><meta http-equiv="Content-Security-'
-        f'Policy" content="{_POLICY}"><title>evaluation.clean</title><style>{_STYLE}</style>'
-        f"</head><body><h1>evaluation.clean</h1><table>{summary}</table>"
-        f"{''.join(parts)}</body></html>\n"
-    )

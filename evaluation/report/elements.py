@@ -16,7 +16,7 @@ from evaluation.report.style import STYLE
 from runtime.process.terminal import printable
 
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "default-src 'none'; style-src 'unsafe-inline'; img-src {}; base-uri 'none'; "
     "form-action 'none'"
 )
 # What a report of many options or runs may say of one value.
@@ -31,7 +31,9 @@ def text(value: Any) -> str:
     return html.escape(shown.encode(errors="replace").decode())
 
 
-def page(kind: str, title: str, subtitle: str, body: Iterable[str]) -> str:
+def page(
+    kind: str, title: str, subtitle: str, body: Iterable[str], images: str = "data:"
+) -> str:
     """Return a whole page.
 
     Args:
@@ -39,10 +41,11 @@ def page(kind: str, title: str, subtitle: str, body: Iterable[str]) -> str:
         title: text.
         subtitle: text.
         body: elements.
+        images: the sources of pictures that the browser may load.
     """
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(images)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>",
         f'<header><div class="kind">{text(kind)}</div><h1>{text(title)}</h1>',

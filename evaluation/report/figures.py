@@ -191,28 +191,22 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
     The sets of one run share a chart.
     """
     names = list(dict.fromkeys(name for run in runs for name in run.targets))
-    groups: list[tuple[list[str], list[tuple[str, Sequence[Record], Optional[int]]]]]
-    if len(runs) == 1:
-        groups = [(names, [(name, runs[0].targets[name], None) for name in names])] if names else []
-    else:
-        groups = [
-            ([n], [(r.name, r.targets[n], _place(runs, r)) for r in runs if n in r.targets])
-            for n in names
-        ]
+    is_single = len(runs) == 1
     pictures = []
-    for index, (shown, curves) in enumerate(groups):
+    for index, shown in enumerate([names] if is_single and names else [[name] for name in names]):
         is_validation = shown == [VALIDATION]
         what = "Validation" if is_validation else "Verification"
-        of = f" of {shown[0]}" if len(runs) > 1 and not is_validation else ""
+        of = "" if is_single or is_validation else f" of {shown[0]}"
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
         frame = Frame(f"accuracy-{index}", f"{what}{of}", _UPDATE, "accuracy", note)
         series = [
-            _accuracy_series(label, records)._replace(place=place)
-            for label, records, place in curves
+            _accuracy_series(name if is_single else run.name, run.targets[name], _place(runs, run))
+            for run in runs
+            for name in shown
+            if name in run.targets
         ]
-        if is_validation and len(runs) == 1:
-            series.append(_series("training", curves[0][1], "training_accuracy"))
-            series[0] = series[0]._replace(label=VALIDATION)
+        if is_validation and is_single:
+            series.append(_series("training", runs[0].targets[VALIDATION], "training_accuracy"))
         pictures.append(lines(frame, series))
         if is_validation:
             pictures.append(_validation_loss(runs))
@@ -288,14 +282,14 @@ def _series(label: str, records: Sequence[Record], name: str) -> Series:
     return Series(label, x[known], y[known])
 
 
-def _accuracy_series(label: str, records: Sequence[Record]) -> Series:
+def _accuracy_series(label: str, records: Sequence[Record], place: Optional[int]) -> Series:
     found = [accuracy(record) for record in records]
     values = np.array(found, np.float64).reshape(-1, 3)
     known = np.isfinite(values[:, 0])
     x, (y, low, high) = column(records, _UPDATE)[known], values[known].T
     if not np.isfinite(low).all():
-        return Series(label, x, y)
-    return Series(label, x, y, low, high)
+        return Series(label, x, y, place=place)
+    return Series(label, x, y, low, high, place)
 
 
 def _seconds(records: Sequence[Record]) -> Numbers:

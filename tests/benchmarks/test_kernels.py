@@ -18,21 +18,17 @@ from typing import NamedTuple
 
 import pytest
 
-import backbones
 from runtime.environment import Bfloat16Unit, bfloat16_unit, channel_block
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-WORK = {
-    "training": ("toolkit_backbone:ToolkitBackbone", "toolkit_classifier:ClassifierTraining"),
-    "inference": ("toolkit_inference:GraphOfInference", "toolkit_classifier:ClassifierInference"),
-}
+WORK = {"training": "ToolkitTraining", "inference": "ToolkitInference"}
 THIRD = "the third step"
 _STEP = f"""
-import importlib, sys
-module, name = sys.argv[1].split(":")
-subject = getattr(importlib.import_module(f"benchmarks.{{module}}"), name)
-taken = subject(**dict([sys.argv[2:4]]), batch=int(sys.argv[4]), dtype=sys.argv[5])
+import sys
+from benchmarks import toolkit_network
+name, network, batch, dtype = sys.argv[1:]
+taken = getattr(toolkit_network, name)(network, int(batch), dtype)
 for step in range(3):
     print("{THIRD}" if step == 2 else "", flush=True)
     taken.step()
@@ -113,10 +109,8 @@ def networks(*short: str) -> list[object]:
 
 def third_step(network: str, work: str, batch: int, dtype: str = "float32") -> list[Primitive]:
     """Return what oneDNN executes in a step, after two that warm up."""
-    is_backbone = network in backbones.names()
-    words = [WORK[work][not is_backbone], "network" if is_backbone else "model", network]
     done = subprocess.run(
-        [sys.executable, "-c", _STEP, *words, str(batch), dtype],
+        [sys.executable, "-c", _STEP, WORK[work], network, str(batch), dtype],
         cwd=ROOT,
         env={**clean_environment(), "DNNL_VERBOSE": "1", "OMP_NUM_THREADS": "2"},
         capture_output=True,

@@ -74,13 +74,6 @@ def test_it_runs(options: str, models: str, folder: Path) -> None:
         assert said in result.stderr
 
 
-def test_gpus_are_answered(folder: Path) -> None:
-    result = run(folder, "--dataset", "cifar10_grouping", "--gpus", "0,1")
-    assert result.returncode == 2
-    answer = "error: --gpus is not an option here: choose GPUs by CUDA_VISIBLE_DEVICES=0,1"
-    assert answer in result.stderr
-
-
 @pytest.mark.grouping
 @pytest.mark.timeout(3000)
 def test_it_learns(folder: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-
 import numpy as np
 import pytest
 
@@ -86,11 +83,3 @@ def test_gradients_are_differences_of_the_loss() -> None:
             losses.append(cut(moved)[0])
         expected = (losses[0] - losses[1]) / 2e-5
         assert np.sum(gradient * direction) == pytest.approx(expected, rel=1e-6)
-
-
-def test_it_fits_on_a_screen() -> None:
-    """The page promises 40 lines: those of ``cut_step`` without its description."""
-    (function,) = ast.parse(inspect.getsource(cut_softmax.cut_step)).body
-    assert isinstance(function, ast.FunctionDef)
-    first, last = function.body[1].lineno, function.body[-1].end_lineno
-    assert last is not None and last - first + 1 <= 40

@@ -1,0 +1,167 @@
+"""The toolkit's networks on a CPU, as a run uses them: training, inference, and their files.
+
+A backbone has images of faces, a classifier those of CIFAR-10. ``write_files`` writes what the same
+network in PyTorch (``pytorch_network``) needs: graph, first weights, images and gradient.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+import backbones
+from backbones import classifiers
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.model import Backbone
+from backbones.network import Network, initial_weights
+from backbones.options import BackboneOptions, ClassifierOptions
+from benchmarks.worker import Subject
+from parallel.world import LoneWorld
+from runtime.mxnet import mx
+from training.config.schedule import OptimizerOptions
+from training.update.optimizer import BackboneOptimizer
+
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 1e-3, 0.9, 5e-4
+_SEED = 0
+_EMBEDDING, _FACE = 512, (3, 112, 112)
+_CLASSES, _IMAGE = 10, (3, 32, 32)
+_NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
+
+
+def is_backbone(network: str) -> bool:
+    """True for the name of a backbone, False for that of a classifier."""
+    return network in backbones.names()
+
+
+def arrays(network: str, batch: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return images, and the gradient of the outputs, as small as that of a mean loss."""
+    shape, outputs = (_FACE, _EMBEDDING) if is_backbone(network) else (_IMAGE, _CLASSES)
+    generator = np.random.default_rng(_SEED)
+    images = generator.integers(0, 256, (batch, *shape), np.uint8)
+    noise = generator.standard_normal((batch, outputs), dtype=np.float32)
+    return images, noise / np.float32(batch * np.sqrt(outputs))
+
+
+def write_files(
+    network: str,
+    folder: Path,
+    batch: int = 1,
+    normalization: Normalization = _NORMALIZATION,
+    seed: int = _SEED,
+) -> None:
+    """Write graph, first weights, images and gradient of a network, for ``pytorch_graph``."""
+    if is_backbone(network):
+        graph, shape = backbones.build(network, embedding_size=_EMBEDDING), _FACE
+    else:
+        graph = classifiers.build(network, classes=_CLASSES, normalization=normalization)
+        shape = _IMAGE
+    weights = initial_weights(graph, shape, seed)
+    (folder / "graph.json").write_text(graph.tojson())
+    np.savez(folder / "weights.npz", **{name: one.asnumpy() for name, one in weights.items()})
+    images, gradient = arrays(network, batch)
+    np.savez(folder / "batch.npz", images=images, gradient=gradient)
+
+
+class ToolkitTraining(Subject):
+    """Forward pass, backward pass and update."""
+
+    def __init__(self, network: str, batch: int, dtype: str = "float32", form: str = "") -> None:
+        """Create the network, its optimizer and a batch.
+
+        Args:
+            network: its name.
+            batch: images of a step.
+            dtype: the number format of its maps.
+            form: of a backbone: plain, the graph as it is exported, or recompute.
+        """
+        self.network = _created(network, dtype, recompute=form == "recompute")
+        if form == "plain":
+            graph = backbones.build(network, embedding_size=_EMBEDDING)
+            weights = {name: one.data() for name, one in self.network.parameters.items()}
+            self.network = Backbone(graph, graph, weights, mx.cpu())
+        self.network.hybridize()
+        self._optimizer = BackboneOptimizer(
+            OptimizerOptions(momentum=MOMENTUM, wd=WEIGHT_DECAY),
+            self.network.parameters,
+            LoneWorld(),
+            dtype="float32",
+        )
+        images, gradient = arrays(network, batch)
+        self._images = mx.nd.array(images, dtype="float32" if is_backbone(network) else "uint8")
+        self._gradient = mx.nd.array(gradient)
+        self._updates = 0
+        mx.nd.waitall()
+
+    @override
+    def step(self) -> None:
+        self._updates += 1
+        with mx.autograd.record():
+            outputs = self.network(self._images)
+        self.network.backward(outputs, self._gradient)
+        reduced = self._optimizer.reduce(self._updates)
+        self._optimizer.update(self._updates, LEARNING_RATE)
+        # A run checks every update, too.
+        assert reduced.are_finite(())
+        mx.nd.waitall()
+
+
+class ToolkitInference(Subject):
+    """What verification and validation call, or the graph that trains."""
+
+    def __init__(
+        self,
+        network: str,
+        batch: int,
+        dtype: str = "float32",
+        model: Optional[str] = None,
+        trained: bool = False,
+    ) -> None:
+        """Create the network or load it.
+
+        Args:
+            network: its name.
+            batch: images of a step.
+            dtype: the number format of its maps.
+            model: a checkpoint PREFIX,EPOCH of a backbone instead.
+            trained: whether the graph that trains is measured.
+        """
+        if model is None:
+            created = _created(network, dtype)
+            _vary_slopes(created)
+        else:
+            prefix, _, epoch = model.rpartition(",")
+            created = Backbone.load(prefix, int(epoch), dtype=dtype)
+        created.hybridize()
+        self._infer = created.extract if trained else created.inference()
+        self._images = arrays("mbf" if model else network, batch)[0]
+
+    @override
+    def step(self) -> None:
+        self._infer(self._images)
+
+
+def _created(name: str, dtype: str, *, recompute: bool = False) -> Network:
+    if is_backbone(name):
+        options = BackboneOptions(
+            network=name, dtype=dtype, embedding_size=_EMBEDDING, recompute=recompute
+        )
+        return Backbone.create(options, seed=_SEED, image_size=_FACE[1:])
+    return Classifier.create(
+        ClassifierOptions(model=name, dtype=dtype),
+        classes=_CLASSES,
+        image_shape=_IMAGE,
+        normalization=_NORMALIZATION,
+    )
+
+
+def _vary_slopes(network: Any) -> None:
+    """Give every channel a slope of its own, as training does."""
+    rng = np.random.default_rng(_SEED)
+    for name, parameter in network.parameters.items():
+        if "relu" in name and parameter.shape:
+            parameter.set_data(mx.nd.array(rng.uniform(-1, 1, parameter.shape)))
