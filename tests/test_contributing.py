@@ -32,7 +32,7 @@ from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.test_documents import REFERENCE, names_in
 from training import image_data
 from training.config import faces, images
-from training.config.presets import RECIPES
+from training.config.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

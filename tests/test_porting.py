@@ -19,7 +19,8 @@ from parallel.launch.launcher import parse
 from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
 from training.config import originals
-from training.config.presets import PRESETS, RECIPES
+from training.config.presets import PRESETS
+from training.config.recipes import RECIPES
 
 pytestmark = pytest.mark.documents
 

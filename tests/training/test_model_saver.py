@@ -63,7 +63,7 @@ def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> 
 
 def classifier_of(seed: int) -> Classifier:
     normalization = Normalization((0.5,) * 3, (0.5,) * 3)
-    options = ClassifierOptions(model="resnet20")
+    options = ClassifierOptions(model="LeNet")
     return Classifier.create(
         options, classes=3, image_shape=(3, 32, 32), normalization=normalization, seed=seed
     )
@@ -75,7 +75,6 @@ def tensors(network: Union[Backbone, Classifier]) -> dict[str, np.ndarray]:
 
 def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> None:
     """Only the first has the file."""
-    ranks = 3
     best = classifier_of(9)
     (tmp_path / "0").mkdir()
     best.export(tmp_path / "0" / BEST)
@@ -86,12 +85,12 @@ def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> N
         ModelSaver(classifier, world, tmp_path / str(world.rank), BEST).load()
         return tensors(classifier)
 
-    for found in run_ranks(ranks, rank_main):
+    for found in run_ranks(RANKS, rank_main):
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
     (tmp_path / "0" / f"{BEST}-0000.params").unlink()
     before = tensors(classifier_of(1))
-    for found in run_ranks(ranks, rank_main):
+    for found in run_ranks(RANKS, rank_main):
         assert all((found[name] == before[name]).all() for name in before)
     assert "is gone: going on from the last network instead" in caplog.text
     make_backbone(0).export(tmp_path / BEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -91,69 +92,60 @@ def check(
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
     """
-    if options.kv_store == HOROVOD:
-        _check_horovod(options, assignment)
-    else:
-        _check_servers(options, network, assignment)
-        _check_optimizer(options, optimizer)
+    for is_wrong, message in _mistakes(options, network, optimizer, assignment):
+        if is_wrong:
+            raise ConfigError(message)
 
 
-def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -> None:
-    if assignment is not None:
-        raise ConfigError(
-            "parallel.launch has started this process beside parameter servers, but --kv-store is "
+def _mistakes(
+    options: ExchangeOptions,
+    network: NetworkOptions,
+    optimizer: OptimizerOptions,
+    assignment: Optional[Assignment],
+) -> Iterator[tuple[bool, str]]:
+    """Yield each mistake that could be made, until one is: True if it is, and the message."""
+    store = options.kv_store
+    if store == HOROVOD:
+        yield assignment is not None, (
+            "parallel.launch has started this process next to parameter servers, but --kv-store is "
             f"{HOROVOD}; give one of {', '.join(SCHEMES)}, or start it with horovodrun"
         )
-    if options.data_allocator:
-        raise ConfigError(
+        yield bool(options.data_allocator), (
             f"--data-allocator {options.data_allocator} goes with parameter servers, not with "
             f"--kv-store {HOROVOD}; leave it out"
         )
-
-
-def _check_servers(
-    options: ExchangeOptions, network: NetworkOptions, assignment: Optional[Assignment]
-) -> None:
-    store, scheme = options.kv_store, SCHEMES[options.kv_store]
-    if assignment is None or assignment.role != WORKER:
-        raise ConfigError(f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}")
-    if scheme.has_groups and not assignment.groups:
-        raise ConfigError(
-            f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses "
-            "of a group in each line"
-        )
-    if options.data_allocator and not assignment.shares:
-        raise ConfigError(
-            f"--data-allocator {options.data_allocator} needs the shares of the workers: give the "
-            "launcher --data-sharding FILE, or leave it out for equal shares"
-        )
-    if assignment.tolerates and (scheme.is_synchronous or scheme.has_groups):
-        raise ConfigError(
-            f"--kv-store {store} cannot continue without a worker that others wait for; leave out "
-            "the launcher's --tolerate-workers, or use dist_async or dist_ssync"
-        )
-    if network.sync_bn:
-        raise ConfigError(
-            f"--sync-bn goes with --kv-store {HOROVOD}: servers add gradients, and know no "
-            "statistics of BatchNorm; leave it out"
-        )
-    if network.dtype == "float16":
-        raise ConfigError(
-            f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
-            "float32"
-        )
+        return
+    scheme, servers = SCHEMES[store], f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}"
+    if assignment is None:
+        yield True, servers
+        return
+    yield assignment.role != WORKER, servers
+    yield scheme.has_groups and not assignment.groups, (
+        f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses of "
+        "a group in each line"
+    )
+    yield bool(options.data_allocator and not assignment.shares), (
+        f"--data-allocator {options.data_allocator} needs the shares of the workers: give the "
+        "launcher --data-sharding FILE, or leave it out for equal shares"
+    )
+    yield assignment.tolerates and (scheme.is_synchronous or scheme.has_groups), (
+        f"--kv-store {store} cannot continue without a worker that others wait for; leave out the "
+        "launcher's --tolerate-workers, or use dist_async or dist_ssync"
+    )
+    yield network.sync_bn, (
+        f"--sync-bn goes with --kv-store {HOROVOD}: servers add gradients, and know no statistics "
+        "of BatchNorm; leave it out"
+    )
+    yield network.dtype == "float16", (
+        f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
+        "float32"
+    )
     changes_allreduce = options.fp16_allreduce or options.gradient_predivide_factor != 1
-    if changes_allreduce and not scheme.has_groups:
-        raise ConfigError(
-            "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
-            f"{store} does not use; leave them out"
-        )
-
-
-def _check_optimizer(options: ExchangeOptions, optimizer: OptimizerOptions) -> None:
-    if optimizer.clip_norm is not None:
-        raise ConfigError(
-            f"--clip-norm {optimizer.clip_norm:g} goes with --kv-store {HOROVOD}: no worker of "
-            f"{options.kv_store} has the sum of all gradients, and no server all parameters; leave "
-            "it out"
-        )
+    yield changes_allreduce and not scheme.has_groups, (
+        "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
+        f"{store} does not use; leave them out"
+    )
+    yield optimizer.clip_norm is not None, (
+        f"--clip-norm {optimizer.clip_norm} goes with --kv-store {HOROVOD}: no worker of {store} "
+        "has the sum of all gradients, and no server all parameters; leave it out"
+    )

@@ -19,7 +19,7 @@ from runtime.options import COUNT, Options, Range, number
 from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
-from training.config.presets import RECIPES
+from training.config.recipes import RECIPES
 from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,

@@ -9,7 +9,7 @@ from runtime import options
 from runtime.errors import ConfigError
 from training.config.faces import parse as parse_faces
 from training.config.images import parse
-from training.config.presets import RECIPES
+from training.config.recipes import RECIPES
 
 
 def parse_line(line: str):
@@ -28,15 +28,6 @@ def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
         assert config.schedule.total_updates(10) == 10 * config.schedule.epochs
         assert config.data.images in ("mnist", "cifar10") or config.data.image_size
         assert config.run.models_root == f"./models/{dataset}-{config.classifier.model}"
-
-
-def test_linear_scaling() -> None:
-    line = "--dataset synthetic --lr 0.1 --lr-schedule step --lr-steps 2 --warmup-epochs 0.5"
-    scaled = parse_line(line).schedule.build(4, updates_per_epoch=10)
-    rates = [scaled(update) for update in (0, 5, 19, 20)]
-    assert rates == pytest.approx([0.08, 0.4, 0.4, 0.04])
-    plain = parse_line(f"{line} --no-lr-scaling").schedule.build(4, updates_per_epoch=10)
-    assert plain(5) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,8 @@ def refusal(program: Any, line: str) -> str:
     ("program", "line", "answer"),
     [
         (faces, "--backbone-lr=0.1", "--lr,"),
-        (faces, "--kv-store dist_sync", "classify.py has --kv-store"),
-        (faces, "--network vit_b", "no vision transformers"),
         (faces, "configs/ms1mv3_r50", "--rec DIR"),
         (faces, "--num_workers 4", "give --threads"),
-        (faces, "--loss_m3 0.4", "--margins m1,m2,m3"),
         (images, "--disp-batches=20", "give --frequent"),
         (images, "--model resnet101_v1d", "here: of GluonCV, not ported; give resnet50_v1"),
     ],

@@ -9,7 +9,8 @@ from __future__ import annotations
 from runtime import options
 from training.config.faces import FaceConfig
 from training.config.images import ImageConfig
-from training.config.presets import OWN_DATA, PRESETS, RECIPES
+from training.config.presets import OWN_DATA, PRESETS
+from training.config.recipes import RECIPES
 
 PARTIAL_FC = {
     "network": "r100", "loss": "cosface", "margins": (1.0, 0.0, 0.4), "sample_ratio": 1.0,

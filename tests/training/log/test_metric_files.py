@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import gc
 import json
 import resource
 import struct
 import sys
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,22 +83,3 @@ def test_event_files_have_every_scalar(tmp_path: Path) -> None:
     assert scalars_of(events) == [
         (1, "training/loss", 0.5), (1, "training/lr", 0.25), (2, "lfw/accuracy", 0.75),
     ]  # fmt: skip
-
-
-@pytest.mark.thorough
-def test_nothing_is_kept_of_what_is_written(tmp_path: Path) -> None:
-    """mxboard keeps each scalar for its ``export_scalars``, 5 kB for each report."""
-    numbers = {f"number_{i}": 0.5 for i in range(30)}
-    files = MetricFiles(tmp_path)
-    for update in range(20):
-        files.write(update, numbers)
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for update in range(300):
-        files.write(update, numbers)
-    # The messages of protobuf refer to each other.
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    files.close()
-    assert grown < 20_000

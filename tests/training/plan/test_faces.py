@@ -53,7 +53,7 @@ def planned(line: str) -> dict[str, Any]:
 
 
 def test_the_text() -> None:
-    text = plans.describe(small_config())
+    text, memory = plans.describe(small_config()), planned(SMALL)["memory"]
     trained = 4 * backbones.parameter_count("tiny", 8)
     for line in (
         "10 classes in 3 shards",
@@ -66,11 +66,14 @@ def test_the_text() -> None:
         row("4 sampled rows", 2 * 4 * 8 * 4) + "  computed",
         row("backbone", 3 * trained) + "  computed",
         row("allreduce of the backbone", trained),
-        "with the copy for checkpoints",
+        row("everything together", memory["bytes"]),
+        row("with the copy for checkpoints", memory["bytes"] + memory["checkpoint_bytes"]),
         "most classes in ",
     ):
         assert line in text
     assert "not counted" not in text
+    for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
+        assert f"  {readable:>12}  {size:>18,}" in row("", size)
     text = plans.describe(parse("--dry-run --dataset 100w --network tiny --gpu".split()))
     assert "1,000,000 classes in 1 shards" in text and text.count("  rank ") == 1
     assert "add --num-images" in text and "most classes" not in text
@@ -117,22 +120,23 @@ def test_the_head_on_a_gpu_by_hand() -> None:
     assert sizes(curricular, large)["logits"] == 4 * 4 * 20_000_000 + 2 * 2 * 2**27
 
 
-@pytest.mark.parametrize(
-    ("line", "backbone", "activations"),
-    [
+def test_the_backbone_by_hand() -> None:
+    for line, backbone, activations in (
         ("", 4 * (1000 + 2 * 900), 4 * 4 * 500),
         ("--optimizer adam --lr 0.1 --wd 0", 4 * (1000 + 3 * 900), 4 * 4 * 500),
         ("--dtype bfloat16", 4 * (1000 + 2 * 900), round(4 * 0.63 * 4 * 500)),
         ("--accumulate 2", 4 * (1000 + 2 * 900), 4 * 2 * 500),
         # The initial weights are sent from an array of their own.
         ("--gpu", 4 * (1000 + 2 * 900 + 1000), 4 * 4 * 500),
-        # Momenta, master copies and three arrays of the update in float32.
+        # Momenta, master copies and three arrays of the update in float32; of Adam eight.
         ("--gpu --dtype float16", 2 * (1000 + 900 + 1000) + 4 * 5 * 900, 2 * 4 * 500),
-    ],
-)
-def test_the_backbone_by_hand(line: str, backbone: int, activations: int) -> None:
-    found = sizes(small_config(line))
-    assert (found["backbone"], found["activations"]) == (backbone, activations)
+        (
+            "--gpu --dtype float16 --optimizer adam --lr 0.1 --wd 0",
+            2 * (1000 + 900 + 1000) + 4 * 11 * 900, 2 * 4 * 500,
+        ),
+    ):  # fmt: skip
+        found = sizes(small_config(line))
+        assert (found["backbone"], found["activations"]) == (backbone, activations), line
 
 
 def test_libraries_and_the_copy_for_checkpoints_by_hand() -> None:
@@ -215,11 +219,6 @@ def test_mxnet_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("backbones.graph.memory")
     with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
         plans.describe(small_config())
-
-
-def test_sizes_can_be_read() -> None:
-    for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
-        assert f"  {readable:>12}  {size:>18,}" in row("", size)
 
 
 @pytest.mark.parametrize("gpu", ["", "--gpu"])
