@@ -10,22 +10,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.network import FaceNetwork, add_network, open_network
-from evaluation.verification import Target, embed
+from evaluation.verification import embed
 from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
+
+if TYPE_CHECKING:
+    from data.verification.bin_file import VerificationSet
 
 _FAR = 1e-3
 
 
 def different_cosines(
-    network: FaceNetwork, target: Target, batch_size: int, *, flip: bool
+    network: FaceNetwork, target: VerificationSet, batch_size: int, *, flip: bool
 ) -> NDArray[np.float64]:
     """Return the cosines of a verification set's pairs of two people.
 

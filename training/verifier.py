@@ -9,6 +9,7 @@ from functools import partial
 from typing_extensions import override
 
 from backbones.model import Backbone
+from data.verification.bin_file import VerificationSet
 from evaluation import verification
 from evaluation.features import Extract, NotFiniteError
 from parallel.world import World, allgather_numpy
@@ -26,7 +27,7 @@ class Verifier(Stateful):
     def __init__(
         self,
         backbone: Backbone,
-        targets: Sequence[verification.Target],
+        targets: Sequence[VerificationSet],
         world: World,
         log: RunLog,
         *,
@@ -63,7 +64,7 @@ class Verifier(Stateful):
     def _evaluate(
         self,
         extract: Extract,
-        target: verification.Target,
+        target: VerificationSet,
         ranks: verification.EmbeddingRanks,
         update: int,
     ) -> verification.VerificationResult:

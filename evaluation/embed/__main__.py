@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Optional, Protocol, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +55,6 @@ class EmbeddingJob:
     safetensors: bool = False
     skip_broken: bool = False
     resize: bool = False
-
-
-class _Faces(Protocol):
-    """Images, as ``data.named_images`` has them."""
-
-    def __len__(self) -> int:
-        """Return their number."""
-
-    def read(self, number: int) -> Images:
-        """Return planes, uint8 [3, height, width]."""
 
 
 def embed_part(
@@ -144,109 +134,78 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-class _Output:
-    """The files that are written, and the ranks that write them."""
+def _write_files(
+    job: EmbeddingJob, faces: Any, embedder: Embedder, world: Any
+) -> Optional[tuple[int, int]]:
+    """Embed this rank's part; return rows and width on rank 0, when all ranks have done theirs.
 
-    def __init__(self, job: EmbeddingJob, world: Any) -> None:
-        self._job, self._world = job, world
-        self._name = job.out
-
-    def write(self, faces: Any, embedder: Embedder) -> Optional[tuple[int, int]]:
-        """Embed this rank's part; return rows and width on rank 0, when all ranks have done theirs.
-
-        Raises:
-            OSError: a file cannot be written.
-            DataError: an image or a rank is refused.
-        """
-        world, count, width = self._world, len(faces), embedder.width()
-        files = StagedFiles()
-        with ExitStack() as stack:
-            stack.callback(files.discard)
-            path = Path(f"{self._name}.npy")
-            if world.rank == 0:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = files.open(path)
-                path = Path(file.name)
-                reserve(file, count, width)
-            path = Path(world.broadcast_object(str(path), "embed.path"))
-            try:
-                has_row = self._write_part(faces, embedder, path, width)
-            except BaseException:
-                # Rank 0 may be waiting for this one until the launcher kills it.
-                with undisturbed(), suppress(OSError):
-                    path.unlink(missing_ok=True)
-                raise
-            if world.rank != 0:
-                return None
-            rows = self._finish(files, path, faces, has_row, embedder, width)
-        return rows, width
-
-    def _write_part(
-        self, faces: Any, embedder: Embedder, path: Path, width: int
-    ) -> NDArray[np.bool_]:
-        """Return for each image of all ranks whether it has a row."""
-        from data.worker_threads import map_in_order, track
-        from parallel.world import allgather_numpy
-
-        def read(number: int) -> _Read:
-            try:
-                image: Images = faces.read(number)
-            except DataError as error:
-                return error
-            return image
-
-        first, stop = part_of(len(faces), self._world.rank, self._world.size)
-        numbers, skip = range(first, stop), self._job.skip_broken
-        with RowsFile(path, width) as file:
-            with map_in_order(read, numbers, self._job.workers) as results:
-                is_first = self._world.rank == 0
-                shown = track(results, len(numbers), "embedding") if is_first else results
-                own = embed_part(embedder, shown, first, file, skip)
-            file.flush()
-        # MXNet has no arrays of length 0, so each rank sends a number more.
-        sent = np.concatenate([[0], own]).astype(np.float32)[:, np.newaxis]
-        every = allgather_numpy(self._world, sent, "embed.rows")[:, 0] > 0
-        starts = [part_of(len(faces), rank, self._world.size) for rank in range(self._world.size)]
-        parts = [
-            every[start + rank + 1 : end + rank + 1] for rank, (start, end) in enumerate(starts)
-        ]
-        return np.concatenate(parts)
-
-    def _finish(
-        self,
-        files: StagedFiles,
-        path: Path,
-        faces: Any,
-        has_row: NDArray[np.bool_],
-        embedder: Embedder,
-        width: int,
-    ) -> int:
-        """Write what belongs to the rows, and give all files their names; return their number."""
+    Raises:
+        OSError: a file cannot be written.
+        DataError: an image or a rank is refused.
+    """
+    width, files, path = embedder.width(), StagedFiles(), Path(f"{job.out}.npy")
+    with ExitStack() as stack:
+        stack.callback(files.discard)
+        if world.rank == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = files.open(path)
+            path = Path(file.name)
+            reserve(file, len(faces), width)
+        path = Path(world.broadcast_object(str(path), "embed.path"))
+        try:
+            with RowsFile(path, width) as rows_file:
+                has_row = _write_part(job, faces, embedder, world, rows_file)
+        except BaseException:
+            # Rank 0 may be waiting for this one until the launcher kills it.
+            with undisturbed(), suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
+        if world.rank != 0:
+            return None
         if not has_row.any():
             raise DataError(
                 f"none of the {len(has_row):,} images can be embedded, the lines above say why"
             )
-        size = self._world.size
-        bounds = [part_of(len(faces), rank, size) for rank in range(size)]
-        with RowsFile(path, width) as file:
-            rows = file.close_gaps(
+        bounds = [part_of(len(faces), rank, world.size) for rank in range(world.size)]
+        # Opened again: only then do some network disks show the rows of other hosts.
+        with RowsFile(path, width) as rows_file:
+            rows = rows_file.close_gaps(
                 [(start, int(has_row[start:stop].sum())) for start, stop in bounds]
             )
-        index, tensors = Path(f"{self._name}.tsv"), Path(f"{self._name}.safetensors")
+        index, tensors = Path(f"{job.out}.tsv"), Path(f"{job.out}.safetensors")
         kept = np.flatnonzero(has_row).tolist()
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
-        former = [index, tensors]
-        if self._job.safetensors:
-            notes = {
-                "model": embedder.network.name,
-                "flip": str(embedder.flip).lower(),
-                "normalized": str(embedder.normalizes).lower(),
-            }
-            write_safetensors(path, files.open(tensors), (rows, width), notes)
+        if job.safetensors:
+            write_safetensors(path, files.open(tensors), (rows, width), embedder.notes())
         with undisturbed():
             # An index or tensors of other rows would contradict the new ones.
-            files.publish(remove_first=former)
-        return rows
+            files.publish(remove_first=[index, tensors])
+    return rows, width
+
+
+def _write_part(
+    job: EmbeddingJob, faces: Any, embedder: Embedder, world: Any, file: RowsFile
+) -> NDArray[np.bool_]:
+    """Return for each image of all ranks whether it has a row."""
+    from data.worker_threads import map_in_order, track
+    from parallel.world import allgather_numpy
+
+    def read(number: int) -> _Read:
+        try:
+            image: Images = faces.read(number)
+        except DataError as error:
+            return error
+        return image
+
+    first, stop = part_of(len(faces), world.rank, world.size)
+    with map_in_order(read, range(first, stop), job.workers) as results:
+        shown = track(results, stop - first, "embedding") if world.rank == 0 else results
+        own = embed_part(embedder, shown, first, file, job.skip_broken)
+    file.flush()
+    has_row = np.zeros(len(faces), np.float32)
+    has_row[first:stop] = own
+    every = allgather_numpy(world, has_row, "embed.rows")
+    return every.reshape(world.size, -1).any(axis=0)
 
 
 def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
@@ -295,7 +254,7 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
     batch_size = min(asked.batch_size, -(-len(faces) // world.size))
     embedder = Embedder(network, batch_size, not asked.no_flip, not job.raw)
     try:
-        written = _Output(job, world).write(faces, embedder)
+        written = _write_files(job, faces, embedder, world)
     except OSError as error:
         raise DataError(
             f"{job.out}.npy cannot be written: {error.strerror}; make room, or choose another "

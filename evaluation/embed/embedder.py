@@ -40,6 +40,14 @@ class Embedder(NamedTuple):
         """Return D, which only the network knows."""
         return self.rows(np.zeros((1, 3, *self.network.image_size), np.uint8)).shape[1]
 
+    def notes(self) -> dict[str, str]:
+        """Return what a file says about the rows."""
+        return {
+            "model": self.network.name,
+            "flip": str(self.flip).lower(),
+            "normalized": str(self.normalizes).lower(),
+        }
+
 
 def batches(images: Iterable[Images], size: int) -> Iterator[Images]:
     """Yield batches [size, 3, height, width] of consecutive images; the last may be smaller."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -116,8 +117,8 @@ def write_safetensors(
 ) -> None:
     """Write the rows of a ``.npy`` file as the tensor ``embeddings`` in safetensors' format.
 
-    The length of a header in eight bytes, the header as JSON, filled up with spaces, and the
-    numbers (https://github.com/huggingface/safetensors).
+    In blocks, where the library of that name would need the whole file in memory: the length of the
+    header, the header as JSON, and the numbers.
 
     Args:
         source: a file that ``reserve`` has made.
@@ -125,12 +126,11 @@ def write_safetensors(
         shape: rows and width.
         notes: what is said about them.
     """
-    size = 4 * shape[0] * shape[1]
-    tensor = {"dtype": "F32", "shape": list(shape), "data_offsets": [0, size]}
+    tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
     header = json.dumps({"__metadata__": notes, "embeddings": tensor}).encode()
+    # The numbers are aligned to eight bytes.
     header += b" " * (-len(header) % 8)
     file.write(len(header).to_bytes(8, "little") + header)
     with open_regular(source) as rows:
         rows.seek(_HEADER_BYTES)
-        while block := rows.read(_BLOCK * 4 * shape[1]):
-            file.write(block)
+        shutil.copyfileobj(rows, file, _BLOCK * 4 * shape[1])

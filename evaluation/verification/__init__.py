@@ -12,10 +12,10 @@ Here is what training needs. The modules beside this one are for the command
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from evaluation.folds import (
     true_accept_rate,
 )
 from runtime.errors import DataError
+
+if TYPE_CHECKING:
+    from data.verification.bin_file import VerificationSet
 
 Allgather = Callable[[Features, str], Features]
 """From this rank's rows and a stable name to the rows of all ranks, in rank order."""
@@ -44,25 +47,6 @@ class EmbeddingRanks(NamedTuple):
 
 
 _SINGLE_RANK = EmbeddingRanks()
-
-
-class Target(Protocol):
-    """A verification set: images ``2 i`` and ``2 i + 1`` are pair ``i``."""
-
-    @property
-    def name(self) -> str:
-        """The name of the set in logs."""
-
-    @property
-    def same(self) -> NDArray[np.bool_]:
-        """Whether pair ``i`` shows one person: bool [P]."""
-
-    @property
-    def firsts(self) -> NDArray[np.int64]:
-        """For each image, the number of the first one that is the same: int64 [2 P]."""
-
-    def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> Images:
-        """Return the images of these numbers as RGB uint8 [len(numbers), 3, *size]."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,7 @@ class VerificationResult:
 
 def evaluate(
     extract: Extract,
-    target: Target,
+    target: VerificationSet,
     *,
     batch_size: int,
     ranks: EmbeddingRanks = _SINGLE_RANK,
@@ -111,7 +95,7 @@ def evaluate(
     return verify(embeddings, target.same, xnorm=xnorm)
 
 
-def check_pairs(target: Target, folds: int = FOLDS) -> None:
+def check_pairs(target: VerificationSet, folds: int = FOLDS) -> None:
     """Check that ten folds, or so many, can judge the pairs of a set.
 
     Raises:
@@ -127,7 +111,7 @@ def check_pairs(target: Target, folds: int = FOLDS) -> None:
 
 def embed_pairs(
     extract: Extract,
-    target: Target,
+    target: VerificationSet,
     *,
     batch_size: int,
     ranks: EmbeddingRanks = _SINGLE_RANK,
@@ -181,8 +165,8 @@ def embed(
     """
     embeddings, norms = [], []
     starts = range(0, max(count, 1), batch_size)
-    stops = (min(start + batch_size, count) for start in starts)
-    for images in _ahead(decode, starts, stops):
+    ranges = [(start, min(start + batch_size, count)) for start in starts]
+    for images in _ahead(decode, ranges):
         features, lengths = sums_of_views(extract, images, batch_size, flip=flip)
         embeddings.append(normalized(features))
         norms.append(lengths)
@@ -190,17 +174,15 @@ def embed(
 
 
 def _ahead(
-    decode: Callable[[int, int], Images], starts: Iterable[int], stops: Iterable[int]
+    decode: Callable[[int, int], Images], ranges: Sequence[tuple[int, int]]
 ) -> Iterator[Images]:
-    """Yield the images of each range, while a thread decodes those of the next one."""
+    """Yield the images of each range, of at least one, while a thread decodes the next ones."""
     with ThreadPoolExecutor(max_workers=1) as thread:
-        waiting: Optional[Future[Images]] = None
-        for start, stop in zip(starts, stops):
+        waiting = thread.submit(decode, *ranges[0])
+        for start, stop in ranges[1:]:
             following = thread.submit(decode, start, stop)
-            if waiting is not None:
-                yield waiting.result()
+            yield waiting.result()
             waiting = following
-        assert waiting is not None, "there is a batch"
         yield waiting.result()
 
 

@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from evaluation.bad_cases import judge, write_bad_cases
 from evaluation.network import FaceNetwork, open_network
 from evaluation.output_files import write_output
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.groups import read_groups
 from evaluation.verification.options import check_outputs, parse
-from evaluation.verification.pictures import draw_roc, write_hardest
+from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from evaluation.verification.report import (
     GroupReport,
     SetReport,
@@ -118,8 +117,7 @@ def _verify(
     which = f" by {network.name}" if len(options.model) > 1 else ""
     print_line(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:
-        judgments = judge(embeddings, target.same, options.nfolds)
-        _print(write_bad_cases(options.bad_cases, target.name, judgments, _sheets(target)))
+        _print(write_bad_cases(options.bad_cases, target.name, report.pairs, _sheets(target)))
     return report
 
 

@@ -11,6 +11,7 @@ A pair is accepted if its cosine is at least the threshold. P pairs have P cosin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -56,9 +57,12 @@ class Curve(NamedTuple):
     """The number of pairs of two people."""
 
 
-class Rate(NamedTuple):
-    """A share that was counted, and where the true one lies."""
+@dataclass(frozen=True)
+class Rate:
+    """A share that was counted, and where the true one lies; JSON has its fields."""
 
+    share: float
+    """Accepted pairs over all."""
     accepted: int
     pairs: int
     low: float
@@ -66,23 +70,20 @@ class Rate(NamedTuple):
     high: float
     """Its upper end."""
 
-    @property
-    def share(self) -> float:
-        """Accepted pairs over all."""
-        return self.accepted / self.pairs
 
+@dataclass(frozen=True)
+class FarThreshold:
+    """The cosine for a FAR, and the FAR of pairs that did not choose it; JSON has its fields."""
 
-class FarThreshold(NamedTuple):
-    """The cosine for a wanted FAR, and whether pairs that did not choose it keep that FAR."""
-
-    wanted: float
-    threshold: float
+    far: float
+    """The wanted one."""
+    threshold_cosine: float
     """Chosen on all pairs; of four decimals."""
     tar: float
     """Share of all pairs of one person that it accepts."""
-    fold_thresholds: tuple[float, ...]
+    fold_thresholds_cosine: tuple[float, ...]
     """Of each fold: chosen on the others."""
-    held_out: Rate
+    held_out_far: Rate
     """Pairs of two people that the threshold of their fold accepts."""
     held_out_tar: float
     """Share of pairs of one person that the threshold of their fold accepts."""
@@ -193,28 +194,21 @@ def hold_out(pairs: Pairs, far: float) -> Optional[FarThreshold]:
     thresholds = tuple(value for value in chosen if value is not None)
     if threshold is None or len(thresholds) < len(chosen):
         return None
-    accepted = accepted_by_folds(cosines, fold, thresholds)
+    accepted = cosines >= np.array(thresholds)[fold]
     return FarThreshold(
-        wanted=far,
-        threshold=threshold,
+        far=far,
+        threshold_cosine=threshold,
         tar=float((cosines >= threshold)[same].mean()),
-        fold_thresholds=thresholds,
-        held_out=rate(int(accepted[~same].sum()), int(np.sum(~same))),
+        fold_thresholds_cosine=thresholds,
+        held_out_far=rate(accepted[~same]),
         held_out_tar=float(accepted[same].mean()),
     )
 
 
-def accepted_by_folds(
-    cosines: Scores, fold: NDArray[np.int64], thresholds: Sequence[float]
-) -> Answers:
-    """Return whether the threshold of its fold accepts each pair [P]."""
-    accepted: Answers = cosines >= np.array(thresholds)[fold]
-    return accepted
-
-
-def rate(accepted: int, pairs: int) -> Rate:
-    """Return a share with the interval of Clopper and Pearson (Biometrika 26, 1934)."""
+def rate(accepted: Answers) -> Rate:
+    """Return the share of accepted pairs [P], at least one, with its interval."""
     from scipy.stats import binomtest
 
-    interval = binomtest(accepted, pairs).proportion_ci(CONFIDENCE, method="exact")
-    return Rate(accepted, pairs, float(interval.low), float(interval.high))
+    count, pairs = int(accepted.sum()), len(accepted)
+    interval = binomtest(count, pairs).proportion_ci(CONFIDENCE, method="exact")
+    return Rate(count / pairs, count, pairs, float(interval.low), float(interval.high))

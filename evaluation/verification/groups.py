@@ -10,6 +10,7 @@ rates at the common threshold stand beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -22,7 +23,6 @@ from evaluation.verification.curves import (
     Pairs,
     Rate,
     Scores,
-    accepted_by_folds,
     rate,
 )
 from runtime.errors import DataError
@@ -31,17 +31,21 @@ from runtime.files import read_lines
 _LONGEST_NAME = 60
 
 
-class Rates(NamedTuple):
-    """Which of a group's pairs a common threshold accepts."""
+@dataclass(frozen=True)
+class FarRates:
+    """Which of a group's pairs the common threshold for a wanted FAR accepts.
 
+    None where there is no such threshold, or no pair of that kind.
+    """
+
+    wanted: float
     far: Optional[Rate]
-    """Of pairs of two people; None if there are none."""
     tar: Optional[Rate]
-    """Of pairs of one person; None if there are none."""
 
 
-class Group(NamedTuple):
-    """What is said of the pairs of one group."""
+@dataclass(frozen=True)
+class Group:
+    """What is said of the pairs of one group; JSON has its fields."""
 
     name: str
     pairs: int
@@ -49,12 +53,13 @@ class Group(NamedTuple):
     """Share of pairs that are judged correctly with the common thresholds, those of the folds."""
     own_accuracy: Optional[float]
     """Mean over ten folds of the group alone; None if it has too few pairs, or one kind only."""
-    own_threshold: Optional[float]
-    """Mean of these folds' thresholds on the squared distance."""
-    rates: Rates
-    """With the common thresholds of the accuracy."""
-    rates_for_far: dict[float, Optional[Rates]]
-    """With the common thresholds for each wanted FAR; None where there is no such threshold."""
+    own_threshold_squared_distance: Optional[float]
+    """Mean of these folds' thresholds."""
+    far: Optional[Rate]
+    """Accepted pairs of two people, with the common thresholds of the accuracy."""
+    tar: Optional[Rate]
+    """Accepted pairs of one person."""
+    for_far: list[FarRates]
 
 
 class Spread(NamedTuple):
@@ -81,7 +86,7 @@ def compare_groups(
     distances, same, fold = pairs.distances, pairs.same, pairs.fold
     accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
     accepted_for_far = {
-        far: found and accepted_by_folds(pairs.cosines, fold, found.fold_thresholds)
+        far: found and pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
         for far, found in thresholds.items()
     }
     names = np.array(groups)
@@ -94,11 +99,8 @@ def compare_groups(
                 int(own.sum()),
                 float((accepted == same)[own].mean()),
                 *_alone(distances[own], same[own]),
-                _rates(accepted, same, own),
-                {
-                    far: None if found is None else _rates(found, same, own)
-                    for far, found in accepted_for_far.items()
-                },
+                *_rates(accepted, same, own),
+                [FarRates(far, *_rates(one, same, own)) for far, one in accepted_for_far.items()],
             )
         )
     return rows
@@ -143,9 +145,11 @@ def _alone(distances: Scores, same: Answers) -> tuple[Optional[float], Optional[
     return float(accuracies.mean()), float(thresholds.mean())
 
 
-def _rates(accepted: Answers, same: Answers, own: Answers) -> Rates:
-    return Rates(_rate(accepted[own & ~same]), _rate(accepted[own & same]))
-
-
-def _rate(accepted: Answers) -> Optional[Rate]:
-    return rate(int(accepted.sum()), len(accepted)) if len(accepted) else None
+def _rates(
+    accepted: Optional[Answers], same: Answers, own: Answers
+) -> tuple[Optional[Rate], Optional[Rate]]:
+    """Return FAR and TAR of the pairs that are ``own``."""
+    if accepted is None:
+        return None, None
+    different, alike = accepted[own & ~same], accepted[own & same]
+    return (rate(different) if len(different) else None, rate(alike) if len(alike) else None)

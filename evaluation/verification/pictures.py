@@ -1,26 +1,36 @@
-"""Pictures of a verification: the ROC of several sets, and the pairs that are hardest.
+"""Pictures of a verification: the ROC of several sets, and pairs that are judged wrongly or barely.
 
-Who draws the pairs is an argument, because pictures are not read in this room.
+A pair that is far on the wrong side of the threshold is more often a wrong label, a bad crop or a
+second face in the picture than a mistake of the network, which only a look at it shows. The
+function that draws pairs is an argument, because pictures are not read in this package.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evaluation.bad_cases import PAIRS_ON_A_SHEET, DrawPairs
+from evaluation.folds import accuracies_of_folds
 from evaluation.output_files import write_output
-from evaluation.verification.curves import Answers, Curve, Pairs, Scores, area_under
+from evaluation.verification.curves import Curve, Pairs, Scores, area_under
 from runtime.process.terminal import one_line
 
+DrawPairs = Callable[[Sequence[int], Sequence[str], str], bytes]
+"""From pairs, a note for each, and a title to a sheet of them, a PNG."""
+
+PAIRS_ON_A_SHEET = 40
+# The two mistakes: word in the file's name, pairs of one person, sign of the distance, text.
+_MISTAKES = (
+    ("same", True, ">", "of one person are judged as two"),
+    ("different", False, "<", "of two people are judged as one"),
+)
 _INCHES, _DPI = (8, 6), 110
 # Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
 _LEAST_HEIGHT, _MARGIN = 0.01, 0.05
-# More than a picture has pixels beside one another.
+# More than a picture has pixels next to one another.
 _POINTS = 2000
 
 
@@ -72,16 +82,48 @@ def steps_of(curve: Curve) -> tuple[Scores, Scores]:
     return far, curve.tar[last]
 
 
-def hardest_pairs(
-    cosines: Scores, same: Answers, count: int = PAIRS_ON_A_SHEET
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the least similar pairs of one person, and the most similar ones of two people.
+def write_bad_cases(folder: Path, name: str, pairs: Pairs, draw: DrawPairs) -> list[str]:
+    """Write the wrongly judged pairs of a verification set; return a line about each file.
 
-    The hardest come first; of equal ones, those that come first in the set.
+    ``NAME-wrong.tsv`` lists all of them, the farthest from its fold's threshold first.
+    ``NAME-same.png`` and ``NAME-different.png`` show the first ``PAIRS_ON_A_SHEET`` of each kind; a
+    picture of an earlier call of which there is no pair now is removed.
+
+    Args:
+        folder: is made if it does not exist.
+        name: of the set.
+        pairs: of the set.
+        draw: makes a sheet.
+
+    Raises:
+        DataError: a file cannot be written.
     """
-    order = np.argsort(cosines, kind="stable")
-    reverse = np.argsort(-cosines, kind="stable")
-    return order[same[order]][:count], reverse[~same[reverse]][:count]
+    same, distances = pairs.same, pairs.distances
+    thresholds = accuracies_of_folds(distances, same, pairs.fold)[1][pairs.fold]
+    wrong = np.flatnonzero((distances < thresholds) != same)
+    wrong = wrong[np.argsort(-np.abs(distances - thresholds)[wrong], kind="stable")]
+    listing = folder / f"{name}-wrong.tsv"
+    rows = [
+        f"{pair}\t{pairs.fold[pair]}\t{'same' if same[pair] else 'different'}\t"
+        f"{distances[pair]:.4f}\t{thresholds[pair]:.2f}\n"
+        for pair in wrong
+    ]
+    header = "pair\tfold\tperson\tdistance\tthreshold\n"
+    write_output(listing, "".join([header, *rows]).encode(), "--bad-cases")
+    lines = [f"{listing}: {len(wrong):,} of {len(same):,} pairs are judged wrongly"]
+    for kind, is_same, sign, said in _MISTAKES:
+        sheet = folder / f"{name}-{kind}.png"
+        chosen = wrong[same[wrong] == is_same]
+        if not len(chosen):
+            sheet.unlink(missing_ok=True)
+            continue
+        shown = chosen[:PAIRS_ON_A_SHEET].tolist()
+        notes = [f"{pair}: {distances[pair]:.3f} {sign} {thresholds[pair]:.2f}" for pair in shown]
+        count = int((same == is_same).sum())
+        title = f"{name}: {len(chosen):,} of {count:,} pairs {said}; pair: distance, threshold"
+        write_output(sheet, draw(shown, notes, title), "--bad-cases")
+        lines.append(f"{sheet}: {len(chosen):,} {said}")
+    return lines
 
 
 def write_hardest(
@@ -89,7 +131,8 @@ def write_hardest(
 ) -> list[str]:
     """Write a sheet of the hardest pairs of each kind; return a line about each.
 
-    ``NAME-hardest-same.png`` and ``NAME-hardest-different.png``, with the cosine below each pair.
+    ``NAME-hardest-same.png`` and ``NAME-hardest-different.png``: the least similar pairs of one
+    person and the most similar ones of two people, the hardest first, with their cosines.
 
     Args:
         folder: is made if it does not exist.
@@ -102,14 +145,16 @@ def write_hardest(
         DataError: a file cannot be written.
     """
     lines = []
-    kinds = (("same", "least", "one person"), ("different", "most", "two people"))
-    found = hardest_pairs(pairs.cosines, pairs.same)
-    for (kind, extreme, people), chosen in zip(kinds, found):
+    for kind, extreme, people, is_same, cosines in (
+        ("same", "least", "one person", True, pairs.cosines),
+        ("different", "most", "two people", False, -pairs.cosines),
+    ):
+        order = np.argsort(cosines, kind="stable")
+        chosen = order[pairs.same[order] == is_same][:PAIRS_ON_A_SHEET].tolist()
         sheet = folder / f"{name}-hardest-{kind}.png"
         said = f"the {len(chosen):,} {extreme} similar pairs of {people}"
         notes = [f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen]
         title = f"{name}: {said}; threshold of the accuracy: {threshold:.3f}"
-        content = draw(chosen.tolist(), notes, title)
-        write_output(sheet, content, "--hardest")
+        write_output(sheet, draw(chosen, notes, title), "--hardest")
         lines.append(f"{sheet}: {said}")
     return lines

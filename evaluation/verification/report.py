@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from evaluation.verification.curves import (
     Curve,
     FarThreshold,
     Pairs,
-    Rate,
     area_under,
     equal_error_rate,
     hold_out,
@@ -26,7 +26,7 @@ from evaluation.verification.curves import (
     roc,
     tar_at,
 )
-from evaluation.verification.groups import Group, Rates, compare_groups, spread_of
+from evaluation.verification.groups import FarRates, Group, compare_groups, spread_of
 
 _NONE = "-"
 
@@ -103,21 +103,47 @@ class GroupReport:
         """Args: what the attributes say, and ``groups`` with a name for each pair [P]."""
         self.name = name
         self.thresholds = {far: hold_out(pairs, far) for far in fars}
-        self.groups: list[Group] = (
-            [] if groups is None else compare_groups(pairs, groups, self.thresholds)
-        )
+        self.groups = compare_groups(pairs, groups, self.thresholds) if groups else []
 
     def lines(self) -> list[str]:
         """Return what it says to people."""
-        lines = threshold_lines(self.name, self.thresholds)
+        lines = [
+            f"{self.name}: FAR {far:g}: {_threshold(far, found)}"
+            for far, found in self.thresholds.items()
+        ]
         return lines + group_lines(self.name, self.groups) if self.groups else lines
 
     def to_json(self) -> dict[str, Any]:
         """Return what it says to programs."""
-        table: dict[str, Any] = {"thresholds_for_far": threshold_table(self.thresholds)}
+        table: dict[str, Any] = {
+            "thresholds_for_far": [
+                asdict(found) if found else {"far": far, "threshold_cosine": None}
+                for far, found in self.thresholds.items()
+            ]
+        }
         if self.groups:
-            table["by_group"] = group_table(self.groups)
+            spreads = {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()}
+            table["by_group"] = {
+                "groups": [asdict(group) for group in self.groups],
+                "spread": {kind: found and found._asdict() for kind, found in spreads.items()},
+            }
         return table
+
+
+def _threshold(far: float, found: Optional[FarThreshold]) -> str:
+    if found is None:
+        return (
+            f"no threshold, because nine folds have fewer than {math.ceil(1 / far - 1e-6):,} pairs "
+            "of two people; take a larger set"
+        )
+    kept = found.held_out_far
+    lowest, highest = min(found.fold_thresholds_cosine), max(found.fold_thresholds_cosine)
+    return (
+        f"cosine {found.threshold_cosine:.4f} ({lowest:.4f} to {highest:.4f} by nine folds), TAR "
+        f"{found.tar:.4f}; on held-out folds FAR {kept.share:.3g} ({kept.accepted:,} of "
+        f"{kept.pairs:,}, 95 % interval {kept.low:.2g} to {kept.high:.2g}), TAR "
+        f"{found.held_out_tar:.4f}"
+    )
 
 
 def compare_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> GroupReport:
@@ -129,33 +155,11 @@ def compare_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> GroupRe
 def roc_lines(name: str, curve: Curve) -> list[str]:
     """Return AUC, EER and a table of TAR at FAR."""
     rates = [tar_at(curve, far) for far in FARS]
-    table = [["FAR", *(f"{far:g}" for far in FARS)], ["TAR", *map(_share, rates)]]
+    table = [["FAR", *(f"{far:g}" for far in FARS)], ["TAR", *map(_number, rates)]]
     lines = [f"{name}: AUC {area_under(curve):.5f}, EER {equal_error_rate(curve):.4f}"]
     lines += _aligned(table)
     if None in rates:
         lines.append(f"{_NONE}: below one of the {curve.different:,} pairs of two people")
-    return lines
-
-
-def threshold_lines(name: str, thresholds: dict[float, Optional[FarThreshold]]) -> list[str]:
-    """Return a line for each wanted FAR."""
-    lines = []
-    for far, found in thresholds.items():
-        beginning = f"{name}: FAR {far:g}: "
-        if found is None:
-            lines.append(
-                f"{beginning}no threshold, because nine folds have fewer than "
-                f"{math.ceil(1 / far - 1e-6):,} pairs of two people; take a larger set"
-            )
-            continue
-        held_out = found.held_out
-        lowest, highest = min(found.fold_thresholds), max(found.fold_thresholds)
-        lines.append(
-            f"{beginning}cosine {found.threshold:.4f} ({lowest:.4f} to {highest:.4f} by nine "
-            f"folds), TAR {found.tar:.4f}; on held-out folds FAR "
-            f"{held_out.share:.3g} ({held_out.accepted:,} of {held_out.pairs:,}, 95 % interval "
-            f"{held_out.low:.2g} to {held_out.high:.2g}), TAR {found.held_out_tar:.4f}"
-        )
     return lines
 
 
@@ -167,26 +171,26 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
             group.name,
             f"{group.pairs:,}",
             f"{group.accuracy:.4f}",
-            _share(group.own_accuracy),
-            _NONE if group.own_threshold is None else f"{group.own_threshold:.3f}",
-            *_cells(group.rates),
+            _number(group.own_accuracy),
+            _number(group.own_threshold_squared_distance, 3),
+            *_shares(group),
         ]
         for group in groups
     ]
     lines = [f"{name} by group:", *_aligned([header, *table])]
-    for heading, accuracies in _kinds_of_accuracy(groups).items():
+    for kind, accuracies in _accuracies(groups).items():
         spread = spread_of(accuracies)
         if spread is not None:
-            ratio = f"{spread.error_ratio:.2f}" if spread.error_ratio else _NONE
             lines.append(
-                f"{heading.replace('_', ' ')} over {len(accuracies)} groups: mean "
-                f"{spread.mean:.4f}, standard deviation {spread.deviation:.4f}, largest over "
-                f"smallest error {ratio}"
+                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean {spread.mean:.4f}, "
+                f"standard deviation {spread.deviation:.4f}, largest over smallest error "
+                f"{_number(spread.error_ratio, 2)}"
             )
     # A FAR without a threshold has been said before.
-    fars = [far for far, rates in groups[0].rates_for_far.items() if rates]
+    known = [n for n, rates in enumerate(groups[0].for_far) if rates.far or rates.tar]
+    fars = [groups[0].for_far[n].wanted for n in known]
     rows = [
-        [group.name, *(cell for far in fars for cell in _cells(group.rates_for_far[far]))]
+        [group.name, *(cell for n in known for cell in _shares(group.for_far[n]))]
         for group in groups
     ]
     if fars:
@@ -197,72 +201,21 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
     return lines
 
 
-def threshold_table(thresholds: dict[float, Optional[FarThreshold]]) -> list[dict[str, Any]]:
-    """Return thresholds for wanted FARs as JSON has them."""
-    table: list[dict[str, Any]] = []
-    for far, found in thresholds.items():
-        row: dict[str, Any] = {"far": far, "threshold_cosine": None}
-        if found is not None:
-            row = {
-                "far": far,
-                "threshold_cosine": found.threshold,
-                "tar": found.tar,
-                "fold_thresholds_cosine": list(found.fold_thresholds),
-                "held_out_far": _counted(found.held_out),
-                "held_out_tar": found.held_out_tar,
-            }
-        table.append(row)
-    return table
-
-
-def group_table(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return groups and their spread as JSON has them."""
-    rows = [
-        {
-            "name": group.name,
-            "pairs": group.pairs,
-            "accuracy": group.accuracy,
-            "own_accuracy": group.own_accuracy,
-            "own_threshold_squared_distance": group.own_threshold,
-            **_rates_table(group.rates),
-            "for_far": [
-                {"wanted": far, **_rates_table(rates)} for far, rates in group.rates_for_far.items()
-            ],
-        }
-        for group in groups
-    ]
-    spreads = {name: spread_of(found) for name, found in _kinds_of_accuracy(groups).items()}
-    return {
-        "groups": rows,
-        "spread": {name: spread and spread._asdict() for name, spread in spreads.items()},
-    }
-
-
-def _kinds_of_accuracy(groups: Sequence[Group]) -> dict[str, list[float]]:
+def _accuracies(groups: Sequence[Group]) -> dict[str, list[float]]:
     own = [group.own_accuracy for group in groups if group.own_accuracy is not None]
     return {"accuracy": [group.accuracy for group in groups], "own_accuracy": own}
 
 
-def _cells(rates: Optional[Rates]) -> list[str]:
-    found = (None, None) if rates is None else rates
-    return [_share(one.share if one else None) for one in found]
-
-
-def _rates_table(rates: Optional[Rates]) -> dict[str, Any]:
-    far, tar = (None, None) if rates is None else rates
-    return {"far": _counted(far), "tar": _counted(tar)}
-
-
-def _counted(found: Optional[Rate]) -> Optional[dict[str, Any]]:
-    return None if found is None else {"share": found.share, **found._asdict()}
+def _shares(rates: Union[Group, FarRates]) -> list[str]:
+    return [_number(one and one.share) for one in (rates.far, rates.tar)]
 
 
 def _by_far(rates: dict[float, Any]) -> dict[str, Any]:
     return {f"{far:g}": value for far, value in rates.items()}
 
 
-def _share(value: Optional[float]) -> str:
-    return _NONE if value is None else f"{value:.4f}"
+def _number(value: Optional[float], digits: int = 4) -> str:
+    return _NONE if value is None else f"{value:.{digits}f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -82,7 +82,7 @@ def test_the_printed_threshold_is_the_one_that_was_counted() -> None:
 
 def test_the_interval_of_clopper_and_pearson() -> None:
     # Of 0 in n, the upper end is 1 - 0.025^(1/n).
-    found = curves.rate(0, 100)
+    found = curves.rate(np.zeros(100, np.bool_))
     assert (found.low, found.high) == pytest.approx((0, 1 - 0.025**0.01))
 
 
@@ -94,9 +94,9 @@ def test_held_out_pairs_do_not_choose_their_threshold() -> None:
     found = hold_out(pairs, 0.1)
     assert found is not None
     # Of ten pairs in each fold one may be accepted: 0.01 ... 0.19 and 0.21 ... 0.39.
-    assert found.fold_thresholds == pytest.approx((0.38, 0.18))
-    assert (found.held_out.accepted, found.held_out.pairs) == (10, 20)
-    assert found.threshold == pytest.approx(0.36) and found.held_out_tar == 1.0
+    assert found.fold_thresholds_cosine == pytest.approx((0.38, 0.18))
+    assert (found.held_out_far.accepted, found.held_out_far.pairs) == (10, 20)
+    assert found.threshold_cosine == pytest.approx(0.36) and found.held_out_tar == 1.0
     assert hold_out(pairs, 0.06) is None
 
 

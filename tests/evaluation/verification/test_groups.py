@@ -9,7 +9,7 @@ import pytest
 from evaluation.folds import accuracies_of_folds, folds_of
 from evaluation.verification import verify
 from evaluation.verification.curves import Pairs, Rate, hold_out, joined
-from evaluation.verification.groups import compare_groups, read_groups, spread_of
+from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
 from evaluation.verification.report import SetReport, compare_sets, group_lines
 from runtime.errors import DataError
 from tests.evaluation.verification.test_verification import embedded
@@ -35,21 +35,20 @@ def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
         own = np.array(groups) == row.name
         alone = verify(embedded(*distances[own]), same[own], xnorm=1.0)
         assert row.own_accuracy == pytest.approx(alone.accuracy)
-        assert row.own_threshold == pytest.approx(alone.threshold)
-        far, tar = row.rates
+        assert row.own_threshold_squared_distance == pytest.approx(alone.threshold)
+        far, tar = row.far, row.tar
         assert far is not None and tar is not None
         assert row.accuracy == pytest.approx((tar.share + 1 - far.share) / 2)
-    few, many = (share(row.rates.far) for row in reversed(rows))
+    few, many = (share(row.far) for row in reversed(rows))
     assert many > few
     # What all groups together accept by the threshold for a FAR is what its report counts.
     whole_set = thresholds[0.1]
     assert whole_set is not None and thresholds[1e-3] is None
-    found = [row.rates_for_far[0.1] for row in rows]
-    fars = [share(one and one.far) for one in found]
-    assert fars[0] > fars[1] and np.mean(fars) == pytest.approx(whole_set.held_out.share)
-    tars = [share(one and one.tar) for one in found]
+    fars = [share(row.for_far[0].far) for row in rows]
+    assert fars[0] > fars[1] and np.mean(fars) == pytest.approx(whole_set.held_out_far.share)
+    tars = [share(row.for_far[0].tar) for row in rows]
     assert np.mean(tars) == pytest.approx(whole_set.held_out_tar)
-    assert [row.rates_for_far[1e-3] for row in rows] == [None, None]
+    assert [row.for_far[1] for row in rows] == [FarRates(1e-3, None, None)] * 2
 
 
 def test_a_small_group_has_no_threshold_of_its_own() -> None:
@@ -57,7 +56,7 @@ def test_a_small_group_has_no_threshold_of_its_own() -> None:
     distances, names = np.where(same, 0.5, 1.5), ["few"] + ["many"] * 19
     pairs = Pairs(same, 1 - distances / 2, distances, folds_of(20, 10))
     few, many = compare_groups(pairs, names, {})
-    assert (few.accuracy, few.own_accuracy, few.rates.far) == (1.0, None, None)
+    assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
     lines = group_lines("set", [few, many])
     assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
     assert lines[-1] == "-: too few pairs of one person or of two people to say"
@@ -75,7 +74,7 @@ def test_several_sets_are_groups_of_all() -> None:
     assert [(row.name, row.pairs) for row in found.groups] == [("African", 60), ("Asian", 100)]
     for row, report in zip(found.groups, reports):
         assert row.own_accuracy == pytest.approx(report.result.accuracy)
-        assert row.own_threshold == pytest.approx(report.result.threshold)
+        assert row.own_threshold_squared_distance == pytest.approx(report.result.threshold)
     together = joined([report.pairs for report in reports])
     assert np.bincount(together.fold).tolist() == [16] * 10
     thresholds = accuracies_of_folds(together.distances, together.same, together.fold)[1]

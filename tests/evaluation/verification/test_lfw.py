@@ -13,7 +13,7 @@ from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
 from evaluation.folds import FOLDS
 from evaluation.verification import embed_pairs, evaluate
-from evaluation.verification.curves import accepted_by_folds, hold_out
+from evaluation.verification.curves import hold_out
 from evaluation.verification.report import SetReport
 from tests.evaluation.verification.test_verification import bools
 
@@ -73,10 +73,10 @@ def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
     for far in fars:
         found = hold_out(pairs, far)
         assert found is not None
-        held_out = found.held_out
+        held_out = found.held_out_far
         assert held_out.pairs == FOLDS * different
         assert held_out.low <= far <= held_out.high, (far, held_out)
-        accepted = accepted_by_folds(pairs.cosines, pairs.fold, found.fold_thresholds)
+        accepted = pairs.cosines >= np.array(found.fold_thresholds_cosine)[pairs.fold]
         counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
         assert counts.sum() == held_out.accepted
         low, high = binom.interval(CONFIDENCE_OF_A_FOLD, different, far)
