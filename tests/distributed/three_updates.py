@@ -49,20 +49,17 @@ def make_backbone(seed: int = 0) -> Backbone:
     return Backbone(symbol, symbol, weights, mx.cpu())
 
 
-def make_network(name: str, world: HorovodWorld) -> Backbone:
-    """A network with BatchNorm; over all ranks, if there are several."""
-    backbone = Backbone.create(BackboneOptions(network=name, embedding_size=EMBEDDING), seed=3)
-    if world.size > 1:
-        backbone.synchronize(world)
-    return backbone
-
-
 def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
     """Train; returns what is left, on rank 0."""
     run, _, teacher = run.partition("+")
     run, _, parts = run.partition(":")
     is_network = run in backbones.names()
-    backbone = make_network(run, world) if is_network else make_backbone()
+    if is_network:
+        backbone = Backbone.create(BackboneOptions(network=run, embedding_size=EMBEDDING), seed=3)
+        if world.size > 1:
+            backbone.synchronize(world)
+    else:
+        backbone = make_backbone()
     if parts:
         backbone.accumulate(int(parts))
     side, lr = (FACE_SIZE[0], NETWORK_LR) if is_network else (SIDE, LR)
@@ -72,13 +69,8 @@ def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
         options, (NUM_CLASSES, EMBEDDING), world, mx.cpu(),
         optimizer=SGD(momentum=0.9, weight_decay=5e-4), seed=7,
     )  # fmt: skip
-    clip_norm = CLIP_NORM if run == "softmax" else None
-    optimizer = BackboneOptimizer(
-        OptimizerOptions(momentum=0.9, wd=5e-4, clip_norm=clip_norm),
-        backbone.parameters,
-        world,
-        dtype="float32",
-    )
+    sgd = OptimizerOptions(0.9, 5e-4, clip_norm=CLIP_NORM if run == "softmax" else None)
+    optimizer = BackboneOptimizer(sgd, backbone.parameters, world, dtype="float32")
     step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
     if teacher:
         step.learn_from(Teacher(make_backbone(seed=2).inference(), 20.0, world))

@@ -20,11 +20,10 @@ from runtime.mxnet import mx
 
 
 def answers(world: World, number: int) -> dict[str, Any]:
-    total = mx.nd.array([number])
+    total, first = mx.nd.array([number]), mx.nd.array([number])
     world.allreduce(total, "total")
     several = [mx.nd.array([number, 1]), mx.nd.array([2.0 * number])]
     world.allreduce_all(several, "several")
-    first = mx.nd.array([number])
     world.broadcast(first, "first")
     return {
         "rank": [world.rank, world.size],
@@ -36,15 +35,15 @@ def answers(world: World, number: int) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, words: list[str]) -> None:
+def main(folder: Path, words: str) -> None:
     number = int(os.environ["HOROVOD_RANK"])
-    formations = [
+    first, *others = (
         [list(map(int, group.split(","))) for group in groups.split()]
-        for groups in " ".join(words).split("then")
-    ]
-    world = HorovodWorld(formations[0], regroups=len(formations) > 1)
-    result = answers(world, number)
-    for groups in formations[1:]:
+        for groups in words.split("then")
+    )
+    world = HorovodWorld(first, regroups=bool(others))
+    answers(world, number)
+    for groups in others:
         world.all_ranks().barrier()
         world.regroup(groups)
         result = answers(world, number)
@@ -57,4 +56,4 @@ def main(folder: Path, words: list[str]) -> None:
     world.close()
 
 
-main(Path(sys.argv[1]), sys.argv[2:])
+main(Path(sys.argv[1]), " ".join(sys.argv[2:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
@@ -19,9 +18,8 @@ def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]
     return read_file(file, **options)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_a_file_means_the_same_in_every_spelling(tmp_path: Path) -> None:
+    for data in (
         b"ip1 slots=8\rip2 slots=4\r",
         b"\xef\xbb\xbfip1 slots=8\nip2 slots=4",
         "\ufeffip1 slots=8\r\nip2 slots=4\r\n".encode("utf-16-le"),
@@ -29,10 +27,8 @@ def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]
         b"\tip1\tslots = 8\t\n ip2   slots= 4 \n",
         b"ip1 max_slots=9 slots=8\nip2 slots=4 max-slots = 4\n",
         b"ip1 slots=7\nip2 slots=2\nip1\nip2:2",
-    ],
-)
-def test_a_file_means_the_same_in_every_spelling(tmp_path: Path, data: bytes) -> None:
-    assert slots_by_host(of_file(tmp_path, data)) == TWO
+    ):
+        assert slots_by_host(of_file(tmp_path, data)) == TWO
 
 
 def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) -> None:
@@ -95,18 +91,18 @@ def test_a_list_that_no_launcher_can_use() -> None:
             read_list(text, name="HOSTS")
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (None, "cannot be read as a list of hosts, a line for each .*: No such file"),
+def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
+    for data, reason in (
         (b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
         (b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
         (b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
-    ],
-)
-def test_what_is_not_a_file_of_hosts(tmp_path: Path, data: Optional[bytes], reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
-        read_file(tmp_path / "none") if data is None else of_file(tmp_path, data)
-    for path in (tmp_path, Path("/dev/null")):
-        with pytest.raises(DataError, match="it is not a regular file"):
+    ):
+        with pytest.raises(DataError, match=reason):
+            of_file(tmp_path, data)
+    for path, reason in (
+        (tmp_path / "none", "cannot be read as a list of hosts, a line for each .*: No such file"),
+        (tmp_path, "it is not a regular file"),
+        (Path("/dev/null"), "it is not a regular file"),
+    ):
+        with pytest.raises(DataError, match=reason):
             read_file(path)

@@ -1,36 +1,36 @@
-"""Worlds of groups, and the world of one."""
+"""Worlds of groups, how their ranks find each other, and the world of one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
 from parallel import world as world_module
+from parallel.horovod import rendezvous
 from parallel.world import HorovodWorld, LoneWorld, World, join_ranks
+from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
+from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 ROOT = Path(__file__).resolve().parents[2]
+KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
 @pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
     # Other groups, one of all ranks, and again the first groups.
-    formations = [((0, 2), (1,)), ((0,), (1, 2)), ((0, 1, 2),), ((0, 2), (1,))]
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    words = [
-        word
-        for groups in formations
-        for word in ("then", *(",".join(map(str, group)) for group in groups))
-    ]
+    formations = "0,2 1 then 0 1,2 then 0,1,2 then 0,2 1"
     finished = subprocess.run(
-        [horovodrun, "--gloo", "-np", "3", "-H", "localhost:3", sys.executable, "-m",
-         "tests.parallel.group_ranks", str(tmp_path), *words[1:]],
+        [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", "3", "-H", "localhost:3",
+         sys.executable, "-m", "tests.parallel.group_ranks", tmp_path, *formations.split()],
         cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -67,6 +67,11 @@ def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatc
     assert isinstance(join_ranks(), LoneWorld)
     monkeypatch.setenv("HOROVOD_RANK", "0")
     assert join_ranks() is None
+    # Horovod has to see as many ranks as there are.
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    world_module._check_size(2)
+    with pytest.raises(ConfigError, match="started 2 ranks, but Horovod sees 1; unset HOROVOD_CON"):
+        world_module._check_size(1)
 
 
 def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:
@@ -93,3 +98,51 @@ def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:
         assert Output.kept >= {number, max(number - 1, 0)} and len(Output.kept) <= 2
     world._keep("head.labels", Output(9))
     assert Output.waits == [0, 1] and Output.kept == {2, 3, 9}
+
+
+def test_ranks_are_the_workers_in_whatever_order_their_hosts_come() -> None:
+    with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as ranks:
+        numbers = [tuple(int(one[f"HOROVOD_{key}"]) for key in KEYS) for one in ranks]
+    assert numbers == [
+        (0, 6, 0, 3, 0, 3),
+        (1, 6, 0, 2, 1, 3),
+        (2, 6, 1, 3, 0, 2),
+        (3, 6, 0, 1, 2, 3),
+        (4, 6, 2, 3, 0, 1),
+        (5, 6, 1, 2, 1, 2),
+    ]
+    assert [one["HOROVOD_HOSTNAME"] for one in ranks] == ["a", "b", "a", "c", "a", "b"]
+
+
+def test_a_rendezvous_listens_on_one_address_until_it_is_left() -> None:
+    def status(host: str) -> int:
+        url = f"http://{host}:{port}/scope/key"
+        request = urllib.request.Request(url, data=b"x", method="PUT")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+
+    with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
+        assert ranks[0]["HOROVOD_GLOO_IFACE"] == "lo"
+        port = ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        assert status("127.0.0.1") == 200
+        with pytest.raises(URLError):
+            status("127.0.0.2")
+    with pytest.raises(URLError):
+        status("127.0.0.1")
+
+
+@AS_ROOT
+def test_a_rendezvous_does_not_answer_other_users() -> None:
+    with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
+        assert answer_to_a_stranger(int(ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == b""
+
+
+def test_a_launcher_imports_no_mxnet() -> None:
+    """Which sets OMP_NUM_THREADS and other variables that workers would inherit."""
+    code = (
+        "import os, sys; before = dict(os.environ); from parallel.horovod import rendezvous\n"
+        "with rendezvous('127.0.0.1', 'lo', ['a']): pass\n"
+        "print('mxnet' in sys.modules, os.environ == before)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    assert said == "False True\n"

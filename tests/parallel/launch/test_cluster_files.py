@@ -145,12 +145,13 @@ def test_a_mistake_is_named_with_its_line(
 
 
 def test_other_mistakes(path: Path) -> None:
-    path.write_text("fast slow\nslow\n")
-    with pytest.raises(DataError, match="line 2: 'slow' is in the group of line 1 already; a"):
-        read_groups(path, ("fast", "slow"))
-    path.write_text("fast\nslaw\n")
-    with pytest.raises(DataError, match=r"line 2: 'slaw' .* \(did you mean 'slow'\?\)"):
-        read_groups(path, ("fast", "slow"))
+    for content, message in (
+        ("fast slow\nslow\n", "line 2: 'slow' is in the group of line 1 already; a"),
+        ("fast\nslaw\n", r"line 2: 'slaw' .* \(did you mean 'slow'\?\)"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DataError, match=message):
+            read_groups(path, ("fast", "slow"))
     path.write_bytes(b"\xff\xfe\n")
     for read in READERS.values():
         with pytest.raises(DataError, match="file cannot be read as .*: it is not text"):
@@ -212,13 +213,10 @@ def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Pa
     """Its workers read line ``kv.rank + 1``, and ps-lite numbers them."""
     addresses = read_hosts(mxnet_g.EXAMPLE / "hosts", 12).addresses
     lines = (mxnet_g.EXAMPLE / "data_sharding").read_text().splitlines()
-    there: dict[str, list[Share]] = {}
-    for rank, address in enumerate(mxnet_g.ranked(tmp_path, addresses)):
-        there.setdefault(address, []).append(Share(*map(float, lines[rank].split())))
+    ranked = mxnet_g.ranked(tmp_path, addresses)
+    there = {(address, *map(float, line.split())) for address, line in zip(ranked, lines)}
     found = read_shares(mxnet_g.EXAMPLE / "data_sharding", addresses)
-    here: dict[str, list[Share]] = {}
-    for address, share in zip(addresses, found.of_workers):
-        here.setdefault(address, []).append(share)
+    here = {(address, *share) for address, share in zip(addresses, found.of_workers)}
     assert here == there and not found.warnings
     groups = read_groups(mxnet_g.EXAMPLE / "groups", addresses)
     assert unread_in_groups(found.of_workers, groups) == []

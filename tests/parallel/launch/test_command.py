@@ -19,10 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 # With the Python code of servers and scheduler as its first argument.
 START = """
 import sys
-from parallel.launch import job
 from parallel.launch.__main__ import main
 from runtime.errors import run_program
-{}
 run_program(lambda: main(sys.argv[2:], (sys.executable, "-c", sys.argv[1])))
 """
 # Each writes its process id into a file of its name, so that the test finds it.
@@ -65,13 +63,12 @@ class Dummies:
         *options: object,
         serve: str = STAY,
         more: tuple[str, ...] = ("--kv-store", "dist_async"),
-        change: str = "",
         **variables: str,
     ):
         self.folder = folder / "presence"
         self.folder.mkdir()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START.format(change), serve, *map(str, options), "--",
+            [sys.executable, "-c", START, serve, *map(str, options), "--",
              sys.executable, "-c", worker, *more],
             cwd=ROOT, env={**clean_environment(), "PRESENCE": str(self.folder), **variables},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -147,16 +144,12 @@ def test_a_guard_that_is_killed_ends_the_job(tmp_path: Path) -> None:
     assert status == 137 and errors == said
 
 
-@pytest.mark.parametrize(
-    "victim", ["worker-0", pytest.param("launcher", marks=pytest.mark.thorough)]
-)
-def test_processes_that_ignore_signals_are_killed_with_their_children(
-    tmp_path: Path, victim: str
-) -> None:
-    job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1, change="job._END_SECONDS = 1.0")
-    pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
-    os.kill(pids.get(victim, job.process.pid), signal.SIGKILL)
-    assert abs(job.ends(left_seconds=20 if victim == "launcher" else 0.5)[0]) in (9, 137)
+@pytest.mark.thorough
+def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
+    job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
+    job.process.kill()
+    assert job.ends(left_seconds=20)[0] == -signal.SIGKILL
 
 
 def test_a_closed_output_ends_the_job(tmp_path: Path) -> None:

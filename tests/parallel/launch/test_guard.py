@@ -209,20 +209,23 @@ def test_a_signal_lets_the_workers_save(
     assert errors == f"launch: {number.name}: asking the workers to stop\n"
 
 
-def test_a_second_signal_ends_at_once(
+def test_a_second_signal_ends_at_once_and_who_ignores_it_is_killed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that of timeout, which sends its signal to the launcher and to its group."""
     monkeypatch.setattr(job, "SAME_REQUEST_SECONDS", 1.0)
     for name in ("_END_SECONDS", "_GIVE_UP_SECONDS"):
-        monkeypatch.setattr(job, name, 0.2)
+        monkeypatch.setattr(job, name, 0.3)
     signals = "kill -INT $PPID; sleep 0.1; " * 2 + "sleep 1.5; echo on; kill -INT $PPID"
-    worker = spec(WORKER, "sh", "-c", f"sleep 0.2; {signals}; exec sleep 300")
-    assert job.run([worker], plainly, tolerates=False) == 130
+    reads = 'while read line; do echo $line; [ "$line" = KILL ] && exit 9; done'
+    worker = spec(WORKER, "sh", "-c", f"(sleep 0.2; {signals}) & {reads}")
+    left = spec(SERVER, "sleep", "300")
+    assert job.run([worker, left], plainly, tolerates=False) == 130
     output, errors = capfd.readouterr()
-    assert output == "worker 0: on\n" and errors.splitlines() == [
+    assert output.splitlines() == [f"worker 0: {line}" for line in ("INT", "on", "TERM", "KILL")]
+    assert errors.splitlines() == [
         "launch: SIGINT: asking the workers to stop",
-        "launch: worker 0 on there could not be ended; look there",
+        "launch: server 0 on there could not be ended; look there",
     ]
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parallel.launch import ssh, variables
+from parallel.launch import launcher, ssh, variables
 from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
@@ -104,16 +104,17 @@ def test_hosts_that_fail_are_told_with_the_reason(
     with pytest.raises(ConfigError, match=r"no connection by ssh \(no answer in 0 s\)"):
         ssh.ask(["hangs"], LOOPBACK)
     assert not processes.left([int((tmp_path / "hangs").read_text())])
-
-
-def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ssh.Sessions() as sessions:
+        pass
+    with pytest.raises(ConfigError, match="ssh is not started any more: the program ends"):
+        sessions.start(["ssh", "answers"])
     monkeypatch.setenv("PATH", "/nowhere")
     for start in (lambda: ssh.check(["a"]), lambda: ssh.ask(["a"], LOOPBACK)):
         with pytest.raises(ConfigError, match="the program ssh cannot be started"):
             start()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Signals) -> None:
     script = "from parallel.launch import ssh\nwith ssh.exits_on_signals(): ssh.check(['hangs'])"
     process = subprocess.Popen(
@@ -129,14 +130,14 @@ def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Sign
 
 
 READ = (
-    *("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "NETWORK", "NIC", "MXNET_SEED"),
-    *("HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "OMPI_MCA_btl", "OMP_NUM_THREADS", "NUMBA_CACHE_DIR"),
-    *("DMLC_LOG_STACK_TRACE", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),
-)
+    "PATH LD_LIBRARY_PATH VIRTUAL_ENV PYTHONPATH NETWORK NIC MXNET_SEED HOROVOD_CYCLE_TIME "
+    "NCCL_DEBUG OMPI_MCA_btl OMP_NUM_THREADS NUMBA_CACHE_DIR DMLC_LOG_STACK_TRACE "
+    "CUDA_VISIBLE_DEVICES NVIDIA_TF32_OVERRIDE"
+).split()
 OTHERS = (
-    *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "http_proxy", "HOME", "SSH_AUTH_SOCK", "MXNET_x%%"),
-    *("_HOROVOD_SECRET_KEY", "BASH_FUNC_module%%", "MY_MXNET_SEED", "OMPI_COMM_WORLD_RANK"),
-)
+    "AWS_SECRET_ACCESS_KEY HF_TOKEN http_proxy HOME SSH_AUTH_SOCK MXNET_x%% _HOROVOD_SECRET_KEY "
+    "BASH_FUNC_module%% MY_MXNET_SEED OMPI_COMM_WORLD_RANK"
+).split()
 
 
 def test_what_libraries_read_is_sent_and_nothing_else() -> None:
@@ -148,36 +149,25 @@ def test_what_libraries_read_is_sent_and_nothing_else() -> None:
     # Slurm gives each host its GPUs.
     slurm = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
     assert variables.names(slurm) == ["CUDA_DEVICE_ORDER"]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+    for text, reason in (
         ("HF_TOKEN=hf_abc", "'HF_TOKEN' is not the name of a variable; give names without values"),
         ("HF_TOKEN MISSING", "MISSING is not set; set it, or leave it out"),
-    ],
-)
-def test_names_that_are_none_are_refused(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
-        variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
-    assert "hf_abc" not in str(raised.value)
-
-
-def test_the_choices_are_those_of_the_script() -> None:
+    ):
+        with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
+            variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
+        assert "hf_abc" not in str(raised.value)
+    # The choices are those of the script.
     text = (ROOT / "config.sh").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == variables.CHOICES
 
 
-def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left() -> None:
+def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left(tmp_path: Path) -> None:
     values = {"A": 'it\'s "two"\n\nlines\n', "B": "", "C": "$HOME `x` \\ ü", "D": "a=b "}
     show = 'for name in A B C D; do printf "%s|" "${!name}"; done; cat'
     data = variables.packed(values) + b"TERM\n"
     said = subprocess.check_output([*variables.RECEIVER, "bash", "-c", show], input=data)
     assert said.decode() == "|".join([*values.values(), "TERM\n"])
-
-
-def test_shells_of_the_command_do_not_read_bashrc(tmp_path: Path) -> None:
-    """In a session of ssh, Debian's bash reads it, which may change ``PATH`` again."""
+    # In a session of ssh, Debian's bash reads .bashrc, which may change PATH again.
     (tmp_path / ".bashrc").write_text("PATH=/elsewhere:$PATH\n")
     session = {"HOME": str(tmp_path), "SSH_CLIENT": "::1 1 22", "PATH": "/usr/bin:/bin"}
     command = [*variables.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
@@ -192,6 +182,21 @@ def test_a_host_is_no_option_of_ssh() -> None:
             ssh.destination(host)
     assert ssh.destination("ip1:2222") == ["-p", "2222", "ip1"]
     assert ssh.destination("ip-1.example") == ["ip-1.example"]
+
+
+def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = {host: ssh.HostReport(f"10.0.0.{host}", f"10.0.0.{host}") for host in "12"}
+    monkeypatch.setattr(ssh, "ask", lambda machines, interface: reports)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    options = SimpleNamespace(launcher="ssh")
+    for named, said in (("127.0.1.1", "there 127.0.1.1, which"), ("", "there none, which")):
+        arguments = (options, "12", ETHERNET)
+        assert launcher._addresses(*arguments, "dist_gsync")["2"] == "10.0.0.2"
+        reports["2"] = ssh.HostReport("10.0.0.2", named)
+        assert launcher._addresses(*arguments, "dist_async")["2"] == "10.0.0.2"
+        with pytest.raises(ConfigError, match=f"^host 2: the groups .* own name, {said} is not 10"):
+            launcher._addresses(*arguments, "dist_gsync")
+        reports["2"] = reports["2"]._replace(named="10.0.0.2")
 
 
 ETHERNET = NetworkInterface("eth0", "192.0.2.5")
@@ -212,7 +217,7 @@ def test_an_interface_has_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "network, hosts, is_local, message",
+    ("network", "hosts", "is_local", "message"),
     [
         (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
         (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),

@@ -85,7 +85,7 @@ def test_a_worker_killed_between_two_buckets_leaves_usable_servers(
 
 
 def test_overlapping_pushes_of_many_buckets(tmp_path: Path, monkeypatch) -> None:
-    workers, servers, steps = 3, 3, 8
+    workers, servers, steps = 3, 3, 6
     near = NearServers(monkeypatch, workers, servers, trace=str(tmp_path), bucket_elements=2)
     versions: list[list[int]] = [[] for _ in range(workers)]
 
@@ -121,7 +121,7 @@ def test_the_rate_is_that_of_the_latest_twenty_steps_and_a_pause_ends_with_the_n
     servers = NearServers(monkeypatch, workers=2, servers=1)
     now = [0.0]
     saver, other = servers.worker(0, clock=lambda: now[0]), servers.worker(1)
-    for seconds in [100.0] * 5 + [0.5] * 20:
+    for seconds in [100.0] + [0.5] * 20:
         now[0] += seconds
         saver.step(gradients(), lr=0.001)
     # An image a step.

@@ -16,8 +16,10 @@ from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import Assignment, Share
 from parallel.parameter_server.buckets import Bucket, plan, table_key
 from parallel.parameter_server.messages import TAIL, Settings, Tail
+from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
+from runtime.mxnet import mx
 
 LONE = Assignment(
     "worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1
@@ -46,9 +48,7 @@ def test_variables_are_read_as_they_were_written() -> None:
     other = Assignment("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2)
     assert len(LONE.key) == len(other.key) == 64 and LONE.key != other.key
     assert LONE.key not in repr(LONE) and LONE.variables()["GROUPING_KEY"] == LONE.key
-
-
-def test_an_incomplete_assignment_is_an_error() -> None:
+    # An incomplete one is an error.
     for name in ("DMLC_NUM_WORKER", "GROUPING_KEY"):
         variables = {one: text for one, text in FULL.variables().items() if one != name}
         with pytest.raises(ConfigError, match=f"{name}.*start it with python -m parallel.launch"):
@@ -106,18 +106,20 @@ def test_servers_keep_elements_by_their_speeds_the_fastest_the_first_layers(
         np.testing.assert_allclose(loads, shares / shares.sum() * sum(SIZES), atol=1)
 
 
-def test_tails_and_settings_travel_exactly() -> None:
+def test_tails_and_settings_travel_exactly_and_nothing_else_does() -> None:
     settings = Settings(0.9, {0: 1e-4, 7: 0.0}, table=3, pushers=4, together=4)
     assert Settings.decode(settings.encode()) == settings
+    pickled = pickle.dumps(Settings(0.9, {}, 1, 2), 0).decode()
+    for text in ("", "[]", "{}", '{"momentum": "x"}', pickled):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            Settings.decode(text)
     for version in (0, 2**20 - 1, 2**20, 2**24 + 1, 2**40 + 12345):
         numbers = Tail(version, lr=0.25, pusher=3).encode()
         assert numbers.dtype == np.float32 and numbers.shape == (TAIL,)
         assert Tail.decode(numbers) == Tail(version, 0.25, 3, 1)
     total: Any = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
     assert (Tail.decode(total).pushes, Tail.decode(total).lr) == (3, 1.5)
-
-
-def test_a_tail_is_whole_numbers_and_a_rate() -> None:
+    # A tail is whole numbers and a rate.
     for index, invalid in product(range(TAIL), (float("nan"), float("inf"), -1.0, 0.5)):
         numbers = Tail(7, 0.25, 3).encode()
         numbers[index] = invalid
@@ -128,14 +130,9 @@ def test_a_tail_is_whole_numbers_and_a_rate() -> None:
                 Tail.decode(numbers)
 
 
-def test_any_other_text_is_no_settings() -> None:
-    pickled = pickle.dumps(Settings(0.9, {}, 1, 2), 0).decode()
-    for text in ("", "[]", "{}", '{"momentum": "x"}', pickled):
-        with pytest.raises((ValueError, KeyError, TypeError)):
-            Settings.decode(text)
-
-
-def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_in_the_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     Trace("", "worker-0").write("push")
     assert list(tmp_path.iterdir()) == []
@@ -146,9 +143,7 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert file.read_text() == "pusher 1 4 7\npush\n"
     with pytest.raises(ConfigError, match="--trace .*worker-0 cannot be written .*give another"):
         Trace(str(file), "worker-0")
-
-
-def test_a_full_disk_ends_the_trace_and_not_the_job(caplog, monkeypatch, tmp_path: Path) -> None:
+    # A full disk ends the trace and not the job.
     full = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr("parallel.parameter_server.trace.open_kept", lambda *_: full)
     trace = Trace(str(tmp_path), "worker-0")
@@ -156,3 +151,40 @@ def test_a_full_disk_ends_the_trace_and_not_the_job(caplog, monkeypatch, tmp_pat
         trace.write("push")
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith("worker-0 cannot be written (No space left on device); it ends here")
+
+
+class KeyValueStore:
+    """A server that another worker has given its weights."""
+
+    rank, sent = 0, b""
+
+    def __init__(self, weights: Any) -> None:
+        self._weights = weights
+
+    def init(self, keys: Any, arrays: Any) -> None:
+        pass
+
+    def pull(self, key: int, out: Any) -> None:
+        out[:-TAIL] = self._weights
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        self.sent = (head, body)
+
+    def _barrier(self) -> None:
+        pass
+
+
+def test_a_worker_begins_with_the_weights_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of different types may round a little differently."""
+    settings = Settings(0.9, {}, 1, 2)
+    for difference, is_equal in ((0.0, True), (5e-4, True), (0.01, False)):
+        kv = KeyValueStore(mx.nd.full((2,), 1 + difference))
+        monkeypatch.setattr(mx.kv, "create", lambda kind, kv=kv: kv)
+        store = Store("dist_sync", plan([2], [1.0], 1), table=1, pushers=2)
+        store.received[0][:] = 1
+        if is_equal:
+            store.start(settings)
+            assert kv.sent == (0, settings.encode())
+        else:
+            with pytest.raises(DataError, match="begins with other weights than the other hosts: "):
+                store.start(settings)

@@ -18,56 +18,64 @@ from tests.support import mxnet_g
 
 KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
+ONES, NAN = (1.0, 1.0, 1.0), float("nan")
+
+
+def numbers(gradient: Any = ONES, **tail: Any) -> np.ndarray:
+    """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
+    whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
+    return np.concatenate([np.array(gradient, np.float32), whole])
 
 
 class Server:
     """A bucket and a table, and what the weights should be."""
 
-    def __init__(self, version: int = 0, pushers: int = 3, together: int = 1) -> None:
-        settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, pushers, together)
-        self.updater = Updater(settings, Trace("", ""))
+    def __init__(self, version: int = 0, together: int = 1, trace: str = "") -> None:
+        settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3, together)
+        self.updater = Updater(settings, Trace(trace, "s"))
         self.stored = mx.nd.array(np.concatenate([INITIAL, Tail(version).encode()]))
-        self.table = mx.nd.array(SharedTable.empty(pushers).rows.reshape(-1))
+        self.table = mx.nd.array(SharedTable.empty(3).rows.reshape(-1))
         self.expected = INITIAL.astype(np.float64)
         self._memory = np.zeros(3)
 
-    def pull(self) -> int:
+    @property
+    def version(self) -> int:
         return Tail.decode(self.stored.asnumpy()[-TAIL:]).version
 
-    def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
-        values = np.array(gradient, np.float32)
-        self.apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
+    def apply(self, pushed: np.ndarray, key: int = KEY) -> None:
+        self.updater(key, mx.nd.array(pushed, dtype=pushed.dtype), self.stored)
 
-    def push_sum(self, gradients: list[list[float]], lr: float, pulled: int) -> None:
+    def push(self, pusher: int, pulled: int, staleness: int, gradient=ONES, lr=0.125) -> None:
+        """Push, and expect MXNet-G's formula: the gradient is divided by staleness, no decay is."""
+        self.apply(numbers(gradient, version=pulled, lr=lr, pusher=pusher))
+        self.expect(np.array(gradient) / staleness, lr)
+
+    def push_sum(self, gradients: Any, pulled: int) -> None:
         rows = [
-            np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
+            numbers(gradient, version=pulled, lr=0.125, pusher=pusher)
             for pusher, gradient in enumerate(gradients)
         ]
         self.apply(np.sum(rows, axis=0))
 
-    def apply(self, numbers: np.ndarray, key: int = KEY) -> None:
-        self.updater(key, mx.nd.array(numbers, dtype=numbers.dtype), self.stored)
-
-    def expect(self, gradient: list[float], lr: float, staleness: int) -> None:
-        """MXNet-G's formula, by hand: the gradient is divided by staleness, the decay is not."""
-        total = np.array(gradient) / staleness + DECAY * self.expected
-        self._memory = MOMENTUM * self._memory - lr * total
+    def expect(self, gradient: np.ndarray, lr: float) -> None:
+        self._memory = MOMENTUM * self._memory - lr * (gradient + DECAY * self.expected)
         self.expected = self.expected + self._memory
+        self.check()
+
+    def check(self) -> None:
+        np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
+
+    def add(self, change: np.ndarray) -> SharedTable:
+        self.updater(TABLE, mx.nd.array(change.reshape(-1)), self.table)
+        return SharedTable.decode(self.table.asnumpy())
 
     def add_steps(self, pusher: int, steps: int = 1) -> SharedTable:
         change = SharedTable.empty(3).rows
         change[pusher, Column.CLOCK] = steps
-        return self._add(change)
+        return self.add(change)
 
     def clear(self) -> SharedTable:
-        return self._add(-SharedTable.decode(self.table.asnumpy()).rows)
-
-    def _add(self, change) -> SharedTable:
-        self.updater(TABLE, mx.nd.array(change.reshape(-1)), self.table)
-        return SharedTable.decode(self.table.asnumpy())
-
-    def check(self) -> None:
-        np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
+        return self.add(-SharedTable.decode(self.table.asnumpy()).rows)
 
 
 def test_a_scripted_interleaving() -> None:
@@ -77,12 +85,10 @@ def test_a_scripted_interleaving() -> None:
     script = [(0, 1), (0, 1), (1, 3), (0, 2), (2, 5), (1, 3), (1, 1), (0, 4), (2, 4)]
     found: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for worker, staleness in script:
-        assert server.pull() - pulled[worker] + 1 == staleness, "the script itself"
-        gradient, lr = rng.normal(size=3).tolist(), float(rng.uniform(0.1, 0.5))
-        server.push(gradient, lr, worker, pulled[worker])
-        server.expect(gradient, float(np.float32(lr)), staleness)
-        server.check()
-        pulled[worker] = server.pull()
+        assert server.version - pulled[worker] + 1 == staleness, "the script itself"
+        lr = float(np.float32(rng.uniform(0.1, 0.5)))
+        server.push(worker, pulled[worker], staleness, rng.normal(size=3), lr)
+        pulled[worker] = server.version
         found[worker].append(staleness)
         table = server.add_steps(worker)
         assert table.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
@@ -90,7 +96,7 @@ def test_a_scripted_interleaving() -> None:
     assert table.clocks.tolist() == [4, 3, 2]
     # A cleared row begins without staleness; a change of another row keeps that of this one.
     assert not server.clear().rows.any()
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
+    server.push(0, pulled=9, staleness=1)
     server.add_steps(1, steps=2)
     table = server.add_steps(0)
     assert table.rows[0, Column.LARGEST] == 1 and table.clocks.tolist() == [1, 2, 0]
@@ -103,49 +109,34 @@ def test_updates_are_those_of_mxnet_gs_own_optimizer() -> None:
     there = mxnet_g.Optimizer(batch=25, momentum=MOMENTUM, wd=DECAY)
     weight, pulled = INITIAL.astype(np.float64), [0, 0, 0]
     for pusher in rng.integers(0, 3, 40).tolist():
-        staleness = server.pull() - pulled[pusher] + 1
+        staleness = server.version - pulled[pusher] + 1
         gradient, lr = rng.normal(size=3), float(np.float32(rng.uniform(0.01, 0.1)))
-        server.push(gradient.tolist(), lr, pusher, pulled[pusher])
+        server.push(pusher, pulled[pusher], staleness, gradient, lr)
         there.update(weight, 75 * gradient, lr, 3 * staleness)
         np.testing.assert_allclose(server.stored.asnumpy()[:-TAIL], weight, atol=1e-5)
-        pulled[pusher] = server.pull()
+        pulled[pusher] = server.version
 
 
 def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
     server = Server(together=3)
     for pulled in range(3):
-        server.push_sum([[1.0, 0.0, 0.5]] * 3, 0.1, pulled)
-        server.expect([3.0, 0.0, 1.5], 0.1, staleness=1)
-        server.check()
+        server.push_sum([[1.0, 0.0, 0.5]] * 3, pulled)
+        server.expect(np.array([3.0, 0.0, 1.5]), 0.125)
         table = server.add_steps(1)
-    assert server.pull() == 3
+    assert server.version == 3
     assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
 def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
+    """A line for each push that was applied."""
     first = 2**24 + 5
-    server = Server(version=first)
-    settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3)
-    server.updater = Updater(settings, Trace(str(tmp_path), "one"))
-    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=first)
-    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=first + 4)
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=first)
-    server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
-    server.expect([1.0, 1.0, 1.0], 0.1, staleness=2)
-    server.check()
-    assert server.pull() == first + 2
-    # A line for each push that was applied.
-    lines = (tmp_path / "one").read_text().splitlines()
+    server = Server(first, trace=str(tmp_path))
+    server.push(2, first, staleness=1)
+    server.apply(numbers(version=first + 4, pusher=0))
+    server.push(1, first, staleness=2)
+    assert server.version == first + 2
+    lines = (tmp_path / "s").read_text().splitlines()
     assert lines == [f"4 2 {first} {first} 1", f"4 1 {first} {first + 1} 2"]
-
-
-def numbers(gradient: tuple[float, ...] = (1.0, 1.0, 1.0), **tail: Any) -> np.ndarray:
-    """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
-    whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
-    return np.concatenate([np.array(gradient, np.float32), whole])
-
-
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -170,15 +161,12 @@ def test_an_invalid_push_is_refused_and_counted(
 ) -> None:
     server = Server()
     for version in range(2):
-        server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=version)
-        server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
+        server.push(0, version, staleness=1)
     server.apply(pushed)
     # Weights and version are what they were, and the momentum, which the next push shows.
     server.check()
-    assert server.pull() == 2
-    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=2)
-    server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
-    server.check()
+    assert server.version == 2
+    server.push(1, 2, staleness=1)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f"1 so far because of: {reason}"), line
     table, is_known = server.add_steps(1), reason in ("version from the future", "not finite")
@@ -192,24 +180,24 @@ def test_sums_changes_keys_and_commands_that_are_none_are_refused(
 ) -> None:
     """A NaN of one worker; and pushes of two workers where three make an update."""
     server = Server(together=3)
-    for gradients in ([[NAN, 1.0, 1.0], [1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2):
-        server.push_sum(gradients, 0.1, 0)
+    for gradients in ([[NAN, 1.0, 1.0], ONES, ONES], [ONES, ONES]):
+        server.push_sum(gradients, 0)
     server.apply(numbers(), key=KEY + 1)
     server.updater.refuse_command(b"a pickle")
     server.check()
-    assert server.pull() == 0
+    assert server.version == 0
     server.add_steps(1)
     for change in (np.full((3, len(Column)), NAN), np.ones((2, len(Column)))):
-        server.updater(TABLE, mx.nd.array(change.reshape(-1)), server.table)
+        server.add(change)
     assert server.add_steps(1).clocks.tolist() == [0, 2, 0]
     reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
-    assert reasons[2:4] == ["unknown key", "unknown command"]
+    assert reasons[1:4] == ["wrong count", "unknown key", "unknown command"]
 
 
 def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     for _ in range(100):
-        server.push([NAN, 1.0, 1.0], 0.1, 1, pulled=0)
+        server.apply(numbers((NAN, 1.0, 1.0), version=0))
     lines = [record.getMessage() for record in caplog.records]
     assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
     assert server.add_steps(1).rows[1, Column.REFUSED] == 100
@@ -224,23 +212,20 @@ def table(clocks, **columns) -> SharedTable:
     return made
 
 
-def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
-    all_of_them = np.ones(3, np.bool_)
-    assert table([5, 3, 9]).slowest(all_of_them, own=0) == 3
-    assert table([5, 3, 9], STATE=[0, PusherState.FINISHED, 0]).slowest(all_of_them, own=0) == 5
-    ended = [PusherState.FINISHED, PusherState.LEFT, 0]
-    assert table([5, 3, 9], STATE=ended).slowest(all_of_them, own=2) == 9
+FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
 
 
-def test_the_numbers_of_a_report_and_what_is_progress() -> None:
+def test_the_slowest_the_numbers_of_a_report_and_what_is_progress() -> None:
+    for states, own, slowest in (([0, 0, 0], 0, 3), ([0, FINISHED, 0], 0, 5), ([1, LEFT, 0], 2, 9)):
+        assert table([5, 3, 9], STATE=states).slowest(np.ones(3, np.bool_), own) == slowest
     shown = table(
         [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
     )
     rates = {f"images_per_second/group_{number}": rate for number, rate in enumerate((100, 50, 0))}
-    numbers = {"staleness": 2.0, "largest_staleness": 7.0, "lead": 2.0, **rates}
-    assert shown.numbers("group") == numbers
+    found = {"staleness": 2.0, "largest_staleness": 7.0, "lead": 2.0, **rates}
+    assert shown.numbers("group") == found
     assert shown.progress() == table([4, 2, 0]).progress()
-    finished = table([4, 2, 0], STATE=[0, PusherState.FINISHED, 0])
+    finished = table([4, 2, 0], STATE=[0, FINISHED, 0])
     for other in (table([4, 3, 0]), table([4, 2, 0], PAUSES=[1, 0, 0]), finished):
         assert other.progress() != shown.progress()
     assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
@@ -262,8 +247,7 @@ def test_a_silent_pusher_is_given_up_only_with_tolerates(
     with caplog.at_level(logging.WARNING):
         for step in range(1, 40):
             clock.now += 1
-            states = [0, 0, PusherState.FINISHED]
-            alive = detector.alive(table([step, min(step, 3), 0], STATE=states))
+            alive = detector.alive(table([step, min(step, 3), 0], STATE=[0, 0, FINISHED]))
             # Its third step was at 3 s; 30 s later it still counts. Who has finished always does.
             assert alive.tolist() == [True, step <= 33 or not tolerates, True]
     warnings = [record.getMessage() for record in caplog.records]
@@ -281,21 +265,19 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
     clock.now = 100.0
     detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
     detector.alive(table([1, 1000]))
-    for seconds in (20, 20, 20, 299):
+    for seconds, alive in ((20, True), (20, True), (20, True), (299, True), (2, False)):
         # Each of its pauses counts, the third one behind 60 s without a step.
         clock.now += seconds
         pauses = [0, (clock.now - 100) // 20 if clock.now <= 160 else 3]
-        assert detector.alive(table([clock.now, 1000], PAUSES=pauses)).all()
-    clock.now += 2
-    assert detector.alive(table([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
+        found = detector.alive(table([clock.now, 1000], PAUSES=pauses))
+        assert found.tolist() == [True, alive]
 
 
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
 def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, lead: int) -> None:
     detector = FailureDetector(3, "worker", tolerates=False)
     # The others take their steps; one has finished.
-    states = [0, PusherState.FINISHED, 0]
-    tables = (table([9, 1, clock], STATE=states) for clock in range(3, 12))
+    tables = (table([9, 1, clock], STATE=[0, FINISHED, 0]) for clock in range(3, 12))
     assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
     assert len(list(tables)) == 9 - (7 - lead)
     # A stop ends the wait.
