@@ -47,7 +47,6 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
 
 
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
-    """The ONNX model."""
     network = Network(found.graph, found.attributes(), found.weights, found.shapes())
     return to_onnx(network, form, found.output, "a test's")
 
