@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def measure(network: str, batch_size: int) -> Counter[int]:
-    """Run this program."""
     settings = {"MXNET_ENGINE_TYPE": "NaiveEngine", "MXNET_MKLDNN_ENABLED": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.allocations", network, str(batch_size)],
@@ -68,7 +67,6 @@ def most_at_a_time(work: Callable[[Any], None]) -> Counter[int]:
 
 
 def two_steps(name: str, batch_size: int) -> Callable[[Any], None]:
-    """Two steps of a backbone."""
     from backbones.model import Backbone
     from backbones.options import BackboneOptions
     from runtime.mxnet import mx

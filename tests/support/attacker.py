@@ -116,7 +116,6 @@ def hold(addresses: list[tuple[str, int]], seconds: float) -> None:
 
 
 def main() -> None:
-    """Attack the ports of the command line."""
     seconds, *words = sys.argv[1:]
     addresses = []
     for word in words:

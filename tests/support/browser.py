@@ -25,13 +25,10 @@ _SECONDS = 60
 
 
 def is_installed() -> bool:
-    """Whether both programs are there."""
     return all(map(shutil.which, PROGRAMS))
 
 
 class Browser:
-    """A browser with one window; a context manager."""
-
     def __init__(self) -> None:
         """Start it, with a profile of its own."""
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)

@@ -80,12 +80,10 @@ def verification(name: str, update: int, accuracy: float) -> dict[str, Any]:
 
 
 def write(folder: Path, records: list[dict[str, Any]], config: dict[str, Any]) -> None:
-    """Write metrics and configuration."""
     (folder / "report").mkdir(parents=True)
     write_lines(folder / "metrics.jsonl", records)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    """Write a table per line."""
     path.write_text("".join(json.dumps(record) + "\n" for record in records))

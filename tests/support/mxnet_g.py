@@ -88,7 +88,6 @@ class Optimizer:
     """MXNet-G's own ``SGD.update``, on NumPy arrays."""
 
     def __init__(self, *, batch: int, momentum: float, wd: float) -> None:
-        """Args: batch: the images of a worker; the others as in its ``SGD``."""
         method = re.search(
             r"^    def update\(self, index, weight, grad, state, worker_num\):.*?(?=^@register)",
             _python("optimizer.py"),
@@ -105,7 +104,6 @@ class Optimizer:
         self._state: Any = None
 
     def update(self, weight: Any, gradient: Any, lr: float, worker_num: int) -> None:
-        """Change ``weight`` by a gradient that is summed over images."""
         if self._state is None:
             self._state = np.zeros_like(weight).view(_State)
         self._sgd._get_lr = lambda index: lr

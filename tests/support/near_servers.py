@@ -26,8 +26,6 @@ from runtime.mxnet import mx
 
 
 class WeightedExchange(Exchange):
-    """An exchange with the weights of its worker."""
-
     weights: list[Any]
 
 
@@ -118,63 +116,46 @@ class _NearStore:
         return SharedTable.decode(self._rows.asnumpy())
 
 
-class _Turns:
-    """Threads of which one runs; at each of its stops, a random number chooses the next."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._rng = random.Random(seed)
-        self._may_run = {number: threading.Semaphore(0) for number in range(count)}
-        self._own = threading.local()
-
-    def run(self, work: Callable[[int], None]) -> None:
-        errors: list[BaseException] = []
-
-        def take_part(number: int) -> None:
-            self._own.number = number
-            self._may_run[number].acquire()
-            try:
-                work(number)
-            except BaseException as error:
-                errors.append(error)
-            del self._may_run[number]
-            self._choose()
-
-        threads = [threading.Thread(target=take_part, args=(number,)) for number in self._may_run]
-        for thread in threads:
-            thread.start()
-        self._choose()
-        for thread in threads:
-            thread.join()
-        for error in errors:
-            raise error
-
-    def stop(self) -> None:
-        mine = self._may_run[self._own.number]
-        self._choose()
-        mine.acquire()
-
-    def _choose(self) -> None:
-        if self._may_run:
-            numbers = sorted(self._may_run)
-            # The last is the fastest.
-            (chosen,) = self._rng.choices(numbers, weights=[2**number for number in numbers])
-            self._may_run[chosen].release()
-
-
 def in_random_turns(
     servers: NearServers, workers: int, seed: int, work: Callable[[int], None]
 ) -> None:
-    """Let workers take turns, which may change before each push and pull of a bucket.
+    """Let workers do their ``work``, one at a time, by an order that depends on the seed alone.
 
-    Args:
-        servers: theirs.
-        workers: how many.
-        seed: of the order, which depends on nothing else.
-        work: of one of them, by its number.
+    It may change before each push and pull of a bucket; the last worker is the fastest.
     """
-    turns = _Turns(workers, seed)
-    servers.before = lambda what, bucket: turns.stop()
-    turns.run(work)
+    rng, own, errors = random.Random(seed), threading.local(), []
+    may_run = {number: threading.Semaphore(0) for number in range(workers)}
+
+    def choose() -> None:
+        if may_run:
+            numbers = sorted(may_run)
+            (chosen,) = rng.choices(numbers, weights=[2**number for number in numbers])
+            may_run[chosen].release()
+
+    def stop(what: str, bucket: int) -> None:
+        mine = may_run[own.number]
+        choose()
+        mine.acquire()
+
+    def take_part(number: int) -> None:
+        own.number = number
+        may_run[number].acquire()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+        del may_run[number]
+        choose()
+
+    servers.before = stop
+    threads = [threading.Thread(target=take_part, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    choose()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
 
 
 def gradients() -> list:

@@ -47,7 +47,6 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
 
 
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
-    """The ONNX model."""
     return to_onnx(found, form, "a test's")
 
 

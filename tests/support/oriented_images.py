@@ -54,7 +54,6 @@ def jpeg_with(image: Image, block: bytes, other_first: bool = False) -> bytes:
 
 
 def png_with(image: Image, block: bytes) -> bytes:
-    """Return a PNG with an EXIF block."""
     plain = encode(".png", image)
     chunk = b"eXIf" + block
     chunk = struct.pack(">I", len(block)) + chunk + struct.pack(">I", zlib.crc32(chunk))
@@ -62,7 +61,6 @@ def png_with(image: Image, block: bytes) -> bytes:
 
 
 def webp_with(image: Image, block: bytes) -> bytes:
-    """Return a lossless WebP with an EXIF block."""
     plain = encode(".webp", image, cv2.IMWRITE_WEBP_QUALITY, 101)
     height, width = image.shape[:2]
     sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
@@ -73,7 +71,6 @@ def webp_with(image: Image, block: bytes) -> bytes:
 
 
 def tiff_with(image: Image, orientation: int) -> bytes:
-    """Return a TIFF with an orientation in its directory."""
     content = bytearray(encode(".tiff", image, cv2.IMWRITE_TIFF_COMPRESSION, 1))
     (place,) = struct.unpack_from("<I", content, 4)
     (count,) = struct.unpack_from("<H", content, place)

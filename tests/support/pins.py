@@ -69,7 +69,6 @@ def normal(name: str) -> str:
 
 
 def _version(requirement: Requirement) -> str:
-    """The only version that a requirement allows."""
     (one,) = requirement.specifier
     assert one.operator == "==" and "*" not in one.version, str(requirement)
     return one.version

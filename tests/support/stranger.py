@@ -61,7 +61,6 @@ def opened_by(test: psutil.Process, known: set[Place]) -> set[Place]:
 
 
 def call(place: Place, number: int) -> socket.socket:
-    """Connect, and say something."""
     connection = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
     connection.settimeout(0.2)
     with suppress(OSError):
@@ -72,7 +71,6 @@ def call(place: Place, number: int) -> socket.socket:
 
 
 def main() -> None:
-    """Call."""
     # As for _ASK.
     "a".encode("idna")
     test = psutil.Process().parent()

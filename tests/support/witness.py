@@ -42,7 +42,6 @@ class Call:
     """What it returned; of a class, the object. None if it has raised an error."""
 
     def __getitem__(self, name: str) -> Any:
-        """Return an argument."""
         return self.arguments[name]
 
 
@@ -68,7 +67,6 @@ class Witness:
     """The calls of watched functions and classes, and what the program printed."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        """Args: patch: undoes everything at the end of the test."""
         self._patch = patch
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self.output = ""
@@ -97,17 +95,14 @@ class Witness:
         )
 
     def calls(self, name: str) -> list[Call]:
-        """Return the calls of one name, in their order."""
         assert self._calls[name], f"{name} was never called; called were {sorted(self._calls)}"
         return self._calls[name]
 
     def call(self, name: str) -> Call:
-        """Return the only call of a name."""
         (call,) = self.calls(name)
         return call
 
     def was_called(self, name: str) -> bool:
-        """Return whether there was any call of a name."""
         return bool(self._calls[name])
 
     def run(self, program: ModuleType, words: list[str]) -> int | None:
@@ -158,12 +153,10 @@ def each(name: str, argument: str) -> Callable[[Witness], Any]:
 
 
 def updates(seen: Witness, name: str) -> list[int]:
-    """Return the updates at which a part was called."""
     return [call["update"] for call in seen.calls(name)]
 
 
 def models_of(seen: Witness) -> Path:
-    """Return the folder of the run."""
     return Path(seen.call("RunLog")["models_root"])
 
 

@@ -92,6 +92,8 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert {path.name for path in Path().iterdir()} == {*GIVEN, "v.bin", "cleaning"}
     assert {path: path.read_bytes() for path in before} == before
     assert "149 images of 31 identities" in out and " 0 are alone in" in out
+    clean("--dry-run", "--out", "new")
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize("name", ['javascript:a(1)"><script>x', "[a-z]*", "..", "\udcff\x1b"])
