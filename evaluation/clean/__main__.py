@@ -23,10 +23,10 @@ from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
 from evaluation.network import add_network
-from evaluation.output_files import refuse_inputs, write_output
+from evaluation.output_files import refuse_inputs
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import create, new_folder, read_file
+from runtime.files import StagedFiles, create, new_folder, read_file
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -55,6 +55,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("path", type=Path, help="a .rec file, or a folder with one; it is not changed")
     out_help = "the folder for the new set; an existing one has to be empty"
     add("--out", type=Path, metavar="DIR", help=out_help)
+    add("--dry-run", action="store_true", help="write the report, and no new set in any case")
     report_help = "the folder for the report (%(default)s)"
     add("--report", type=Path, default=Path("cleaning"), metavar="DIR", help=report_help)
     features_help = (
@@ -193,7 +194,13 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
     table = options.report / _TABLE
-    write_output(table, plan.table(records).encode(), "--report")
+    try:
+        with StagedFiles() as files:
+            plan.write_table(files.open(table), records)
+    except OSError as error:
+        raise DataError(
+            f"{table} cannot be written: {error.strerror}; choose another folder with --report"
+        ) from None
     for name, value in summary:
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):
@@ -207,7 +214,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     records = RecordSet(options.path)
     _check_places(options, records)
-    if options.out is None:
+    if options.out is None or options.dry_run:
         _clean(options, records, None)
         return
     with new_folder(options.out) as hidden:

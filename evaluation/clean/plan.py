@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +43,14 @@ class Plan(NamedTuple):
         out = np.bincount(self.reasons[self.classes < 0], minlength=len(_REASONS))
         return {reason: int(count) for reason, count in zip(_REASONS, out) if count}
 
-    def table(self, records: RecordSet) -> str:
-        """Return a line for each image: key, class, class in the new set, reason."""
-        lines = ["key\tclass\tnew class\treason\n"]
+    def write_table(self, file: BinaryIO, records: RecordSet) -> None:
+        """Write a line for each image: key, class, class in the new set, reason."""
+        file.write(b"key\tclass\tnew class\treason\n")
         columns = (column.tolist() for column in (records.labels(), self.classes, self.reasons))
         for image, (label, new, reason) in enumerate(zip(*columns)):
             shown = "" if new < 0 else new
-            lines.append(f"{records.key(image)}\t{label}\t{shown}\t{_REASONS[reason]}\n")
-        return "".join(lines)
+            line = f"{records.key(image)}\t{label}\t{shown}\t{_REASONS[reason]}\n"
+            file.write(line.encode())
 
     def write_set(self, records: RecordSet, folder: Path) -> None:
         """Write the new set; the images of a class stay in their order, byte for byte.
