@@ -258,21 +258,34 @@ def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:
 
     Drawing is Python work, which threads would do one after the other. The processes are plain
     programs that write to pipes, not forks: MXNet and Horovod may already run here. A process whose
-    pipe is closed ends at its next write, so that none is left behind.
+    pipe is closed ends at its next write, so that none is left behind. Ctrl-C does not reach it: a
+    rank that is told to end knows best when.
+
+    Raises:
+        DataError: one of them has ended early.
     """
     command = [sys.executable, "-m", "data.drawn.face_set", *map(str, job)]
     root = Path(__file__).resolve().parents[2]
     with ExitStack() as stack:
-        pipes: list[IO[bytes]] = []
+        drawing: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         for start in range(processes):
             arguments = [*command, str(start), str(processes)]
-            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=root)
+            process = subprocess.Popen(
+                arguments, stdout=subprocess.PIPE, cwd=root, start_new_session=True
+            )
             stack.enter_context(process)
             stack.callback(process.terminate)
             assert process.stdout is not None
-            pipes.append(process.stdout)
+            drawing.append((process, process.stdout))
         for number in range((job.stop - job.first) * job.images):
-            yield pickle.load(pipes[number % processes])
+            process, pipe = drawing[number % processes]
+            try:
+                yield pickle.load(pipe)
+            except EOFError:
+                raise DataError(
+                    f"a process that draws images has ended with status {process.wait()} (-9: for "
+                    "want of memory); start the same command again"
+                ) from None
 
 
 def _main() -> None:

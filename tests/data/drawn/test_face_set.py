@@ -82,6 +82,18 @@ def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> N
     assert first.images == read_bin(tmp_path / "together" / "unseen.bin").images
 
 
+def test_a_process_that_is_killed_is_one_line(tmp_path: Path, monkeypatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("runtime.processors.available", lambda: 3)
+    monkeypatch.setattr(face_set, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr("sys.executable", str(program))
+    with pytest.raises(DataError, match="that draws images has ended with status -9 "):
+        ensure(tmp_path / "faces")
+    assert not (tmp_path / "faces").exists()
+
+
 @pytest.mark.thorough
 def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
     root = tmp_path / "synthetic"
