@@ -87,4 +87,5 @@ def _layers_of(symbol: Any) -> Any:
         else:
             indices[index] = len(nodes)
             nodes.append({**node, "inputs": inputs})
-    return from_json(nodes, [moved(entry, indices) for entry in graph["heads"]], graph["attrs"])
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    return from_json({**graph, "nodes": nodes, "heads": heads})
