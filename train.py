@@ -73,7 +73,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     backbone.hybridize()
     if config.backbone.sync_bn:
         backbone.synchronize(world)
-    rule = optimizers.build(config.optimizer)
+    rule = optimizers.build(config.optimizer.rule, config.optimizer.momentum, config.optimizer.wd)
     head = PartialFC.create(config.head, centers, world, device, optimizer=rule, seed=seed)
     # Every rank begins with the weights of rank 0, and updates them by summed gradients.
     optimizer = BackboneOptimizer(

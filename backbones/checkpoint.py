@@ -133,7 +133,7 @@ def iresnet_checkpoint(
             node["attrs"]["eps"] = repr(epsilon)
         elif node["op"] == "_mul_scalar":
             node["attrs"]["scalar"] = repr(pixel_scale)
-    symbol = from_json(graph["nodes"], graph["heads"], graph["attrs"])
+    symbol = from_json(graph)
     shapes = first_shapes(symbol, (1, _CHANNELS, *FACE_SIZE))
     for name, array in weights.items():
         if array.shape != shapes[name]:
@@ -179,6 +179,14 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
     weights = {name: found[name] for name in shapes}
     check_finite(path, weights)
     return weights
+
+
+def take(parameters: Any, path: Path, found: Mapping[str, NDArray[Any]], names: list[str]) -> None:
+    """Set parameters of these names to the arrays of a file; ``DataError``: one is not finite."""
+    check_finite(path, {name: found[name] for name in names})
+    for name in names:
+        value = mx.nd.array(found[name], dtype=found[name].dtype)
+        parameters[name].set_data(value.astype(parameters[name].dtype))
 
 
 def check_finite(file: object, weights: Mapping[str, NDArray[Any]]) -> None:

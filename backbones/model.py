@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 import backbones
-from backbones.checkpoint import check_finite, read_tensors, read_weights
+from backbones.checkpoint import read_tensors, read_weights, take
 from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import to_json
@@ -147,10 +147,7 @@ class Backbone(Network):
                 f"{path} has no tensor of this network (its first is {next(iter(found), None)!r}); "
                 "choose the --network that the checkpoint was made with"
             )
-        check_finite(path, {name: found[name] for name in loaded})
-        for name in loaded:
-            value = mx.nd.array(found[name], dtype=found[name].dtype)
-            parameters[name].set_data(value.astype(parameters[name].dtype))
+        take(parameters, path, found, loaded)
         missing = [name for name in parameters if name not in found]
         left_over = [name for name in found if name not in parameters]
         return LoadedTensors(path, loaded, missing, left_over)

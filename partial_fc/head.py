@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import margin as margins
-from partial_fc import softmax
 from partial_fc.blocks import Block, Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
@@ -46,13 +45,17 @@ from runtime import devices
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16, array_of
+from runtime.ndarray import BFLOAT16, array_of, invoke
 from runtime.state import Saved, State, Stateful
 
 _log = logging.getLogger(__name__)
 
 # MXNet's dtypes for ``--head-dtype``.
 TYPES = {"float32": np.float32, "bfloat16": BFLOAT16}
+# The least logarithm of exp(shift − M), see ``_softmax``. Where the logits of a rank are so far
+# below M, the weights of its negatives are below 5e-18, which changes no float32 beside 1; but the
+# entry of a target would overflow.
+_LEAST = -40.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class PartialFC(Stateful):
         shard: Shard,
         world: Communicator,
     ) -> None:
-        """Of the options the head reads the scale, the filter and the type of the products.
+        """Read the scale, the filter and the type of the products from ``options``.
 
         The products read and write that type; sums, norms, softmax and update are float32.
         """
@@ -95,7 +98,7 @@ class PartialFC(Stateful):
         self._scale = options.scale
         self._filter_threshold = options.filter_threshold
         self._products = Products(TYPES[options.head_dtype])
-        # Of coming steps: their numbers with the labels of this rank, then what is drawn.
+        # Look-ahead queues: announced (update, labels) pairs, then their samples.
         self._announced: list[tuple[int, NDArray[np.int64]]] = []
         self._drawn: list[Sample] = []
 
@@ -241,7 +244,7 @@ class PartialFC(Stateful):
         self._draw()
         self.rows.settle()
         self._world.wait(gradient_BD)
-        # An update that is done shall not keep its arrays.
+        # Without the closure the arrays of an update that has run can be freed.
         held = partial(self._update_held, update_centers) if hold else lambda: None
         return HeadStep(loss, gradient_bD, held)
 
@@ -262,7 +265,18 @@ class PartialFC(Stateful):
     def _softmax(
         self, weights: Logits, placed: Placed, inverse_norms_b1: Any
     ) -> tuple[Any, Any, Optional[Any]]:
-        """Turn logits into the weights of the gradient, in place.
+        """Turn logits into the weights of the gradient, in place: one softmax out of the shards.
+
+        A rank keeps exp(logit − shift) of the negatives in the matrix, with its own largest logit
+        of the sample as the shift, so that it passes over its logits once, before it knows those of
+        others. With M the largest shift of all ranks and Z = Σ exp(logit − M), the gradient of the
+        mean loss is (p − 1[target]) / B with p = exp(logit − M) / Z. The factor
+        exp(shift − M) · scale / (B·Z) of a row makes the matrix the gradient, and the entry of the
+        target is written such that this factor makes it right. Z lies between 1 and the number of
+        classes, so nothing over- or underflows, however large the scale. The targets stay out of
+        the sum at first: Z·(1 − p[target]) is then a sum, exact where a difference would cancel.
+        Rules for negatives change what enters the sum, and multiply what the matrix keeps by their
+        derivative.
 
         Returns:
             The loss, NDArray [1]; the factor of each row of the weights, NDArray [B, 1]; and the
@@ -272,24 +286,27 @@ class PartialFC(Stateful):
         rows, world, local_B = self.rows, self._world, placed.local_B
         cosines_B = rows.get_targets(weights, placed) / self._scale
         margined = self.margin(Targets(cosines_B, local_B, inverse_norms_b1, world))
-        target_B = margined.cosines_B * self._scale
+        target_B, terms = margined.cosines_B * self._scale, margined.norm_terms
         negatives = Negatives.rules(margined.curriculum, self._filter_threshold, self._scale)
         shift_B, sums_B = rows.exponentiate(weights, placed, target_B, negatives)
-        # Of a copy: the reduction is in place.
+        # Copy first: allreduce works in place.
         largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")
-        own = softmax.own_of(sums_B, shift_B, largest_B, target_B, local_B)
-        addends, terms = softmax.addends(own), margined.norm_terms
+        kept_B = mx.nd.exp(mx.nd.maximum(shift_B - largest_B, _LEAST))
+        addends = [sums_B * kept_B, _where_local(local_B, target_B - largest_B)]
         if terms is not None:
-            addends.append(softmax.where_local(local_B, terms.slopes_B))
+            addends.append(_where_local(local_B, terms.slopes_B))
         totals = world.allreduce(mx.nd.stack(*addends), "head.denominator")
 
-        found = softmax.results(totals, own, margined.slopes_B, self._scale)
-        rows.set_targets(weights, placed, found.entry_B)
-        if terms is None:
-            return found.loss, found.row_factor_B1, None
-        radial_B = terms.penalty_slopes_B / local_B.size - found.factor_B * totals[0] * totals[2]
-        loss = found.loss + mx.nd.mean(terms.penalties_B)
-        return loss, found.row_factor_B1, radial_B.reshape((-1, 1))
+        others_B, target_B = totals[0], totals[1]
+        denominator_B = others_B + mx.nd.exp(target_B)
+        loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
+        factor_B = (self._scale / others_B.size) / denominator_B
+        rows.set_targets(weights, placed, -margined.slopes_B * others_B / kept_B)
+        row_factor_B1, radial_B1 = (factor_B * kept_B).reshape((-1, 1)), None
+        if terms is not None:
+            radial_B = terms.penalty_slopes_B / local_B.size - factor_B * others_B * totals[2]
+            loss, radial_B1 = loss + mx.nd.mean(terms.penalties_B), radial_B.reshape((-1, 1))
+        return loss, row_factor_B1, radial_B1
 
     def _sample(self, labels: NDArray[np.int64], update: int) -> Sample:
         if any(announced == update for announced, _ in self._announced):
@@ -305,6 +322,13 @@ class PartialFC(Stateful):
         labels_b = array_of(labels, np.int64)
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
+
+
+def _where_local(local_B: Any, values_B: Any) -> Any:
+    """The values where the target belongs to this rank, else 0; one operator."""
+    chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
+    invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": 0.0}, [chosen_B])
+    return chosen_B
 
 
 def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:

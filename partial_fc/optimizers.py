@@ -150,28 +150,12 @@ class Adam(RowOptimizer):
         centers -= step
 
 
-class OptimizerChoice(Protocol):
-    """The options that choose the optimizer of the class centers."""
-
-    @property
-    def rule(self) -> str:
-        """A key of ``STATES``."""
-
-    @property
-    def momentum(self) -> float:
-        """Of SGD."""
-
-    @property
-    def wd(self) -> float:
-        """Weight decay, on sampled rows."""
-
-
-def build(options: OptimizerChoice) -> RowOptimizer:
-    """Build the optimizer of the class centers."""
-    if options.rule == "sgd":
-        return SGD(options.momentum, options.wd)
-    assert options.rule in ("adam", "adamw"), options.rule
-    return Adam(options.wd, decoupled=options.rule == "adamw")
+def build(rule: str, momentum: float, weight_decay: float) -> RowOptimizer:
+    """Build the optimizer of the class centers: a key of ``STATES``, and the momentum of SGD."""
+    if rule == "sgd":
+        return SGD(momentum, weight_decay)
+    assert rule in ("adam", "adamw"), rule
+    return Adam(weight_decay, decoupled=rule == "adamw")
 
 
 @parallel_kernel

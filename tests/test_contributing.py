@@ -31,7 +31,7 @@ from tests.soak import soak
 from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.test_documents import REFERENCE, names_in
 from training import image_data
-from training.config import faces, images
+from training.config import images
 from training.config.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def test_every_row_of_a_checklist_names_its_place_and_a_test() -> None:
 
 def make_head(loss: str, world: ThreadWorld) -> PartialFC:
     options = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5)
-    rows = optimizers.build(faces.parse("--dataset 100w --dry-run".split()).optimizer)
+    rows = optimizers.build("sgd", 0.9, 5e-4)
     return PartialFC.create(options, (10, 4), world, mx.cpu(), optimizer=rows, seed=1)
 
 

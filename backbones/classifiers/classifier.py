@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from backbones import classifiers
-from backbones.checkpoint import check_finite, read_tensors
+from backbones.checkpoint import read_tensors, take
 from backbones.classifiers import Normalization
 from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, infer, to_json
@@ -106,11 +106,7 @@ class Classifier(Network):
                     f"{path}: {name!r} has shape {found[name].shape}, this network's has "
                     f"{parameter.shape}; {remedy}"
                 )
-        check_finite(path, {name: found[name] for name in parameters if name not in fresh})
-        for name in parameters:
-            if name not in fresh:
-                value = mx.nd.array(found[name], dtype=found[name].dtype)
-                parameters[name].set_data(value.astype(parameters[name].dtype))
+        take(parameters, path, found, [name for name in parameters if name not in fresh])
         _log.info(
             "pretrained %s: %d tensors loaded; %s",
             *(path, len(found) - len(fresh)),

@@ -59,7 +59,7 @@ def keep_statistics(symbol: Symbol, frozen: Iterable[str]) -> Symbol:
     for node in nodes:
         if node["op"] == "BatchNorm" and nodes[node["inputs"][3][0]]["name"] in names:
             node["attrs"] = {**node.get("attrs", {}), _GLOBAL: "True"}
-    return from_json(nodes, graph["heads"], graph["attrs"])
+    return from_json(graph)
 
 
 def kept_statistics(symbol: Symbol) -> frozenset[str]:

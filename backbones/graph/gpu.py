@@ -28,4 +28,4 @@ def rewrite(symbol: Symbol) -> Symbol:
             node["attrs"]["workspace"] = str(WORKSPACE)
         elif node["op"] == "Dropout":
             node["attrs"]["cudnn_off"] = "True"
-    return from_json(graph["nodes"], graph["heads"], graph["attrs"])
+    return from_json(graph)

@@ -9,9 +9,9 @@ them and compute statistics of its own, over the images of all ranks for example
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from backbones.graph.nodes import Entry, Node, from_json, to_json
+from backbones.graph.nodes import Entry, Graph, Node, from_json, to_json
 from backbones.layers import Symbol
 
 DATA = "data"
@@ -86,7 +86,7 @@ def cut(symbol: Symbol) -> list[Level]:
             builders[numbers[index]].give(index, output)
     # The first is empty if the image itself is normalized.
     filled = [builder for builder in builders if builder.has_operators]
-    levels = [builder.build(graph.get("attrs")) for builder in filled]
+    levels = [builder.build(graph) for builder in filled]
     # Each would write the whole of its gradient.
     read = Counter(name for level in levels for name in level.symbol.list_arguments())
     shared = [name for name in symbol.list_arguments() if read[name] > 1 and name != DATA]
@@ -178,9 +178,10 @@ class _LevelBuilder:
         """Make an output of an operator one of the level."""
         self._outputs[self._tensor(index, output)] = [self._operators[index], output, 0]
 
-    def build(self, attributes: Any) -> Level:
-        """Return the level, to which everything has been added."""
-        symbol = from_json(self._own, list(self._outputs.values()), attributes)
+    def build(self, graph: Graph) -> Level:
+        """Return the level of a whole graph, to which everything has been added."""
+        heads = list(self._outputs.values())
+        symbol = from_json({**graph, "nodes": self._own, "heads": heads})
         return Level(symbol, self._norms, list(self._inputs.values()), list(self._outputs))
 
     def _with_given_statistics(self, node: Node) -> Node:

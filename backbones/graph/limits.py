@@ -63,8 +63,7 @@ def infer(
         )
     if _products(nodes, of_nodes) > _MAX_PRODUCTS:
         raise DataError(f"{path} takes more than {_MAX_PRODUCTS:,} multiplications for one image")
-    _check_reshapes(nodes, of_nodes, path)
-    _check_poolings(nodes, of_nodes, path)
+    _check_shapes(nodes, of_nodes, path)
     of_two, results = _inferred(symbol, (2, *batch_shape[1:]), path)
     others = dict(zip(names, of_two))
     others.pop(INPUT, None)
@@ -107,37 +106,32 @@ def _products(nodes: list[Node], shapes: dict[str, Shape]) -> int:
             if node["op"] == "Convolution" and kernel[1] not in (1, given[1]):
                 per_element *= _COST_OF_OTHERS
         elif node["op"] == "Pooling":
-            sides = re.findall(r"\d+", operators.attributes(node).get("kernel", ""))
-            per_element = math.prod(map(int, sides)) * _COST_OF_OTHERS
+            per_element = math.prod(_sides(node)) * _COST_OF_OTHERS
         total += per_element * math.prod(shapes[node["name"]])
     return total
 
 
-def _check_reshapes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> None:
-    """Refuse a Reshape to more or fewer elements: MXNet would read beyond its input."""
+def _check_shapes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> None:
+    """Refuse shapes that MXNet does not check.
+
+    It would read beyond the input of a Reshape to more elements, and infers no shape of a global
+    pooling, whose kernel may have other dimensions than its maps.
+    """
     for node in nodes:
-        if node["op"] in operators.RESHAPES:
-            # All outputs of a node have one shape.
-            source = nodes[node["inputs"][0][0]]
-            given, made = (math.prod(shapes[one["name"]]) for one in (source, node))
-            if given != made:
-                raise DataError(
-                    f"{path} is damaged: {node['name']!r} reshapes {given} elements to {made}; "
-                    "copy it again"
-                )
+        name, said = node["name"], ""
+        # All outputs of a node have one shape.
+        given = shapes[nodes[node["inputs"][0][0]]["name"]] if node["inputs"] else ()
+        if node["op"] in operators.RESHAPES and math.prod(given) != math.prod(shapes[name]):
+            said = f"reshapes {math.prod(given)} elements to {math.prod(shapes[name])}"
+        sides = _sides(node)
+        if node["op"] == "Pooling" and sides and len(given) != 2 + len(sides):
+            said = f"pools {len(given)} dimensions with a kernel of {len(sides)}"
+        if said:
+            raise DataError(f"{path} is damaged: {name!r} {said}; copy it again")
 
 
-def _check_poolings(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> None:
-    """Refuse a kernel of other dimensions than its maps: MXNet infers no shape of global ones."""
-    for node in nodes:
-        sides = re.findall(r"\d+", operators.attributes(node).get("kernel", ""))
-        if node["op"] == "Pooling" and sides:
-            given = shapes[nodes[node["inputs"][0][0]]["name"]]
-            if len(given) != 2 + len(sides):
-                raise DataError(
-                    f"{path} is damaged: {node['name']!r} pools {len(given)} dimensions with a "
-                    f"kernel of {len(sides)}; copy it again"
-                )
+def _sides(node: Node) -> list[int]:
+    return [int(side) for side in re.findall(r"\d+", operators.attributes(node).get("kernel", ""))]
 
 
 def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape], list[Shape]]:

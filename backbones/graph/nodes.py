@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -13,18 +14,54 @@ Node = dict[str, Any]
 """``op`` ("null" for a variable), ``name``, ``attrs``, and ``inputs``, a list of entries."""
 Entry = list[int]
 """An output of a node: [index of the node, number of the output, version]."""
+Graph = dict[str, Any]
+"""``nodes``, each after its inputs, ``heads`` (the outputs' entries), and maybe ``attrs``."""
 Shape = tuple[int, ...]
 
 
-class NewNodes:
-    """The nodes of a new graph; each is appended after its inputs.
+class Rewriter:
+    """A new graph that is made of a given one, node by node; each stands after its inputs.
 
     Attributes:
-        nodes: those that are there already.
+        given: the nodes of the given graph.
+        nodes: those of the new graph that are there already.
+        indices: the index in the new graph of the output of each given node.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
+        """Args: the given graph, and the shapes of its nodes' first outputs, by name."""
+        self.given: list[Node] = graph["nodes"]
         self.nodes: list[Node] = []
+        self.indices: dict[int, int] = {}
+        self._graph, self._shapes = graph, shapes
+
+    def rewrite(self) -> Graph:
+        """Return the new graph; nodes that have an index already are not made again."""
+        for index in range(len(self.given)):
+            if index not in self.indices:
+                self.indices[index] = self.make(index)
+        heads = [self.head(entry) for entry in self._graph["heads"]]
+        return {**self._graph, "nodes": self.nodes, "heads": heads}
+
+    def make(self, index: int) -> int:
+        """Append what stands for a given node, by default the node; returns its index."""
+        return self.add({**self.given[index], "inputs": self.inputs(index)})
+
+    def head(self, entry: Entry) -> Entry:
+        """Return what stands for an output of the given graph."""
+        return moved(entry, self.indices)
+
+    def inputs(self, index: int) -> list[Entry]:
+        """Return the inputs of a given node, in the new graph."""
+        return [moved(entry, self.indices) for entry in self.given[index]["inputs"]]
+
+    def shape(self, index: int) -> Shape:
+        """Return the shape of the first output of a given node."""
+        return self._shapes[self.given[index]["name"]]
+
+    def input_shape(self, index: int, number: int = 0) -> Shape:
+        """Return the shape of what a given node has as an input, by default as the first."""
+        return self.shape(self.given[index]["inputs"][number][0])
 
     def add(self, node: Node) -> int:
         """Append a node; returns its index."""
@@ -32,24 +69,34 @@ class NewNodes:
         return len(self.nodes) - 1
 
     def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
-        """Append an operator; returns its output. MXNet takes attributes that are strings."""
-        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
+        """Append an operator; returns its output."""
+        texts = {key: str(value) for key, value in attributes.items()}
+        return [self.add({"op": op, "name": name, "attrs": texts, "inputs": inputs}), 0, 0]
+
+    def add_shaped(self, index: int) -> int:
+        """Append a given parameter with its shape, which MXNet cannot infer from its product."""
+        node = self.given[index]
+        known = {"__shape__": str(self.shape(index))}
+        return self.add({**node, "attrs": {**node.get("attrs", {}), **known}})
+
+    def scale(self, name: str, x: Entry, factors: Entry, channels: int) -> Entry:
+        """Append maps times a factor for each channel, a kernel [channels, 1, 1, 1]."""
+        sizes = {"num_filter": channels, "num_group": channels, "no_bias": True}
+        return self.operator("Convolution", name, [x, factors], kernel=(1, 1), **sizes)
 
 
-def to_json(symbol: Symbol) -> dict[str, Any]:
-    """Return ``nodes``, each after its inputs, ``heads`` (the outputs' entries), and ``attrs``."""
+def to_json(symbol: Symbol) -> Graph:
+    """Return a graph as JSON."""
     # By default MXNet leaves out the casts to bfloat16.
-    graph: dict[str, Any] = json.loads(symbol.tojson(remove_amp_cast=False))
+    graph: Graph = json.loads(symbol.tojson(remove_amp_cast=False))
     return graph
 
 
-def from_json(nodes: list[Node], heads: list[Entry], attrs: Optional[dict[str, Any]]) -> Symbol:
-    """Return the graph of ``nodes`` whose outputs are ``heads``."""
-    variables = [index for index, node in enumerate(nodes) if node["op"] == "null"]
-    graph: dict[str, Any] = {"nodes": nodes, "arg_nodes": variables, "heads": heads}
-    if attrs is not None:
-        graph["attrs"] = attrs
-    return mx.sym.load_json(json.dumps(graph))
+def from_json(graph: Graph) -> Symbol:
+    """Return the symbol of a graph, of which ``to_json`` may have made more than is read here."""
+    variables = [index for index, node in enumerate(graph["nodes"]) if node["op"] == "null"]
+    read = {key: graph[key] for key in ("nodes", "heads", "attrs") if key in graph}
+    return mx.sym.load_json(json.dumps({**read, "arg_nodes": variables}))
 
 
 def moved(entry: Entry, indices: dict[int, int]) -> Entry:
@@ -81,19 +128,17 @@ def first_shapes(symbol: Symbol, batch_shape: Shape) -> dict[str, Shape]:
     return {name: next(found[key] for key in keys[name] if key in found) for name in names}
 
 
-def consumers(
-    nodes: list[Node], heads: list[Entry], *, any_input: bool = False
-) -> dict[int, list[int]]:
-    """Return the operators whose first input is the first output of each node, by index.
+def only_consumers(graph: Graph, *, any_input: bool = False) -> dict[int, int]:
+    """Return the operator that alone uses a node, by the index of the node.
 
-    Any other use, of another output, as an output of the graph, or as another input than the first
-    (unless ``any_input``), is -1.
+    It has the first output of the node as its first input, or as any; so nodes whose outputs are
+    used otherwise, or are outputs of the graph, are left out.
     """
     found: dict[int, list[int]] = {}
-    for source, *_ in heads:
+    for source, *_ in graph["heads"]:
         found.setdefault(source, []).append(-1)
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(graph["nodes"]):
         for position, (source, output, *_) in enumerate(node["inputs"]):
             is_known = output == 0 and (position == 0 or any_input)
             found.setdefault(source, []).append(index if is_known else -1)
-    return found
+    return {source: uses[0] for source, uses in found.items() if len(uses) == 1 and uses[0] >= 0}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from backbones.graph.frozen import kept_statistics
-from backbones.graph.nodes import Node, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import Graph, Node, first_shapes, from_json, moved, to_json
 from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -101,7 +101,7 @@ def _pieces(nodes: list[Node], last: int) -> list[list[int]]:
     return pieces
 
 
-def _part(graph: dict[str, Any], source: int, end: int) -> Part:
+def _part(graph: Graph, source: int, end: int) -> Part:
     """Return what computes the output of node ``end`` from that of node ``source``."""
     nodes: list[Node] = graph["nodes"]
     # The nodes from source to end, and their parameters.
@@ -118,7 +118,7 @@ def _part(graph: dict[str, Any], source: int, end: int) -> Part:
         node = {"op": "null", "name": name, "inputs": []} if index == source else nodes[index]
         indices[index] = len(own)
         own.append({**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]})
-    return Part(from_json(own, [[indices[end], 0, 0]], graph["attrs"]), name)
+    return Part(from_json({**graph, "nodes": own, "heads": [[indices[end], 0, 0]]}), name)
 
 
 class Recomputation(TrainingPass):

@@ -130,8 +130,8 @@ def _checked(graph: Any, outputs: Sequence[str]) -> Any:
     if not any(node["op"] == "null" and node["name"] == INPUT for node in checked):
         raise UnsupportedGraph(_NO_PATH)
     _check_parameters(checked)
-    attributes = None if version is None else {"mxnet_version": ["int", version]}
-    return from_json(checked, [[len(checked) - 1, 0, 0]], attributes)
+    known = {} if version is None else {"attrs": {"mxnet_version": ["int", version]}}
+    return from_json({"nodes": checked, "heads": [[len(checked) - 1, 0, 0]], **known})
 
 
 def _rename_operators(nodes: list[Node]) -> None:

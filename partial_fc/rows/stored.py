@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,18 @@ _STAGES = 3
 _ROWS_AT_ONCE = 1 << 15
 
 
-class _Shared(NamedTuple):
-    """Rows of another stage: its memory, their places here and there."""
-
-    staged: Staged
-    places: Int64Array
-    sources: Int64Array
-
-
 class _Stage:
-    """The rows of an update: those that the stage before it has, and those that are read."""
+    """The rows of an update.
+
+    Attributes:
+        rows: which of the shard.
+        staged: their memory.
+        take_over: copies those that the stage before has, to be called once it has updated them.
+        take_done: the same for the stage whose update was done already.
+        fresh: the places of the others, which are read.
+        reading: of these.
+        writing: of all of them.
+    """
 
     def __init__(
         self,
@@ -57,34 +59,25 @@ class _Stage:
         self.reading: Any = None
         self.writing: Any = None
         self.fresh = np.arange(rows.size)
-        self._from_before = self._shared(before)
-        self._from_done = self._shared(done)
+        self.take_over = self._copying_from(before)
+        self.take_done = self._copying_from(done)
 
-    def take_over(self) -> None:
-        """Copy the rows that the stage before has, once it has updated them."""
-        self._copy(self._from_before)
-        self._from_before = None
-
-    def take_done(self) -> None:
-        """Copy those of the stage whose update was done already."""
-        self._copy(self._from_done)
-        self._from_done = None
-
-    def _shared(self, other: Optional[_Stage]) -> Optional[_Shared]:
-        """What is fresh and another stage has, which is not fresh any more."""
+    def _copying_from(self, other: Optional[_Stage]) -> Callable[[], None]:
+        """Return what copies fresh rows of another stage, which are not fresh any more."""
         if other is None:
-            return None
+            return lambda: None
         _, found, sources = np.intersect1d(
             self.rows[self.fresh], other.rows, assume_unique=True, return_indices=True
         )
         places = self.fresh[found]
         self.fresh = np.delete(self.fresh, found)
-        return _Shared(other.staged, places, sources)
+        given, own = other.staged.arrays, self.staged.arrays
 
-    def _copy(self, shared: Optional[_Shared]) -> None:
-        if shared is not None:
-            for name, array in self.staged.arrays.items():
-                array[shared.places] = shared.staged.arrays[name][shared.sources]
+        def copy() -> None:
+            for name, array in own.items():
+                array[places] = given[name][sources]
+
+        return copy
 
 
 class StoredRows(HostRows):

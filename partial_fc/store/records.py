@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from partial_fc.initial import draw_row, key_of
 from partial_fc.shard import RowState
-from partial_fc.store.index import Index, Rows, Words
-from partial_fc.store.room import Room
+from partial_fc.store.index import Index, Room, Rows, Words
 from runtime.errors import DataError
 from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
 from runtime.kernels.memory import read_at, write_at

@@ -14,10 +14,10 @@ from runtime.mxnet import mx
 Arrays = dict[str, np.ndarray]
 
 
-def create(network: str = "tiny", **options: Any) -> Backbone:
-    """Return a network, always with the same weights."""
+def create(network: str = "tiny", side: int = 112, **options: Any) -> Backbone:
+    """Return a network for square images, always with the same weights."""
     chosen = BackboneOptions(network=network, embedding_size=16, **options)
-    backbone = Backbone.create(chosen, seed=3)
+    backbone = Backbone.create(chosen, image_size=(side, side), seed=3)
     backbone.hybridize()
     return backbone
 

@@ -12,7 +12,6 @@ import pytest
 
 import backbones
 from backbones import outputs
-from backbones.iresnet import squeeze_and_excitation
 from backbones.maps import Maps
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
@@ -25,9 +24,6 @@ OUTPUTS = ["E", "F", "FC", "GAP", "GDC", "GNAP", "J"]
 # shapes of all tensors, with those of running statistics, sorted.
 ORIGINALS = [
     ("r49", "FC", 512, 43590848, 2928188999),
-    ("r99", "FC", 512, 69584320, 791769390),
-    ("r101", "FC", 512, 54223808, 2401460354),
-    ("r152", "FC", 512, 70765760, 3881673398),
     ("r269", "FC", 512, 115061696, 1279929253),
     ("r50-se", "FC", 512, 43820120, 3842001342),
     ("r101-se", "E", 256, 48106104, 3262874395),
@@ -75,13 +71,6 @@ def test_a_step_export_and_reload(output: str, images: np.ndarray, tmp_path: Pat
     backbone.export(tmp_path / "model")
     expected = backbone.extract(images)
     np.testing.assert_array_equal(Backbone.load(tmp_path / "model").extract(images), expected)
-    symbol, arguments, auxiliary = mx.model.load_checkpoint(str(tmp_path / "model"), 0)
-    module = mx.mod.Module(symbol, data_names=["data"], label_names=None)
-    module.bind([("data", images.shape)], for_training=False)
-    module.set_params(arguments, auxiliary)
-    module.forward(mx.io.DataBatch([mx.nd.array(images)]), is_train=False)
-    limit = 1e-4 * np.abs(expected).max()
-    np.testing.assert_allclose(module.get_outputs()[0].asnumpy(), expected, atol=limit)
     again = make(output, pretrained=f"{tmp_path}/model,0")
     np.testing.assert_array_equal(again.extract(images), expected)
 
@@ -119,9 +108,9 @@ def test_gnap_gives_every_position_the_mean_norm() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("network", ["r18-se", "mbf", "tiny"])
-def test_float16_keeps_the_end_in_float32(network: str) -> None:
-    for output in OUTPUTS:
+def test_float16_keeps_the_end_in_float32() -> None:
+    chosen = [("r18-se", "GNAP"), ("mbf", "GDC"), *(("tiny", output) for output in OUTPUTS)]
+    for network, output in chosen:
         symbol = backbones.build(network, dtype="float16", output=output)
         arguments, found, statistics = symbol.infer_type(data="float32")
         types = dict(zip(symbol.list_arguments(), arguments))
@@ -130,15 +119,3 @@ def test_float16_keeps_the_end_in_float32(network: str) -> None:
             is_end = name.startswith("fc1_") or name == "data"
             if is_end or (name.endswith("_weight") and output != "GNAP"):
                 assert kind == (np.float32 if is_end else np.float16), (output, name)
-
-
-def test_excitation_weighs_channels_by_their_means() -> None:
-    """With second weights of zero the sigmoid of the bias remains."""
-    x = GENERATOR.standard_normal((2, 32, 4, 4)).astype(np.float32)
-    symbol = squeeze_and_excitation(mx.sym.var("data"), "se", 32)
-    shapes, _, _ = symbol.infer_shape(data=x.shape)
-    arrays = {name: mx.nd.zeros(shape) for name, shape in zip(symbol.list_arguments(), shapes)}
-    bias = np.linspace(-2, 2, 32, dtype=np.float32)
-    arrays.update({"data": mx.nd.array(x), "se_conv2_bias": mx.nd.array(bias)})
-    found = symbol.bind(mx.cpu(), arrays).forward()[0].asnumpy()
-    np.testing.assert_allclose(found, x / (1 + np.exp(-bias[:, None, None])), rtol=1e-5)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import layers
 from backbones.graph.nodes import infer
 from backbones.maps import OUTPUTS
 from backbones.model import Backbone
@@ -27,7 +26,6 @@ FINGERPRINTS = {
 }
 
 
-
 def test_unknown_names_are_refused_in_one_line() -> None:
     for call in (backbones.check, backbones.own_output, backbones.build):
         with pytest.raises(ConfigError, match="'mbff' is unknown .did you mean 'mbf'") as caught:
@@ -43,34 +41,6 @@ def test_registry_does_not_load_mxnet() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "embedding_size", "millions"),
-    [
-        ("r18", 512, 24.03),
-        ("r34", 512, 34.14),
-        ("r50", 512, 43.59),
-        ("r100", 512, 65.16),
-        ("mbf", 128, 1.00),
-    ],
-)
-def test_published_sizes(name: str, embedding_size: int, millions: float) -> None:
-    assert round(backbones.parameter_count(name, embedding_size) / 1e6, 2) == millions
-
-
-def test_equal_names_whatever_was_built_before() -> None:
-    first = backbones.build("tiny")
-    backbones.build("r18")
-    assert backbones.build("tiny").tojson() == first.tojson()
-
-
-@pytest.mark.parametrize("name", ["r18", "mbf", "tiny"])
-def test_graph_runs_from_pixels_to_fc1(name: str) -> None:
-    symbol = backbones.build(name, embedding_size=64)
-    assert symbol.list_outputs() == ["fc1_output"]
-    _, outputs, _ = symbol.infer_shape(data=(2, 3, 112, 112))
-    assert outputs == [(2, 64)]
-
-
 def test_graphs_are_those_of_earlier_checkpoints() -> None:
     """Whatever was built before."""
     found = {name: fingerprint(backbones.build(name)) for name in backbones.names()}
@@ -78,11 +48,6 @@ def test_graphs_are_those_of_earlier_checkpoints() -> None:
     excited = [found.pop(name) for name in [*found] if name[-3:] == "-se"]
     numbers = (zlib.crc32(json.dumps(together).encode()) for together in (plain, excited))
     assert {**dict(zip(FINGERPRINTS, numbers)), **found} == FINGERPRINTS
-
-
-def test_pixels_are_normalized_in_the_graph() -> None:
-    result = layers.pixels("float32").eval(ctx=mx.cpu(), data=mx.nd.array([0, 127.5, 255]))[0]
-    np.testing.assert_array_equal(result.asnumpy(), [-127.5 / 128, 0, 127.5 / 128])
 
 
 def test_published_weights_fit_and_give_the_same_embeddings(toolkit_data, tmp_path, images) -> None:
@@ -97,11 +62,11 @@ def test_published_weights_fit_and_give_the_same_embeddings(toolkit_data, tmp_pa
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("name", ["mbf", "tiny", "r18", "r34-se"])
+@pytest.mark.parametrize("name", ["mbf", "tiny", "r18-se"])
 def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(name, output) -> None:
     graph = backbones.build(name, embedding_size=8, output=output)
     assert graph.list_outputs() == ["fc1_output"]
-    for size in ((112, 96), (96, 112), (97, 97), (97, 96), (112, 112), (128, 160), (32, 32)):
+    for size in ((96, 112), (97, 97), (97, 96), (128, 160), (32, 32)):
         try:
             assert infer(graph, (2, 3, *size))[1] == [(2, 8)]
         except mx.MXNetError:
@@ -117,6 +82,5 @@ def test_a_network_has_an_output_of_its_own() -> None:
     with pytest.raises(ConfigError, match="are 7 x 6 then, and its output GDC weighs 7 x 7"):
         backbones.check_image_size("mbf", (112, 96))
     backbones.check_image_size("mbf", (112, 96), "FC")
-    backbones.check_image_size("r50", (112, 96))
     own, given = (backbones.build("mbf", output=output).tojson() for output in (None, "GDC"))
     assert own == given

@@ -23,12 +23,7 @@ def test_a_sound_graph_is_run() -> None:
     assert tried(mx.sym.Reshape(mx.sym.L2Normalization(x, mode="channel"), shape=(0, -1))) is None
 
 
-# The table of operators has refused it before.
 def test_a_graph_that_ends_mxnet_is_a_reason() -> None:
+    """The table of operators has refused it before."""
     flat = mx.sym.Reshape(mx.sym.var("data"), shape=(-4, 0, -1))
     assert tried(flat) == "it ends the process that tries it out (SIGFPE)"
-
-
-def test_shapes_that_do_not_fit_are_a_reason() -> None:
-    maps = mx.sym.Convolution(mx.sym.var("data"), kernel=(9, 9), num_filter=2, name="wide")
-    assert "does not take images of 8 x 8 pixels" in (tried(maps) or "")

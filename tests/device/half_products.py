@@ -66,7 +66,7 @@ def _with_casts(symbol: Symbol) -> Symbol:
             nodes.append({**node, "inputs": inputs})
         indices[index] = len(nodes) - 1
     heads = [moved(entry, indices) for entry in graph["heads"]]
-    return from_json(nodes, heads, graph.get("attrs"))
+    return from_json({**graph, "nodes": nodes, "heads": heads})
 
 
 def _cast(name: str, dtype: str, entry: list[int]) -> Node:

@@ -123,8 +123,9 @@ class FaceUpdates(Updates):
         head = HeadOptions(
             choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
         )
+        centers = optimizers.build(rule.rule, rule.momentum, rule.wd)
         self.head = PartialFC.create(
-            head, (CLASSES, EMBEDDING), timed, context, optimizer=optimizers.build(rule), seed=5
+            head, (CLASSES, EMBEDDING), timed, context, optimizer=centers, seed=5
         )
         optimizer = BackboneOptimizer(
             rule, self.network.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch

@@ -13,7 +13,6 @@ from partial_fc.options import HeadOptions
 from partial_fc.shard import Shard
 from runtime.errors import DataError
 from runtime.mxnet import mx
-from training.config.faces import FaceOptimizerOptions
 
 CLASSES, SIZE = 10, 4
 CENTERS = np.random.default_rng(0).standard_normal((CLASSES, SIZE)).astype(np.float32)
@@ -39,7 +38,7 @@ def test_any_number_of_ranks_reads_those_of_any_other(theirs: int, tmp_path: Pat
         found = [read_centers(folder, shard, SIZE) for shard in shards]
         np.testing.assert_array_equal(np.concatenate(found), CENTERS)
     options = HeadOptions(pretrained_centers=str(folder))
-    rule = optimizers.build(FaceOptimizerOptions())
+    rule = optimizers.build("sgd", 0.9, 5e-4)
     head = PartialFC.create(
         options, (CLASSES, SIZE), LoneWorld(), mx.cpu(), optimizer=rule, seed=1
     )

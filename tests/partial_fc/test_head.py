@@ -78,7 +78,6 @@ ADAPTIVE_LOSSES = {
     "filtered norm margin": Loss(NormMargin, ReferenceNormMargin, 0.2),
 }
 ALL_LOSSES = {**LOSSES, **ADAPTIVE_LOSSES}
-ARCFACE = LOSSES["arcface"]
 OPTIMIZERS = {
     "sgd": SGD_09,
     "adam": Adam(weight_decay=0.1, decoupled=False),
@@ -183,8 +182,10 @@ def assert_equals_the_reference(world_size, num_classes, loss, scale, ratio, row
     assert_close(centers, expected_centers, tolerance)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize(("num_classes", "ratio"), [(60, 1.0), (61, 1.0), (61, 0.3)])
+@pytest.mark.parametrize(
+    ("world_size", "num_classes", "ratio"),
+    [(1, 61, 1.0), (1, 61, 0.3), (2, 60, 1.0), (2, 61, 0.3), (3, 60, 0.3), (3, 61, 1.0)],
+)
 @pytest.mark.parametrize(
     ("loss", "scale"),
     [("arcface", 1.0), ("arcface", 1000.0), ("cosface", 64.0), ("combined", 64.0), ("softmax", 1)],
@@ -193,12 +194,13 @@ def test_three_steps_equal_the_reference(world_size, num_classes, ratio, loss, s
     assert_equals_the_reference(world_size, num_classes, LOSSES[loss], scale, ratio)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("rows_of", [HostRows, device_rows], ids=["host", "device"])
+@pytest.mark.parametrize(
+    ("world_size", "rows_of", "scale"),
+    [(1, HostRows, 64.0), (2, device_rows, 64.0), (3, HostRows, 1.0), (3, device_rows, 1.0)],
+)
 @pytest.mark.parametrize("loss", ADAPTIVE_LOSSES)
-def test_adaptive_losses_equal_the_reference(world_size, loss, rows_of):
-    for scale in (1.0, 64.0):
-        assert_equals_the_reference(world_size, 61, ADAPTIVE_LOSSES[loss], scale, 0.3, rows_of)
+def test_adaptive_losses_equal_the_reference(world_size, rows_of, scale, loss):
+    assert_equals_the_reference(world_size, 61, ADAPTIVE_LOSSES[loss], scale, 0.3, rows_of)
 
 
 @pytest.mark.parametrize("loss", NAMED_LOSSES)
@@ -207,15 +209,19 @@ def test_every_loss_sends_what_its_row_says(loss):
 
     def rank_main(world: Any):
         sizes: dict[str, int] = {}
-        gather, reduce = world.allgather, world.allreduce
 
-        def recorded(kind, collective, array, name, **op):
-            result = collective(array, name, **op)
-            sizes[f"{kind} {name}"] = result.size
-            return result
+        def record(kind):
+            collective = getattr(world, kind)
 
-        world.allgather = partial(recorded, "allgather", gather)
-        world.allreduce = partial(recorded, "allreduce", reduce)
+            def recorded(array, name, **op):
+                result = collective(array, name, **op)
+                sizes[f"{kind} {name}"] = result.size
+                return result
+
+            setattr(world, kind, recorded)
+
+        record("allgather")
+        record("allreduce")
         shape, own = (61, EMBEDDING), own_part(world)
         head = PartialFC.create(options, shape, world, mx.cpu(), optimizer=SGD_09, seed=0)
         features, labels = next(make_batches(61, 1))
@@ -235,10 +241,12 @@ def test_every_loss_sends_what_its_row_says(loss):
 
 
 @pytest.mark.parametrize(
-    ("loss", "optimizer"),
-    [*((loss, "sgd") for loss in ALL_LOSSES), ("arcface", "adam"), ("arcface", "adamw")],
+    ("loss", "optimizer", "ratio"),
+    [
+        *((loss, "sgd", 0.1) for loss in ADAPTIVE_LOSSES),
+        *(("arcface", optimizer, ratio) for optimizer in OPTIMIZERS for ratio in (1.0, 0.1)),
+    ],
 )
-@pytest.mark.parametrize("ratio", [1.0, 0.1])
 def test_operators_of_a_device_equal_the_kernels_of_the_host(loss, optimizer, ratio):
     settings = (2, 301, ALL_LOSSES[loss], 64.0, ratio)
     further = {"optimizer": OPTIMIZERS[optimizer], "lr": LR if optimizer == "sgd" else 1e-3}
@@ -251,35 +259,12 @@ def test_operators_of_a_device_equal_the_kernels_of_the_host(loss, optimizer, ra
         assert_close(device_centers, host_centers)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_positives_beyond_the_sample_size_are_kept(world_size):
-    """The softmax is over all of them, and all move."""
-    labels = np.arange(GLOBAL_BATCH) * 3
-    features = np.random.default_rng(1).normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32)
-
-    def rank_main(world: ThreadWorld):
-        head, own = make_head(world, 40, LOSSES["softmax"], 1.0, 0.05), own_part(world)
-        step = head.step(mx.nd.array(features[own]), labels[own], 0, LR)
-        return step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]
-
-    before = drawn_centers(Shard(0, 1, 40))
-    expected = reference_step(features, labels, before, labels, MARGINS["softmax"], 1.0)
-    losses, gradients, centers = zip(*run_ranks(world_size, rank_main))
-    assert losses == pytest.approx([expected.loss] * world_size, rel=1e-6)
-    assert_close(np.concatenate(gradients), expected.features_gradient, 1e-5)
-    moved = (np.concatenate(centers) != before).any(axis=1)
-    assert np.flatnonzero(moved).tolist() == labels.tolist()
-
-
 @needs_bfloat16
 # A rank has 9 or 18 sampled rows: also blocks of which the last has fewer, or as many.
 @pytest.mark.parametrize(
     ("world_size", "loss", "scale", "block_rows"),
-    [
-        (1, "arcface", 1, blocks.BLOCK_ROWS), (2, "arcface", 64, blocks.BLOCK_ROWS),
-        (2, "arcface", 1, 7), (1, "cosface", 64, 7), (1, "arcface", 64, 6), (2, "cosface", 64, 6),
-    ],
-)  # fmt: skip
+    [(2, "arcface", 64, blocks.BLOCK_ROWS), (1, "cosface", 1, 7), (1, "arcface", 64, 6)],
+)
 def test_bfloat16_stays_near_the_reference(world_size, loss, scale, block_rows, monkeypatch):
     """A product keeps eight bits: a logit of 64 is off by up to 0.125, its probability by 13 %."""
     monkeypatch.setattr(blocks, "BLOCK_ROWS", block_rows)
@@ -304,33 +289,16 @@ def test_where_bfloat16_is_computed(monkeypatch, caplog, unit: Optional[Bfloat16
         usable_dtype("bfloat16", mx.gpu(0))
 
 
-def one_step(classes, feature, label, scale, margin, filter_threshold=1.0):
-    """Loss and gradient of one image at centers along the axes."""
-    shard, centers = Shard(0, 1, classes), np.eye(classes, len(feature), dtype=np.float32)
-    options = HeadOptions(scale=scale, filter_threshold=filter_threshold)
-    rows, sampler = HostRows(centers, SGD(0.0, 0.0)), Sampler(shard, 1.0, seed=0)
-    head = PartialFC(options, margin, rows, sampler, shard, LoneWorld())
-    step = head.step(mx.nd.array([feature]), np.array([label]), 0, 0.0)
-    return step.loss.asscalar(), step.gradient.asnumpy()[0]
-
-
-def test_cosface():
-    """Cosines 1 and 0, margin 0.35, s = 2."""
-    loss, gradient = one_step(2, [5.0, 0.0], 0, 2.0, CombinedMargin(m3=0.35))
-    # -log(e^1.3 / (e^1.3 + e^0)) = log(1 + e^-1.3); the gradient across the feature is
-    # s · p(other) · 1 / |feature| along the second axis and nothing along the first.
-    assert loss == pytest.approx(np.log1p(np.exp(-1.3)), rel=1e-6)
-    other = np.exp(-1.3) / (1 + np.exp(-1.3))
-    assert gradient == pytest.approx([0.0, 2 * other / 5], abs=1e-6)
-
-
 def test_confident_targets_keep_exact_gradients():
     """With the target's probability near 1, the gradient is tiny but not rounded away."""
-    feature = np.array([1.0, 0.02, 0.0, 0.0], np.float32)
-    _, gradient = one_step(4, feature, 0, 30.0, CombinedMargin())
+    feature, centers = np.array([[1.0, 0.02, 0.0, 0.0]], np.float32), np.eye(4, dtype=np.float32)
+    shard, rows = Shard(0, 1, 4), HostRows(centers.copy(), SGD(0.0, 0.0))
+    options, sampler = HeadOptions(scale=30.0), Sampler(shard, 1.0, seed=0)
+    head = PartialFC(options, CombinedMargin(), rows, sampler, shard, LoneWorld())
+    step = head.step(mx.nd.array(feature), np.array([0]), 0, 0.0)
     reference = reference_step(
-        feature[np.newaxis], np.array([0]), np.eye(4), np.arange(4), (1.0, 0.0, 0.0), 30.0
+        feature, np.array([0]), centers, np.arange(4), (1.0, 0.0, 0.0), 30.0
     )
-    (expected,) = reference.features_gradient
+    expected = reference.features_gradient
     assert np.abs(expected).max() < 1e-9
-    assert np.abs(gradient - expected).max() <= 1e-3 * np.abs(expected).max()
+    assert np.abs(step.gradient.asnumpy() - expected).max() <= 1e-3 * np.abs(expected).max()

@@ -34,16 +34,13 @@ def test_initial_centers() -> None:
         assert np.array_equal(np.concatenate(parts), centers)
 
 
-def chi_square(counts: np.ndarray, expected: float) -> float:
-    """The statistic per degree of freedom: 1 on average when the counts are uniform."""
-    return float(((counts - expected) ** 2 / expected).sum() / counts.size)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 40, 60, 99, 100])
-def test_draws_are_distinct_sorted_and_in_range(count: int) -> None:
-    drawn = draw_distinct(np.random.default_rng(count), 100, count)
+@given(population=st.integers(1, 2000), share=st.floats(0, 1), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_draws_are_distinct_sorted_and_in_range(population: int, share: float, seed: int) -> None:
+    count = round(share * population)
+    drawn = draw_distinct(np.random.default_rng(seed), population, count)
     assert drawn.size == count and np.all(np.diff(drawn) > 0)
-    assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < 100)
+    assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < population)
 
 
 @pytest.mark.parametrize("population", [2000, 2**31, 2**31 + 1, 2**40])
@@ -62,9 +59,6 @@ def test_draws_are_those_of_earlier_runs() -> None:
     drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
     assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
     assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
-    for count, expected in ((3, 317), (20, 13356), (45, 67872), (70, 172456)):
-        drawn = draw_distinct(np.random.default_rng(count), 100, count)
-        assert int(drawn @ np.arange(1, count + 1)) == expected
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0])
@@ -91,7 +85,8 @@ def test_negatives_are_uniform_beside_the_positives() -> None:
         counts[sampler.sample(labels, update).rows] += 1
     assert np.all(counts[labels] == 3000)
     negatives = np.delete(counts, labels)
-    assert chi_square(negatives, negatives.mean()) / (1 - 7 / 55) < 1.6
+    # Chi-square per degree of freedom: 1 on average when the counts are uniform.
+    assert (negatives.var() / negatives.mean()) / (1 - 7 / 55) < 1.6
 
 
 def test_a_sample_depends_on_seed_update_and_rank_alone() -> None:

@@ -31,19 +31,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from backbones.graph.nodes import (
     Entry,
-    NewNodes,
+    Graph,
     Node,
+    Rewriter,
     Shape,
     first_shapes,
     from_json,
-    moved,
     to_json,
 )
 from backbones.graph.onednn import products
-from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
-from backbones.graph.onednn.diagonal import joined_kernel
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
 from backbones.layers import Symbol
 
 
@@ -55,8 +56,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     if all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
         return symbol
-    symbol = products.rewrite(symbol, first_shapes(symbol, batch_shape))
-    return fill(symbol, batch_shape, block)
+    return fill(products.rewrite(symbol, batch_shape), batch_shape, block)
 
 
 def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
@@ -69,12 +69,8 @@ def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
         batch_shape: of the input; the number of images does not matter.
         block: channels of a block, ``runtime.environment.channel_block``.
     """
-    graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
-    builder = _Builder(block, graph["nodes"], shapes)
-    for index in range(len(graph["nodes"])):
-        builder.add_again(index)
-    heads = [builder.head(entry) for entry in graph["heads"]]
-    return from_json(builder.nodes, heads, graph["attrs"])
+    filling = _Filling(to_json(symbol), first_shapes(symbol, batch_shape), block)
+    return from_json(filling.rewrite())
 
 
 def _with_kernel(node: Node, shape: Shape) -> Node:
@@ -123,39 +119,31 @@ class _Padded(NamedTuple):
     extra: int
 
 
-class _Builder(NewNodes):
-    """The nodes of the rewritten graph."""
+class _Filling(Rewriter):
+    """The graph with full blocks."""
 
-    def __init__(self, block: int, given: list[Node], shapes: dict[str, Shape]) -> None:
-        """Args: channels of a block; nodes of the given graph, and the shapes of their outputs."""
-        super().__init__()
-        self._block, self._given, self._shapes = block, given, shapes
-        self._uses = Counter(entry[0] for node in given for entry in node["inputs"])
-        # The index of each given node's output here.
-        self._indices: dict[int, int] = {}
+    def __init__(self, graph: Graph, shapes: dict[str, Shape], block: int) -> None:
+        super().__init__(graph, shapes)
+        self._block = block
+        self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])
         # Outputs here that have padding, by the index of their node; and the same cut off.
         self._padded: dict[int, _Padded] = {}
         self._cuts: dict[int, Entry] = {}
 
-    def add_again(self, index: int) -> None:
-        """Append what stands for a node of the given graph."""
-        node = self._given[index]
-        inputs = [moved(entry, self._indices) for entry in node["inputs"]]
+    @override
+    def make(self, index: int) -> int:
+        node = {**self.given[index], "inputs": self.inputs(index)}
         if node["op"] == "null" and node["name"] != "data":
-            # MXNet cannot infer the shape of a parameter from that of its product.
-            known = {"__shape__": str(self._shapes[node["name"]])}
-            made = self.add({**node, "attrs": {**node.get("attrs", {}), **known}})
-        elif node["op"] == "Convolution":
-            made = self._add_convolution({**node, "inputs": inputs}, index)
-        elif any(entry[0] in self._padded for entry in inputs):
-            made = self._add_padded({**node, "inputs": inputs}, index)
-        else:
-            made = self._add_full({**node, "inputs": inputs}, index)
-        self._indices[index] = made
+            return self.add_shaped(index)
+        if node["op"] == "Convolution":
+            return self._add_convolution(node, index)
+        if any(entry[0] in self._padded for entry in node["inputs"]):
+            return self._add_padded(node, index)
+        return self._add_full(node, index)
 
+    @override
     def head(self, entry: Entry) -> Entry:
-        """Return an output of the given graph, under its name."""
-        new = moved(entry, self._indices)
+        new = super().head(entry)
         if new[0] in self._padded:
             padded, new = self.nodes[new[0]], self._without_padding(new)
             self.nodes[new[0]]["name"], padded["name"] = padded["name"], f"{padded['name']}_filled"
@@ -165,12 +153,12 @@ class _Builder(NewNodes):
         """Append an operator, but a convolution, whose inputs have no padding."""
         name, inputs = node["name"], node["inputs"]
         if node["op"] in SUMS:
-            inputs = self.addends(name, inputs, self._shapes[name])
+            inputs = self._addends(name, inputs, self.shape(index))
         if node["op"] == "Pooling":
-            maps = self._input_shape(index)
+            maps = self.input_shape(index)
             node = _with_kernel(node, maps)
             if _has_quarters(node, maps, self._block):
-                return self.add_quarters(node, maps)
+                return self._add_quarters(node, maps)
         return self.add({**node, "inputs": inputs})
 
     def _add_padded(self, node: Node, index: int) -> int:
@@ -179,7 +167,7 @@ class _Builder(NewNodes):
         if _is_slice(node):
             # Numbers of channels mean the same with padding behind them.
             if attributes.get("end", "None") == "None":
-                attributes = {**attributes, "end": str(self._input_shape(index)[1])}
+                attributes = {**attributes, "end": str(self.input_shape(index)[1])}
             return self.add({**node, "attrs": attributes})
         extra = self._padding(inputs[0])
         if extra and _keeps_zeros(node) and all(self._padding(one) == extra for one in inputs):
@@ -191,13 +179,9 @@ class _Builder(NewNodes):
         self._padded[made] = self._padded[inputs[0][0]]
         return made
 
-    def _input_shape(self, index: int) -> Shape:
-        """The shape of the first input of a given node, without padding."""
-        return self._shapes[self._given[self._given[index]["inputs"][0][0]]["name"]]
-
     def _is_norm(self, index: int) -> bool:
         """Whether a given node is a BatchNorm of channels whose statistics are its own."""
-        node = self._given[index]
+        node = self.given[index]
         attributes = node.get("attrs", {})
         return (
             node["op"] == "BatchNorm"
@@ -221,10 +205,10 @@ class _Builder(NewNodes):
 
     def _add_convolution(self, node: Node, index: int) -> int:
         """Append a convolution, of full blocks where that is worth it."""
-        kernel = self._shapes[self._given[self._given[index]["inputs"][1][0]]["name"]]
+        kernel = self.input_shape(index, 1)
         plain = Channels.of(node, kernel)
         full = plain.filled(self._block)
-        is_worth = full.is_close_to(plain) and has_maps(self._shapes[node["name"]])
+        is_worth = full.is_close_to(plain) and has_maps(self.shape(index))
         if full != plain and is_worth and is_common(node):
             return self._add_filled(node, kernel, plain, full)
         return self.add({**node, "inputs": [*map(self._without_padding, node["inputs"])]})
@@ -256,13 +240,11 @@ class _Builder(NewNodes):
         if index not in self._padded:
             return entry
         if index not in self._cuts:
-            name, end = f"{self.nodes[index]['name']}_cut", str(self._padded[index].channels)
-            self._cuts[index] = self.operator(
-                "slice_axis", name, [entry], axis="1", begin="0", end=end
-            )
+            name, end = f"{self.nodes[index]['name']}_cut", self._padded[index].channels
+            self._cuts[index] = self.operator("slice_axis", name, [entry], axis=1, begin=0, end=end)
         return self._cuts[index]
 
-    def addends(self, name: str, inputs: list[Entry], shape: Shape) -> list[Entry]:
+    def _addends(self, name: str, inputs: list[Entry], shape: Shape) -> list[Entry]:
         """Return the addends of a sum of a shape: the later first, and all in blocks if one is.
 
         oneDNN has a fast sum only of equal layouts. MXNet gives the sum the layout of the first
@@ -280,13 +262,11 @@ class _Builder(NewNodes):
         ]
 
     def _times_ones(self, name: str, x: Entry, channels: int) -> Entry:
-        count = str(channels)
-        shape = str((channels, 1, 1, 1))
+        shape = (channels, 1, 1, 1)
         ones = self.operator("_ones", f"{name}_ones", [], shape=shape, dtype="float32")
-        sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
-        return self.operator("Convolution", name, [x, ones], **sizes)
+        return self.scale(name, x, ones, channels)
 
-    def add_quarters(self, node: Node, shape: Shape) -> int:
+    def _add_quarters(self, node: Node, shape: Shape) -> int:
         """Append a mean of maps of a shape as that of the means of their quarters.
 
         oneDNN derives the layout of the gradient of the maps from that of the mean, in which the
@@ -294,7 +274,7 @@ class _Builder(NewNodes):
         the number of blocks, it takes an order that its fast kernels do not have
         (``pooling_pd.hpp``, ``memory_desc_init_by_blocking_desc``).
         """
-        name, size = node["name"], str((shape[2] // 2, shape[3] // 2))
+        name, size = node["name"], (shape[2] // 2, shape[3] // 2)
         own = {"kernel": size, "stride": size, "pool_type": "avg"}
         quarters = self.operator("Pooling", f"{name}_quarters", node["inputs"], **own)
         return self.add({**node, "inputs": [quarters]})
@@ -328,7 +308,7 @@ class _Builder(NewNodes):
         """Append zeros of a shape to a parameter, along an axis."""
         if not shape[axis]:
             return array
-        zeros = self.operator("_zeros", f"{name}_zeros", [], shape=str(shape), dtype="float32")
+        zeros = self.operator("_zeros", f"{name}_zeros", [], shape=shape, dtype="float32")
         return self._concatenated(f"{name}_padded", [array, zeros], axis)
 
     def _with_zero_maps(self, name: str, x: Entry, extra: int) -> Entry:
@@ -341,12 +321,11 @@ class _Builder(NewNodes):
         name = f"{name}_maps"
         # With five dimensions MXNet computes the concatenation by itself: its call of oneDNN fails
         # where the gradient would have to be cut within a block.
-        x = self.operator("expand_dims", f"{name}_apart", [x], axis="1")
-        cut = self.operator("slice_axis", f"{name}_cut", [x], axis="2", begin="0", end=str(extra))
+        x = self.operator("expand_dims", f"{name}_apart", [x], axis=1)
+        cut = self.operator("slice_axis", f"{name}_cut", [x], axis=2, begin=0, end=extra)
         zeros = self.operator("zeros_like", f"{name}_zeros", [cut])
         padded = self._concatenated(f"{name}_padded", [x, zeros], 2)
-        return self.operator("squeeze", f"{name}_together", [padded], axis="1")
+        return self.operator("squeeze", f"{name}_together", [padded], axis=1)
 
     def _concatenated(self, name: str, arrays: list[Entry], axis: int) -> Entry:
-        count = {"num_args": str(len(arrays)), "dim": str(axis)}
-        return self.operator("Concat", name, arrays, **count)
+        return self.operator("Concat", name, arrays, num_args=len(arrays), dim=axis)

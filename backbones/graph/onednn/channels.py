@@ -1,10 +1,10 @@
-"""How many groups and channels a convolution has, and how many would fill oneDNN's blocks."""
+"""Groups and channels of a convolution, those that fill oneDNN's blocks, and joined kernels."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from backbones.graph.nodes import Node, Shape
+from backbones.graph.nodes import Entry, Node, Rewriter, Shape
 
 SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 """Sums of two tensors of one shape, which oneDNN computes."""
@@ -76,3 +76,36 @@ def is_common(node: Node) -> bool:
 def has_maps(shape: Shape) -> bool:
     """Whether this is an output of more than one pixel; else layouts are not worth an operator."""
     return len(shape) == 4 and shape[2] * shape[3] > 1
+
+
+def joined_kernel(graph: Rewriter, name: str, weight: Entry, kernel: Shape, joined: Shape) -> Entry:
+    """Append the kernel of a convolution of which several groups are one: blocks between zeros.
+
+    It is scattered, and not multiplied by an identity, whose gradient MXNet sums up one number at a
+    time: 0.07 ms instead of 0.6 for 256 channels with windows of 3 x 3.
+
+    Args:
+        graph: that gets it.
+        name: begins the names of the operators.
+        weight: the kernel [outputs of all groups, inputs of one, height, width].
+        kernel: its shape.
+        joined: inputs and outputs of a group of the result; multiples of those of one of the given.
+    """
+    outputs, inputs, height, width = kernel
+    count = joined[0] // inputs
+    of_one = joined[1] // count
+    numbers = {"start": 0, "dtype": "float32"}
+    own = graph.operator("_arange", f"{name}_outputs", [], stop=outputs, **numbers)
+    repeated = {"stop": outputs // of_one, "repeat": of_one, **numbers}
+    group = graph.operator("_arange", f"{name}_groups", [], **repeated)
+    place = graph.operator("_mod_scalar", f"{name}_places", [group], scalar=count)
+    rows = [
+        graph.operator("Reshape", f"{name}_row{row}", [one], shape=(1, -1))
+        for row, one in enumerate((own, place))
+    ]
+    indices = graph.operator("Concat", f"{name}_indices", rows, num_args=2, dim=0)
+    flat = graph.operator("Reshape", f"{name}_flat", [weight], shape=(outputs, -1))
+    size = (outputs, count, inputs * height * width)
+    diagonal = graph.operator("scatter_nd", f"{name}_diagonal", [flat, indices], shape=size)
+    size = (outputs, joined[0], height, width)
+    return graph.operator("Reshape", f"{name}_kernel", [diagonal], shape=size)

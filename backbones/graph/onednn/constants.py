@@ -7,30 +7,24 @@ Where the weights do not change, the results can be the parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from backbones.graph.nodes import Entry, Node, from_json, moved, to_json
+from backbones.graph.nodes import Graph, Node, from_json, moved, to_json
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
 _DATA, _UNUSED = "data", "constants_unused"
 
 
-class Reduced(NamedTuple):
-    """Nodes and heads of the part of a graph that depends on its input, and what it reads."""
-
-    nodes: list[Node]
-    heads: list[Entry]
-    values: dict[str, Any]
-    """NDArrays, by the names of the parameters."""
-
-
-def compute(symbol: Symbol, values: Mapping[str, Any]) -> Reduced:
+def compute(symbol: Symbol, values: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
     """Compute what does not depend on the input ``data``.
 
     Args:
         symbol: a graph; an operator that does not depend on the input has one output.
         values: NDArrays of its parameters, by name.
+
+    Returns:
+        The part of the graph that depends on its input, and the parameters that it reads.
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
@@ -62,8 +56,8 @@ def compute(symbol: Symbol, values: Mapping[str, Any]) -> Reduced:
         # A CachedOp refuses a graph that reads nothing, so the last head is an input.
         unused: Node = {"op": "null", "name": _UNUSED, "inputs": []}
         part_heads = [[index, 0, 0] for index in (*computed, len(nodes))]
-        part = from_json([*nodes, unused], part_heads, graph["attrs"])
+        part = from_json({**graph, "nodes": [*nodes, unused], "heads": part_heads})
         given = {**values, _UNUSED: mx.nd.zeros(1)}
         results = mx.nd.CachedOp(part)(*(given[name] for name in part.list_inputs()))
         own.update((nodes[index]["name"], value) for index, value in zip(computed, results))
-    return Reduced(made, heads, own)
+    return {**graph, "nodes": made, "heads": heads}, own

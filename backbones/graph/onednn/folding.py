@@ -20,20 +20,20 @@ behind convolutions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from backbones.graph.nodes import (
     Entry,
-    NewNodes,
-    Node,
+    Graph,
+    Rewriter,
     Shape,
-    consumers,
     first_shapes,
     from_json,
-    moved,
+    only_consumers,
     to_json,
 )
 from backbones.graph.onednn import constants, form, short_rows
@@ -65,72 +65,58 @@ def fold(
         A graph with the same outputs up to rounding, and NDArrays of its parameters, which have
         other names and values.
     """
-    folding = _Folding(symbol, weights, image_shape)
-    for index in range(len(folding.given)):
-        folding.add_again(index)
-    return folding.result(dtype)
+    batch_shape = (1, *image_shape)
+    folding = _Folding(to_json(symbol), first_shapes(symbol, batch_shape), weights)
+    folded = from_json(folding.rewrite())
+    filled = form.fill_folded(folded, batch_shape, dtype)
+    values = {name: mx.nd.array(value) for name, value in folding.values.items()}
+    graph, values = constants.compute(filled, values)
+    if form.has_slow_short_rows(dtype):
+        graph, values = short_rows.divide(graph, values, first_shapes(filled, batch_shape))
+    joined = from_json(join(graph))
+    return joined, {name: values[name] for name in joined.list_inputs() if name in values}
 
 
-class _Folding(NewNodes):
-    """The nodes of the new graph, made in the order of those of the given one."""
+class _Folding(Rewriter):
+    """The folded graph.
 
-    def __init__(self, symbol: Symbol, weights: Weights, image_shape: Shape) -> None:
-        super().__init__()
-        graph = to_json(symbol)
-        self.given: list[Node] = graph["nodes"]
-        self._heads: list[Entry] = graph["heads"]
-        self._attributes: dict[str, Any] = graph["attrs"]
-        self._batch_shape = (1, *image_shape)
-        self._shapes = first_shapes(symbol, self._batch_shape)
-        self._consumers = consumers(self.given, self._heads)
+    Attributes:
+        values: of its parameters, by name.
+    """
+
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape], weights: Weights) -> None:
+        super().__init__(graph, shapes)
+        self._consumers = only_consumers(graph)
         self._weights = weights
-        self._values: dict[str, NDArray[Any]] = {}
-        # The index in the new graph of each node's output.
-        self._indices: dict[int, int] = {}
+        self.values: dict[str, NDArray[Any]] = {}
         # The new graph's layers and BatchNorms of one channel axis: the parameters that are
         # proportional to the output, of which the last is its shift. No other node reads them.
         self._scalable: dict[int, list[str]] = {}
 
-    def add_again(self, index: int) -> None:
-        """Append what stands for a node of the given graph."""
+    @override
+    def make(self, index: int) -> int:
         node = self.given[index]
-        if node["op"] == "null":
-            if node["name"] in self._weights:
-                self._values[node["name"]] = self._weights[node["name"]]
-            made = self.add(node)
-        elif self._is_layer(index):
-            made = self._add_layer(index)
-        elif self._is_norm(index):
-            made = self._add_norm(index)
-        elif self._is_prelu(index):
-            made = self._add_prelu(index)
-        else:
-            op = "elemwise_add" if self._is_sum(index) else node["op"]
-            made = self.add({**node, "op": op, "inputs": self._moved(index)})
-        self._indices[index] = made
-
-    def result(self, dtype: str) -> tuple[Symbol, dict[str, Any]]:
-        """Return the new graph, and the values of the parameters that it reads."""
-        heads = [moved(entry, self._indices) for entry in self._heads]
-        folded = from_json(self.nodes, heads, self._attributes)
-        values = {name: mx.nd.array(value) for name, value in self._values.items()}
-        filled = form.fill_folded(folded, self._batch_shape, dtype)
-        reduced = constants.compute(filled, values)
-        if form.has_slow_short_rows(dtype):
-            reduced = short_rows.divide(reduced, first_shapes(filled, self._batch_shape))
-        nodes, heads, values = reduced
-        folded = from_json(*join(nodes, heads), self._attributes)
-        return folded, {name: values[name] for name in folded.list_inputs() if name in values}
+        if node["op"] == "null" and node["name"] in self._weights:
+            self.values[node["name"]] = self._weights[node["name"]]
+        if self._is_layer(index):
+            return self._add_layer(index)
+        if self._is_norm(index):
+            return self._add_norm(index)
+        if self._is_prelu(index):
+            return self._add_prelu(index)
+        op = "elemwise_add" if self._is_sum(index) else node["op"]
+        return self.add({**node, "op": op, "inputs": self.inputs(index)})
 
     def _is_layer(self, index: int) -> bool:
         """Whether a node is a layer of known weights that turns channels into channels."""
         node = self.given[index]
+        if node["op"] not in ("Convolution", "FullyConnected"):
+            return False
         if not self._is_known(node["inputs"][1:]):
             return False
         if node["op"] == "Convolution":
-            return len(self._shape(index)) == 4
-        is_flat = node.get("attrs", {}).get("flatten", "True") in _TRUE
-        return bool(node["op"] == "FullyConnected" and is_flat)
+            return len(self.shape(index)) == 4
+        return node.get("attrs", {}).get("flatten", "True") in _TRUE
 
     def _add_layer(self, index: int) -> int:
         """Append a layer with a bias, and with parameters of its own."""
@@ -138,7 +124,7 @@ class _Folding(NewNodes):
         name, (kernel, *bias) = node["name"], self._read(node["inputs"][1:])
         shift = bias[0] if bias else np.zeros(len(kernel))
         own = {f"{name}_own_weight": kernel, f"{name}_own_bias": shift}
-        inputs = [self._moved(index)[0], *map(self._parameter, own, own.values())]
+        inputs = [self.inputs(index)[0], *map(self._parameter, own, own.values())]
         attributes = {**node.get("attrs", {}), "no_bias": "False"}
         layer = self.add({**node, "attrs": attributes, "inputs": inputs})
         self._scalable[layer] = list(own)
@@ -163,16 +149,16 @@ class _Folding(NewNodes):
         if attributes.get("fix_gamma", "True") in _TRUE:
             gamma = np.ones_like(gamma)
         source = node["inputs"][0][0]
-        layer = self._indices[source]
-        if layer in self._scalable and self._only_consumer(source) == index:
+        layer = self.indices[source]
+        if layer in self._scalable and self._consumers.get(source) == index:
             factor = gamma / np.sqrt(variance + float(attributes.get("eps", _EPSILON)))
             self._scale(layer, factor)
-            self._values[self._scalable[layer][-1]] += beta - factor * mean
+            self.values[self._scalable[layer][-1]] += beta - factor * mean
             return layer
         own = {f"{name}_own_gamma": gamma, f"{name}_own_beta": beta}
         fixed = {f"{name}_own_mean": mean, f"{name}_own_variance": variance}
         given = {**own, **fixed}
-        inputs = [self._moved(index)[0], *map(self._parameter, given, given.values())]
+        inputs = [self.inputs(index)[0], *map(self._parameter, given, given.values())]
         attributes = {**attributes, "fix_gamma": "False"}
         norm = self.add({**node, "attrs": attributes, "inputs": inputs})
         self._scalable[norm] = list(own)
@@ -183,29 +169,29 @@ class _Folding(NewNodes):
         node = self.given[index]
         if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
             return False
-        (source, output, *_), slope = node["inputs"]
+        slope = node["inputs"][1:]
         return (
-            output == 0
-            and len(self._shape(source)) == 4
-            and self._is_known([slope])
-            and bool(np.isfinite(self._read([slope])[0]).all())
+            node["inputs"][0][1] == 0
+            and len(self.input_shape(index)) == 4
+            and self._is_known(slope)
+            and bool(np.isfinite(self._read(slope)[0]).all())
         )
 
     def _add_prelu(self, index: int) -> int:
         """Append a PReLU of what oneDNN has."""
         node = self.given[index]
         name, source = node["name"], node["inputs"][0][0]
-        x, layer = self._moved(index)[0], self._indices[source]
+        x, layer = self.inputs(index)[0], self.indices[source]
         (slope,) = self._read(node["inputs"][1:])
-        slope = np.broadcast_to(slope.ravel(), self._shape(source)[1])
+        slope = np.broadcast_to(slope.ravel(), self.shape(source)[1])
         if np.all(slope == slope[0]):
-            text = repr(float(slope[0]))
-            return self.operator("LeakyReLU", name, [x], act_type="leaky", slope=text)[0]
-        is_own = layer in self._scalable and self._only_consumer(source) == index
+            leak = float(slope[0])
+            return self.operator("LeakyReLU", name, [x], act_type="leaky", slope=leak)[0]
+        is_own = layer in self._scalable and self._consumers.get(source) == index
         if is_own and slope.min() > -STEEPNESS:
             t = (slope + STEEPNESS) / (1 + STEEPNESS)
             self._scale(layer, t)
-            bend = {"act_type": "leaky", "slope": str(-STEEPNESS)}
+            bend = {"act_type": "leaky", "slope": -STEEPNESS}
             bent = self.operator("LeakyReLU", f"{name}_bend", [x], **bend)
             scaled = self._product(f"{name}_bent", bent, 1 / t - 1)
         else:
@@ -217,21 +203,19 @@ class _Folding(NewNodes):
 
     def _product(self, name: str, maps: Entry, factor: NDArray[Any]) -> Entry:
         """Append the product of maps and a factor for each channel."""
-        count = str(len(factor))
         kernel = self._parameter(f"{name}_factor", factor.reshape(-1, 1, 1, 1))
-        sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
-        return self.operator("Convolution", name, [maps, kernel], **sizes)
+        return self.scale(name, maps, kernel, len(factor))
 
     def _scale(self, index: int, factor: NDArray[Any]) -> None:
         """Multiply the output of a scalable node by a factor for each channel."""
         for name in self._scalable[index]:
-            value = self._values[name]
-            self._values[name] = value * factor.reshape(-1, *[1] * (value.ndim - 1))
+            value = self.values[name]
+            self.values[name] = value * factor.reshape(-1, *[1] * (value.ndim - 1))
 
     def _is_sum(self, index: int) -> bool:
         """Whether a node adds two tensors of one shape, under whatever name."""
         node = self.given[index]
-        shapes = {self._shape(entry[0]) for entry in node["inputs"]}
+        shapes = {self.shape(entry[0]) for entry in node["inputs"]}
         return node["op"] in _SUMS and len(shapes) == 1
 
     def _is_known(self, entries: list[Entry]) -> bool:
@@ -242,19 +226,9 @@ class _Folding(NewNodes):
         names = [self.given[entry[0]]["name"] for entry in entries]
         return [self._weights[name].astype(np.float64) for name in names]
 
-    def _shape(self, index: int) -> Shape:
-        return self._shapes[self.given[index]["name"]]
-
-    def _only_consumer(self, index: int) -> Optional[int]:
-        found = self._consumers.get(index, [])
-        return found[0] if len(found) == 1 and found[0] >= 0 else None
-
-    def _moved(self, index: int) -> list[Entry]:
-        return [moved(entry, self._indices) for entry in self.given[index]["inputs"]]
-
     def _parameter(self, name: str, value: NDArray[Any]) -> Entry:
         """Append a parameter of one node alone."""
-        self._values[name] = value
+        self.values[name] = value
         # MXNet cannot infer it from that of a product.
         known = {"__shape__": str(value.shape)}
         return [self.add({"op": "null", "name": name, "attrs": known, "inputs": []}), 0, 0]

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from backbones.graph.nodes import Entry, Node, consumers, moved
+from backbones.graph.nodes import Graph, Node, moved, only_consumers
 
 
-def join(nodes: list[Node], heads: list[Entry]) -> tuple[list[Node], list[Entry]]:
-    """Return a graph's nodes and outputs with every convolution, sum and activation joined."""
-    chains = _chains(nodes, heads)
+def join(graph: Graph) -> Graph:
+    """Return a graph with every convolution, sum and activation joined."""
+    nodes, chains = graph["nodes"], _chains(graph)
     inner = {index for chain in chains.values() for index in chain[:-1]}
     joined: list[Node] = []
     indices: dict[int, int] = {}
@@ -32,16 +32,13 @@ def join(nodes: list[Node], heads: list[Entry]) -> tuple[list[Node], list[Entry]
         inputs = [moved(entry, indices) for entry in made["inputs"]]
         indices[index] = len(joined)
         joined.append({**made, "inputs": inputs})
-    return joined, [moved(entry, indices) for entry in heads]
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    return {**graph, "nodes": joined, "heads": heads}
 
 
-def _chains(nodes: list[Node], heads: list[Entry]) -> dict[int, list[int]]:
+def _chains(graph: Graph) -> dict[int, list[int]]:
     """Return the nodes of each operator, beginning with a convolution, by the index of the last."""
-    only = {
-        source: found[0]
-        for source, found in consumers(nodes, heads, any_input=True).items()
-        if len(found) == 1 and found[0] >= 0
-    }
+    nodes, only = graph["nodes"], only_consumers(graph, any_input=True)
     chains: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         before = [entry[0] for entry in node["inputs"]]

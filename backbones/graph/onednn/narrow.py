@@ -27,19 +27,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from backbones.graph.nodes import (
     Entry,
-    NewNodes,
-    Node,
+    Graph,
+    Rewriter,
     Shape,
     first_shapes,
     from_json,
-    moved,
     to_json,
 )
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
-from backbones.graph.onednn.diagonal import joined_kernel
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
 from backbones.layers import Symbol
 from runtime.environment import Bfloat16Unit
 
@@ -103,96 +103,84 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int, unit: Bfloat16Unit) 
         block: channels of a block of what stays float32, ``runtime.environment.channel_block``.
         unit: what multiplies, ``runtime.environment.bfloat16_unit``.
     """
-    filled = blocked.rewrite(symbol, batch_shape, block)
-    taken = _TAKEN[unit]
-    joined = _join(filled, batch_shape, taken)
-    graph, shapes = to_json(joined), first_shapes(joined, batch_shape)
-    builder = _Builder(shapes, taken)
-    for index, node in enumerate(graph["nodes"]):
-        builder.add_typed(index, node)
-    heads = [builder.cast(moved(entry, builder.indices), _WIDE) for entry in graph["heads"]]
-    return from_json(builder.nodes, heads, graph["attrs"])
+    symbol = blocked.rewrite(symbol, batch_shape, block)
+    for step in (_Joining, _Narrowing):
+        graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
+        symbol = from_json(step(graph, shapes, _TAKEN[unit]).rewrite())
+    return symbol
 
 
-def _join(symbol: Symbol, batch_shape: Shape, taken: _Taken) -> Symbol:
-    """Return the graph with groups of channels that a unit takes."""
-    graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
-    builder = _Joining()
-    indices: dict[int, int] = {}
-    for index, node in enumerate(graph["nodes"]):
-        new = {**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]}
-        if node["op"] == "Convolution" and has_maps(shapes[node["name"]]) and is_common(node):
-            kernel = _kernel_shape(graph["nodes"], node, shapes)
-            plain = Channels.of(node, kernel)
-            full = taken.joined(plain)
-            if plain.groups > 1 and full != plain and full.all_inputs == plain.all_inputs:
-                indices[index] = builder.add_joined(new, kernel, full)
-                continue
-        indices[index] = builder.add(new)
-    heads = [moved(entry, indices) for entry in graph["heads"]]
-    return from_json(builder.nodes, heads, graph["attrs"])
+class _ForUnit(Rewriter):
+    """A graph whose convolutions a unit computes."""
 
-
-def _kernel_shape(nodes: list[Node], node: Node, shapes: dict[str, Shape]) -> Shape:
-    return shapes[nodes[node["inputs"][1][0]]["name"]]
-
-
-class _Joining(NewNodes):
-    """The nodes of a graph with wider groups."""
-
-    def add_joined(self, node: Node, kernel: Shape, full: Channels) -> int:
-        """Append a convolution with other groups than those of its kernel of a shape."""
-        x, weight, *bias = node["inputs"]
-        wide = joined_kernel(self, node["name"], weight, kernel, full[1:])
-        attributes = {**node["attrs"], "num_group": str(full.groups)}
-        return self.add({**node, "inputs": [x, wide, *bias], "attrs": attributes})
-
-
-class _Builder(NewNodes):
-    """The nodes of the rewritten graph, each with the type in which it computes.
-
-    Attributes:
-        indices: the index in the new graph of each node of the given one.
-    """
-
-    def __init__(self, shapes: dict[str, Shape], taken: _Taken) -> None:
-        super().__init__()
+    def __init__(self, graph: Graph, shapes: dict[str, Shape], taken: _Taken) -> None:
+        super().__init__(graph, shapes)
         self._taken = taken
-        self.indices: dict[int, int] = {}
-        self._shapes = shapes
-        self._given: list[Node] = []
+
+    def _channels(self, index: int) -> Channels:
+        """Those of a given convolution."""
+        return Channels.of(self.given[index], self.input_shape(index, 1))
+
+
+class _Joining(_ForUnit):
+    """The graph with groups of channels that a unit takes."""
+
+    @override
+    def make(self, index: int) -> int:
+        node = self.given[index]
+        if node["op"] == "Convolution" and has_maps(self.shape(index)) and is_common(node):
+            plain = self._channels(index)
+            full = self._taken.joined(plain)
+            if plain.groups > 1 and full != plain and full.all_inputs == plain.all_inputs:
+                x, weight, *bias = self.inputs(index)
+                kernel = self.input_shape(index, 1)
+                wide = joined_kernel(self, node["name"], weight, kernel, full[1:])
+                attributes = {**node["attrs"], "num_group": str(full.groups)}
+                return self.add({**node, "inputs": [x, wide, *bias], "attrs": attributes})
+        return super().make(index)
+
+
+class _Narrowing(_ForUnit):
+    """The graph with the type in which each node computes."""
+
+    def __init__(self, graph: Graph, shapes: dict[str, Shape], taken: _Taken) -> None:
+        super().__init__(graph, shapes, taken)
         # The outputs that are bfloat16, and of these such as have the layout of convolutions.
         self._narrow: set[int] = set()
         self._laid_out: set[int] = set()
         # One cast for all consumers.
         self._casts: dict[tuple[int, int, str], Entry] = {}
 
-    def add_typed(self, index: int, node: Node) -> None:
-        """Append what stands for the next node of the given graph."""
-        self._given.append(node)
+    @override
+    def make(self, index: int) -> int:
+        node, inputs = self.given[index], self.inputs(index)
         if node["op"] == "null":
-            # MXNet cannot infer the type, or the shape, of what is cast.
-            known = {"__dtype__": _FLOAT32, "__shape__": str(self._shapes[node["name"]])}
-            is_data = node["name"] == "data"
-            typed = node if is_data else {**node, "attrs": {**node.get("attrs", {}), **known}}
-            self.indices[index] = self.add(typed)
-            return
-        inputs = [moved(entry, self.indices) for entry in node["inputs"]]
-        is_narrow = self._is_narrow(node, inputs)
+            if node["name"] == "data":
+                return super().make(index)
+            made = self.add_shaped(index)
+            # MXNet cannot infer the type of what is cast.
+            self.nodes[made]["attrs"]["__dtype__"] = _FLOAT32
+            return made
+        is_narrow = self._is_narrow(index, inputs)
         if node["op"] == "BatchNorm":
-            maps = self._laid_out_maps(node, inputs[0]) if is_narrow else inputs[0]
-            inputs = [maps, *(self.cast(entry, _WIDE) for entry in inputs[1:])]
+            maps = self._laid_out_maps(index, inputs[0]) if is_narrow else inputs[0]
+            inputs = [maps, *(self._cast(entry, _WIDE) for entry in inputs[1:])]
         else:
-            inputs = [self.cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
+            inputs = [self._cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
         if is_narrow and node["op"] in SUMS:
-            inputs = self._in_one_layout(node["name"], inputs)
-        made = self.indices[index] = self.add({**node, "inputs": inputs})
+            inputs = self._in_one_layout(index, inputs)
+        made = self.add({**node, "inputs": inputs})
         if is_narrow:
             self._narrow.add(made)
-            if self._is_laid_out(node, inputs):
+            if self._is_laid_out(index, inputs):
                 self._laid_out.add(made)
+        return made
 
-    def cast(self, entry: Entry, to: str) -> Entry:
+    @override
+    def head(self, entry: Entry) -> Entry:
+        return self._cast(super().head(entry), _WIDE)
+
+    def _cast(self, entry: Entry, to: str) -> Entry:
         """Append a cast, unless the output has the type."""
         if (entry[0] in self._narrow) == (to == _NARROW):
             return entry
@@ -204,13 +192,14 @@ class _Builder(NewNodes):
                 self._narrow.add(self._casts[key][0])
         return self._casts[key]
 
-    def _is_narrow(self, node: Node, inputs: list[Entry]) -> bool:
-        """Whether a node of the given graph computes in bfloat16, given inputs of the new one."""
-        if not has_maps(self._shapes[node["name"]]):
+    def _is_narrow(self, index: int, inputs: list[Entry]) -> bool:
+        """Whether a given node computes in bfloat16, with inputs of the new graph."""
+        node = self.given[index]
+        if not has_maps(self.shape(index)):
             return False
         are_narrow = [entry[0] in self._narrow for entry in inputs]
         if node["op"] == "Convolution":
-            return is_common(node) and self._taken.takes(self._channels(node))
+            return is_common(node) and self._taken.takes(self._channels(index))
         if node["op"] in SUMS:
             return any(are_narrow)
         if node["op"] == "BatchNorm":
@@ -218,25 +207,22 @@ class _Builder(NewNodes):
         is_prelu = node.get("attrs", {}).get("act_type") == "prelu"
         return node["op"] in _FUNCTIONS and not is_prelu and are_narrow[0]
 
-    def _is_laid_out(self, node: Node, inputs: list[Entry]) -> bool:
+    def _is_laid_out(self, index: int, inputs: list[Entry]) -> bool:
         """Whether an output in bfloat16 has the layout of the unit's convolutions."""
-        if node["op"] != "Convolution":
+        if self.given[index]["op"] != "Convolution":
             return inputs[0][0] in self._laid_out
-        return self._taken.lays_out(self._channels(node))
+        return self._taken.lays_out(self._channels(index))
 
-    def _channels(self, node: Node) -> Channels:
-        """Those of a convolution of the given graph."""
-        return Channels.of(node, _kernel_shape(self._given, node, self._shapes))
-
-    def _laid_out_maps(self, node: Node, maps: Entry) -> Entry:
+    def _laid_out_maps(self, index: int, maps: Entry) -> Entry:
         """Return the maps that a BatchNorm in bfloat16 takes, in the layout of convolutions."""
         if maps[0] in self._laid_out:
             return maps
-        return self._times_one(f"{node['name']}_laid_out", maps, self._shapes[node["name"]][1])
+        name, channels = self.given[index]["name"], self.shape(index)[1]
+        return self._times_one(f"{name}_laid_out", maps, channels)
 
-    def _in_one_layout(self, name: str, inputs: list[Entry]) -> list[Entry]:
+    def _in_one_layout(self, index: int, inputs: list[Entry]) -> list[Entry]:
         """Return the addends of a sum, in one layout."""
-        channels = self._shapes[name][1]
+        name, channels = self.given[index]["name"], self.shape(index)[1]
         laid_out = self._laid_out
         if channels % self._taken.channels or not any(entry[0] in laid_out for entry in inputs):
             return inputs
@@ -247,18 +233,14 @@ class _Builder(NewNodes):
 
     def _times_one(self, name: str, x: Entry, channels: int) -> Entry:
         """Append a convolution in bfloat16 that changes nothing but the layout."""
-        ones = self.operator(
-            "_ones", f"{name}_ones", [], shape=str((channels, 1, 1, 1)), dtype=_WIDE
-        )
-        plain = Channels(channels, 1, 1)
+        shape, plain = (channels, 1, 1, 1), Channels(channels, 1, 1)
+        kernel = self.operator("_ones", f"{name}_ones", [], shape=shape, dtype=_WIDE)
         full = self._taken.joined(plain)
-        kernel = ones
         if full != plain:
-            kernel = joined_kernel(self, name, ones, (channels, 1, 1, 1), full[1:])
-        sizes = {"kernel": "(1, 1)", "num_filter": str(channels), "num_group": str(full.groups)}
-        entry = self.operator(
-            "Convolution", name, [x, self.cast(kernel, _NARROW)], **sizes, no_bias="True"
-        )
+            kernel = joined_kernel(self, name, kernel, shape, full[1:])
+        sizes = {"num_filter": channels, "num_group": full.groups, "no_bias": True}
+        inputs = [x, self._cast(kernel, _NARROW)]
+        entry = self.operator("Convolution", name, inputs, kernel=(1, 1), **sizes)
         self._narrow.add(entry[0])
         self._laid_out.add(entry[0])
         return entry

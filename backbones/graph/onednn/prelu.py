@@ -26,16 +26,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Any
+
+from typing_extensions import override
 
 from backbones.graph.nodes import (
     Entry,
-    NewNodes,
+    Graph,
     Node,
-    consumers,
+    Rewriter,
+    Shape,
     first_shapes,
     from_json,
     moved,
+    only_consumers,
     to_json,
 )
 from backbones.graph.onednn import form
@@ -63,108 +67,10 @@ def rewrite(
         dtype: float32, or bfloat16 for a CPU with tiles. There a convolution takes longer than the
             passes that it saves by applying factors.
     """
-    graph = _Graph(symbol, image_size)
-    absorbed = graph.absorbed_prelus() if dtype == "float32" else set()
-    # The PReLU of each BatchNorm that scales for it.
-    scaling = {
-        norm: prelu
-        for norm, prelu in graph.scaling_norms().items()
-        if prelu not in absorbed and not graph.is_steep(prelu, weights)
-    }
-    builder = _GraphBuilder()
-    # The index in the new graph of each node's output; for an absorbed PReLU, of its input.
-    indices: dict[int, int] = {}
-    # Variables before operators: a BatchNorm may need the slope of a later PReLU.
-    for index, node in sorted(enumerate(graph.nodes), key=lambda item: item[1]["op"] != "null"):
-        name, inputs = node["name"], [moved(entry, indices) for entry in node["inputs"]]
-        source = node["inputs"][0][0] if inputs else -1
-        if node["op"] == "null" and name != "data":
-            # MXNet cannot infer the shape of a parameter from that of its product.
-            known = {"__shape__": str(graph.shapes[name])}
-            indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
-        elif index in scaling:
-            slope = moved(graph.nodes[scaling[index]]["inputs"][1], indices)
-            indices[index] = builder.add_scaling_norm(node, inputs, slope)
-        elif source in scaling:
-            channels = graph.channels(source)
-            indices[index] = builder.add_prelu_of_scaled(name, inputs[0], channels)
-        elif index in absorbed:
-            indices[index] = inputs[0][0]
-        elif source in absorbed:
-            slope = moved(graph.nodes[source]["inputs"][1], indices)
-            indices[index] = builder.add_absorbing(node, inputs, slope)
-        elif graph.is_prelu_on_maps(index):
-            indices[index] = builder.add_prelu(name, inputs, graph.channels(source))
-        else:
-            indices[index] = builder.add({**node, "inputs": inputs})
-    heads = [moved(entry, indices) for entry in graph.heads]
-    composed = from_json(builder.nodes, heads, graph.attributes)
-    return form.fill(composed, (1, 3, *image_size), dtype)
-
-
-class _Graph:
-    """The nodes of the given graph, by index, and which of them can be rewritten."""
-
-    def __init__(self, symbol: Symbol, image_size: tuple[int, int]) -> None:
-        graph = to_json(symbol)
-        self.nodes: list[Node] = graph["nodes"]
-        self.heads: list[Entry] = graph["heads"]
-        self.attributes: dict[str, Any] = graph["attrs"]
-        self.shapes = first_shapes(symbol, (1, 3, *image_size))
-        self._consumers = consumers(self.nodes, self.heads)
-
-    def absorbed_prelus(self) -> set[int]:
-        """Return the PReLUs on maps whose factors the only consumer, a convolution, can apply."""
-        found = set()
-        for index in filter(self.is_prelu_on_maps, range(len(self.nodes))):
-            consumer = self._only_consumer(index)
-            source = self.nodes[index]["inputs"][0][0]
-            if consumer is not None and _is_cheap(self.nodes[consumer], self.channels(source)):
-                found.add(index)
-        return found
-
-    def scaling_norms(self) -> dict[int, int]:
-        """Return the BatchNorms whose only consumer is a PReLU on maps, and that PReLU."""
-        found = {}
-        for index, node in enumerate(self.nodes):
-            attributes, prelu = node.get("attrs", {}), self._only_consumer(index)
-            if (
-                node["op"] == "BatchNorm"
-                and attributes.get("fix_gamma") == "False"
-                and attributes.get("axis", "1") == "1"
-                and prelu is not None
-                and self.is_prelu_on_maps(prelu)
-            ):
-                factors = [*node["inputs"][1:3], self.nodes[prelu]["inputs"][1]]
-                # A factor that is computed may come too late for the BatchNorm.
-                if all(self._is_parameter(entry[0], self.channels(index)) for entry in factors):
-                    found[index] = prelu
-        return found
-
-    def is_steep(self, prelu: int, weights: Mapping[str, Any]) -> bool:
-        """Whether a known slope of a PReLU is -STEEPNESS or less, or not a number."""
-        slope = weights.get(self.nodes[self.nodes[prelu]["inputs"][1][0]]["name"])
-        return slope is not None and not float(slope.min().asscalar()) > -STEEPNESS
-
-    def is_prelu_on_maps(self, index: int) -> bool:
-        """Whether a node is a PReLU of the first output of a node, and that is feature maps."""
-        node = self.nodes[index]
-        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
-            return False
-        source, output, *_ = node["inputs"][0]
-        return output == 0 and len(self.shapes[self.nodes[source]["name"]]) == 4
-
-    def channels(self, index: int) -> int:
-        """Return the channels of a node's first output."""
-        return self.shapes[self.nodes[index]["name"]][1]
-
-    def _is_parameter(self, index: int, channels: int) -> bool:
-        node = self.nodes[index]
-        return node["op"] == "null" and self.shapes[node["name"]] == (channels,)
-
-    def _only_consumer(self, index: int) -> Optional[int]:
-        consumers = self._consumers.get(index, [])
-        return consumers[0] if len(consumers) == 1 and consumers[0] >= 0 else None
+    batch_shape = (1, 3, *image_size)
+    composing = _Composing(to_json(symbol), first_shapes(symbol, batch_shape))
+    composing.choose(weights, absorbs=dtype == "float32")
+    return form.fill(from_json(composing.rewrite()), batch_shape, dtype)
 
 
 def _is_cheap(node: Node, channels: int) -> bool:
@@ -177,20 +83,90 @@ def _is_cheap(node: Node, channels: int) -> bool:
     return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
-class _GraphBuilder(NewNodes):
-    """The nodes of the rewritten graph."""
+class _Composing(Rewriter):
+    """The graph with PReLUs that are composed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        # t of every BatchNorm that scales, by its index.
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
+        super().__init__(graph, shapes)
+        self._consumers = only_consumers(graph)
+        # PReLUs whose factors the convolution behind them applies, and the PReLU of each BatchNorm
+        # that scales for it.
+        self._absorbed: set[int] = set()
+        self._scaling: dict[int, int] = {}
+        # t of every BatchNorm that scales, by its index here.
         self._factors_of_norms: dict[int, Entry] = {}
 
-    def add_scaling_norm(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
+    def choose(self, weights: Mapping[str, Any], *, absorbs: bool) -> None:
+        """Find the BatchNorms, and with ``absorbs`` the convolutions, that apply factors."""
+        for index in filter(self._is_prelu_on_maps, range(len(self.given)) if absorbs else ()):
+            consumer = self._consumers.get(index)
+            if consumer is not None and _is_cheap(self.given[consumer], self.input_shape(index)[1]):
+                self._absorbed.add(index)
+        for norm, prelu in self._consumers.items():
+            if self._can_scale(norm, prelu) and prelu not in self._absorbed:
+                slope = weights.get(self.given[self.given[prelu]["inputs"][1][0]]["name"])
+                # Steep slopes and those that are not numbers are computed as they are.
+                if slope is None or float(slope.min().asscalar()) > -STEEPNESS:
+                    self._scaling[norm] = prelu
+
+    @override
+    def rewrite(self) -> Graph:
+        # Variables before operators: a BatchNorm may need the slope of a later PReLU.
+        for index, node in enumerate(self.given):
+            if node["op"] == "null":
+                is_data = node["name"] == "data"
+                self.indices[index] = self.add(node) if is_data else self.add_shaped(index)
+        return super().rewrite()
+
+    @override
+    def make(self, index: int) -> int:
+        node, inputs = self.given[index], self.inputs(index)
+        source = node["inputs"][0][0] if inputs else -1
+        if index in self._scaling:
+            return self._add_scaling_norm(node, inputs, self._slope(self._scaling[index]))
+        if source in self._scaling:
+            return self._add_prelu_of_scaled(node["name"], inputs[0], self.shape(source)[1])
+        if index in self._absorbed:
+            return inputs[0][0]
+        if source in self._absorbed:
+            return self._add_absorbing(node, inputs, self._slope(source))
+        if self._is_prelu_on_maps(index):
+            return self._add_prelu(node["name"], inputs, self.shape(source)[1])
+        return super().make(index)
+
+    def _slope(self, prelu: int) -> Entry:
+        return moved(self.given[prelu]["inputs"][1], self.indices)
+
+    def _is_prelu_on_maps(self, index: int) -> bool:
+        """Whether a node is a PReLU of the first output of a node, and that is feature maps."""
+        node = self.given[index]
+        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
+            return False
+        return node["inputs"][0][1] == 0 and len(self.input_shape(index)) == 4
+
+    def _can_scale(self, norm: int, prelu: int) -> bool:
+        """Whether a node is a BatchNorm that can apply a factor of its only consumer."""
+        node, channels = self.given[norm], self.shape(norm)[1:2]
+        attributes = node.get("attrs", {})
+        if (
+            node["op"] != "BatchNorm"
+            or attributes.get("fix_gamma") != "False"
+            or attributes.get("axis", "1") != "1"
+            or not self._is_prelu_on_maps(prelu)
+        ):
+            return False
+        # A factor that is computed may come too late for the BatchNorm.
+        factors = [*node["inputs"][1:3], self.given[prelu]["inputs"][1]]
+        return all(
+            self.given[one]["op"] == "null" and self.shape(one) == channels for one, *_ in factors
+        )
+
+    def _add_scaling_norm(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
         name = node["name"]
         x, gamma, beta, *statistics = inputs
-        raised = self.operator("_plus_scalar", f"{name}_raised", [slope], scalar=str(STEEPNESS))
-        t = self.operator("_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS))
+        raised = self.operator("_plus_scalar", f"{name}_raised", [slope], scalar=STEEPNESS)
+        t = self.operator("_div_scalar", f"{name}_factor", [raised], scalar=1 + STEEPNESS)
         scaled = [
             self.operator("elemwise_mul", f"{name}_scaled_{part}", [value, t])
             for part, value in (("gamma", gamma), ("beta", beta))
@@ -199,30 +175,28 @@ class _GraphBuilder(NewNodes):
         self._factors_of_norms[index] = t
         return index
 
-    def add_prelu_of_scaled(self, name: str, z: Entry, channels: int) -> int:
-        """Append a PReLU of x, given t x of ``add_scaling_norm``; the last node has its name."""
+    def _add_prelu_of_scaled(self, name: str, z: Entry, channels: int) -> int:
+        """Append a PReLU of x, given t x of ``_add_scaling_norm``; the last node has its name."""
         t = self._factors_of_norms[z[0]]
         inverse = self.operator("_rdiv_scalar", f"{name}_inverse", [t], scalar="1.0")
         bend = self.operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
-        shape = str((channels, 1, 1, 1))
+        shape = (channels, 1, 1, 1)
         kernel = self.operator("Reshape", f"{name}_bent_kernel", [bend], shape=shape)
-        bent = self.operator(
-            "LeakyReLU", f"{name}_bend", [z], act_type="leaky", slope=str(-STEEPNESS)
-        )
-        scaled = self._scale(f"{name}_bent", [bent, kernel], channels)
+        bent = self.operator("LeakyReLU", f"{name}_bend", [z], act_type="leaky", slope=-STEEPNESS)
+        scaled = self.scale(f"{name}_bent", bent, kernel, channels)
         # MXNet writes the sum over an input that is not needed any more, but oneDNN only over the
         # first; in the other order it would be copied.
         return self.operator("elemwise_add", name, [scaled, z])[0]
 
-    def add_prelu(self, name: str, inputs: list[Entry], channels: int) -> int:
+    def _add_prelu(self, name: str, inputs: list[Entry], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""
         x, slope = inputs
         linear_factor, bent_factor = self._factors(name, slope, (channels, 1, 1, 1))
-        linear = self._scale(f"{name}_linear", [x, linear_factor], channels)
-        bent = self._scale(f"{name}_bent", [self._positive(name, x), bent_factor], channels)
+        linear = self.scale(f"{name}_linear", x, linear_factor, channels)
+        bent = self.scale(f"{name}_bent", self._positive(name, x), bent_factor, channels)
         return self.operator("elemwise_add", name, [linear, bent])[0]
 
-    def add_absorbing(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
+    def _add_absorbing(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
         name, attributes = node["name"], node["attrs"]
         x, kernel = inputs
@@ -237,12 +211,8 @@ class _GraphBuilder(NewNodes):
 
     def _factors(self, name: str, slope: Entry, shape: tuple[int, ...]) -> tuple[Entry, Entry]:
         """Append the factors of x and of relu(x)."""
-        linear = self.operator("Reshape", f"{name}_slope", [slope], shape=str(shape))
+        linear = self.operator("Reshape", f"{name}_slope", [slope], shape=shape)
         return linear, self.operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
 
     def _positive(self, name: str, x: Entry) -> Entry:
         return self.operator("Activation", f"{name}_positive", [x], act_type="relu")
-
-    def _scale(self, name: str, inputs: list[Entry], channels: int) -> Entry:
-        sizes = {"kernel": "(1, 1)", "num_filter": str(channels), "num_group": str(channels)}
-        return self.operator("Convolution", name, inputs, **sizes, no_bias="True")

@@ -7,55 +7,49 @@ number over the map: its backward pass is that sum. Factors are [N, C, 1, 1] to 
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import override
 
-from backbones.graph.nodes import Entry, Node, Shape, from_json, moved, to_json
+from backbones.graph.nodes import Entry, Rewriter, Shape, first_shapes, from_json, to_json
 from backbones.layers import Symbol
 
 _MAPS = 4
 
 
-def rewrite(symbol: Symbol, shapes: dict[str, Shape]) -> Symbol:
+def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
     """Return the graph with products of maps by linear layers.
 
-    Parameters, names of outputs, outputs and gradients are the same.
-
-    Args:
-        symbol: a graph.
-        shapes: of each node's first output.
+    Parameters, names of outputs, outputs and gradients are the same. The number of images in
+    ``batch_shape``, of the input ``data``, does not matter.
     """
-    graph = to_json(symbol)
-    given: list[Node] = graph["nodes"]
-    made: list[Node] = []
-    indices: dict[int, int] = {}
-    for index, node in enumerate(given):
-        inputs = [moved(entry, indices) for entry in node["inputs"]]
+    spreading = _Spreading(to_json(symbol), first_shapes(symbol, batch_shape))
+    return from_json(spreading.rewrite())
+
+
+class _Spreading(Rewriter):
+    """The graph with numbers spread over their maps."""
+
+    @override
+    def make(self, index: int) -> int:
+        node = self.given[index]
         if node["op"] == "broadcast_mul":
-            sizes = [shapes[given[entry[0]]["name"]] for entry in node["inputs"]]
-            if _is_number_for_each_map(*sizes):
-                inputs[1] = _spread(made, node["name"], inputs[1], sizes[0])
-                node = {"op": "elemwise_mul", "name": node["name"]}
-        indices[index] = len(made)
-        made.append({**node, "inputs": inputs})
-    return from_json(made, [moved(entry, indices) for entry in graph["heads"]], graph["attrs"])
+            maps, factors = (self.input_shape(index, number) for number in range(2))
+            if _is_number_for_each_map(maps, factors):
+                x, number = self.inputs(index)
+                spread = self._spread(node["name"], number, maps)
+                return self.operator("elemwise_mul", node["name"], [x, spread])[0]
+        return super().make(index)
+
+    def _spread(self, name: str, factors: Entry, maps: Shape) -> Entry:
+        """Append maps of these factors [N, C, 1, 1]."""
+        pixels = maps[2] * maps[3]
+        column = self.operator("Reshape", f"{name}_column", [factors], shape=(-1, 1))
+        ones = self.operator("_ones", f"{name}_ones", [], shape=(pixels, 1), dtype="float32")
+        sizes = {"num_hidden": pixels, "no_bias": True}
+        rows = self.operator("FullyConnected", f"{name}_rows", [column, ones], **sizes)
+        return self.operator("Reshape", f"{name}_spread", [rows], shape=(-1, *maps[1:]))
 
 
 def _is_number_for_each_map(maps: Shape, factors: Shape) -> bool:
     """Whether these are maps of more than one pixel, and one number for each of all images."""
     is_for_each = len(maps) == _MAPS and factors == (*maps[:2], 1, 1)
     return is_for_each and maps[2] * maps[3] > 1
-
-
-def _spread(made: list[Node], name: str, factors: Entry, maps: Shape) -> Entry:
-    """Append maps of these factors [N, C, 1, 1]."""
-    pixels = maps[2] * maps[3]
-
-    def operator(op: str, part: str, inputs: list[Entry], **attributes: Any) -> Entry:
-        values = {key: str(value) for key, value in attributes.items()}
-        made.append({"op": op, "name": f"{name}_{part}", "attrs": values, "inputs": inputs})
-        return [len(made) - 1, 0, 0]
-
-    column = operator("Reshape", "column", [factors], shape=(-1, 1))
-    ones = operator("_ones", "ones", [], shape=(pixels, 1), dtype="float32")
-    rows = operator("FullyConnected", "rows", [column, ones], num_hidden=pixels, no_bias=True)
-    return operator("Reshape", "spread", [rows], shape=(-1, *maps[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,51 +48,26 @@ def test_operators_and_attributes_are_those_of_mxnet() -> None:
         assert OPERATORS[op].attributes.keys() <= known, op
 
 
-@pytest.mark.parametrize(
-    ("op", "key", "value"),
-    [
-        ("Convolution", "num_group", "0"),
-        ("Convolution", "num_filter", "-1"),
-        ("Convolution", "kernel", "(3, 3, 3)"),
-        ("Convolution", "stride", "(0, 1)"),
-        ("Convolution", "layout", "NHWC"),
-        ("Convolution", "workspace", "99999999"),
-        ("FullyConnected", "num_hidden", "1e9"),
-        ("BatchNorm", "eps", "nan"),
-        ("BatchNorm", "axis", "7"),
-        ("BatchNorm", "output_mean_var", "True"),
-        ("LeakyReLU", "act_type", "none"),
-        ("Pooling", "pool_type", "lp"),
-        ("Pooling", "kernel", "(0, 0)"),
-        ("Dropout", "axes", "(0, 99)"),
-        ("Dropout", "p", "-1"),
-        ("Concat", "dim", "-7"),
-        ("clip", "a_max", "inf"),
-        ("_mul_scalar", "scalar", "nan"),
-        ("mean", "axis", "(0, 99)"),
-        ("SliceChannel", "axis", "-6"),
-        ("SwapAxis", "dim1", "-1"),
-        ("transpose", "axes", "(0, 9)"),
-        ("Reshape", "shape", "(-5, -7)"),
-        ("Reshape", "reverse", "True"),
-        ("Pad", "pad_width", "(1, 1)"),
-        ("slice_axis", "axis", "9"),
-        ("slice_axis", "begin", "x"),
-        ("tile", "reps", "(1, 0, 1, 1)"),
-        ("tile", "reps", "(1, 1000000, 1, 1)"),
-        ("tile", "reps", "(1, 1, 1, 1, 1, 1, 1)"),
-        ("_contrib_AdaptiveAvgPooling2D", "output_size", "0"),
-        ("_contrib_AdaptiveAvgPooling2D", "output_size", "(1, 1025)"),
-        ("Pad", "mode", "reflect"),
-        ("Pad", "pad_width", "(0, 0, 0, 0, 1025, 0, 1, 0)"),
-        ("Pad", "pad_width", "(0, 0, 0, 0, -1, 0, 1, 0)"),
-        ("slice", "begin", "(None, 1e9, 1, 1)"),
-        ("slice", "end", "(12345678, 1, 1, 1)"),
-        ("slice", "step", "(1, 1, 0, 1)"),
-        ("Cast", "dtype", "float64"),
-    ],
-)
-def test_values_out_of_range_are_refused(op: str, key: str, value: str) -> None:
+# Values that would be read as positions, sizes or divisors, or crash MXNet.
+REFUSED = """
+Convolution num_group 0; Convolution num_filter -1; Convolution kernel (3, 3, 3)
+Convolution stride (0, 1); Convolution layout NHWC; Convolution workspace 99999999
+FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 7; BatchNorm output_mean_var True
+LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 99)
+Dropout p -1; Concat dim -7; clip a_max inf; _mul_scalar scalar nan; mean axis (0, 99)
+SliceChannel axis -6; SwapAxis dim1 -1; transpose axes (0, 9); Reshape shape (-5, -7)
+Reshape reverse True; Pad pad_width (1, 1); Pad mode reflect
+Pad pad_width (0, 0, 0, 0, 1025, 0, 1, 0); Pad pad_width (0, 0, 0, 0, -1, 0, 1, 0)
+slice_axis axis 9; slice_axis begin x; tile reps (1, 0, 1, 1); tile reps (1, 1000000, 1, 1)
+tile reps (1, 1, 1, 1, 1, 1, 1); _contrib_AdaptiveAvgPooling2D output_size 0
+_contrib_AdaptiveAvgPooling2D output_size (1, 1025); slice begin (None, 1e9, 1, 1)
+slice end (12345678, 1, 1, 1); slice step (1, 1, 0, 1); Cast dtype float64
+"""
+
+
+@pytest.mark.parametrize("text", re.split("[;\n] ?", REFUSED.strip()))
+def test_values_out_of_range_are_refused(text: str) -> None:
+    op, key, value = text.split(maxsplit=2)
     with pytest.raises(DamagedGraph, match=f"has {key} = "):
         checked_attributes(node(op, **{key: value}))
 
@@ -105,12 +81,13 @@ def test_attributes_that_are_refused_or_left_out() -> None:
 
 
 def graphs() -> Iterator[Any]:
-    """A graph of each form, and all classifiers of others."""
+    """A graph of each form."""
     for name in ("r18", "r18-se", "mbf"):
         yield backbones.build(name)
     for output in OUTPUTS:
         yield backbones.build("tiny", output=output)
-    for name in classifiers.names():
+    # Deeper ones have the same blocks.
+    for name in (one for one in classifiers.names() if not re.search("101|1[56]|201", one)):
         yield classifiers.build(name, classes=10, normalization=PLAIN)
 
 
@@ -122,13 +99,11 @@ def test_networks_are_read_as_they_are_built() -> None:
             assert is_common(one), one
 
 
-@pytest.mark.parametrize(
-    "found",
-    [{"kernel": "(17, 1)"}, {"kernel": "(3, 3)", "pad": "(2, 0)"}, {"dilate": "(2, 2)"}],
-)
-def test_unusual_windows_are_tried_out(found: dict[str, str]) -> None:
-    assert not is_common(node("Convolution", **found))
-    assert is_common(node("Convolution", kernel="(3, 3)", pad="(1, 1)", stride="(2, 2)"))
+def test_unusual_windows_are_tried_out() -> None:
+    unusual = {"kernel": "(17, 1)"}, {"kernel": "(3, 3)", "pad": "(2, 0)"}, {"dilate": "(2, 2)"}
+    for found in (*unusual, {"stride": "(17, 1)"}):
+        assert not is_common(node("Convolution", **found))
+    assert is_common(node("Convolution", kernel="(3, 3)", pad="(1, 1)", stride="(16, 2)"))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +116,7 @@ def test_unusual_windows_are_tried_out(found: dict[str, str]) -> None:
         (integer(1, 7), {"7": "7", "3L": "3"}, ["8", "0", "-1", "1.0", "0x1", "١"]),
         (integer(0, 7), {"-0": "0"}, ["-1", "8"]),
         # Python reads no number with leading zeros.
-        (
-            real(0, 9),
-            {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0", "0.05": "0.05"},
-            ["9.5", "nan"],
-        ),
+        (real(0, 9), {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0"}, ["9.5", "nan"]),
         (real(-9, 9), {"-00.50": "-0.50"}, ["-9.5"]),
         (real(-1e300, 1e300), {"1": "1"}, ["inf", "1e999", "1_0"]),
         (

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,6 +42,13 @@ def convolved(**attributes: Any) -> Any:
     return mx.sym.Convolution(DATA, **{**sizes, **attributes})
 
 
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs with uncommon operators are not run in another process."""
+    monkeypatch.setattr("runtime.untrusted.child.ask", lambda *_: None)
+
+
+@pytest.mark.usefixtures("untried")
 def test_shapes_of_the_parameters(tmp_path: Path) -> None:
     for maps in (mx.sym.reshape(DATA, shape=(0, -1)), mx.sym.Concat(DATA, name="one")):
         path = save(tmp_path, maps)
@@ -56,25 +64,14 @@ def layer(name: str, maps: Any, **parameters: Any) -> Any:
 @pytest.mark.parametrize("name", ["BatchNorm", "LeakyReLU", "InstanceNorm", "LayerNorm"])
 def test_parameters_whose_shape_mxnet_does_not_check_are_refused(tmp_path: Path, name: str) -> None:
     maps = convolved(weight=SHARED, num_filter=4, no_bias=True)
-    for gamma, message in (
-        (DATA, "takes a parameter from the image"),
-        (mx.sym.Flatten(SHARED), "takes a parameter from the image or another"),
-        (SHARED, "shares a parameter"),
+    for graph, message in (
+        (layer(name, maps, gamma=DATA), "takes a parameter from the image"),
+        (layer(name, maps, gamma=mx.sym.Flatten(SHARED)), "takes a parameter .* or another"),
+        (layer(name, maps, gamma=SHARED), "shares a parameter"),
+        (mx.sym.broadcast_mul(layer(name, DATA + 1, gamma=SHARED), SHARED), "shares a parameter"),
     ):
         with pytest.raises(DataError, match=f"'layer' {message}"):
-            read_graph(save(tmp_path, layer(name, maps, gamma=gamma)))
-
-
-@pytest.mark.parametrize(
-    "maps",
-    [
-        layer("BatchNorm", DATA, gamma=SHARED, beta=SHARED),
-        mx.sym.broadcast_mul(layer("BatchNorm", DATA + 1, gamma=SHARED), SHARED),
-    ],
-)
-def test_a_batch_norm_that_shares_a_parameter_is_refused(tmp_path: Path, maps: Any) -> None:
-    with pytest.raises(DataError, match="'layer' shares a parameter"):
-        read_graph(save(tmp_path, maps))
+            read_graph(save(tmp_path, graph))
 
 
 def versions(number: object) -> Callable[[Any], object]:
@@ -86,6 +83,8 @@ def of_node(index: int, **values: object) -> Callable[[Any], object]:
 
 
 WEIGHTS = [[2, 0, 0], [3, 0, 0]]
+# MXNet ends the process that infers it, which is another one.
+OVERFLOWING = "(65536, 65536, -1)"
 
 
 @pytest.mark.parametrize(
@@ -97,11 +96,14 @@ WEIGHTS = [[2, 0, 0], [3, 0, 0]]
         *((versions(number), "no known version of MXNet") for number in (0, 999_999, "1")),
         (of_node(4, inputs=3), "node 4 has no list of inputs"),
         (of_node(4, inputs=[[1]]), "node 4 has an input of no known form"),
-        (of_node(4, inputs=[[-1, 0, 0], *WEIGHTS]), "an input that is no earlier node"),
-        (of_node(4, inputs=[[4, 0, 0], *WEIGHTS]), "an input that is no earlier node"),
-        (of_node(4, inputs=[[1, 0, 2], *WEIGHTS]), "an input that is no earlier node"),
-        (of_node(4, inputs=[[1, 1, 0], *WEIGHTS]), "takes output 1 of node 1, which has none"),
-        (of_node(4, inputs=[[1, -1, 0], *WEIGHTS]), "takes output -1 of node 1, which has none"),
+        *(
+            (of_node(4, inputs=[entry, *WEIGHTS]), "an input that is no earlier node")
+            for entry in ([-1, 0, 0], [4, 0, 0], [1, 0, 2])
+        ),
+        *(
+            (of_node(4, inputs=[[1, output, 0], *WEIGHTS]), f"takes output {output} of node 1")
+            for output in (1, -1)
+        ),
         (of_node(4, inputs=[]), "the operator 'fc1' has no inputs instead of 3"),
         (of_node(4, inputs=[[1, 0, 0]] * 4), "the operator 'fc1' has 4 inputs instead of 3"),
         # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
@@ -139,10 +141,14 @@ def test_damaged_graphs_are_refused_in_one_line(tmp_path, change, message) -> No
         ("(0, 8)", "is damaged: 'flat' reshapes 48 elements to 8"),
         # MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape.
         *((shape, "model-symbol.json") for shape in ("(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)")),
-        *((shape, "model-symbol.json") for shape in ("(-2, -1)", "(65536, 65536, -1)", "(0, 0)")),
+        *((shape, "model-symbol.json") for shape in ("(-2, -1)", OVERFLOWING, "(0, 0)")),
     ],
 )
-def test_reshapes_that_would_end_the_process(tmp_path: Path, shape: str, message: str) -> None:
+def test_reshapes_that_would_end_the_process(
+    tmp_path: Path, shape: str, message: str, request: pytest.FixtureRequest
+) -> None:
+    if shape != OVERFLOWING:
+        request.getfixturevalue("untried")
     path = changed(reshaped(tmp_path), of_node(1, attrs={"shape": shape}))
     with pytest.raises(DataError, match=message) as caught:
         infer_shapes(read_graph(path), (4, 4), path)
@@ -173,20 +179,15 @@ def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(tmp_path: Path)
 
 
 def test_only_graphs_unlike_our_own_are_tried_out(tmp_path, monkeypatch) -> None:
-    asked: list[str] = []
-
-    def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> str:
-        asked.append(module)
-        return "it ends the process that tries it out (SIGFPE)"
-
-    monkeypatch.setattr("runtime.untrusted.child.ask", ask)
+    ended = Mock(return_value="it ends the process that tries it out (SIGFPE)")
+    monkeypatch.setattr("runtime.untrusted.child.ask", ended)
     path = save(tmp_path, convolved(kernel=(3, 3)))
     assert infer_shapes(read_graph(path), (4, 4), path)["fc1_weight"] == (8, 8)
-    assert asked == []
+    ended.assert_not_called()
     path = reshaped(tmp_path)
     with pytest.raises(DataError, match=r"model-symbol.json is refused: it ends .* \(SIGFPE\)"):
         infer_shapes(read_graph(path), (4, 4), path)
-    assert asked == ["backbones.trial"]
+    assert ended.call_args.args[0] == "backbones.trial"
 
 
 def test_attributes_are_not_read_anew_for_each_use(tmp_path: Path) -> None:
@@ -261,14 +262,12 @@ def test_multiplications_of_minutes_are_refused() -> None:
             infer(maps)
 
 
-def test_a_global_kernel_has_the_dimensions_of_its_maps(tmp_path: Path) -> None:
+def test_kernels_and_images_of_other_dimensions_are_refused(tmp_path: Path) -> None:
     row = mx.sym.min(DATA, axis=2)
     pooled = mx.sym.Pooling(row, kernel=(2, 2), pad=(0, 1), global_pool=True, name="pool")
     with pytest.raises(DataError, match="'pool' pools 3 dimensions with a kernel of 2"):
         shapes_of(tmp_path, pooled)
-
-
-@pytest.mark.parametrize("channels", [0, -1, 5000, 1 << 40])
-def test_images_of_many_channels_are_refused(tmp_path: Path, channels: int) -> None:
-    with pytest.raises(DataError, match="takes images of .* channels"):
-        shapes_of(tmp_path, DATA, channels=channels)
+    for channels in (0, 4097):
+        with pytest.raises(DataError, match="takes images of .* channels"):
+            shapes_of(tmp_path, DATA, channels=channels)
+    assert shapes_of(tmp_path, mx.sym.mean(DATA, axis=1), channels=4096)

@@ -10,7 +10,7 @@ import pytest
 from backbones.graph.onednn import prelu
 from backbones.layers import Symbol
 from backbones.model import Backbone
-from backbones.network import Network, initial_weights
+from backbones.network import initial_weights
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -100,8 +100,9 @@ def train(graph: str, world: Any, *, synchronize: bool = True) -> dict[str, np.n
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(
+    ("graph", "ranks"), [("everything", 1), ("everything", 3), ("with_prelu", 2)]
+)
 def test_ranks_compute_what_the_whole_batch_gives(graph: str, ranks: int) -> None:
     expected = train(graph, LoneWorld(), synchronize=False)
     all_found = run_ranks(ranks, lambda world: train(graph, world))
@@ -117,43 +118,20 @@ def test_ranks_compute_what_the_whole_batch_gives(graph: str, ranks: int) -> Non
                 assert np.array_equal(found[name], all_found[0][name]), name
 
 
-def test_a_large_mean_costs_no_digits_of_the_variance() -> None:
-    """The mean of squares minus the squared mean would be wrong in the second digit."""
-    symbol = norm(conv(mx.sym.var("data"), "first", channels=1), "out", momentum=0.0)
-    weights = initial_weights(symbol, (3, SIDE, SIDE), seed=4)
-    # The first pixel value plus a thousandth of the second.
-    weights["first_weight"][:] = 0
-    weights["first_weight"][0, :2, 1, 1] = mx.nd.array([1.0, 0.001])
-    images = np.random.default_rng(1).integers(256, size=(IMAGES, 3, SIDE, SIDE))
-    images[:, 0] = 200
-
-    def variance(world: Any) -> float:
-        network = Network(symbol, symbol, weights, mx.cpu())
-        network.synchronize(world)
-        count = IMAGES // world.size
-        with mx.autograd.record():
-            network(mx.nd.array(images[world.rank * count :][:count], dtype="uint8"))
-        return float(network.statistics[1].asscalar())
-
-    expected = (200 + 0.001 * images[:, 1].astype(np.float64)).var()
-    assert run_ranks(3, variance) == pytest.approx([expected] * 3, rel=1e-3)
-
-
-def test_evaluation_uses_running_statistics_and_asks_no_other_rank() -> None:
-    class Refusing(LoneWorld):
-        def allgather(self, array: Any, name: str) -> Any:
-            raise AssertionError("a rank may be alone here")
-
+def test_evaluation_uses_running_statistics_and_asks_no_other_rank(monkeypatch) -> None:
     backbone, plain = make("everything"), make("everything")
-    backbone.synchronize(Refusing())
     images = mx.nd.array(np.random.default_rng(2).integers(256, size=(2, 3, SIDE, SIDE)))
-    assert np.array_equal(backbone(images).asnumpy(), plain(images).asnumpy())
-    plain.synchronize(LoneWorld())
+    expected = plain(images).asnumpy()
+    backbone.synchronize(LoneWorld())
+    with monkeypatch.context() as patch:
+        # A rank may be alone here.
+        patch.setattr(LoneWorld, "allgather", None)
+        assert np.array_equal(backbone(images).asnumpy(), expected)
     with mx.autograd.record():
-        features = plain(images)
-    plain.backward(features, mx.nd.ones_like(features))
+        features = backbone(images)
+    backbone.backward(features, mx.nd.ones_like(features))
     with pytest.raises(AssertionError, match="backward pass is over"):
-        plain.backward(features, mx.nd.ones_like(features))
+        backbone.backward(features, mx.nd.ones_like(features))
 
 
 def test_a_network_without_batch_norm_is_refused() -> None:

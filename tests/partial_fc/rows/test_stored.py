@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.store.index import Index
 from tests.support.stored_head import (
     ADAM,
-    CLASSES,
     LONE,
     MOMENTUM,
     advance,
     are_equal,
     batch,
     create,
-    stored,
 )
 from tests.support.thread_world import run_ranks
 
@@ -59,12 +56,3 @@ def test_an_update_that_is_left_out_changes_nothing(tmp_path: Path) -> None:
         return head.rows.export()
 
     assert are_equal(run(tmp_path), run(None))
-
-
-def test_a_row_that_no_update_has_sampled_takes_no_room(tmp_path: Path) -> None:
-    with stored(LONE, tmp_path, MOMENTUM, 0.001) as head:
-        advance(LONE, head, 0, 1)
-    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    written = np.count_nonzero(index.checks)
-    assert 1 <= written <= 33 and index.checks.size == CLASSES
-    assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 <= 192 * written + 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from partial_fc.store.header import Header
-from partial_fc.store.index import Index
-from partial_fc.store.room import Room
+from partial_fc.store.index import Index, Room
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import blocks
 from runtime.errors import ConfigError, DataError
@@ -68,14 +67,15 @@ def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
     damage(tmp_path / name, where)
     update = 4 if "undo-00000004" in name else 8
 
+    def verify() -> None:
+        with SavedRows(tmp_path, origin, update) as rows:
+            rows.verify()
+
     def refused() -> None:
-        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
-            restored(origin, update, tmp_path)
-        assert "\n" not in str(raised.value)
-        with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
-            with SavedRows(tmp_path, origin, update) as rows:
-                rows.verify()
-        assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
+        for read in (lambda: restored(origin, update, tmp_path), verify):
+            with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+                read()
+            assert "\n" not in str(raised.value) and str(tmp_path) in str(raised.value)
 
     refused()
     if name == "records.bin":
@@ -106,15 +106,17 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
 
 def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
     origin = trained(tmp_path)
-    in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
-    with SavedRows(tmp_path, origin, 8), in_use, stored(LONE, tmp_path):
-        pass
-    with stored(LONE, tmp_path):
-        with pytest.raises(DataError, match="is in use by a run,"), SavedRows(tmp_path, origin, 8):
+
+    def train() -> None:
+        with stored(LONE, tmp_path):
             pass
-        in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
-        with in_use, stored(LONE, tmp_path):
-            pass
+
+    in_use = "is in use by another run; give each run"
+    for use in (lambda: stored(LONE, tmp_path), lambda: SavedRows(tmp_path, origin, 8)):
+        with use(), pytest.raises(ConfigError, match=in_use):
+            train()
+    with stored(LONE, tmp_path), pytest.raises(DataError, match="is in use by a run,"):
+        SavedRows(tmp_path, origin, 8)
 
 
 RECORD = 64
@@ -145,20 +147,14 @@ def test_places_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_ranks_get_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partial_fc.store.room._AT_ONCE", 3)
+    monkeypatch.setattr("partial_fc.store.index._PLACES_AT_ONCE", 3)
     rooms = [Room(opened(tmp_path / "records"), RECORD) for _ in range(4)]
-    taken: list[np.ndarray] = []
 
-    def take(room: Room) -> None:
-        for count in range(400):
-            taken.append(room.take(count % 9))
+    def take(room: Room) -> np.ndarray:
+        return np.concatenate([room.take(count % 9) for count in range(400)])
 
-    threads = [threading.Thread(target=take, args=(room,)) for room in rooms]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    places = np.concatenate(taken)
+    with ThreadPoolExecutor(4) as threads:
+        places = np.concatenate([*threads.map(take, rooms)])
     assert np.unique(places).size == places.size == 4 * sum(count % 9 for count in range(400))
     assert places.max() < (tmp_path / "records").stat().st_size // RECORD
 

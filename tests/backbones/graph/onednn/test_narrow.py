@@ -10,6 +10,7 @@ import pytest
 import backbones
 from backbones.graph.onednn import form, narrow, prelu
 from backbones.model import Backbone
+from backbones.network import initial_weights
 from backbones.options import BackboneOptions
 from runtime import processors
 from runtime.environment import Bfloat16Unit
@@ -109,16 +110,8 @@ def test_maps_of_pixels_are_laid_out_for_vectors() -> None:
 @needs_avx512
 @of_each_unit
 def test_steps_are_the_plain_graphs_up_to_rounding(unit: Bfloat16Unit) -> None:
-    plain, generator = network(), np.random.default_rng(1)
-    shapes, _, states = plain.infer_shape(data=SHAPE)
-    names = [*plain.list_arguments(), *plain.list_auxiliary_states()]
-    weights = {
-        name: mx.nd.array(
-            np.ones(shape) if len(shape) == 1 else generator.normal(size=shape) / shape[1] ** 0.5
-        )
-        for name, shape in zip(names, [*shapes, *states])
-        if name != "data"
-    }
+    plain = network()
+    weights = initial_weights(plain, SHAPE[1:], seed=1)
     expected, found = (
         step(one, plain, (16, 3, 8, 8), weights) for one in (plain, rewritten(plain, unit))
     )
