@@ -3,7 +3,7 @@
     python -m benchmarks.shards [--shards N] [--records N] [--folder DIR] [--json FILE]
 
 The shards are made up: sparse files without images, and the caches that a first opening of such
-files would leave beside them, 11 bytes for each record. A process of its own opens them, as a run
+files would leave beside them, 13 bytes for each record. A process of its own opens them, as a run
 does from its second start on, and takes the images of the first batches from the order of an epoch;
 another one does so with ``--min-images``, which reads all labels. The files are in the page cache
 as far as it is large enough. The report goes to the standard output.
@@ -63,10 +63,8 @@ class ShardsOpening(Subject):
 def make_shards(folder: Path, shards: int, records: int) -> None:
     """Write shards of ``records`` records each, sparse, and their caches."""
     identities = -(-records // _IMAGES_PER_IDENTITY)
-    words = np.arange(1, records + 1) * _RECORD_WORDS
     index = {
-        "low": (words & 0xFFFFFFFF).astype("<u4"),
-        "high": (words >> 32).astype("<u2"),
+        "offsets": np.arange(1, records + 1, dtype="<i8") * 4 * _RECORD_WORDS,
         "identity_offsets": np.arange(identities) * 4 * _RECORD_WORDS,
         "first_key": np.ones(1, "<i8"),
         "keys": np.empty(0, "<i8"),
