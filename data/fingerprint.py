@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from data.identities import is_class, is_image, is_true
+from data.identities import is_class, is_true, list_images
 from runtime.files import open_regular
 
 MISSING = "missing"
@@ -68,11 +68,7 @@ def _describe_folder(folder: Path) -> str:
     with os.scandir(folder) as entries:
         found = [entry.name for entry in entries if is_true(entry.is_dir)]
     classes = sorted(filter(is_class, found))
-    images = [
-        f"{name}/{image}"
-        for name in classes
-        for image in sorted(filter(is_image, os.listdir(folder / name)))
-    ]
+    images = [f"{name}/{image}" for name in classes for image in list_images(folder / name)[0]]
     checksum = zlib.crc32("\n".join(images).encode(errors="surrogateescape"))
     for image in images[:: max(1, len(images) // _BLOCKS)]:
         for number in _sample(folder / image):

@@ -184,11 +184,6 @@ def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
     return counts
 
 
-def is_image(name: str) -> bool:
-    """Return True if a file is an image that is used, by its name."""
-    return name.lower().endswith(IMAGE_ENDINGS) and name[0] != "."
-
-
 def is_class(name: str) -> bool:
     """Return True if a folder may be a class or an identity, by its name.
 
@@ -294,7 +289,7 @@ def _reason_of_file(entry: os.DirEntry[str]) -> str:
     """Return why a file is no image, in the plural; empty if it is one."""
     if entry.name.startswith("."):
         return "hidden files"
-    if is_image(entry.name):
+    if entry.name.lower().endswith(IMAGE_ENDINGS):
         return ""
     beginning = b""
     try:

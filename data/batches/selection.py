@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
-from runtime.kernels.memory import array_at
 
 _log = logging.getLogger("data")
 
@@ -167,8 +166,15 @@ class _ChosenImages:
 
     def images(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the chosen images that have these numbers among the chosen, from 0 on."""
-        images: NDArray[np.int64] = _find_bits(self._bits, self._before, numbers)
-        return images
+        blocks = np.searchsorted(self._before, numbers, side="right") - 1
+        places = zip(blocks.tolist(), (numbers - self._before[blocks]).tolist())
+        return np.array([self._find(block, number) for block, number in places], np.int64)
+
+    def _find(self, block: int, number: int) -> int:
+        """Return the chosen image that has a number among those of its block, from 0 on."""
+        first = block * _BLOCK_BYTES
+        chosen = np.unpackbits(self._bits[first : first + _BLOCK_BYTES], bitorder="little")
+        return 8 * first + int(np.flatnonzero(chosen)[number])
 
 
 class _WeightedImages:
@@ -191,7 +197,7 @@ class _WeightedImages:
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._arrays, self._table = labels.mapped()
+        self._labels = labels
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -208,10 +214,20 @@ class _WeightedImages:
 
     def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
         """Return the images that are hit in some pieces of the line, by their numbers."""
-        images: NDArray[np.int64] = _find_weights(
-            pieces, key, self._piece, self._ends, self._weights, self._table
-        )
-        return images
+        places = [piece + unit(np.uint64(piece), key) for piece in pieces.tolist()]
+        # Rounding may bring a point to the end of all weights.
+        points = np.minimum(np.array(places) * self._piece, np.nextafter(self._ends[-1], 0.0))
+        blocks = np.searchsorted(self._ends, points, side="right")
+        return np.array([*map(self._find, blocks.tolist(), points.tolist())], np.int64)
+
+    def _find(self, block: int, point: float) -> int:
+        """Return the image at a point of the line that lies in a block of images."""
+        start = block * _BLOCK_IMAGES
+        weights = self._weights[self._labels.between(start, start + _BLOCK_IMAGES) + 1]
+        before = self._ends[block - 1] if block else 0.0
+        # Added one after another, as in the sums of the blocks.
+        ends = np.cumsum(np.concatenate([[before], weights]))[1:]
+        return start + int(np.searchsorted(ends, point, side="right"))
 
 
 def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
@@ -245,27 +261,6 @@ def _set_bits(
 
 
 @unlocked_kernel
-def _find_bits(
-    bits: NDArray[np.uint8], before: NDArray[np.int64], numbers: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the places of the set bits with these numbers, from 0 on."""
-    found = np.empty(numbers.size, np.int64)
-    for i in range(numbers.size):
-        block = np.searchsorted(before, numbers[i], side="right") - 1
-        place, left = block * _BLOCK_BYTES, numbers[i] - before[block]
-        while left >= _BITS_OF_BYTE[bits[place]]:
-            left -= _BITS_OF_BYTE[bits[place]]
-            place += 1
-        for bit in range(8):
-            if bits[place] >> bit & 1:
-                if left == 0:
-                    found[i] = 8 * place + bit
-                    break
-                left -= 1
-    return found
-
-
-@unlocked_kernel
 def _sum_weights(
     ends: NDArray[np.float64],
     start: int,
@@ -279,51 +274,3 @@ def _sum_weights(
         if (start + i + 1) % _BLOCK_IMAGES == 0:
             ends[(start + i) // _BLOCK_IMAGES] = end
     return end
-
-
-@unlocked_kernel
-def _find_weights(
-    pieces: NDArray[np.int64],
-    key: np.uint64,
-    piece: float,
-    ends: NDArray[np.float64],
-    weights: NDArray[np.float32],
-    table: Any,
-) -> NDArray[np.int64]:
-    """Return the image at a random point of each of some pieces of the line of weights.
-
-    Args:
-        pieces: their numbers, int64 ``[n]``.
-        key: of the random points.
-        piece: the length of each.
-        ends: the sum of the weights after each block of images.
-        weights: by the label plus 1.
-        table: of ``LabelTable.mapped``.
-
-    Returns:
-        int64 ``[n]``.
-    """
-    addresses, starts, first_classes = table
-    found = np.empty(pieces.size, np.int64)
-    for i in range(pieces.size):
-        point = (pieces[i] + unit(np.uint64(pieces[i]), key)) * piece
-        # Rounding may bring it to the end of all weights.
-        point = min(point, np.nextafter(ends[-1], 0.0))
-        block = int(np.searchsorted(ends, point, side="right"))
-        end = ends[block - 1] if block else 0.0
-        image = block * _BLOCK_IMAGES
-        number = int(np.searchsorted(starts, image, side="right")) - 1
-        searches = True
-        while searches:
-            size = starts[number + 1] - starts[number]
-            labels = array_at(addresses[number], size, np.int32)
-            place = image - starts[number]
-            while searches and place < size:
-                label = labels[place]
-                end += weights[label + first_classes[number] + 1 if label >= 0 else 0]
-                searches = bool(end <= point)
-                place += 1
-            image = int(starts[number]) + place
-            number += 1
-        found[i] = image - 1
-    return found

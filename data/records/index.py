@@ -1,15 +1,14 @@
 """Where the images of a record file are: their offsets and keys.
 
-Both come from ``index_file``, and are cached in a file beside the ``.rec``. They take 6 bytes per
-image: an offset is kept in words, its lower 32 bits in one array and the others in another, and
-keys only where they are not consecutive.
+Both come from ``index_file``, and are cached in a file beside the ``.rec``: keys only where they
+are not consecutive.
 """
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,12 @@ from data.records.index_file import MAX_KEY, read_keys
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
 
-_WORD_BYTES = 4
-_LOW_BITS = 32
-
 
 class RecordIndex:
     """Offsets and keys of a record file's images.
 
     Attributes:
-        low, high: the offsets in words: their lower 32 bits, and the others.
+        offsets: of the images' records in bytes, int64 ``[images]``.
         first_key: the smallest key of an image.
         is_consecutive: whether the keys of the images have no gaps.
         identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
@@ -43,14 +39,15 @@ class RecordIndex:
         arrays = cached_arrays(
             path.with_suffix(".idx.cache"), sources, lambda: _build(path, file), _fits_together
         )
-        self.low, self.high, self._keys = arrays["low"], arrays["high"], arrays["keys"]
+        self.offsets: NDArray[np.int64] = arrays["offsets"]
+        self._keys = arrays["keys"]
         self.first_key = int(arrays["first_key"][0])
         self.is_consecutive = not len(self._keys)
         self.identity_offsets: NDArray[np.int64] = arrays["identity_offsets"]
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self.low)
+        return len(self.offsets)
 
     def key(self, image: int) -> int:
         """Return the key of an image."""
@@ -58,24 +55,16 @@ class RecordIndex:
 
     def offset(self, image: int) -> int:
         """Return the offset of an image's record, in bytes."""
-        offset: int = (self.high.item(image) << _LOW_BITS | self.low.item(image)) * _WORD_BYTES
-        return offset
-
-    def offsets(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the offsets of many images' records, int64 ``[len(images)]``."""
-        words = self.high[images].astype(np.int64) << _LOW_BITS | self.low[images]
-        offsets: NDArray[np.int64] = words * _WORD_BYTES
-        return offsets
+        return int(self.offsets[image])
 
 
 def _build(path: Path, file: RecordFile) -> Arrays:
     keys, offsets = read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
-    words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
+    image_keys = keys[images]
     is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
     return {
-        "low": (words & (1 << _LOW_BITS) - 1).astype("<u4"),
-        "high": (words >> _LOW_BITS).astype("<u2"),
+        "offsets": offsets[images].astype("<i8"),
         "identity_offsets": offsets[images.stop :].astype("<i8"),
         "first_key": image_keys[:1].astype("<i8"),
         "keys": image_keys[: 0 if is_consecutive else None].astype("<i8"),
@@ -84,13 +73,12 @@ def _build(path: Path, file: RecordFile) -> Arrays:
 
 def _fits_together(index: Arrays) -> bool:
     """Whether a cached index has the right form; wrong offsets are found when they are used."""
-    low, high, keys = index["low"], index["high"], index["keys"]
+    offsets, keys = index["offsets"], index["keys"]
     return (
-        0 < len(low) == len(high)
-        and len(keys) in (0, len(low))
+        len(offsets) > 0
+        and len(keys) in (0, len(offsets))
         and len(index["first_key"]) == 1
-        and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
-        and index["identity_offsets"].dtype.str == "<i8"
+        and offsets.dtype.str == index["identity_offsets"].dtype.str == "<i8"
     )
 
 

@@ -9,7 +9,7 @@ A cache that is missing, not of its size, or made from other versions of its sou
 again, and where the folder cannot be written to, none is used. It is one padded line of JSON (sizes
 and times of the source files, types and lengths of the arrays), followed by the arrays; nothing in
 it can run code. It gets its name when it is on the disk. What is in it is not read at a start: the
-caches of a billion images hold 10 GB. A wrong offset is found when it is used, because records
+caches of a billion images hold 12 GB. A wrong offset is found when it is used, because records
 start with a magic number.
 """
 
@@ -33,8 +33,8 @@ Arrays = dict[str, NDArray[Any]]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 3
-_DTYPES = ("<u2", "<u4", "<i4", "<i8")
+_VERSION = 4
+_DTYPES = ("<i4", "<i8")
 # Each array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
@@ -53,7 +53,7 @@ def cached_arrays(
     Args:
         path: of the cache.
         sources: the files that the arrays are made from; some may be missing.
-        build: makes the arrays, of type uint16, uint32, int32 or int64.
+        build: makes the arrays, of type int32 or int64.
         is_usable: whether arrays from the cache have the right form; a cache may come with a
             stranger's files. A KeyError means no.
     """

@@ -2,11 +2,12 @@
 
 In one array, those of a billion images would take 4 GB of every rank. So the arrays stay as they
 are, one for each file, and are mapped one after another where all are looked at once. Where any of
-them may be needed, a table says where each begins; compiled code reads it.
+them may be needed, each is mapped when it is first looked at.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Callable
@@ -18,9 +19,6 @@ from numpy.typing import NDArray
 CHUNK = 1 << 18
 
 Labels = NDArray[np.int32]
-CompiledTable = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
-"""For compiled code, of each array: the address of its labels, where it starts among all images,
-with their number at the end, and the class that is added to its labels."""
 
 
 class LabelTable:
@@ -42,6 +40,7 @@ class LabelTable:
         assert len(loaders) == len(lengths) == len(first_classes)
         self._loaders, self._first_classes = loaders, first_classes
         self._starts = [0, *accumulate(lengths)]
+        self._mapped: dict[int, Labels] = {}
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -52,18 +51,22 @@ class LabelTable:
         for start, first_class, load in zip(self._starts, self._first_classes, self._loaders):
             labels = load()
             for place in range(0, len(labels), CHUNK):
-                own = labels[place : place + CHUNK]
-                if first_class:
-                    own = np.where(own < 0, own, own + np.int32(first_class))
-                yield start + place, own
+                yield start + place, _numbered(labels[place : place + CHUNK], first_class)
 
-    def mapped(self) -> tuple[Sequence[Labels], CompiledTable]:
-        """Map all arrays; they have to exist as long as the addresses in the table are used."""
-        arrays = [load() for load in self._loaders]
-        assert [len(array) for array in arrays] == np.diff(self._starts).tolist()
-        assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
-        return arrays, (
-            np.array([array.ctypes.data for array in arrays], np.uint64),
-            np.array(self._starts, np.int64),
-            np.array(self._first_classes, np.int64),
-        )
+    def between(self, start: int, stop: int) -> Labels:
+        """Return the labels of some images; the arrays that they are in stay mapped."""
+        parts = []
+        number = bisect_right(self._starts, start) - 1
+        while number < len(self._loaders) and self._starts[number] < stop:
+            first = self._starts[number]
+            if number not in self._mapped:
+                self._mapped[number] = self._loaders[number]()
+            own = self._mapped[number][max(start - first, 0) : stop - first]
+            parts.append(_numbered(own, self._first_classes[number]))
+            number += 1
+        return np.concatenate(parts)
+
+
+def _numbered(labels: Labels, first_class: int) -> Labels:
+    """Return labels as classes of the whole set; those of unreadable images stay -1."""
+    return np.where(labels < 0, labels, labels + np.int32(first_class)) if first_class else labels

@@ -293,7 +293,7 @@ class RecordSet(LabeledRecords):
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        labels = self.file.first_labels(self.index.offsets(indices))
+        labels = self.file.first_labels(self.index.offsets[indices])
         readable = ~np.isnan(labels)
         with np.errstate(invalid="ignore"):
             fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))

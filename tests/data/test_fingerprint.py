@@ -85,11 +85,13 @@ def images(folder: Path) -> Path:
         lambda folder: (folder / "emu").mkdir(),
         lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
         lambda folder: (folder / "cat/0.jpg").write_bytes(b"cat"),
+        lambda folder: (folder / "cat/deep/1.jpg").write_bytes(b"cat"),
     ],
 )
 def test_a_folder_of_other_images_differs(tmp_path: Path, change) -> None:
     folder = images(tmp_path / "train")
     # Files that are no images, and what is no class, do not count.
+    (folder / "cat" / "deep").mkdir()
     for name in ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "__MACOSX/1.jpg"):
         (folder / name).parent.mkdir(exist_ok=True)
         before, after = changed_by(folder, partial((folder / name).write_text, "x"))

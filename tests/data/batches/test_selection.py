@@ -119,7 +119,7 @@ def test_images_come_by_the_size_of_their_class(
     weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
     weights *= len(chosen) / weights.sum()
     assert weights.max() > 3 * weights[is_kept].min()
-    total, epochs = np.zeros(len(labels)), 400
+    total, epochs = np.zeros(len(labels)), 60
     for epoch in range(epochs):
         order = whole(chosen, epoch)
         assert order.dtype == np.int64 and len(order) == len(chosen)

@@ -14,7 +14,7 @@ from data.records.index_cache import cached_arrays
 ARRAYS = {
     "offsets": np.arange(5, dtype=np.int64) * 2**40,
     "labels": np.array([1, -1, 3], dtype=np.int32),
-    "none": np.empty(0, dtype=np.uint32),
+    "none": np.empty(0, dtype=np.int64),
 }
 
 

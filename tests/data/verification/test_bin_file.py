@@ -62,34 +62,24 @@ def test_images_of_several_pairs_are_known_by_their_bytes(faces: list[bytes]) ->
 
 IMAGES_AS: list[Callable[[list[bytes]], Any]] = [
     list,
-    tuple,
-    lambda faces: [bytearray(face) for face in faces],
     lambda faces: [np.frombuffer(face, np.uint8).reshape(-1, 1) for face in faces],
-    lambda faces: np.array(faces, object),
     lambda faces: np.array([bytearray(face) for face in faces], object).reshape(3, 2),
     np.array,
 ]
-KINDS: list[Any] = [bool, np.uint8, np.int64, ">i4", np.float32, object]
 ANSWERS_AS: list[Any] = [
-    [True, False, True],
     (True, False, True),
-    [1.0, 0.0, 1.0],
-    [np.bool_(True), False, 1],
-    *(np.array([1, 0, 1], kind) for kind in KINDS),
+    [np.bool_(True), 0.0, 1],
+    *(np.array([1, 0, 1], kind) for kind in (bool, np.uint8, ">i4", np.float32, object)),
     np.array([[True], [False], [True]]),
 ]
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_every_plain_form_is_read(tmp_path: Path, faces: list[bytes], protocol: int) -> None:
+    """test_plain_pickle has what arrays become."""
     parts = [(make(faces), ANSWERS_AS[0]) for make in IMAGES_AS]
     for images, same in [*parts, *((faces, answers) for answers in ANSWERS_AS)]:
-        for content in (
-            (images, same),
-            [images, same],
-            {"bins": images, "issame_list": same},
-            {b"issame_list": same, b"bins": images, b"more": 1},
-        ):
+        for content in ([images, same], {b"issame_list": same, b"bins": images, b"more": 1}):
             target = read_bin(pickled(tmp_path, content, protocol))
             assert target.images == faces
             assert target.same.dtype == np.bool_ and target.same.tolist() == [True, False, True]
