@@ -106,7 +106,8 @@ def check(choices: Faces) -> None:
         *(Faces(optimizer=optimizer) for optimizer in sorted(STATES.keys() - {"sgd"})),
         *(Faces("arcface", optimizer, dtype="float16") for optimizer in sorted(STATES)),
         Faces("curricularface", filter_threshold=0.2),
-        *(Faces(recompute=True, sync_bn=True, dtype=dtype) for dtype in ("float32", "float16")),
+        *(Faces(recompute=True, dtype=dtype) for dtype in ("float32", "float16")),
+        *(Faces(sync_bn=True, dtype=dtype) for dtype in ("float32", "float16")),
     ],
     ids=str,
 )
