@@ -104,6 +104,18 @@ class Parser(argparse.ArgumentParser):
         """Return the options of this command line, but for ``--help``, which every program has."""
         return [name for name in self._option_string_actions if name not in ("-h", "--help")]
 
+    def typed(self, name: str, value: Any) -> list[str]:
+        """Return what one would type to give an option a value of a JSON file."""
+        action = self._option_string_actions[name]
+        if value is None or (value is False and action.nargs == 0):
+            return []
+        if value is True:
+            return [name]
+        if isinstance(value, list) and isinstance(action, argparse._AppendAction):
+            return [f"{name}={one}" for one in value]
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        return [f"{name}={text}"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Program(Generic[_Config]):
@@ -131,9 +143,10 @@ def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _C
     Raises:
         ConfigError: an option is unknown, malformed, out of range or contradicts another.
     """
-    given = _read_command_line(program, argv)
+    parser = _build_parser(program)
+    given = _read_words(parser, program, argv)
     file = given.pop(_CONFIG, None)
-    saved = _read_file(Path(file), program.config_class) if file is not None else {}
+    saved = _read_file(Path(file), parser, program) if file is not None else {}
     config = program.resolve(given, saved)
     options.check(config)
     program.check(config)
@@ -149,9 +162,10 @@ def _types(config_class: type) -> dict[str, Any]:
     return types
 
 
-def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
+def _read_words(
+    parser: Parser, program: Program[Any], argv: Optional[Sequence[str]]
+) -> dict[str, Any]:
     """Return the options that are on the command line, and no others."""
-    parser = _build_parser(program)
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         words = [word.split("=")[0] for word in unknown]
@@ -260,8 +274,8 @@ def _helps(group_class: type) -> dict[str, str]:
     return found
 
 
-def _read_file(path: Path, config_class: type) -> dict[str, Any]:
-    """The values of a ``config.json``, converted to the types of the options."""
+def _read_file(path: Path, parser: Parser, program: Program[Any]) -> dict[str, Any]:
+    """Return the values of a ``config.json``, read as if they were typed."""
     try:
         saved = json.loads(read_text(path))
     except OSError as error:
@@ -270,39 +284,18 @@ def _read_file(path: Path, config_class: type) -> dict[str, Any]:
         raise ConfigError(f"--config {path} is no JSON; give the config.json of a run") from None
     if not isinstance(saved, dict):
         raise ConfigError(f"--config {path} has no table of options; give the config.json of a run")
-    types = _types(config_class)
-    for field in saved:
+    types, words = _types(program.config_class), []
+    for field, value in saved.items():
         if field not in types:
             raise ConfigError(
                 f"--config {path} has {field!r}, which is no option of this program"
                 f"{did_you_mean(field, types)}; take it out"
             )
-    return {
-        field: _from_json(path, field, value, _without_optional(types[field]))
-        for field, value in saved.items()
-        if value is not None
-    }
-
-
-def _from_json(path: Path, field: str, value: Any, annotation: Any) -> Any:
-    if get_origin(annotation) is tuple and isinstance(value, list):
-        kinds = [kind for kind in get_args(annotation) if kind is not ...]
-        has_any_length = ... in get_args(annotation)
-        kinds = kinds * len(value) if has_any_length else kinds
-        if len(kinds) == len(value) and all(map(_is_of, value, kinds)):
-            return tuple(kind(item) for kind, item in zip(kinds, value))
-    elif annotation in (bool, int, float, str) and _is_of(value, annotation):
-        return annotation(value)
-    raise ConfigError(
-        f"--config {path} has {json.dumps(value)[:80]} as {field}, which is not what "
-        f"{option(field)} takes"
-    )
-
-
-def _is_of(value: Any, kind: type) -> bool:
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is kind
+        words += parser.typed(option(field), value)
+    try:
+        return _read_words(parser, program, words)
+    except ConfigError as error:
+        raise ConfigError(f"--config {path}: {error}") from None
 
 
 def positive_integer(text: str) -> int:

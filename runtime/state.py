@@ -83,7 +83,7 @@ class Saved(Protocol):
         """The rows ``[start, stop)`` of an array of ``total``, with the first row of each piece."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a value of this name; checkpoints of earlier versions lack some."""
+        """True if there is a value of this name."""
 
     def count(self, name: str) -> int:
         """A value that is a whole number and not negative."""

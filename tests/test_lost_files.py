@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from data.drawn import face_set
 from tests.support.launch import clean_environment
 
 pytestmark = pytest.mark.thorough
@@ -56,15 +55,10 @@ def has_logged(models: Path, text: str) -> Callable[[], bool]:
     return lambda: log.exists() and text in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("often", "is_replaced"),
-    [("--frequent", False), ("--frequent", True), ("--save-interval", False)],
-)
-def test_a_folder_that_is_moved_away_is_not_made_again(
-    tmp_path: Path, often: str, is_replaced: bool
-) -> None:
+@pytest.mark.parametrize("often", ["--frequent", "--save-interval"])
+def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path: Path, often: str) -> None:
     """Not by reports, models, checkpoints and the page at the end."""
-    models = tmp_path / "run"
+    models, is_replaced = tmp_path / "run", often == "--frequent"
     rest = {"--frequent": 100_000, "--save-interval": 100_000} | {often: 2}
     options = [word for pair in rest.items() for word in pair]
     program = start(*TRAIN, *options, "--max-update", 3000, "--models-root", models)
@@ -82,22 +76,6 @@ def test_a_folder_that_is_moved_away_is_not_made_again(
         assert "move it back" in errors
     assert not (any(models.iterdir()) if is_replaced else models.exists())
     assert "stopped after update" in (tmp_path / "moved/logs/rank-0000.log").read_text()
-
-
-def test_records_that_are_cut_off_during_a_run_are_named(tmp_path: Path) -> None:
-    faces, models = tmp_path / "faces", tmp_path / "run"
-    face_set.ensure(faces, identities=20, images_per_identity=12, image_size=(64, 64), seed=3)
-    program = start(
-        *("train.py", "--network", "tiny", "--rec", faces, "--batch-size", 8),
-        *("--embedding-size", 16, "--frequent", 1, "--verbose", 100_000, "--val-targets", ""),
-        *("--max-update", 100_000, "--save-interval", 0, "--models-root", models),
-    )
-    wait_until(has_logged(models, "update 3/"), program)
-    os.truncate(faces / "train.rec", 4096)
-    status, errors = finish(program)
-    assert status == 2 and errors.count("\n") == 1, (status, errors)
-    assert errors.startswith(f"error: {faces}/train.rec was ")
-    assert "start" in errors and "again" in errors
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""``train.py --center-store`` on disks that are full or slow, and with the store of another run."""
+"""``train.py --center-store`` on a disk that is full, and with the store of another run."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,22 +36,13 @@ def end_of(models: Path, updates: int = UPDATES) -> Path:
 
 
 def train(
-    models: Path, *options: object, program: str = "train", updates: int = UPDATES
+    models: Path, *options: object, updates: int = UPDATES
 ) -> subprocess.CompletedProcess[str]:
     words = (*OPTIONS, "--models-root", models, "--max-update", updates, *options)
     return subprocess.run(
-        [sys.executable, "-m", program, *map(str, words)],
+        [sys.executable, "train.py", *map(str, words)],
         cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run with its centers in memory ends with."""
-    models = tmp_path_factory.mktemp("undisturbed")
-    done = train(models)
-    assert done.returncode == 0, done.stderr
-    return contents(end_of(models))
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -80,10 +69,9 @@ def enlarge(folder: Path) -> None:
 
 @can_mount
 @pytest.mark.launcher
-def test_a_full_disk_is_one_line_and_loses_nothing(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
-    disk, models = tmp_path / "disk", tmp_path / "models"
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    disk, models, undisturbed = (tmp_path / name for name in ("disk", "models", "undisturbed"))
+    assert train(undisturbed).returncode == 0
     store = ("--center-store", disk / "centers")
     with small_disk(disk):
         said = error_of(train(models, *store))
@@ -94,19 +82,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         enlarge(disk)
         done = train(models, *store)
         assert done.returncode == 0 and f"{last}" in done.stdout + done.stderr, done.stderr
-        assert contents(end_of(models), store[1]) == undisturbed
-
-
-def test_a_slow_disk_costs_time_and_nothing_else(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
-    store = tmp_path / "centers"
-    done = train(tmp_path, "--center-store", store, program="tests.support.slow_store")
-    assert done.returncode == 0, done.stderr
-    assert contents(end_of(tmp_path), store) == undisturbed
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    waiting = [record.get("waiting_for_rows", 0.0) for record in map(json.loads, lines)]
-    assert 0.2 < max(waiting) < 1
+        assert contents(end_of(models), store[1]) == contents(end_of(undisturbed))
 
 
 def test_the_store_of_another_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:

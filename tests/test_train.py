@@ -56,24 +56,17 @@ def assert_one_line(result, *parts):
         assert part in lines[0]
 
 
-def test_a_mistake_is_one_line_and_a_plan_needs_no_data():
+def test_a_mistake_is_one_line():
     wrong = start(sys.executable, "train.py", "--dataset", "synthetic", "--loss", "cosfase")
     assert_one_line(wrong, "cosfase", "did you mean 'cosface'?")
-    words = ("--dataset", "glint360k_8GPU", "--dry-run", "--world-size", "7")
-    planned = start(sys.executable, "train.py", *words)
-    assert planned.returncode == 0, planned.stderr
-    assert all(part in planned.stdout for part in ("51,462", "51,461", "448"))
 
 
-@pytest.mark.parametrize("damaged", ["property", "train.rec"])
-def test_a_damaged_record_set_is_one_line(damaged, faces, tmp_path):
-    for name in {"train.rec", "train.idx", "property"} - {damaged}:
+def test_a_damaged_record_set_is_one_line(faces, tmp_path):
+    for name in ("train.rec", "train.idx"):
         (tmp_path / name).symlink_to(faces / name)
-    content = (faces / damaged).read_bytes()
-    too_few = b"7,64,64\n" if damaged == "property" else content[: len(content) * 2 // 3]
-    (tmp_path / damaged).write_bytes(too_few)
+    (tmp_path / "property").write_text("7,64,64\n")
     options = ("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
-    assert_one_line(run_alone(program, *options), damaged)
+    assert_one_line(run_alone(program, *options), "property")
 
 
 def settings(faces, models):
@@ -114,6 +107,7 @@ def test_run_sh(faces, tmp_path):
     assert_no_process_names(tmp_path)
 
 
+@pytest.mark.thorough
 def test_one_rank_alone_with_batches_from_memory(faces, tmp_path):
     options = ("--network", "tiny", *settings(faces, tmp_path), "--debug")
     assert_trained(run_alone(program, *options), tmp_path, 1)
@@ -181,9 +175,7 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
 
     # The same in two runs. Without the frozen ones in its memory, the optimizer goes on.
     newest = tmp_path / "whole/checkpoints/update-00000004"
-    manifest = (newest / "manifest.json").read_text()
-    assert "optimizer/pre_fc1_weight" in manifest and "backbone/conv0_weight" in manifest
-    assert "optimizer/conv0_weight" not in manifest
+    assert "optimizer/conv0_weight" not in (newest / "manifest.json").read_text()
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
     shutil.rmtree(tmp_path / "again/checkpoints" / newest.name)
     are_as(trained("again", *tuned, "--max-update", 4), after, after)
@@ -206,6 +198,7 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
     assert_one_line(wrong, "--freeze 'stage7_*' fits no parameter", "did you mean 'stage")
 
 
+@pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.learning
 def test_two_ranks_learn_faces(faces, tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,38 +40,29 @@ _FLOATS = (1, 10, 11, 16)
 _WEIGHTS = 1 << 16
 
 
-def import_onnx() -> Any:
-    """Return the package ``onnx``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+@contextmanager
+def _installed(package: str) -> Iterator[None]:
     environment.prepare()
     try:
-        import onnx
+        yield
     except ImportError as error:
-        raise _missing("onnx", error) from None
+        raise ConfigError(
+            f"the package {package} cannot be imported ({error}); 'make env' installs it"
+        ) from None
+
+
+def import_onnx() -> Any:
+    """Return the package ``onnx``; ``ConfigError`` if it is not installed."""
+    with _installed("onnx"):
+        import onnx
     return onnx
 
 
 def import_onnxruntime() -> Any:
-    """Return the package ``onnxruntime``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    environment.prepare()
-    try:
+    """Return the package ``onnxruntime``; ``ConfigError`` if it is not installed."""
+    with _installed("onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise _missing("onnxruntime", error) from None
     return onnxruntime
-
-
-def _missing(package: str, error: ImportError) -> ConfigError:
-    return ConfigError(
-        f"the package {package} cannot be imported ({error}); 'make env' installs it"
-    )
 
 
 def read_model(path: Path, image_size: tuple[int, int]) -> bytes:

@@ -1,12 +1,9 @@
-"""The device of each rank; the driver is a library of three functions, compiled here."""
+"""The device of each rank, and what is copied to it."""
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 import uuid
-from functools import partial
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,97 +12,63 @@ import pytest
 from parallel.world import LoneWorld
 from runtime import devices
 from runtime.errors import ConfigError
-from runtime.installed import CudaDriver
 from runtime.mxnet import mx
 from tests.device.stalled_device import stalled
 from tests.support.thread_world import ThreadWorld, run_ranks
 
-# GPU n of rank r has the UUID 00…0N with N = GPUS[r][n]; the status is of the last call. As slices
-# (SLICES) of one GPU they have one UUID in the former call, and their own in that of CUDA 11.4.
-DRIVER = """
-#include <string.h>
-static int gpus[4], status;
-void show(int a, int b, int c, int d, int s) {
-  gpus[0] = a; gpus[1] = b; gpus[2] = c; gpus[3] = d; status = s;
-}
-int cuInit(unsigned flags) { return 0; }
-int cuDeviceGet(int *device, int number) { *device = 100 + number; return 0; }
-static int tell(char *out, int device) {
-  memset(out, 0, 16); out[15] = gpus[device - 100]; return status;
-}
-#ifdef SLICES
-int cuDeviceGetUuid(char *out, int device) { memset(out, 7, 16); return status; }
-int cuDeviceGetUuid_v2(char *out, int device) { return tell(out, device); }
-#else
-int cuDeviceGetUuid(char *out, int device) { return tell(out, device); }
-#endif
-"""
 
-
-class Host:
-    """What each rank sees: the numbers of its GPUs. Ranks are threads, of which one computes."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *macros: str) -> None:
-        library = folder / "libcuda.so.1"
-        compiler = ["cc", *macros, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
-        subprocess.run(compiler, input=DRIVER, text=True, check=True)
-        patch.setattr(devices, "CudaDriver", partial(CudaDriver, str(library)))
-        self._patch = patch
-        self._driver = ctypes.CDLL(str(library))
-        self.status = 0
-
-    def choose(self, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
-        """The device of each rank, or its error."""
-
-        def choose(world: ThreadWorld) -> Any:
-            own = seen[world.rank]
-            self._patch.setattr(mx.context, "num_gpus", lambda: len(own))
-            self._driver.show(*(own + [0] * 4)[:4], self.status)
-            try:
-                return devices.choose(world, dtype)
-            except ConfigError as error:
-                return str(error)
-
-        return run_ranks(len(seen), choose)
-
-
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Host:
-    """A host without the variables of a launcher."""
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_VISIBLE_DEVICES", "GROUPING_LOCAL_WORKER"):
         monkeypatch.delenv(name, raising=False)
-    return Host(monkeypatch, tmp_path, *getattr(request, "param", ()))
 
 
-@pytest.mark.parametrize("host", [(), ("-DSLICES",)], indirect=True, ids=["GPUs", "slices"])
-def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(host: Host) -> None:
-    assert host.choose([[7, 8, 9]] * 3) == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
-    assert host.choose([[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
+def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
+    """The device of each rank, or its error, if it sees the GPUs with these UUIDs.
+
+    Ranks are threads, of which one computes.
+    """
+
+    def choose(world: ThreadWorld) -> Any:
+        own = seen[world.rank]
+        driver = SimpleNamespace(identity=lambda number: uuid.UUID(int=own[number]).bytes)
+        patch.setattr(mx.context, "num_gpus", lambda: len(own))
+        patch.setattr(devices, "CudaDriver", lambda: driver)
+        try:
+            return devices.choose(world, dtype)
+        except ConfigError as error:
+            return str(error)
+
+    return run_ranks(len(seen), choose)
+
+
+def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(monkeypatch) -> None:
+    assert chosen(monkeypatch, [[7, 8, 9]] * 3) == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
+    assert chosen(monkeypatch, [[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
     # With or without CUDA_VISIBLE_DEVICES: a container has no such variable.
-    assert host.choose([[7], [8], [9]]) == [mx.gpu(0)] * 3
-    assert host.choose([[7, 8], [9]]) == [mx.gpu(0)] * 2
-    assert host.choose([[], []]) == host.choose([[], []], "bfloat16") == [mx.cpu()] * 2
+    assert chosen(monkeypatch, [[7], [8], [9]]) == [mx.gpu(0)] * 3
+    assert chosen(monkeypatch, [[7, 8], [9]]) == [mx.gpu(0)] * 2
+    for dtype in ("float32", "bfloat16"):
+        assert chosen(monkeypatch, [[], []], dtype) == [mx.cpu()] * 2
 
 
 @pytest.mark.parametrize(
-    ("seen", "dtype", "status", "message"),
+    ("seen", "dtype", "message"),
     [
-        ([[7], [8], [7]], "float32", 0, f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
-        ([[7, 8], [9, 7], [7, 7, 7]], "float32", 0, "ranks 0 and 1 would share GPU-"),
-        ([[7], [], [9]], "float32", 0, "rank 1 sees no GPU, but rank 0 does; "),
-        ([[], [], [9]], "float32", 0, "rank 0 sees no GPU, but rank 2 does; "),
-        ([[7], [8]], "float32", 3, "NVIDIA's driver does not work: cuDeviceGetUuid fails with"),
-        ([[], []], "float16", 0, "--dtype float16 needs a GPU"),
-        ([[7], [8]], "bfloat16", 0, "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
+        ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
+        ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
+        ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
+        ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
+        ([[], []], "float16", "--dtype float16 needs a GPU"),
+        ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
     ],
 )
-def test_ranks_are_refused_with_the_same_line(host, seen, dtype, status, message) -> None:
-    host.status = status
-    (line,) = set(host.choose(seen, dtype))
+def test_ranks_are_refused_with_the_same_line(seen, dtype, message, monkeypatch) -> None:
+    (line,) = set(chosen(monkeypatch, seen, dtype))
     assert line.startswith(message) and "\n" not in line
 
 
-def test_a_rank_without_a_gpu_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
     with pytest.raises(ConfigError, match="local rank 2 has no GPU: this process sees 2; start at"):
         devices.choose(LoneWorld(local_rank=2), "float32")

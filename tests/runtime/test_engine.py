@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -61,20 +60,6 @@ def test_each_thread_gets_its_own_result_or_error() -> None:
     assert found == [*range(99)]
 
 
-def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
-    """The caller would free the arrays that a kernel still writes to."""
-    ended = []
-
-    def call() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
-        ended.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_on_engine(call)
-    assert ended == [True]
-
-
 def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal may arrive anywhere, also before the caller begins to wait."""
     ended = []
@@ -109,32 +94,6 @@ def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.Monkey
     assert not engine._calls and run_on_engine(lambda: 1) == 1
 
 
-# With one thread for operators they run in their order whatever their arrays.
-TWO_THREADS = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"}
-ORDERED = """
-import time
-from runtime.engine import settle, submit
-from runtime.mxnet import mx
-
-found = []
-first, second = mx.nd.zeros(1), mx.nd.zeros(1)
-mx.nd.waitall()
-submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
-submit(lambda: found.append("beside"), [], [second])
-submit(lambda: found.append("behind"), [first], [])
-submit(lambda: found.append("last"), [], [first])
-settle(first)
-print(*found)
-"""
-
-
-def test_calls_are_ordered_by_their_arrays() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", ORDERED], env=TWO_THREADS, capture_output=True, text=True
-    )
-    assert (ended.stdout, ended.stderr) == ("beside slow behind last\n", "")
-
-
 def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
     order = mx.nd.zeros(1)
     submit(lambda: 1 // 0, [], [order])
@@ -148,16 +107,31 @@ def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
     assert not engine._calls
 
 
-def test_an_interpreter_that_ends_runs_what_is_queued() -> None:
-    """The engine's thread would call an interpreter that is gone."""
-    program = (
-        "import time\n"
-        "from runtime.engine import submit\n"
-        "from runtime.mxnet import mx\n"
-        "order = mx.nd.zeros(1)\n"
-        "for number in range(3):\n"
-        "    submit(lambda: time.sleep(0.1), [], [order])\n"
-        "submit(lambda: print('the last'), [], [order])\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "the last\n", "")
+ORDERED = """
+import time
+from runtime.engine import settle, submit
+from runtime.mxnet import mx
+
+found = []
+first, second = mx.nd.zeros(1), mx.nd.zeros(1)
+mx.nd.waitall()
+submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
+submit(lambda: found.append("beside"), [], [second])
+submit(lambda: found.append("after"), [first], [])
+submit(lambda: found.append("last"), [], [first])
+settle(first)
+print(*found)
+for number in range(3):
+    submit(lambda: time.sleep(0.1), [], [first])
+submit(lambda: print("the end"), [], [first])
+"""
+
+
+def test_calls_are_ordered_by_their_arrays_and_run_before_the_interpreter_ends() -> None:
+    """With one thread for operators they would run in their order whatever their arrays."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ORDERED], env={**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    said = "beside slow after last\nthe end\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")

@@ -4,10 +4,8 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Optional
 
 import pytest
 
@@ -31,17 +29,9 @@ def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("runtime.processors.available", lambda: count)
-
-
-def computes_on_gpus(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
-    monkeypatch.setattr(environment, "computes_on_gpus", lambda: answer)
-
-
 @pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
 def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
-    processors(monkeypatch, 16)
+    monkeypatch.setattr("runtime.processors.available", lambda: 16)
     assert environment.visible_threads() == 16
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
         monkeypatch.setenv(name, str(ranks))
@@ -50,7 +40,7 @@ def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    processors(monkeypatch, 16)
+    monkeypatch.setattr("runtime.processors.available", lambda: 16)
     given = {"OMP_NUM_THREADS": "3", "MXNET_SUBGRAPH_BACKEND": "ONEDNN"}
     os.environ.update(given)
     environment.prepare()
@@ -80,7 +70,7 @@ def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
 def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    computes_on_gpus(monkeypatch, gpus)
+    monkeypatch.setattr(environment, "computes_on_gpus", lambda: gpus)
     assert settings().get("HOROVOD_CYCLE_TIME") == cycle
     assert settings().get("HOROVOD_FUSION_THRESHOLD") == (None if gpus else "1048576")
     assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in settings()) == gpus
@@ -98,11 +88,7 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     ],
 )
 def test_the_package_tells_whether_it_is_for_gpus(
-    package: Optional[str],
-    visible: Optional[str],
-    for_gpus: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    package, visible, for_gpus, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / f"{package}.dist-info").mkdir()
     found = SimpleNamespace(origin=str(tmp_path / "mxnet" / "__init__.py")) if package else None
@@ -145,13 +131,9 @@ OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
     ],
 )
 def test_libraries_get_their_variables_unless_the_user_has_set_them(
-    prepare: Callable[[int], None],
-    argument: int,
-    names: tuple[str, ...],
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    prepare, argument, names, expected, monkeypatch
 ) -> None:
-    processors(monkeypatch, 5)
+    monkeypatch.setattr("runtime.processors.available", lambda: 5)
     for name in names:
         monkeypatch.delenv(name, raising=False)
     prepare(argument)
@@ -228,7 +210,7 @@ def test_how_many_channels_are_computed_at_once(avx512, limit, block, monkeypatc
 )
 def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     os.environ.update(given)
-    computes_on_gpus(monkeypatch, is_gpu)
+    monkeypatch.setattr(environment, "computes_on_gpus", lambda: is_gpu)
     # After MXNet nothing changes: its engine has read the variables, and children inherit them.
     monkeypatch.setitem(sys.modules, "mxnet", object())
     environment.prepare_lanes()

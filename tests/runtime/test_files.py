@@ -112,20 +112,19 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path, name: str) -> None
 
 
 def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
-    def write(hidden: Path, thread: int) -> None:
+    def write(hidden: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             for number in range(100_000):
-                create(hidden / f"{thread}-{number}").close()
+                create(hidden / str(number)).close()
             raise AssertionError("the folder is still there")
 
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(1) as threads:
         with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "out") as hidden:
-            writers = [threads.submit(write, hidden, thread) for thread in range(4)]
-            while len(list(hidden.iterdir())) < 500:
+            writer = threads.submit(write, hidden)
+            while len(list(hidden.iterdir())) < 100:
                 time.sleep(0.001)
             raise KeyboardInterrupt
-        for writer in writers:
-            writer.result()
+        writer.result()
     assert not names(tmp_path)
 
 
@@ -229,23 +228,20 @@ def users_file(tmp_path: Path) -> Iterator[Path]:
     assert path.read_bytes() == b"precious"
 
 
-def test_a_new_file_replaces_a_link(tmp_path: Path, users_file: Path) -> None:
+def test_new_files_follow_no_link(tmp_path: Path, users_file: Path) -> None:
+    """Neither one under the final name, nor one under a temporary name, which nobody can guess."""
     (tmp_path / "symbolic").symlink_to(users_file)
     os.link(users_file, tmp_path / "hard")
     for path in (tmp_path / "symbolic", tmp_path / "hard"):
         with create(path) as file:
             file.write(b"new")
         assert path.read_bytes() == b"new" and not path.is_symlink()
-
-
-def test_staged_files_follow_no_link(tmp_path: Path, users_file: Path) -> None:
-    """Neither one under the final name, nor one under a temporary name, which nobody can guess."""
     for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
         (tmp_path / name).symlink_to(users_file)
     write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
     with StagedFiles() as files:
-        assert len({files.open(tmp_path / "a").name for _ in range(100)}) == 100
+        assert len({files.open(tmp_path / "a").name for _ in range(20)}) == 20
 
 
 def test_a_log_is_appended_to_no_other_file(tmp_path: Path, users_file: Path) -> None:
@@ -308,11 +304,9 @@ def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
     # Nor one that gets the number of a folder that was removed.
     (moved / "file").unlink()
     moved.rmdir()
-    for _ in range(20):
-        moved.mkdir()
-        with pytest.raises(DataError):
-            held.check()
-        moved.rmdir()
+    moved.mkdir()
+    with pytest.raises(DataError):
+        held.check()
     held.close()
 
 

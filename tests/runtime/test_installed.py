@@ -27,6 +27,10 @@ int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) <<
 int cuDeviceGetAttribute(int* value, int key, int device) {
     *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
 }
+int cuDeviceGetUuid(char* uuid, int device) { std::memset(uuid, device, 16); return 0; }
+#ifdef SLICES
+int cuDeviceGetUuid_v2(char* uuid, int device) { std::memset(uuid, device + 1, 16); return 0; }
+#endif
 int cuDriverGetVersion(int* version) { *version = 11040; return 0; }
 int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
 int cudaDriverGetVersion(int* version) { return 35; }
@@ -35,10 +39,10 @@ size_t cudnnGetVersion() { return 8100; }
 """
 
 
-def stub(folder: Path, init: int = 0, status: int = 0) -> str:
+def stub(folder: Path, init: int = 0, status: int = 0, *macros: str) -> str:
     source, library = folder / "stub.cc", folder / f"libcuda{init}-{status}.so"
     source.write_text(STUB, encoding="utf-8")
-    values = [f"-DINIT={init}", f"-DSTATUS={status}"]
+    values = [f"-DINIT={init}", f"-DSTATUS={status}", *macros]
     command = ["c++", "-shared", "-fPIC", *values, "-o", str(library), str(source)]
     subprocess.run(command, check=True)
     return str(library)
@@ -47,6 +51,12 @@ def stub(folder: Path, init: int = 0, status: int = 0) -> str:
 def test_the_driver_describes_the_gpus(tmp_path: Path) -> None:
     found = installed.gpus(stub(tmp_path))
     assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
+
+
+def test_slices_of_a_gpu_have_uuids_of_their_own(tmp_path: Path) -> None:
+    """By the call that CUDA 11.4 has brought; the former one gives all slices that of the GPU."""
+    assert installed.CudaDriver(stub(tmp_path)).identity(1) == bytes([41] * 16)
+    assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
 
 
 def test_a_driver_that_fails(tmp_path: Path) -> None:

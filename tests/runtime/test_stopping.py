@@ -67,8 +67,6 @@ INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SI
 @pytest.mark.parametrize(
     ("signals", "status", "printed"),
     [
-        ([TERM], 0, "143\n"),
-        ([INT], 0, "130\n"),
         # mpirun forwards these instead, which may be repeated.
         ([USR1, "wait", USR1], 0, "130\n130\n"),
         ([USR2, "wait", USR2], 0, "143\n143\n"),

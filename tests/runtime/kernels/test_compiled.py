@@ -1,4 +1,4 @@
-"""Where compiled kernels are cached if the source folder is read-only."""
+"""Where compiled kernels are cached, and when they are compiled anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def doubled(x):
 
 
 @pytest.fixture(autouse=True)
-def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source folder and a home in which root, too, can make no folder; returns the source's."""
     source = tmp_path / "source"
     source.mkdir()
@@ -38,7 +37,7 @@ def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    yield source
+    return source
 
 
 def kernel(source: Path) -> Any:

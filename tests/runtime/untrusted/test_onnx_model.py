@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +76,23 @@ def folder(tmp_path: Path) -> Path:
     return inner
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-def test_weights_in_another_file_are_refused(folder: Path, opener: str) -> None:
+def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> None:
     helper = import_onnx().helper
-    for place in (f"{folder.parent}/secret", "../secret", "link", "hard", "theirs/../../secret"):
-        path = written(folder, added(outside(place)))
+
+    def refuse(made: Any, open_model: Callable[[Path], Any] = OPENERS["read_model"]) -> None:
+        path = written(folder, made)
         with pytest.raises(DataError, match="the tensor 'w' is in another file") as caught:
-            OPENERS[opener](path)
+            open_model(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+    for place in (f"{folder.parent}/secret", "link", "hard", "theirs/../../secret"):
+        refuse(added(outside(place)))
+    for open_model in OPENERS.values():
+        refuse(added(outside("../secret")), open_model)
     # A tensor of a node, and ONNX Runtime's own place, which takes the offset as an address.
     constant = helper.make_node("Constant", [], ["c"], value=outside("../secret"))
-    for made in (
-        model(constant, helper.make_node("Add", ["x", "c"], ["y"])),
-        added(outside("*/_ORT_MEM_ADDR_/*")),
-    ):
-        with pytest.raises(DataError, match="the tensor 'w' is in another file"):
-            OPENERS[opener](written(folder, made))
+    refuse(model(constant, helper.make_node("Add", ["x", "c"], ["y"])))
+    refuse(added(outside("*/_ORT_MEM_ADDR_/*")))
 
 
 def with_control_flow(op: str) -> Any:
@@ -111,29 +112,25 @@ def in_a_function(op: str) -> Any:
     return made
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("make", [with_control_flow, in_a_function])
-def test_a_graph_with_control_flow_is_refused(tmp_path, make, opener) -> None:
-    for op in ("If", "Loop", "Scan"):
-        path = written(tmp_path, make(op))
-        with pytest.raises(DataError, match="no network for images needs|only those of ONNX"):
-            OPENERS[opener](path)
-
-
-def test_functions_operators_of_others_and_sparse_tensors_are_refused(tmp_path: Path) -> None:
+def refused() -> Iterator[Any]:
+    """Networks with what no network for images needs, and the words of the refusal."""
     helper = import_onnx().helper
     relu = helper.make_node("Relu", ["x"], ["y"])
-    with_function = model(relu)
-    with_function.functions.add(name="F", domain="own")
-    foreign = model(helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft"))
-    sparse = model(relu)
-    sparse.graph.sparse_initializer.add(dims=[1 << 40])
-    for made, message in (
-        (with_function, "it has a function"),
-        (foreign, "the operator 'Relu' is of 'com.microsoft'"),
-        (sparse, "it has a sparse tensor"),
-    ):
-        with pytest.raises(DataError, match=message):
+    for op in ("If", "Loop", "Scan"):
+        yield with_control_flow(op), f"the operator {op}|a graph in the attribute"
+    yield in_a_function("Loop"), "only those of ONNX|a function"
+    made = model(relu)
+    made.functions.add(name="F", domain="own")
+    yield made, "it has a function"
+    yield model(helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft")), "'com.microsoft'"
+    made = model(relu)
+    made.graph.sparse_initializer.add(dims=[1 << 40])
+    yield made, "it has a sparse tensor"
+
+
+def test_what_no_network_for_images_needs_is_refused(tmp_path: Path) -> None:
+    for made, words in refused():
+        with pytest.raises(DataError, match=words):
             read_model(written(tmp_path, made), SIZE)
 
 
@@ -194,7 +191,7 @@ def divided(op: str, divisor: Any, kind: int) -> Any:
 def test_integers_divided_by_what_may_be_zero_are_refused(tmp_path: Path, op: str) -> None:
     """The blank image is divided by 1; a white one would end this process."""
     types = import_onnx().TensorProto
-    for divisor in (None, 0, -1):
+    for divisor in (None, 0, -1) if op == "Div" else (None,):
         path = written(tmp_path, divided(op, divisor, types.INT32))
         with pytest.raises(DataError, match=f"the {op} '' divides integers by a number that may"):
             read_model(path, SIZE)
@@ -205,7 +202,6 @@ def test_integers_divided_by_what_may_be_zero_are_refused(tmp_path: Path, op: st
 
 def test_a_sound_file_is_its_content(tmp_path: Path) -> None:
     path = written(tmp_path, added(tensor()))
-    assert read_model(path, SIZE) == path.read_bytes()
     # Its own folder may be reached by a link, as downloaded files often are.
     (tmp_path / "other.onnx").symlink_to(path)
     assert read_model(tmp_path / "other.onnx", SIZE) == path.read_bytes()
