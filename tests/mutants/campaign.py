@@ -32,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Optional
@@ -41,7 +41,7 @@ from tests.mutants.selection import Selection
 from tests.mutants.sites import Mutant, Site, choose, find
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("partial_fc", "training", "parallel", "data", "backbones", "runtime")
+FOLDERS = ("partial_fc", "training", "evaluation", "parallel", "data", "backbones", "runtime")
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 # All tests of a file may take so many times what they took without the change, and some more.
 _TIMES, _MORE_SECONDS = 4, 60.0
@@ -58,19 +58,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Outcome(NamedTuple):
-    """The result of a mutant: "failed", "died", "hung", "passed", or "no test"."""
+    """The result of a mutant."""
 
-    mutant: Mutant
+    path: str
     text: str
     """Its place, before and after."""
     how: str
+    """ "failed", "died" and "hung" are detected, "passed" and "no test" not."""
     by: str = ""
     """The tests that failed."""
     seconds: float = 0.0
 
     @property
     def is_killed(self) -> bool:
-        """True if a test detected it."""
         return self.how not in ("passed", "no test")
 
 
@@ -78,29 +78,26 @@ class Workers:
     """Processes that run tests, each one job at a time, and can write to one folder only."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.is_isolated, prefix = _isolation(folder)
+        prefix = _isolation(folder)
+        self.is_isolated = bool(prefix)
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder), "TMPDIR": str(folder),
             "PYTHONPATH": "", "PYTHONHASHSEED": "0",
         }  # fmt: skip
         self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._errors = (folder / "workers").open("w")
-        self._all = [
-            subprocess.Popen(
+        for _ in range(count):
+            process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "tests.mutants.worker"],
                 cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=self._errors, text=True, preexec_fn=_end_with_this_process,
-            )
-            for _ in range(count)
-        ]  # fmt: skip
-        for process in self._all:
+            )  # fmt: skip
             self._free.put(process)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """Run a job in the next process that is free."""
         process = self._free.get()
         try:
-            assert process.stdin and process.stdout
             print(json.dumps(job), file=process.stdin, flush=True)
             answer = process.stdout.readline()
             assert answer, f"a worker has ended, see {self._errors.name}"
@@ -109,11 +106,11 @@ class Workers:
             self._free.put(process)
 
     def close(self) -> None:
-        """End the processes."""
-        for process in self._all:
-            assert process.stdin
-            process.stdin.close()
-            process.wait()
+        """End the processes, all of which are free."""
+        while not self._free.empty():
+            # Closes its input, and waits.
+            with self._free.get():
+                pass
         self._errors.close()
 
 
@@ -122,7 +119,7 @@ def _end_with_this_process() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _isolation(folder: Path) -> tuple[bool, list[str]]:
+def _isolation(folder: Path) -> list[str]:
     """Return a command in front of others that lets them write to a folder alone, if there is one.
     """
     script = (
@@ -132,13 +129,10 @@ def _isolation(folder: Path) -> tuple[bool, list[str]]:
     inside = ["sh", "-c", script, "sh", str(folder), str(ROOT)]
     spaces = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]
     for command in ([*spaces, *inside], [*spaces, "--user", "--map-root-user", *inside]):
-        try:
-            tried = subprocess.run([*command, "true"], capture_output=True, cwd=folder)
-        except OSError:
-            continue
-        if tried.returncode == 0:
-            return True, command
-    return False, []
+        with suppress(OSError):
+            if subprocess.run([*command, "true"], capture_output=True, cwd=folder).returncode == 0:
+                return command
+    return []
 
 
 @contextmanager
@@ -196,16 +190,14 @@ class Campaign:
 
     def _check(self, test: str) -> list[str]:
         """Run a test module, and again if something fails, because the machine may be busy."""
-        failed: list[str] = []
         for _ in range(2):
             folder = Path(tempfile.mkdtemp(dir=self._folder))
             result = self._work(self._tree, folder, [test], _BASELINE_SECONDS)
             self._durations.update(result["durations"])
-            failed = result["failed"] or [f"{test}: {result['status']}, see {folder}/output"]
             if result["status"] == "passed":
                 shutil.rmtree(folder, ignore_errors=True)
                 return []
-        return failed
+        return result["failed"] or [f"{test}: {result['status']}, see {folder}/output"]
 
     def _work(
         self, root: Path, folder: Path, tests: list[str], seconds: float, compiling: float = 0.0
@@ -226,7 +218,7 @@ class Campaign:
         text = mutant.describe((self._tree / path).read_bytes())
         tests = self._selection.tests_of(path)
         if not tests:
-            return Outcome(mutant, text, "no test")
+            return Outcome(path, text, "no test")
         with _temporary_folder(self._folder) as folder:
             tree = folder / "tree"
             compiling = _COMPILE_SECONDS if self._make(mutant, tree) else 0.0
@@ -236,7 +228,7 @@ class Campaign:
             seconds = _TIMES * usual + _MORE_SECONDS + compiling
             result = self._work(tree, folder, tests, seconds, compiling)
         by = ", ".join(result["failed"])
-        return Outcome(mutant, text, result["status"], by, result["seconds"])
+        return Outcome(path, text, result["status"], by, result["seconds"])
 
     def _make(self, mutant: Mutant, tree: Path) -> bool:
         """Write a mutant's tree; return True if kernels have to be compiled for it."""
@@ -256,13 +248,12 @@ class Campaign:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> str:
     """Return the survivors, a table of the files that have some, and the share killed."""
-    alive = [outcome for outcome in outcomes if not outcome.is_killed]
-    lines = [f"survived: {outcome.text}" for outcome in sorted(alive, key=lambda one: one.text)]
-    total = Counter(outcome.mutant.site.path for outcome in outcomes)
-    left = Counter(outcome.mutant.site.path for outcome in alive)
-    for path, number in left.most_common():
+    alive = sorted(one.text for one in outcomes if not one.is_killed)
+    lines = [f"survived: {text}" for text in alive]
+    total = Counter(one.path for one in outcomes)
+    for path, number in Counter(one.path for one in outcomes if not one.is_killed).most_common():
         lines.append(f"{number:4} of {total[path]:3} survived in {path}")
-    how = Counter(outcome.how for outcome in outcomes if outcome.is_killed)
+    how = Counter(one.how for one in outcomes if one.is_killed)
     killed = sum(how.values())
     kinds = ", ".join(f"{number} {name}" for name, number in how.most_common())
     share = 100 * killed / max(1, len(outcomes))

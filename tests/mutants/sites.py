@@ -37,14 +37,15 @@ _ARITHMETIC = {
     ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift,
     ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
 }  # fmt: skip
+_OTHER_STATEMENTS: dict[type[ast.stmt], str] = {
+    ast.Break: "continue", ast.Continue: "break", ast.Delete: "pass", ast.Raise: "pass",
+}  # fmt: skip
 _COMMUTATIVE = {
     "min", "max", "minimum", "maximum", "gcd", "logical_and", "logical_or", "array_equal",
 }  # fmt: skip
 _LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _LOGGERS = {"_log", "log", "_LOGGER", "logger", "logging"}
 _FOR_PEOPLE = {"__repr__", "__str__"}
-
-Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 
 class Site(NamedTuple):
@@ -125,31 +126,22 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
         self._bind([node.target])
 
-    def visit_FunctionDef(self, node: Function) -> None:
+    def visit_FunctionDef(self, node: Union[ast.FunctionDef, ast.ClassDef]) -> None:
         if node.name in _FOR_PEOPLE:
             return
-        arguments = node.args
-        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        self._decorators(node.decorator_list)
-        self.visit(arguments)
-        self._body(node.body, {argument.arg for argument in every})
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._decorators(node.decorator_list)
-        self._body(node.body, set())
-
-    def _body(self, statements: list[ast.stmt], bound: set[str]) -> None:
-        around, self._bound = self._bound, bound
-        for statement in statements:
+        for decorator in node.decorator_list:
+            if _called(decorator) != "dataclass":
+                self.visit(decorator)
+        around, self._bound = self._bound, set()
+        if not isinstance(node, ast.ClassDef):
+            self.visit(node.args)
+            named = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            self._bound = {one.arg for one in named}
+        for statement in node.body:
             self.visit(statement)
         self._bound = around
 
-    def _decorators(self, decorators: list[ast.expr]) -> None:
-        for decorator in decorators:
-            if _called(decorator) != "dataclass":
-                self.visit(decorator)
+    visit_ClassDef = visit_FunctionDef
 
     # Statements.
 
@@ -176,23 +168,17 @@ class _Finder(ast.NodeVisitor):
         self._add(node, "pass")
         self.visit(node.value)
 
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._add(node, "pass")
-        self.generic_visit(node)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        self._add(node, "pass")
-
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
             self._add(node, "pass")
         self.generic_visit(node)
 
-    def visit_Break(self, node: ast.Break) -> None:
-        self._add(node, "continue")
+    def visit_Raise(self, node: ast.stmt) -> None:
+        self._add(node, _OTHER_STATEMENTS[type(node)])
+        if not isinstance(node, ast.Delete):
+            self.generic_visit(node)
 
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self._add(node, "break")
+    visit_Break = visit_Continue = visit_Delete = visit_Raise
 
     # Conditions.
 

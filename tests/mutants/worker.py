@@ -55,11 +55,9 @@ class Order:
         def rank(item: Any) -> tuple[float, ...]:
             """Quick tests by their modules, the quickest module first; slow ones by themselves."""
             seconds, module = known.get(item.nodeid, 0.0), item.nodeid.split("::")[0]
-            place = list(modules).index(module)
-            if any(item.get_closest_marker(name) for name in _LATE_MARKERS):
-                return 2, seconds, 0.0, place
-            is_slow = seconds > SLOW
-            return (1, seconds, 0.0, place) if is_slow else (0, 0.0, modules[module], place)
+            is_late = any(item.get_closest_marker(name) for name in _LATE_MARKERS)
+            by = seconds if is_late or seconds > SLOW else modules[module]
+            return 2 * is_late or seconds > SLOW, by, list(modules).index(module)
 
         items.sort(key=rank)
         for item in items:

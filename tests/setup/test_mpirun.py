@@ -299,3 +299,4 @@ def test_hosts_are_asked_by_ssh_before_a_start(launch: Launch, capfd) -> None:
     with pytest.raises(SystemExit, match="75"):
         launch("-H ip1:1,ip2:1 train", **SSH_AGENT, RUN_SH_ATTEMPT="1", GONE="ip1 ip2")
     assert capfd.readouterr().err.startswith("run.sh: host ip")
+    assert "-oConnectTimeout=30 " in Path("asked").read_text().splitlines()[-1]
