@@ -29,7 +29,7 @@ from evaluation import originals
 from evaluation.embed.embedder import batches
 from evaluation.features import FACE_SIZE, Images, features_of_views
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
-from evaluation.ijb.identification import identify
+from evaluation.ijb.identification import Identification, identify
 from evaluation.ijb.lists import (
     GALLERIES,
     Faces,
@@ -46,6 +46,7 @@ from evaluation.ijb.lists import (
 from evaluation.ijb.report import as_json, identification_table, verification_table
 from evaluation.ijb.templates import template_features
 from evaluation.ijb.verification import (
+    Verification,
     cosines_of_pairs,
     result_files,
     verify,
@@ -227,7 +228,8 @@ def _compare(
     """
     name = options.model if isinstance(options.model, Path) else "{},{}".format(*options.model)
     pairs, tables = protocols
-    verified, identified = None, {}
+    verified: Optional[Verification] = None
+    identified: dict[str, Identification] = {}
     if pairs is not None:
         features = templates(options.like == _UNIT_VIEWS)
         cosines = cosines_of_pairs(features, pairs)

@@ -15,7 +15,7 @@ _PART_COLUMNS = ("ranks", "host", "device", "processor", "processors")
 
 def write_page(run: RunFiles) -> str:
     """Return the report of a run as an HTML page."""
-    samples = []
+    samples: list[str] = []
     if run.samples is not None:
         note = "Of rank 0's first batch, as the network gets them; below each its class."
         samples = [elements.picture_of(run.samples, "samples", "Training images", note)]

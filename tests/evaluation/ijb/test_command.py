@@ -160,14 +160,25 @@ def test_a_list_of_other_columns_is_named(
     assert not Path("out").exists()
 
 
-def test_ranks_share_the_parts(model: Path, images: MadeSet, small_parts: None, capsys) -> None:
+def test_ranks_share_the_parts_and_a_stopped_command_loses_none(
+    model: Path, images: MadeSet, small_parts: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = Path("IJBC/loose_crop/40.png")
+    content = image.read_bytes()
     words = ["IJBC", "--model", f"{model},0", "--batch-size", "8", "--out"]
-    command.main([*words, "alone"])
+    image.write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"40.png: the image .* \(what is embedded stays in out"):
+        command.main([*words, "out"])
+    before = times()
+    assert sorted(before) == ["features.json", "part-00000.npy", "part-00001.npy"]
+    image.write_bytes(content)
+    capsys.readouterr()
+    command.main([*words, "out"])
+    assert len(times()) == 5 and before.items() <= times().items(), "nothing is embedded again"
     alone = capsys.readouterr().out
-    run_ranks(3, lambda world: command.main([*words, "shared"], world))
+    run_ranks(2, lambda world: command.main([*words, "shared"], world))
     assert capsys.readouterr().out == alone
-    assert contents("shared") == contents("alone")
-    assert len(contents("alone")) == 5
+    assert contents("shared") == contents("out")
 
 
 @pytest.mark.parametrize("only", ["1:1", "1:N"])
@@ -186,22 +197,6 @@ def test_one_protocol_needs_its_own_lists(made: MadeSet, only: str) -> None:
     if only == "1:1":
         assert sorted(contents(folder)) == ["partial_$fc.npy", "partial_$fc.pdf"]
         assert (folder / "partial_$fc.pdf").read_bytes().startswith(b"%PDF-")
-
-
-def test_images_that_cannot_be_read_lose_nothing(
-    model: Path, images: MadeSet, small_parts: None
-) -> None:
-    image = Path("IJBC/loose_crop/40.png")
-    content = image.read_bytes()
-    words = ["IJBC", "--model", f"{model},0", "--out", "out"]
-    image.write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"40.png: the image .* \(what is embedded stays in out"):
-        run(*words)
-    assert sorted(contents("out")) == ["features.json", "part-00000.npy", "part-00001.npy"]
-    image.write_bytes(content)
-    before = times()
-    run(*words)
-    assert len(times()) == 5 and before.items() <= times().items(), "nothing is embedded again"
 
 
 @pytest.mark.parametrize(
@@ -230,6 +225,11 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
     shutil.rmtree("out", ignore_errors=True)
     with pytest.raises(DataError, match=f"{pairs}, line 5001: '10 13' is not two templates and a"):
         command.main(MADE)
+    world = SimpleNamespace(
+        rank=1, size=2, broadcast_object=lambda value, name: {**value, "model": "another"}
+    )
+    with pytest.raises(DataError, match="rank 1 sees another model or other lists than rank 0"):
+        command.main(MADE, world)
     assert not Path("out").exists()
 
 
@@ -239,14 +239,6 @@ def test_a_network_for_another_size_is_refused(images: MadeSet) -> None:
     export.main(["--model", "m,0", "--image-size", "32", "32", "--output", "m.onnx"])
     with pytest.raises(ConfigError, match="faces are aligned to 112 x 112, and m.onnx says 32 x"):
         command.main(MADE)
-
-
-def test_ranks_that_see_other_files(made: MadeSet) -> None:
-    world = SimpleNamespace(
-        rank=1, size=2, broadcast_object=lambda value, name: {**value, "model": "another"}
-    )
-    with pytest.raises(DataError, match="rank 1 sees another model or other lists than rank 0"):
-        command.main(MADE, world)
 
 
 def test_templates_of_no_length_are_refused(made: MadeSet) -> None:
