@@ -46,7 +46,7 @@ def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
 
 
 def _compared_files(data: FaceDataOptions) -> list[Path]:
-    """What has to be the same on all hosts.
+    """Return the files that have to be the same on all hosts.
 
     Each host draws the synthetic set by itself, and processors of several kinds round its pixels in
     several ways; what it shows follows from the options.

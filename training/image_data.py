@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Optional
 
@@ -60,7 +60,7 @@ class ImageData:
     training_transform: ImageTransform
     validation_transform: ImageTransform
     files: Sequence[Path]
-    """What it is read from, which has to be the same on all hosts."""
+    """Files that have to be the same on all hosts."""
     max_broken: int = 0
     """Images of each part that a rank skips because they cannot be read."""
 
@@ -130,37 +130,37 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         ConfigError: the images are smaller than ``--image-size``.
         DataError: the data is missing or broken.
     """
-    return replace(_open(data, seed), max_broken=data.max_bad_records)
-
-
-def _open(data: ImageDataOptions, seed: int) -> ImageData:
-    transforms: tuple[ImageTransform, ImageTransform]
-    if data.images == "mnist":
+    if data.images in cifar.SETS:
+        found = _open_cifar(data)
+    elif data.images == "imagenet":
+        found = _open_imagenet(data)
+    elif data.images == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
         transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))
-        return ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
-    size = data.image_size
-    assert size is not None, "the recipes of the other data sets have one"
-    if data.images in cifar.SETS:
-        return _open_cifar(data, size)
-    if data.images == "imagenet":
-        if records := _records(data):
-            sets = class_files.open_records(*records)
-            files = [path for rec in records for path in files_of(rec)]
-        else:
-            files = [_folder(data) / part for part in ("train", "val")]
-            sets = class_files.open_folders(*files)
-        transforms = RandomResizedCrop(size), CenterCrop(size)
-        return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
-    return _draw(data, seed, size)
+        found = ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
+    else:
+        found = _draw(data, seed)
+    return replace(found, max_broken=data.max_bad_records)
 
 
-def _open_cifar(data: ImageDataOptions, size: int) -> ImageData:
+def _open_imagenet(data: ImageDataOptions) -> ImageData:
+    size = _size(data)
+    if records := _records(data):
+        sets = class_files.open_records(*records)
+        files = [path for rec in records for path in files_of(rec)]
+    else:
+        files = [_folder(data) / part for part in ("train", "val")]
+        sets = class_files.open_folders(*files)
+    transforms = RandomResizedCrop(size), CenterCrop(size)
+    return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
+
+
+def _open_cifar(data: ImageDataOptions) -> ImageData:
     """CIFAR-10 or -100: shifted crops of whole images, as in the tutorial, or plain smaller crops.
 
     The latter are those of Grouping-SGD's networks for 28 pixels.
     """
-    kind = cifar.SETS[data.images]
+    kind, size = cifar.SETS[data.images], _size(data)
     files: Sequence[Path]
     if records := _records(data):
         sets = cifar.open_record_files(kind, *records)
@@ -185,19 +185,11 @@ def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:
     return Path(data.rec_train), Path(data.rec_val)
 
 
-def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:
+def _draw(data: ImageDataOptions, seed: int) -> ImageData:
     assert data.images == "synthetic" and data.num_classes and data.num_images
-    counts = (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
-    training, validation = (
-        DrawnImages(
-            part,
-            num_classes=data.num_classes,
-            count=count,
-            shape=(size, size, 3),
-            seed=seed,
-        )
-        for part, count in zip(_PARTS, counts)
-    )
+    size, counts = _size(data), (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
+    draw = partial(DrawnImages, num_classes=data.num_classes, shape=(size, size, 3), seed=seed)
+    training, validation = (draw(part, count=count) for part, count in zip(_PARTS, counts))
     transforms = Unchanged(), Unchanged()
     return ImageData(training, validation, (3, size, size), _DRAWN, *transforms, files=())
 
@@ -205,6 +197,11 @@ def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:
 def _folder(data: ImageDataOptions) -> Path:
     assert data.data_dir is not None, "check() lets no run without data pass"
     return Path(data.data_dir)
+
+
+def _size(data: ImageDataOptions) -> int:
+    assert data.image_size is not None, "the recipes of all sets but MNIST have one"
+    return data.image_size
 
 
 def _threads(data: ImageDataOptions) -> int:

@@ -77,7 +77,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls next to the step."""
+    """Functions that the loop calls next to the step."""
 
     actions: Sequence[Every] = ()
     """Run in this order when due."""

@@ -39,7 +39,7 @@ class WarmupAndDecay:
     steps: Sequence[int] = ()
     """The updates at which step falls, counted from the start of the run."""
     factor: float = 0.1
-    """What the rate is multiplied by at each of these."""
+    """Factor of the rate at each of these."""
     power: float = 2.0
     """The power of poly."""
 

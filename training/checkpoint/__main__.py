@@ -103,7 +103,7 @@ def _origin(part: Part) -> Optional[Origin]:
 
 
 def _remedy(part: Part) -> str:
-    """What to add to the command where the class centers are in a store."""
+    """Return the option that a command needs where the class centers are in a store."""
     options = part.about.get("configuration")
     folder = options.get(STORE) if isinstance(options, dict) else None
     given = f", for its run {folder}" if isinstance(folder, str) else ""

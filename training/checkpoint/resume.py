@@ -118,7 +118,7 @@ class _Found:
     paths: Mapping[int, Path]
     """By the first rank that has each folder."""
     parts: Mapping[int, _Here]
-    """What each folder has; empty if a manifest cannot be read."""
+    """By the same; empty if a manifest cannot be read."""
 
     @property
     def age(self) -> tuple[int, int]:

@@ -80,12 +80,12 @@ class Storage:
 
     @property
     def is_spread(self) -> bool:
-        """Whether some ranks have another folder than others."""
+        """True if some ranks have another folder than others."""
         return any(self.firsts)
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the one that takes care of its folder."""
+        """True if this rank is the one that takes care of its folder."""
         return self.firsts[self.world.rank] == self.world.rank
 
     @property
@@ -98,7 +98,7 @@ class Storage:
         return [rank for rank, other in enumerate(self.firsts) if other == first]
 
     def gather(self, value: Any, name: str) -> dict[int, Any]:
-        """What the first rank of each folder gives, on every rank; JSON can hold it."""
+        """Return the value of the first rank of each folder, on every rank; JSON can hold it."""
         values = gather(self.world, value if self.is_first else None, name)
         return {first: values[first] for first in sorted(set(self.firsts))}
 

@@ -91,7 +91,7 @@ class FaceConfig:
     IDENTITY: ClassVar[Sequence[str]] = (
         *("network", "net_output", "embedding_size", "loss", "optimizer", "dtype", "freeze"),
     )
-    """What a run that goes on from a checkpoint may not change."""
+    """Options that a run that goes on from a checkpoint may not change."""
 
     @property
     def images_per_pass(self) -> int:

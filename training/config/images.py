@@ -58,7 +58,7 @@ class ImageConfig:
     dry_run: PlanOptions
 
     IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype", "freeze")
-    """What a run that goes on from a checkpoint may not change."""
+    """Options that a run that goes on from a checkpoint may not change."""
 
     def values(self) -> dict[str, Any]:
         """The resolved options as JSON has them."""

@@ -61,15 +61,15 @@ class Ranks:
         return progress.shifted(schedule)
 
     def numbers(self) -> dict[str, float]:
-        """What a progress report says of the other processes."""
+        """Return the numbers of a progress report about the other processes."""
         return {}
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
-        """Whether to end now; see ``training.loop.fit``."""
+        """Return a function that tells whether to end now; see ``training.loop.Hooks``."""
         return agreed_stop(request, self.world)
 
     def others(self) -> Others:
-        """What this process has seen of those that it may have to wait for."""
+        """Return the progress of the processes that this one may have to wait for."""
         return Others()
 
     def pause(self, update: int) -> None:

@@ -19,9 +19,8 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
 from runtime.state import Saved, State
 from runtime.stopwatch import COMMUNICATION, Stopwatch
-from training.update.loss_scale import LossScale
 from training.update.optimizer import Optimizer
-from training.update.reduced import Reduced
+from training.update.reduced import Reduced, judge
 
 
 class ServerOptimizer(Optimizer):
@@ -46,7 +45,6 @@ class ServerOptimizer(Optimizer):
         self._exchange, self._group = exchange, group
         self._stopwatch, self._wire = stopwatch, wire
         self.contributors = group.size
-        self.loss_scale = LossScale(dynamic=False)
         self._are_finite: Callable[[], bool] = lambda: True
 
     def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
@@ -62,7 +60,7 @@ class ServerOptimizer(Optimizer):
     @override
     def reduce(self, update: int) -> Reduced:
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        reduced = self.loss_scale.judge(self._gradients, update)
+        reduced = judge(self._gradients)
 
         # Asked twice, before the push and by the step's guard: the answer is worked out once.
         @functools.lru_cache(maxsize=None)

@@ -74,7 +74,7 @@ class ServerWorkers(Ranks):
         return self._horovod.all_ranks() if self._horovod else self.world
 
     def epoch_part(self) -> EpochPart:
-        """What this worker reads of each epoch."""
+        """Return the part of each epoch that this worker reads."""
         return self._groups.epoch_part(self._num_images)
 
     @override

@@ -34,12 +34,12 @@ class WorkerGroups:
 
     @property
     def saves(self) -> bool:
-        """Whether this worker validates and saves: worker 0 and its group."""
+        """True if this worker validates and saves: worker 0 and its group."""
         pushers = self.scheme.pushers(self.assignment)
         return group_of(pushers, self.assignment.worker) == group_of(pushers, 0)
 
     def epoch_part(self, count: int, worker: Optional[int] = None) -> EpochPart:
-        """What a worker, this one by default, reads of an epoch of ``count`` images."""
+        """Return the part of ``count`` images that a worker reads; this one by default."""
         worker = self.assignment.worker if worker is None else worker
         if self.scheme.is_synchronous and not self.assignment.shares:
             # As with Horovod, whose updates these are.

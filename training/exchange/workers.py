@@ -52,7 +52,7 @@ class HorovodWorkers(Ranks):
         self._config, self._num_images = config, num_images
 
     def epoch_part(self) -> EpochPart:
-        """What this rank reads of each epoch."""
+        """Return the part of each epoch that this rank reads."""
         batch_size = self._config.data.batch_size
         return EpochPart.of_rank(self._num_images, batch_size, self.number, self.size)
 

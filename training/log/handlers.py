@@ -102,7 +102,7 @@ class ScreenHandler(logging.Handler):
 
     @property
     def has_bar(self) -> bool:
-        """Whether a progress bar is shown."""
+        """True if a progress bar is shown."""
         return self._bar is not None
 
     def open_bar(self, total_updates: int, update: int) -> None:

@@ -20,7 +20,7 @@ class Report:
     """The numbers of one report, over the updates since the previous report."""
 
     loss: float
-    """Of the reported update."""
+    """Mean over the global batch of the reported update."""
     lr: float
     images_per_second: float
     """Over all ranks, without verifications and saves."""
@@ -49,7 +49,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What was counted in an interval of the run."""
+    """Images and seconds of an interval of the run."""
 
     images: int
     """Over all ranks."""

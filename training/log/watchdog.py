@@ -70,7 +70,7 @@ _exit = types.ExternalFunction("_exit", types.void(types.int32))
 
 
 class Others(NamedTuple):
-    """What a rank knows of those that it may have to wait for."""
+    """Progress and pauses of other ranks that a rank may have to wait for."""
 
     progress: object = None
     """Changes whenever this rank sees that another one has made progress."""

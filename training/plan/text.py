@@ -25,12 +25,12 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to say about a run; docs/scaling.md has the names of its JSON."""
+    """The plan of a run; docs/scaling.md has the names of its JSON."""
 
     facts: Mapping[str, Any]
     """Numbers by their names in JSON, among them the ``device``."""
     memory: Sequence[Item]
-    """Of rank 0."""
+    """The items of rank 0."""
     checkpoint: int
     """Bytes of the copy for checkpoints, which is on the host."""
     collectives: Mapping[str, int]

@@ -76,7 +76,7 @@ class ClassifyStep(Step):
                 logits.attach_grad()
                 losses = -(wanted * mx.nd.log_softmax(logits)).sum(axis=1)
                 global_batch = len(batch.labels) * optimizer.contributors
-                loss = optimizer.loss_scale.scaled(losses.sum() * (1.0 / global_batch))
+                loss = optimizer.scaled(losses.sum() * (1.0 / global_batch))
             loss.backward()
             self.classifier.backward(outputs, logits.grad)
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()

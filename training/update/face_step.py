@@ -77,7 +77,7 @@ class FaceStep(Step):
         with self._stopwatch.part(BACKBONE):
             if self._teacher is not None:
                 result = self._teacher.add_to(result, features, batch.images)
-            gradient = self._optimizer.loss_scale.scaled(result.gradient)
+            gradient = self._optimizer.scaled(result.gradient)
             self._backbone.backward(features, gradient)
             reduced = self._optimizer.reduce(update)
         if undo is not None:

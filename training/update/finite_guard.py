@@ -1,4 +1,4 @@
-"""What happens at a loss or a gradient that is not finite.
+"""Stops a run, or skips an update, at a loss or a gradient that is not finite.
 
 A run that has diverged would train on for days: every number is NaN by then, also in the last
 checkpoints. So every update is checked. Losses and gradients are sums over the ranks,

@@ -68,7 +68,7 @@ class HostSGD(mx.optimizer.Optimizer):
 
 
 def all_finite(gradients: Sequence[Any]) -> bool:
-    """Whether the squares of each array (float32, of the CPU) have a finite sum; waits for them.
+    """Return True if the squares of each array (float32, on the CPU) have a finite sum; waits.
 
     It may be a part of an array whose sum is looked at.
     """
@@ -113,7 +113,7 @@ def _step(  # type: ignore[no-untyped-def]
 
 @parallel_kernel
 def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
-    """Whether each piece of arrays at addresses [n] with offsets [n + 1] has finite squares."""
+    """Return for each piece of arrays at addresses [n] whether its squares have a finite sum."""
     found = np.ones(_PIECES, np.bool_)
     for piece in prange(_PIECES):
         begin, end, first, last = _part(offsets, piece)

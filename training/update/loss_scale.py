@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
-from training.update.reduced import Reduced, finite_flag, judge
+from training.update.reduced import Reduced, finite_flag
 
 _log = logging.getLogger(__name__)
 
@@ -33,29 +33,22 @@ _GROWTH_INTERVAL = 2000
 class LossScale(Stateful):
     """The factor between the loss and what the backward pass starts from."""
 
-    def __init__(self, *, dynamic: bool, ctx: Any = None) -> None:
-        """Decide whether there is one.
-
-        Args:
-            dynamic: for float16; without it the factor is 1, and nothing is multiplied.
-            ctx: the device of the gradients, for a dynamic one.
-        """
-        self._dynamic, self._ctx = dynamic, ctx
+    def __init__(self, ctx: Any) -> None:
+        """Args: ctx: the device of the gradients."""
+        self._ctx = ctx
         # Powers of two, and a count that float32 holds exactly for 16 million updates in a row.
         # Never written into: the number of an update outlives the next one, until it is read.
         self._scale, self._good_updates = self._number(_INITIAL), self._number(0)
 
     def scaled(self, gradient: Any) -> Any:
-        """What the backward pass starts from, given the loss or its gradient (float32, any shape).
+        """Return what the backward pass starts from, given the loss or its gradient (any shape).
 
         Queued. The factor is the one that ``adapt`` divides by, after this backward pass.
         """
-        return gradient * self._scale if self._dynamic else gradient
+        return gradient * self._scale
 
     def judge(self, gradients: Sequence[Any], update: int) -> Reduced:
-        """Whether the gradients (NDArrays, reduced over the ranks) may be used; queued."""
-        if not self._dynamic:
-            return judge(gradients)
+        """Look at the gradients (NDArrays, reduced over the ranks); queued."""
 
         def note(values: Sequence[float]) -> bool:
             finite, scale = values
@@ -69,7 +62,7 @@ class LossScale(Stateful):
         return Reduced((finite_flag(gradients), self._scale), note)
 
     def adapt(self, finite: Any) -> Any:
-        """Choose the factor of the next update; queued. For a dynamic one.
+        """Choose the factor of the next update; queued.
 
         Args:
             finite: 1 if this update's gradients are finite, else 0 (NDArray [1]).
@@ -87,9 +80,7 @@ class LossScale(Stateful):
 
     @override
     def export_state(self, update: int) -> State:
-        scale, good_updates = 1.0, 0
-        if self._dynamic:
-            scale, good_updates = self._scale.asscalar(), self._good_updates.asscalar()
+        scale, good_updates = self._scale.asscalar(), self._good_updates.asscalar()
         return State(values={"loss_scale": float(scale), "good_updates": int(good_updates)})
 
     @override
@@ -98,4 +89,4 @@ class LossScale(Stateful):
         self._good_updates = self._number(saved.count("good_updates"))
 
     def _number(self, value: float) -> Any:
-        return mx.nd.full((1,), value, ctx=self._ctx) if self._dynamic else None
+        return mx.nd.full((1,), value, ctx=self._ctx)

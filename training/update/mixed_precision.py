@@ -41,7 +41,7 @@ class MixedPrecisionUpdates(ParameterUpdates):
         Args:
             options: which; weight decay is multiplied by each parameter's ``wd_mult``.
             parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
-            loss_scale: that of the gradients, dynamic.
+            loss_scale: that of the gradients.
             ctx: where they are.
         """
         self._options, self._loss_scale, self._ctx = options, loss_scale, ctx

@@ -21,15 +21,18 @@ from training.config.schedule import OptimizerOptions
 from training.update.loss_scale import LossScale
 from training.update.mixed_precision import MixedPrecisionUpdates
 from training.update.parameter_updates import ParameterUpdates, TrainerUpdates
-from training.update.reduced import Reduced
+from training.update.reduced import Reduced, judge
 
 
 class Optimizer(Stateful, Protocol):
-    """What training asks of an optimizer, wherever that updates the weights."""
+    """Interface of an optimizer, wherever it updates the weights."""
 
-    loss_scale: LossScale
     contributors: int
     """Processes whose batches make one update: each divides its loss by the images of all."""
+
+    def scaled(self, gradient: Any) -> Any:
+        """Return what the backward pass starts from, given the loss or its gradient; queued."""
+        return gradient
 
     def reduce(self, update: int) -> Reduced:
         """Sum the gradients of the last backward pass over the ranks; queued.
@@ -76,17 +79,22 @@ class BackboneOptimizer(Optimizer):
         ]
         ctx = self._gradients[0].context
         self._settle = stopwatch.settle if stopwatch else lambda: None
-        self.loss_scale = LossScale(dynamic=dtype == "float16", ctx=ctx)
+        self._loss_scale = LossScale(ctx) if dtype == "float16" else None
         self._updates: ParameterUpdates = (
-            MixedPrecisionUpdates(options, parameters, self.loss_scale, ctx)
-            if dtype == "float16"
+            MixedPrecisionUpdates(options, parameters, self._loss_scale, ctx)
+            if self._loss_scale
             else TrainerUpdates(options, parameters, ctx)
         )
 
     @override
+    def scaled(self, gradient: Any) -> Any:
+        return self._loss_scale.scaled(gradient) if self._loss_scale else gradient
+
+    @override
     def reduce(self, update: int) -> Reduced:
         self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        self._reduced = self.loss_scale.judge(self._gradients, update)
+        scale, gradients = self._loss_scale, self._gradients
+        self._reduced = scale.judge(gradients, update) if scale else judge(gradients)
         return self._reduced
 
     @override
@@ -107,8 +115,8 @@ class BackboneOptimizer(Optimizer):
             for name, parts in self._updates.memory()
             for number, array in enumerate(parts)
         }
-        count = {"updates": self._updates.count}
-        return State(arrays, {**count, **self.loss_scale.export_state(update).values})
+        scale = self._loss_scale.export_state(update).values if self._loss_scale else {}
+        return State(arrays, {"updates": self._updates.count, **scale})
 
     @override
     def load_state(self, saved: Saved) -> None:
@@ -116,7 +124,8 @@ class BackboneOptimizer(Optimizer):
             for number, array in enumerate(parts):
                 array[:] = saved.replicated(f"{name}.{number}", array.shape)
         self._updates.count = saved.count("updates")
-        self.loss_scale.load_state(saved)
+        if self._loss_scale:
+            self._loss_scale.load_state(saved)
 
 
 def make_equal(arrays: Sequence[Any], world: World) -> None:

@@ -1,4 +1,4 @@
-"""Whether the gradients of an update are finite, decided where the gradients are.
+"""The look at the gradients of an update: are they finite? Decided where the gradients are.
 
 A GPU computes while Python queues the next update. Asking it "are they finite?" would stop that, so
 on a device the answer is a number there, which the training step reads together with the loss, one
@@ -17,15 +17,15 @@ from training.update import host_sgd
 
 
 class Reduced(NamedTuple):
-    """What an optimizer says of the gradients of one update, once they are summed."""
+    """The answer of an optimizer about the gradients of one update, once they are summed."""
 
     numbers: tuple[Any, ...]
     """NDArrays float32 [1] on the device of the gradients; none where the host looks at them."""
     are_finite: Callable[[Sequence[float]], bool]
-    """Whether the gradients may be used, from the values of ``numbers``; equal on all ranks.
+    """Returns True if they may be used, from the values of ``numbers``; equal on all ranks.
 
     To be called at most once, in the order of the updates, and possibly after later updates. A
-    dynamic loss scale always says yes, because it expects some gradients to overflow, and logs the
+    loss scale always says yes, because it expects some gradients to overflow, and logs the
     updates that it has skipped."""
 
 

@@ -97,8 +97,8 @@ def train(world, device, dtype="float32", **options):
     if dtype == "float16":
         # As above: of the first scale, 8,192, the squares would overflow.
         saved = {"loss_scale": 16.0, "good_updates": 0}.__getitem__
-        optimizer.loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
-    scale = optimizer.loss_scale.scaled(mx.nd.ones((1,), ctx=device)).asscalar()
+        optimizer._loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
+    scale = optimizer.scaled(mx.nd.ones((1,), ctx=device)).asscalar()
     for update in range(3):
         for whole, parameter in zip(gradients_of(update).values(), parameters.values()):
             part = whole / world.size + (world.rank - (world.size - 1) / 2) * 0.25

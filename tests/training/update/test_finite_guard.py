@@ -104,7 +104,7 @@ def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_loo
 def test_a_loss_that_is_not_finite_is_not_told_as_an_overflow(caplog) -> None:
     """Its gradients are not finite either; with ``skip`` the loss scale stays as it is."""
     nan = mx.nd.array([np.nan], ctx=mx.cpu(1))
-    reduced = LossScale(dynamic=True, ctx=mx.cpu(1)).judge([nan], 0)
+    reduced = LossScale(mx.cpu(1)).judge([nan], 0)
     assert not FiniteGuard("skip").accept(0, nan, reduced)
     assert "update 1 skipped: the loss is nan" in caplog.text
     assert "loss scale" not in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from runtime.mxnet import mx
@@ -12,10 +11,6 @@ from training.update.loss_scale import LossScale
 
 DEVICE = mx.cpu(1)
 INITIAL = 2.0**13
-
-
-def dynamic() -> LossScale:
-    return LossScale(dynamic=True, ctx=DEVICE)
 
 
 def array(*values: float, dtype: str = "float32"):
@@ -46,7 +41,7 @@ def load(scale: LossScale, values) -> None:
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
 def test_an_overflow_halves_the_scale_and_says_which_update_is_skipped(bad, caplog):
-    scale, queued = dynamic(), []
+    scale, queued = LossScale(DEVICE), []
     # Each is named with its scale after later ones are queued; gradients may be of two types.
     for update, last in enumerate((0.0, bad, bad)):
         gradients = [array(1.0, -2.0, dtype="float16"), array(1.0, last)]
@@ -61,7 +56,7 @@ def test_an_overflow_halves_the_scale_and_says_which_update_is_skipped(bad, capl
 
 
 def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
-    scale = dynamic()
+    scale = LossScale(DEVICE)
     good_updates(scale, 1999)
     scaled = scale.scaled(array(1.0, 3.0).reshape((2, 1)))
     assert scaled.asnumpy().tolist() == [[INITIAL], [3 * INITIAL]]
@@ -82,21 +77,8 @@ def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
     assert value(scale) == 1.0
 
 
-def test_float32_is_not_scaled_and_no_overflow_is_expected():
-    scale = LossScale(dynamic=False)
-    for device in (mx.cpu(), DEVICE):
-        gradient = mx.nd.array([np.nan], ctx=device)
-        assert scale.scaled(gradient) is gradient
-        reduced = scale.judge([gradient], update=0)
-        assert len(reduced.numbers) == (device == DEVICE)
-        assert not reduced.are_finite([float(number.asscalar()) for number in reduced.numbers])
-
-
-def test_a_scale_goes_on_where_it_was_and_float32_has_none():
-    memory = {"loss_scale": 4096.0, "good_updates": 1999}
-    scale, fixed = dynamic(), LossScale(dynamic=False)
-    for one in (scale, fixed):
-        load(one, memory)
+def test_a_scale_goes_on_where_it_was():
+    memory, scale = {"loss_scale": 4096.0, "good_updates": 1999}, LossScale(DEVICE)
+    load(scale, memory)
     found = scale.export_state(0).values
     assert found == memory and [type(number) for number in found.values()] == [float, int]
-    assert fixed.export_state(0).values == {"loss_scale": 1.0, "good_updates": 0}

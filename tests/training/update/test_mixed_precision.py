@@ -127,7 +127,7 @@ def test_it_computes_what_a_decision_on_the_host_does(
     (optimizer, parameters), plain = make(options), Plain(options)
     # Two from the rise of the scale: it rises at update 5, after two overflows.
     saved = {"loss_scale": plain.scale, "good_updates": plain.good}.__getitem__
-    optimizer.loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
+    optimizer._loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
     overflows = {2, 3, 4, 9, 14, 19, 23}
     said = run(optimizer, parameters, range(24), overflows)
     for update in range(24):

@@ -83,6 +83,7 @@ def test_a_bad_gradient_is_remembered_when_it_is_overwritten(bad, device):
     optimizer = BackboneOptimizer(options, parameters, LoneWorld(), dtype="float32")
     gradient = parameters["fc_bias"].grad()
     gradient[:] = bad
+    assert optimizer.scaled(gradient) is gradient
     reduced = optimizer.reduce(0)
     if device == HOST:
         # Which leaves weights alone that it would spoil.
@@ -111,7 +112,7 @@ def test_nothing_waits_for_a_device(name, dtype, monkeypatch):
         monkeypatch.setattr(mx.nd.NDArray, waits, fail)
     monkeypatch.setattr(mx.nd.contrib, "adamw_update", fail)
     for update in range(3):
-        backward(parameters, scaled=optimizer.loss_scale.scaled)
+        backward(parameters, scaled=optimizer.scaled)
         optimizer.reduce(update)
         optimizer.update(update, lr=0.5)
     monkeypatch.undo()
