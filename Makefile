@@ -95,7 +95,7 @@ hosts: ### test every launcher on two hosts, made of network namespaces: as root
 
 cluster: ### test parameter servers there: MNIST to 0.98 in every scheme, all processes killed, an hour; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m cluster tests/hosts
+	@$(IN_VENV) python -m pytest -m cluster tests/hosts --ignore tests/hosts/test_faults.py
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev
@@ -135,7 +135,6 @@ release: env ### tag this commit with its section of CHANGELOG.md; versions and 
 # Long forms of tests, of which `make test` runs short forms.
 INPUTS ?= 100000
 KILLS ?= 20
-FAULTS ?= 20
 N ?= 200
 MINUTES ?= 10
 SEED ?= 1
@@ -147,8 +146,9 @@ faults: env ### kill ranks, resume, compare with an undisturbed run; KILLS=20 SE
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store --ranks 1
 
-hostfaults: env ### disturb jobs on two hosts, which end in time or go on; as root; FAULTS=20 SEED=1
-	@$(IN_VENV) python -m tests.hosts.faults --faults $(FAULTS) --seed $(SEED)
+hostfaults: ### disturb jobs of every launcher on two hosts, which end in time or go on; as root
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m hosts tests/hosts/test_faults.py
 
 mutants: ### change the code at random lines, which its tests must notice; N=200 SEED=1,2,3
 	@bash setup-utils/install.sh --dev

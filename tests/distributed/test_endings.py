@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -53,6 +54,15 @@ def assert_agreed(job: Job) -> None:
     assert (job.models / f"checkpoints/update-{update:08d}/manifest.json").exists()
 
 
+def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
+    with start("--gloo", tmp_path) as job:
+        assert f"process {job.processes()[0]}, python" in holder(tmp_path)
+        os.kill(job.processes()[1], signal.SIGTERM)
+        assert wait_for_the_end(job, 60)[0] != 0
+        assert_agreed(job)
+        assert holder(tmp_path) == ""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launcher", "number", "status"),
@@ -76,38 +86,30 @@ def test_a_job_ends_well_when_it_is_told_to(
         assert_agreed(job)
 
 
-def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
-    with start("--gloo", tmp_path) as job:
-        assert f"process {job.processes()[0]}, python" in holder(tmp_path)
-        os.kill(job.processes()[1], signal.SIGTERM)
-        assert wait_for_the_end(job, 60)[0] != 0
-        assert_agreed(job)
-        assert holder(tmp_path) == ""
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("launcher", "number"),
-    [("--gloo", signal.SIGTERM), ("--gloo", signal.SIGKILL), ("--mpi", signal.SIGKILL)],
-)
-def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Path) -> None:
-    with start(launcher, tmp_path) as job:
-        job.process.send_signal(number)
-        assert wait_for_the_end(job, 60)[1] < 30
-
-
-@pytest.mark.parametrize(
-    ("launcher", "rank"),
+    ("launcher", "number", "rank"),
     [
-        ("--gloo", 0),
-        *(pytest.param(name, 1, marks=pytest.mark.thorough) for name in ("run.sh", "--mpi")),
+        ("--gloo", signal.SIGKILL, 0),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (
+                ("run.sh", signal.SIGKILL, 1),
+                ("--mpi", signal.SIGKILL, 1),
+                # Of the launcher itself.
+                ("--gloo", signal.SIGTERM, None),
+                ("--gloo", signal.SIGKILL, None),
+                ("--mpi", signal.SIGKILL, None),
+            )
+        ),
     ],
 )
-def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_ends_all(
+    launcher: str, number: int, rank: Optional[int], tmp_path: Path
+) -> None:
     with start(launcher, tmp_path) as job:
-        os.kill(job.processes()[rank], signal.SIGKILL)
+        os.kill(job.process.pid if rank is None else job.processes()[rank], number)
         status, seconds = wait_for_the_end(job, 60)
-        assert status not in (0, 2) and seconds < 30
+        assert seconds < 30 and (rank is None or status not in (0, 2))
 
 
 @pytest.mark.thorough

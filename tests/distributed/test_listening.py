@@ -1,51 +1,56 @@
-"""Jobs on this host listen where the table of docs/security.md says, and nowhere else."""
+"""Jobs on this host listen where the table of docs/security.md says, and nowhere else.
+
+Another user of this host calls every port of a job: its result stays what it is, or it ends. A rank
+of Gloo ends if another user calls it where none of its own ranks will.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Union
 
 import pytest
 
 from tests.support import processes
-from tests.support.launch import clean_environment
+from tests.support.job import ROOT, Started
 from tests.support.listeners import listeners
 from tests.support.security_page import ONE_HOST, table
+from tests.support.stranger import AS_ROOT
 
 pytestmark = pytest.mark.launcher
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
-_LOOK_SECONDS = 0.05
+# They do not end by themselves.
 FACES = (
-    "--debug", "--num-classes", "50", "--num-images", "50", "--embedding-size", "16",
-    "--batch-size", "4", "--max-update", "100000", "--frequent", "1", "--verbose", "100000",
-    "--save-interval", "0",
-)  # fmt: skip
+    "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 --frequent 1 "
+    "--max-update 100000 --verbose 100000 --save-interval 0"
+).split()
 IMAGES = (
-    "--dataset", "synthetic", "--image-size", "16", "--num-images", "20000", "--batch-size", "16",
-    "--epochs", "1000", "--frequent", "5", "--eval-frequency", "1000",
-)  # fmt: skip
+    "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
+    "--frequent 5 --eval-frequency 1000"
+).split()
 # Ranks with Gloo listen until all are connected, which takes milliseconds if they start together.
 LATER = 'sleep "$((2 * HOROVOD_RANK))"; exec bash config.sh "$@"'
 RANKS = ("bash", "-c", LATER, "config.sh", *FACES)
 # The second and third would have MXNet's scheduler listen elsewhere.
 OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}
+MPIRUN, HOROVODRUN = (str(PROGRAMS / name) for name in ("mpirun", "horovodrun"))
 TWO = ("-np", "2", "-H", "localhost:2")
 LAUNCH = (sys.executable, "-m", "parallel.launch", "-n", "2", "-s", "1")
-CLASSIFY = ("--", sys.executable, "classify.py", *IMAGES)
+CLASSIFY = ("--", sys.executable, "classify.py", *IMAGES, "--kv-store")
+GROUPED = (*LAUNCH, "--groups", "{groups}", *CLASSIFY, "dist_gsync")
 COMMANDS = {
     "run.sh": ("bash", "run.sh", *FACES),
-    "mpirun": (str(PROGRAMS / "mpirun"), "-np", "2", "-bind-to", "none", *RANKS),
-    "horovodrun": (str(PROGRAMS / "horovodrun"), "--mpi", *TWO, *RANKS),
-    "horovodrun --gloo": (str(PROGRAMS / "horovodrun"), "--gloo", *TWO, *RANKS),
+    "mpirun": (MPIRUN, "-np", "2", "-bind-to", "none", *RANKS),
+    "horovodrun": (HOROVODRUN, "--mpi", *TWO, *RANKS),
+    "horovodrun --gloo": (HOROVODRUN, "--gloo", *TWO, *RANKS),
     "train.py": (sys.executable, "train.py", "--dataset", "synthetic", *FACES),
-    "dist_sync": (*LAUNCH, *CLASSIFY, "--kv-store", "dist_sync"),
-    "dist_async": (*LAUNCH, *CLASSIFY, "--kv-store", "dist_async"),
-    "dist_ssync": (*LAUNCH, *CLASSIFY, "--kv-store", "dist_ssync", "--staleness", "1"),
-    "dist_gsync": (*LAUNCH, "--groups", "{groups}", *CLASSIFY, "--kv-store", "dist_gsync"),
+    "dist_sync": (*LAUNCH, *CLASSIFY, "dist_sync"),
+    "dist_async": (*LAUNCH, *CLASSIFY, "dist_async"),
+    "dist_ssync": (*LAUNCH, *CLASSIFY, "dist_ssync", "--staleness", "1"),
+    "dist_gsync": GROUPED,
 }
 
 
@@ -67,35 +72,25 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
     command = [word.format(groups=folder / "groups") for word in COMMANDS[job]]
     if "config.sh" not in command and "run.sh" not in command:
         command += ["--models-root", str(folder / "models")]
-    output = folder / "output"
     found: dict[str, set[str]] = {}
     before: set[tuple[int, str, str]] = set()
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True,
-            env={**clean_environment(), **OF_A_SHELL, processes.FOLDER: str(folder)},
-        )  # fmt: skip
-    try:
-        end = time.monotonic() + 200
-        while "update 10/" not in output.read_text(errors="replace"):
-            assert process.poll() is None and time.monotonic() < end, output.read_text()
-            now = {
-                (running.pid, role(running), address)
-                for running in processes.of_job(folder)
-                for address, _ in listeners(running.pid)
-            }
-            # A process that has just become another program may still have the sockets of the one
-            # that started it.
-            for _, name, address in now & before:
-                found.setdefault(name, set()).add(address)
-            before = now
-            time.sleep(_LOOK_SECONDS)
-    finally:
-        # Launchers before ranks, so that none starts another.
-        started = [running.pid for running in processes.of_job(folder)]
-        processes.kill(started)
-        process.wait(30)
-        assert not processes.left(started)
+
+    def look() -> bool:
+        nonlocal before
+        now = {
+            (running.pid, role(running), address)
+            for running in started.running()
+            for address, _ in listeners(running.pid)
+        }
+        # A process that has just become another program may still have the sockets of the one that
+        # started it.
+        for _, name, address in now & before:
+            found.setdefault(name, set()).add(address)
+        before = now
+        return "update 10/" in started.said()
+
+    with Started(folder, *command, **OF_A_SHELL) as started:
+        started.wait_until(look, 200)
     return found
 
 
@@ -111,3 +106,45 @@ def test_the_table_has_these_jobs_and_no_open_address() -> None:
     assert said.keys() == COMMANDS.keys()
     everywhere = {address for job in said.values() for one in job.values() for address in one}
     assert everywhere <= {"127.0.0.1", "::1"}
+
+
+FEW = ("--max-update", "12")
+DISTURBED = {
+    "run.sh": (*COMMANDS["run.sh"], *FEW),
+    "horovodrun --gloo": (HOROVODRUN, "--gloo", *TWO, "bash", "config.sh", *FACES, *FEW),
+    "dist_gsync": (*GROUPED, "--num-examples", "160", "--epochs", "1"),
+}
+
+
+def train(job: str, folder: Path) -> Union[bytes, str]:
+    """Run a job to its end; returns the trained weights, or what it said if it failed."""
+    folder.mkdir()
+    (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
+    command = [word.format(groups=folder / "groups") for word in DISTURBED[job]]
+    with Started(folder, *command, "--models-root", folder / "models", NETWORK="tiny") as started:
+        if started.wait(300):
+            return started.said()
+    (weights,) = (folder / "models").rglob("model-0000.params")
+    return weights.read_bytes()
+
+
+@AS_ROOT
+@pytest.mark.thorough
+@pytest.mark.parametrize("job", DISTURBED)
+def test_another_user_changes_nothing(job: str, tmp_path: Path) -> None:
+    # The first run compiles, and may round differently.
+    train(job, tmp_path / "compiled")
+    undisturbed = train(job, tmp_path / "undisturbed")
+    command = [sys.executable, "-m", "tests.support.stranger"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        try:
+            disturbed = train(job, tmp_path / "disturbed")
+        finally:
+            process.kill()
+            reached = process.stdout.read().split("\n")[:-1]
+    assert reached and isinstance(undisturbed, bytes)
+    if job == "run.sh" or isinstance(disturbed, bytes):
+        assert disturbed == undisturbed
+    else:
+        assert "accept: Software caused connection abort" in disturbed

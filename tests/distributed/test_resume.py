@@ -50,49 +50,26 @@ def train_here(faces: Path, models: Path, *options: object, status: int = 0):
 
 
 def train(ranks: int, faces: Path, models: Path, *options: object) -> str:
-    """Several ranks, or one in a process of its own; returns what they print."""
+    """Several ranks, or one in this process; returns what they print."""
+    if ranks == 1:
+        return train_here(faces, models, *options).stdout
     launcher = Path(sys.executable).with_name("horovodrun")
     launch = [launcher, "--gloo", "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh"]
-    alone = [sys.executable, "train.py", "--network", "tiny"]
-    command = [*(launch if ranks > 1 else alone), *settings(faces, models, *options)]
     # More ranks than two add in the order in which Horovod sends gradients together.
     variables = {"NETWORK": "tiny", **({"HOROVOD_FUSION_THRESHOLD": "0"} if ranks > 2 else {})}
     result = subprocess.run(
-        [str(word) for word in command], cwd=ROOT, env={**clean_environment(), **variables},
-        capture_output=True, text=True, timeout=250, check=False,
+        [str(word) for word in (*launch, *settings(faces, models, *options))], cwd=ROOT,
+        env={**clean_environment(), **variables}, capture_output=True, text=True, timeout=250,
+        check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
-def run(ranks: int, faces: Path, models: Path) -> str:
-    """Several ranks, or one in this process; returns what they print."""
-    return train(ranks, faces, models) if ranks > 1 else train_here(faces, models).stdout
-
-
 def losses(models: Path) -> dict[int, float]:
     """The last report of each update."""
-    lines = (models / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
     return {record["update"]: record["loss"] for record in records if "loss" in record}
-
-
-def assert_equal(models: Path, others: Path) -> None:
-    """All losses, and every array of every rank after the last update."""
-    assert losses(models) == losses(others) and len(losses(models)) == UPDATES
-    last = f"checkpoints/update-{UPDATES:08d}"
-    first, second = Checkpoint(models / last), Checkpoint(others / last)
-    assert first.manifest.files == second.manifest.files, "with their checksums"
-    assert first.manifest.values == second.manifest.values
-
-
-def resume_from(models: Path, copy: Path, update: int) -> Path:
-    """A copy of a run as it was after ``update`` updates."""
-    shutil.copytree(models, copy)
-    for folder in (copy / "checkpoints").iterdir():
-        if int(folder.name[-8:]) > update:
-            shutil.rmtree(folder)
-    return copy
 
 
 @pytest.mark.parametrize(
@@ -100,13 +77,22 @@ def resume_from(models: Path, copy: Path, update: int) -> Path:
     [1, *(pytest.param(n, marks=[pytest.mark.launcher, pytest.mark.thorough]) for n in (2, 3))],
 )
 def test_bit_for_bit(ranks: int, faces: Path, tmp_path: Path) -> None:
-    whole = run(ranks, faces, tmp_path / "whole")
+    whole = train(ranks, faces, tmp_path / "whole")
     assert "no checkpoint in" in whole and "starting anew" in whole
-    copy = resume_from(tmp_path / "whole", tmp_path / "copy", INTERVAL)
-    rest = run(ranks, faces, copy)
+    # As it was after the first checkpoint.
+    copy = Path(shutil.copytree(tmp_path / "whole", tmp_path / "copy"))
+    for folder in (copy / "checkpoints").iterdir():
+        if int(folder.name[-8:]) > INTERVAL:
+            shutil.rmtree(folder)
+    rest = train(ranks, faces, copy)
     assert f"resumed at update {INTERVAL} from {copy}/checkpoints/update-" in rest
     assert f"update {INTERVAL}/" not in rest
-    assert_equal(tmp_path / "whole", copy)
+    found, again = (losses(models) for models in (tmp_path / "whole", copy))
+    assert found == again and len(found) == UPDATES
+    last = f"checkpoints/update-{UPDATES:08d}"
+    first, second = Checkpoint(tmp_path / "whole" / last), Checkpoint(copy / last)
+    assert first.manifest.files == second.manifest.files, "with their checksums"
+    assert first.manifest.values == second.manifest.values
 
 
 def test_a_finished_run_trains_nothing_and_a_longer_goes_on(faces: Path, tmp_path: Path) -> None:
@@ -119,31 +105,6 @@ def test_a_finished_run_trains_nothing_and_a_longer_goes_on(faces: Path, tmp_pat
     longer = train_here(faces, models, "--max-update", 3, "--lr", 0.01)
     assert "update 3/3" in longer.stdout and "update 2/3" not in longer.stdout
     assert "--lr was 0.1 and is 0.01" in longer.stdout
-
-
-@pytest.mark.thorough
-@pytest.mark.launcher
-def test_the_best_model_after_a_kill(faces: Path, tmp_path: Path) -> None:
-    """The worst moment: a better model has just been written, and no checkpoint knows of it."""
-    options = ("--verbose", 2, "--lr", 0.02)
-    whole, copy = tmp_path / "whole", tmp_path / "copy"
-    said = train(1, faces, whole, *options)
-    accuracies = verified(whole)
-    best = max(accuracies, key=lambda update: (accuracies[update], -update))
-    assert f"update {best}: model saved in {whole}/model-best-*" in said
-    train(1, faces, resume_from(whole, copy, INTERVAL), *options)
-    for name in ("model-best-symbol.json", "model-best-0000.params"):
-        assert (copy / name).read_bytes() == (whole / name).read_bytes(), name
-    # Two ranks know of it, too.
-    train(2, faces, copy, *options, "--batch-size", 2, "--max-update", UPDATES + 1)
-    is_kept = (copy / name).read_bytes() == (whole / name).read_bytes()
-    assert is_kept == (verified(copy)[UPDATES + 1] <= accuracies[best])
-
-
-def verified(models: Path) -> dict[int, float]:
-    """The accuracy after each update that was verified."""
-    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
-    return {one["update"]: one["accuracy"] for one in records if one.get("target") == "unseen"}
 
 
 @pytest.mark.launcher

@@ -14,8 +14,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from tests.support.job import Job
 
@@ -27,25 +29,23 @@ _REQUEST = re.compile(rb'"ph": "X", "name": "\d+"')
 
 
 def _start(ranks: int, folder: Path, updates: int) -> Job:
+    """Start a job; return it after its first updates."""
     options = (
         "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16,
         "--batch-size", 2, "--max-update", updates, "--save-interval", 0, "--keep", 0,
         "--frequent", 20, "--verbose", 10 * updates, "--sample-ratio", 0.5,
     )  # fmt: skip
-    return Job("--gloo", ranks, folder, *options)
+    job = Job("--gloo", ranks, folder, *options)
+    try:
+        _wait(job, _WARM)
+    except BaseException:
+        job.end()
+        raise
+    return job
 
 
-def _memory(job: Job) -> dict[int, int]:
-    """Return the resident bytes of each rank."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    return {
-        rank: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
-        for rank, pid in sorted(job.processes().items())
-    }
-
-
-def _reached(job: Job, update: int) -> Callable[[], bool]:
-    return lambda: f"update {update}/" in job.log(0)
+def _wait(job: Job, update: int) -> None:
+    job.wait_until(lambda: f"update {update}/" in job.log(0), 4 * 3600)
 
 
 def _end(job: Job) -> Iterator[str]:
@@ -57,23 +57,16 @@ def _end(job: Job) -> Iterator[str]:
 
 
 def watch_memory(updates: int, ranks: int, folder: Path) -> Iterator[str]:
-    """Run, and yield a line for each problem.
-
-    Args:
-        updates: the length of the run, a multiple of 20 and more than 300.
-        ranks: how many.
-        folder: for the run.
-    """
+    """Run more than 300 updates, a multiple of 20, and yield a line for each problem."""
     with _start(ranks, folder, updates) as job:
-        job.wait_until(_reached(job, _WARM), 3600)
-        before = _memory(job)
-        print({rank: f"{size / 2**20:.1f} MiB" for rank, size in before.items()}, flush=True)
-        job.wait_until(_reached(job, updates - 40), 4 * 3600)
-        after = _memory(job)
+        running = {rank: psutil.Process(pid) for rank, pid in sorted(job.processes().items())}
+        before = {rank: one.memory_info().rss for rank, one in running.items()}
+        _wait(job, updates - 40)
+        after = {rank: one.memory_info().rss for rank, one in running.items()}
         yield from _end(job)
     for rank, size in before.items():
         growth = after[rank] / size - 1
-        print(f"rank {rank}: then {after[rank] / 2**20:.1f} MiB, {growth:+.2%}")
+        print(f"rank {rank}: {size / 2**20:.1f} MiB, {growth:+.2%}")
         if growth >= _MOST_GROWTH:
             yield f"rank {rank} has grown by {growth:.1%}"
 
@@ -83,7 +76,6 @@ def watch_names(ranks: int, folder: Path) -> Iterator[str]:
     timeline = folder.with_suffix(".json")
     os.environ["HOROVOD_TIMELINE"] = str(timeline)
     with _start(ranks, folder, _SHORT) as job:
-        job.wait_until(_reached(job, _WARM), 3600)
         warm_bytes = timeline.stat().st_size
         yield from _end(job)
     del os.environ["HOROVOD_TIMELINE"]

@@ -5,8 +5,8 @@
 Each round starts a run with ``run.sh --restarts``, kills one of its ranks with SIGKILL, and
 compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
 checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
-is written. Of a run with another result, its line says where its losses became others and which
-arrays are. With ``--center-store`` the class centers of the runs that are killed are in a store,
+is written. Of a run with another result, its line says which arrays are others. With
+``--center-store`` the class centers of the runs that are killed are in a store,
 and those of the uninterrupted run in memory.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import signal
@@ -45,32 +44,21 @@ _MARGIN = 20
 
 
 class Kill(NamedTuple):
-    """One kill.
-
-    Attributes:
-        rank: that is killed.
-        updates: after so many of this attempt.
-        in_checkpoint: whether to wait for the next checkpoint to be written.
-        delay: seconds to wait after that.
-    """
+    """One kill: of a rank after some updates of this attempt and a delay in seconds."""
 
     rank: int
     updates: int
     in_checkpoint: bool
+    """Whether to wait for the next checkpoint to be written, before the delay."""
     delay: float
 
 
 class Setup(NamedTuple):
-    """What is disturbed.
-
-    Attributes:
-        ranks: of each run.
-        stored: whether the class centers of the runs that are killed are in a store.
-        kills: of each run, one after the other.
-    """
+    """What is disturbed: the ranks of each run, and how many kills come one after the other."""
 
     ranks: int = 2
     stored: bool = False
+    """Whether the class centers of the runs that are killed are in a store."""
     kills: int = 1
 
     @property
@@ -80,14 +68,7 @@ class Setup(NamedTuple):
 
 
 def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
-    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure.
-
-    Args:
-        rounds: how many runs.
-        seed: of the moments and the order of the ranks.
-        folder: for the runs.
-        setup: of each run.
-    """
+    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure."""
     options = (*setup.options, "--max-update", UPDATES)
     uninterrupted = folder / "uninterrupted"
     with Job("run.sh", setup.ranks, uninterrupted, *options) as job:
@@ -136,30 +117,6 @@ def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     return sorted(n for n in names if found.get(n, missing) != expected.get(n, missing))
 
 
-class Loss(NamedTuple):
-    """What a run has reported of an update; of one that it did again, it has two."""
-
-    update: int
-    value: float
-
-
-def losses(models: Path) -> list[Loss]:
-    """All losses of a run, in the order of its updates and attempts."""
-    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
-    return [Loss(record["update"], record["loss"]) for record in records if "loss" in record]
-
-
-def first_other_loss(found: Sequence[Loss], expected: Sequence[Loss]) -> str:
-    """Say where the losses of a disturbed run cease to be those of an undisturbed one."""
-    wanted, attempt, last = dict(expected), 1, 0
-    for update, loss in found:
-        attempt += update <= last
-        last = update
-        if loss != wanted[update]:
-            return f"losses differ from update {update} of attempt {attempt} on"
-    return "losses are equal"
-
-
 def _checksum(parts: Iterable[Any]) -> int:
     checksum = 0
     for part in parts:
@@ -189,10 +146,7 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Pat
         if status:
             return f"{what}: status {status}, {job.said()[-2000:]}"
     others = differences(contents(models / _LAST, store), contents(uninterrupted / _LAST))
-    if not others:
-        return f"{what}: equal"
-    began = first_other_loss(losses(models), losses(uninterrupted))
-    return f"{what}: ANOTHER RESULT in {', '.join(others)}; {began}"
+    return f"{what}: {f'ANOTHER RESULT in {others}' if others else 'equal'}"
 
 
 def _kill(job: Job, kill: Kill) -> str:

@@ -1,4 +1,4 @@
-"""Two hosts, and a project there: made when a module wants them."""
+"""Two hosts, each with a folder of its own, and a project there: made when a module wants them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from tests.support.server_job import assert_nothing_left, copy_product
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that each host has for itself, with a name that a shell has to be told of."""
+    folder = tmp_path_factory.mktemp("nothing shared") / "own disk"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(private: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts", private) as started:
         yield started
 
 

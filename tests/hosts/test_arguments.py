@@ -13,21 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
-from tests.support.hosts import TwoHosts
+from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, TwoHosts
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMES = "host1:1,host2:1"
+pytestmark = MARKS
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
 }  # fmt: skip
-SHOW = 'echo "$(hostname) $MXNET_KEPT $WANDB_API_KEY"; sleep 1'
+SHOW = "echo $(hostname) $MXNET_KEPT $WANDB_API_KEY $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME "
+SHOW += "$(command -v python); sleep 1"
 SERVERS = (
     "parallel.launch -n 2 -s 1 -H hosts -i eth0 --launcher ssh -- python classify.py --kv-store "
     "dist_async --dataset synthetic --image-size 16 --num-images 64 --batch-size 16 --epochs 1"
 ).split()
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
 @contextmanager
@@ -63,29 +60,32 @@ def objects(text: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     ("words", "process"),
     [
+        (("mpirun", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"orted"),
         (("horovodrun", "--mpi", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"orted"),
         (("horovodrun", "--gloo", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"remote-guard"),
         (("python", "-m", *SERVERS), b"parallel.launch.guard"),
         (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
     ],
-    ids=["mpi", "gloo", "launch", "check"],
+    ids=["mpirun", "mpi", "gloo", "launch", "check"],
 )
 def test_no_argument_has_a_key_or_a_value(
     two: TwoHosts, project: Path, tmp_path: Path, words: tuple[str, ...], process: bytes
 ) -> None:
     (project / "hosts").write_text("host1\nhost2\n")
-    is_servers = "parallel.launch" in words
-    own = {"VIRTUAL_ENV": sys.prefix, "OMP_NUM_THREADS": "1", **SECRETS}
-    if is_servers:
-        words = (*words, "--models-root", str(tmp_path))
+    own = {"VIRTUAL_ENV": sys.prefix, "OMP_NUM_THREADS": "1", "NIC": "eth0", **SECRETS}
+    if SHOW in words:
+        own["CUDA_VISIBLE_DEVICES"] = "2,3"
+    if "parallel.launch" in words:
+        folder, words = project, (*words, "--models-root", str(tmp_path))
     else:
-        own["SEND_VARIABLES"] = "WANDB_API_KEY"
-    path = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin")
+        folder, own["SEND_VARIABLES"] = ROOT, "WANDB_API_KEY"
     with arguments_seen() as seen:
-        said = two.run(*words, folder=project if is_servers else ROOT, path=path, **own)
+        path = (ROOT / "setup-utils/launchers", PROGRAMS)
+        said = two.run(*words, folder=folder, path=path, **own)
     if SHOW in words:
         for host in two.all:
-            assert f"{host.name} Mz9e4f6071 Wq2b8d3c55\n" in said.stdout, said
+            shown = f"{host.name} Mz9e4f6071 Wq2b8d3c55 2,3 eth0 {PROGRAMS / 'python'}\n"
+            assert shown in said.stdout, said
     assert "Traceback" not in said.stderr and (said.returncode == 0 or "check" in words[2])
     assert all(any(word in one for one in seen) for word in (b"sshd", process))
     secrets = [secret.encode() for secret in SECRETS.values()]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support import hosts
-from tests.support.hosts import TwoHosts
+from tests.support.hosts import MARKS, NAMES, ROOT, TwoHosts
 from tests.support.listeners import listeners
 from tests.support.security_page import HOSTS, table
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
+pytestmark = MARKS
 _LOOK_SECONDS = 0.2
 # As in docs/security.md: variables, and every port that is open then.
 PINNED = {
@@ -27,17 +23,13 @@ PINNED = {
     "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "42004-42007",
 }  # fmt: skip
 RANKS_PORTS, DAEMONS_PORTS = range(41000, 41100), range(42000, 42008)
+RANKS = ("-np", "2", "-H", NAMES, "bash", "config.sh")
 LAUNCHERS = {
     "run.sh": ("bash", "run.sh"),
-    "mpirun": ("mpirun", "-np", "2"),
-    "horovodrun": ("horovodrun", "--mpi", "-np", "2"),
-    "horovodrun --gloo": ("horovodrun", "--gloo", "-np", "2"),
+    "mpirun": ("mpirun", *RANKS),
+    "horovodrun": ("horovodrun", "--mpi", *RANKS),
+    "horovodrun --gloo": ("horovodrun", "--gloo", *RANKS),
 }
-Found = dict[str, set[tuple[str, int]]]
-"""Addresses and ports by process."""
-
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
 def role(pid: int) -> str:
@@ -57,9 +49,9 @@ def role(pid: int) -> str:
     return "rank" if names & {"train.py"} else " ".join(words)
 
 
-def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: str) -> list[Found]:
-    """Train for some updates; return who has listened meanwhile, on each host."""
-    seen: list[Found] = [{}, {}]
+def listened(two: TwoHosts, models: Path, launcher: str, **variables: str):
+    """Train; return the addresses and ports at which processes have listened, on each host."""
+    seen: list[dict[str, set[tuple[str, int]]]] = [{}, {}]
     is_over = threading.Event()
 
     def watch() -> None:
@@ -69,19 +61,10 @@ def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: s
                     if at := listeners(pid):
                         found.setdefault(role(pid), set()).update(at)
 
-    words = LAUNCHERS[launcher]
-    if launcher == "run.sh":
-        variables["HOSTS"] = names
-    else:
-        words = (*words, "-H", names, "bash", "config.sh")
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        result = two.run(
-            *words, "--debug",
-            folder=ROOT, path=[PROGRAMS], OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix,
-            NETWORK="tiny", BATCH_SIZE="4", MAX_UPDATE="3", MODELS_ROOT=str(models), **variables,
-        )  # fmt: skip
+        result = two.train(models, *LAUNCHERS[launcher], "--debug", HOSTS=NAMES, **variables)
     finally:
         is_over.set()
         watching.join()
@@ -91,31 +74,25 @@ def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: s
     return seen
 
 
-def addresses(found: Found) -> dict[str, set[str]]:
-    return {name: {address for address, _ in at} for name, at in found.items()}
-
-
 def system_ports(two: TwoHosts, first: int, last: int) -> None:
     for host in two.all:
-        setting = f"net.ipv4.ip_local_port_range={first} {last}"
-        subprocess.run(host.inside("sysctl", "-qw", setting), check=True)
+        host.sh(f"sysctl -qw 'net.ipv4.ip_local_port_range={first} {last}'")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> None:
     """Gloo at ports of the system, Open MPI at those that are pinned."""
     said = table(HOSTS)[launcher]
-    pinned = PINNED if launcher == "mpirun" else {}
     system_ports(two, 43000, 43999)
     try:
-        found = train(two, tmp_path, launcher, "host1:1,host2:1", NIC="eth0", **pinned)
+        pinned = PINNED if launcher == "mpirun" else {}
+        found = listened(two, tmp_path, launcher, NIC="eth0", **pinned)
     finally:
         system_ports(two, 32768, 60999)
     assert {name for one in found for name in one} == said.keys()
     for host, one in zip(two.all, found):
-        for name, at in addresses(one).items():
-            assert at == (said[name] or {host.address}), name
         for name, places in one.items():
+            assert {address for address, _ in places} == (said[name] or {host.address}), name
             ports = {port for address, port in places if address != "127.0.0.1"}
             if launcher == "mpirun":
                 assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)

@@ -5,9 +5,7 @@ If they are not, all ranks end before the first update with one line that names 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 
 import cv2
@@ -16,17 +14,9 @@ import pytest
 
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
-from tests.support import hosts
-from tests.support.hosts import Host, TwoHosts
+from tests.support.hosts import MARKS, NAMES, TwoHosts
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
-NAMES = "host1:1,host2:1"
-IMAGES = f"mpirun -np 2 -H {NAMES} -bind-to none python classify.py --dataset imagenet --model "
-IMAGES += "mobilenet0.25 --image-size 64 --batch-size 4 --epochs 1"
-
-WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -42,85 +32,40 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("private")
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory, private: Path) -> Iterator[TwoHosts]:
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts", private=private) as started:
-        yield started
-
-
 @pytest.fixture
 def copies(two: TwoHosts, original: Path, private: Path) -> Path:
     """The folder in which each host has a copy of its own."""
     for host in two.all:
-        shell(host, f"rm -rf {private}/* && cp -r {original} {private}/faces")
+        host.sh('rm -rf "$1"/*; cp -r "$2" "$1/faces"', private, original)
     return private / "faces"
-
-
-def shell(host: Host, command: str) -> str:
-    return subprocess.check_output(host.inside("sh", "-c", command), text=True)
 
 
 def run(two: TwoHosts, models: Path, command: str) -> tuple[int, str]:
     """Return the status of a command and what it has printed."""
-    result = two.run(
-        *command.split(), folder=ROOT, path=[PROGRAMS], OMP_NUM_THREADS="1",
-        VIRTUAL_ENV=sys.prefix, NETWORK="tiny", BATCH_SIZE="4", MAX_UPDATE="2",
-        MODELS_ROOT=str(models), HOSTS=NAMES,
-    )  # fmt: skip
+    choices = {"BATCH_SIZE": "4", "MAX_UPDATE": "2", "HOSTS": NAMES}
+    result = two.train(models, *shlex.split(command), **choices)
     return result.returncode, result.stdout + result.stderr
-
-
-def described(path: Path, host: Host) -> str:
-    command = f'{PROGRAMS}/python -c "from data.fingerprint import fingerprint as f; '
-    code = f"from pathlib import Path; print(f([Path('{path}')])['{path}'])\""
-    return shell(host, f"cd {ROOT} && {command}{code}").strip()
-
-
-def assert_named(two: TwoHosts, path: Path, models: Path, status: int, said: str) -> None:
-    """Assert that the one line of an error names the file on the second host."""
-    expected, found = described(path, two.first), described(path, two.second)
-    assert "bytes" in expected and expected != found
-    assert [line.partition("error: ")[2] for line in said.splitlines() if "error: " in line] == [
-        f"host2 has another {path} than host1: {found}, not {expected}; copy the data set from one "
-        "host to the others"
-    ]
-    assert status == 2 and "Traceback" not in said and not (models / "checkpoints").exists()
 
 
 def test_faces(two, copies: Path, tmp_path: Path) -> None:
     """Equal copies train; files that differ and folders that one host lacks are named."""
-    train = f"bash run.sh --rec {copies} --val-targets lfw"
+    train = f"bash run.sh --rec '{copies}' --val-targets lfw"
     status, said = run(two, tmp_path / "equal", train)
     assert status == 0 and (tmp_path / "equal/model-0000.params").exists(), said
-    shell(two.second, f"cd {copies} && truncate -s +1 lfw.bin")
-    assert_named(two, copies / "lfw.bin", tmp_path, *run(two, tmp_path, train))
-    shell(two.second, f"truncate -s -1000 {copies}/train.rec")
+    two.second.sh('truncate -s +1 "$1/lfw.bin"', copies)
+    status, said = run(two, tmp_path, train)
+    (line,) = [line for line in said.splitlines() if "error: " in line]
+    assert status == 2 and f"error: host2 has another {copies}/lfw.bin than host1: " in line
+    assert "Traceback" not in said and not (tmp_path / "checkpoints").exists()
+    two.second.sh('truncate -s -1000 "$1/train.rec"', copies)
     for controller in ("--mpi", "--gloo"):
-        command = f"horovodrun {controller} -np 2 -H {NAMES} bash config.sh --rec {copies}"
+        command = f"horovodrun {controller} -np 2 -H {NAMES} bash config.sh --rec '{copies}'"
         status, said = run(two, tmp_path / controller, command)
         assert status != 0
         assert f"error: host2 has another {copies}/train.rec than host1: " in said
-    shell(two.second, f"rm -r {copies}")
+    two.second.sh('rm -r "$1"', copies)
     status, said = run(two, tmp_path, train)
     assert status == 2 and f"error: host2: --rec {copies} does not exist" in said
-
-
-def test_classifiers(two, copies: Path, tmp_path: Path) -> None:
-    path = copies / "train.rec"
-    command = f"{IMAGES} --rec-train {path} --rec-val {path} --models-root "
-    status, said = run(two, tmp_path, f"{command}{tmp_path / 'equal'}")
-    assert status == 0, said
-    # Another set of the same size: it opens, and trains.
-    shell(two.second, f"printf x | dd of={path} bs=1 seek=200 conv=notrunc")
-    assert_named(two, path, tmp_path, *run(two, tmp_path, f"{command}{tmp_path}"))
-    shell(two.second, f"truncate -s 5 {path}")
-    status, said = run(two, tmp_path, f"{command}{tmp_path}")
-    assert status == 2 and f"error: host2: {path}" in said
 
 
 @pytest.mark.parametrize("is_private", [True, False])
@@ -128,9 +73,9 @@ def test_hosts_draw_the_synthetic_set_together_or_each_its_own(
     two, copies: Path, private: Path, tmp_path: Path, is_private: bool
 ) -> None:
     place = (private if is_private else tmp_path) / "drawn"
-    drawn = f"--dataset synthetic --num-classes 4 --num-images 40 --rec {place} --rec {copies}"
+    drawn = f"--dataset synthetic --num-classes 4 --num-images 40 --rec '{place}' --rec '{copies}'"
     status, said = run(two, tmp_path / "models", f"bash run.sh {drawn}")
     assert status == 0, said
-    first, second = (shell(host, f"ls {place}").split() for host in two.all)
+    first, second = (host.sh('ls "$1"', place).split() for host in two.all)
     assert first == second and "synthetic.json" in first
-    assert "part" not in shell(two.first, f"ls -A {place.parent}")
+    assert "part" not in two.first.sh('ls -A "$1"', place.parent)

@@ -9,22 +9,10 @@ import psutil
 import pytest
 
 from tests.soak.soak import busy_loops
-from tests.support import hosts
-from tests.support.server_job import (
-    SCHEMES,
-    SECONDS,
-    Job,
-    assert_nothing_left,
-    process_of,
-    wait_until,
-)
+from tests.support.hosts import MARKS
+from tests.support.server_job import SCHEMES, SECONDS, Job, assert_nothing_left, process_of
 
-WHY_NOT = hosts.missing()
-pytestmark = [
-    pytest.mark.hosts,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.usefixtures("nothing_is_left"),
-]
+pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
 KILLED = "ended with status 137 (SIGKILL); ending the job"
 BROKEN = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
 # Role, host and number of the victim, how the launcher's line names it, and its status.
@@ -51,9 +39,8 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
     two, project, tmp_path, scheme, victim, busy
 ) -> None:
     role, place, number, line, expected = VICTIMS[victim]
-    job = Job(two, project, tmp_path, scheme)
-    try:
-        wait_until(job.process, job.output, "update 10/")
+    with Job(two, project, tmp_path, scheme) as job:
+        job.wait_until("update 10/")
         host = two.all[place]
         killed = process_of(host, role, number) if role else psutil.Process(job.process.pid)
         if victim == "ssh session":
@@ -65,8 +52,6 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
             killed.kill()
             seconds = assert_nothing_left(two, begin)
         status = job.process.wait(SECONDS)
-    finally:
-        job.end()
     print(f"{scheme}, {victim}, {busy} busy loops: gone after {seconds:.1f} s, status {status}")
     announced = [one for one in job.said().splitlines() if one.startswith("launch: ")]
     assert announced == ([line] if line else []), job.said()

@@ -6,15 +6,15 @@ An ordinary job of classify.py trains on single images, with many small buckets,
 processes keep the processors busy, and is stopped by a signal after some minutes of training. No
 process may have died, no message may have been refused, and every staleness has to be the one that
 a replay of the job's trace computes. Each job prints one line; the status is 1 if anything was
-wrong. A signal to this program ends its jobs first.
+wrong. A signal to this program ends its job first.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,35 +29,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of training, for each scheme")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", default="1", help="their number, or several: 1,3")
-    parser.add_argument("--at-once", action="store_true", help="all jobs beside each other")
     options = parser.parse_args(argv)
     schemes = list(soak.SCHEMES) if options.scheme == "all" else [options.scheme]
-    jobs = [(scheme, int(servers)) for servers in options.servers.split(",") for scheme in schemes]
-    found: list[bool] = []
-    request = StopRequest()
+    request, is_well = StopRequest(), True
     request.listen()
-
-    def run(scheme: str, servers: int, folder: str) -> None:
-        result = soak.run(
-            scheme,
-            Path(folder, f"{scheme}-{servers}"),
-            seconds=60 * options.minutes,
-            workers=options.workers,
-            servers=servers,
-            is_stopped=lambda: request.status != 0,
-        )
-        print(result, flush=True)
-        found.append(result.is_well)
-
     with tempfile.TemporaryDirectory() as folder, soak.busy_loops(2):
-        threads = [threading.Thread(target=run, args=(*job, folder)) for job in jobs]
-        for thread in threads:
-            thread.start()
-            if not options.at_once:
-                thread.join()
-        for thread in threads:
-            thread.join()
-    return request.status or int(found != [True] * len(jobs))
+        for servers, scheme in itertools.product(map(int, options.servers.split(",")), schemes):
+            result = soak.run(
+                scheme,
+                Path(folder, f"{scheme}-{servers}"),
+                seconds=60 * options.minutes,
+                workers=options.workers,
+                servers=servers,
+                is_stopped=lambda: request.status != 0,
+            )
+            print(result, flush=True)
+            is_well &= result.is_well
+            if request.status:
+                break
+    return request.status or int(not is_well)
 
 
 if __name__ == "__main__":

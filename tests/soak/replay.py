@@ -8,15 +8,23 @@ are compared, not trusted. See ``parallel.parameter_server.trace`` for the lines
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 _MOST_MESSAGES = 10
 
 
+class _Worker(NamedTuple):
+    keys: list[int]
+    pushed: list[list[int]]
+    """Of each push the versions of all buckets that were pulled before."""
+
+
 @dataclass
 class Replay:
-    """The result of a replay."""
+    """The result of a replay; see ``replay``."""
 
     pushes: int = 0
     """Pushes of all workers, each of all buckets."""
@@ -30,6 +38,9 @@ class Replay:
     mismatches: int = 0
     messages: list[str] = field(default_factory=list)
     """Of the first mismatches."""
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _counts: Counter[int] = field(default_factory=Counter)
+    _turns: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Compare."""
@@ -38,75 +49,59 @@ class Replay:
             if len(self.messages) < _MOST_MESSAGES:
                 self.messages.append(f"{what}: {found}, not {wanted}")
 
-
-@dataclass
-class _Worker:
-    keys: list[int]
-    pushed: list[list[int]]
-    """Of each push the versions of all buckets that were pulled before."""
-
-
-def replay(folder: Path, *, is_complete: bool = True) -> Replay:
-    """Replay a job.
-
-    Args:
-        folder: of its trace.
-        is_complete: whether all pushes were applied; false if a worker was killed.
-    """
-    result = Replay()
-    workers: dict[int, _Worker] = {}
-    for path in sorted(folder.glob("worker-*")):
-        _read_worker(path, workers, result)
-    result.pushes = sum(len(worker.pushed) for worker in workers.values())
-    counts: Counter[int] = Counter()
-    turns: Counter[tuple[int, int]] = Counter()
-    for path in sorted(folder.glob("server-*")):
-        with path.open() as lines:
-            for line in lines:
-                _check(list(map(int, line.split())), workers, counts, turns, result)
-    result.updates, result.buckets = sum(counts.values()), len(counts)
-    for pusher, worker in workers.items():
-        for key in worker.keys:
-            if is_complete:
-                what = f"pushes of pusher {pusher} to bucket {key}"
-                result.expect(what, turns[pusher, key], len(worker.pushed))
-    return result
-
-
-def _read_worker(path: Path, workers: dict[int, _Worker], result: Replay) -> None:
-    versions: list[int] = []
-    with path.open() as lines:
-        for line in lines:
-            word, *rest = line.split()
+    def read_worker(self, path: Path) -> None:
+        """Read what a worker has pulled and pushed."""
+        versions: list[int] = []
+        for word, *rest in _lines(path):
             numbers = list(map(int, rest))
             if word == "pusher":
-                worker = workers.setdefault(numbers[0], _Worker(numbers[1:], []))
+                worker = self._workers.setdefault(numbers[0], _Worker(numbers[1:], []))
             elif word == "pull":
                 falls = [new for old, new in zip(versions, numbers) if new < old]
-                result.expect(f"{path.name}: versions that fell", falls, [])
-                result.uneven += len(set(numbers)) > 1
+                self.expect(f"{path.name}: versions that fell", falls, [])
+                self.uneven += len(set(numbers)) > 1
                 versions = numbers
             else:
                 worker.pushed.append(versions)
 
+    def check_server(self, path: Path) -> None:
+        """Compare what a server has applied."""
+        for words in _lines(path):
+            key, pusher, sent, version, staleness = map(int, words)
+            worker, turn = self._workers[pusher], self._turns[pusher, key]
+            what = f"bucket {key}, update {self._counts[key] + 1}, push {turn + 1} of {pusher}"
+            if turn >= len(worker.pushed):
+                self.expect(what, "applied", "pushed")
+                continue
+            pulled = worker.pushed[turn][worker.keys.index(key)]
+            self.expect(f"{what}: sent version", sent, pulled)
+            self.expect(f"{what}: version", version, self._counts[key])
+            self.expect(f"{what}: staleness", staleness, self._counts[key] - pulled + 1)
+            self.largest = max(self.largest, staleness)
+            self._counts[key] += 1
+            self._turns[pusher, key] += 1
 
-def _check(
-    line: list[int],
-    workers: dict[int, _Worker],
-    counts: Counter[int],
-    turns: Counter[tuple[int, int]],
-    result: Replay,
-) -> None:
-    key, pusher, sent, version, staleness = line
-    worker, turn = workers[pusher], turns[pusher, key]
-    what = f"bucket {key}, update {counts[key] + 1}, push {turn + 1} of pusher {pusher}"
-    if turn >= len(worker.pushed):
-        result.expect(what, "applied", "pushed")
-        return
-    pulled = worker.pushed[turn][worker.keys.index(key)]
-    result.expect(f"{what}: sent version", sent, pulled)
-    result.expect(f"{what}: version", version, counts[key])
-    result.expect(f"{what}: staleness", staleness, counts[key] - pulled + 1)
-    result.largest = max(result.largest, staleness)
-    counts[key] += 1
-    turns[pusher, key] += 1
+    def count(self, is_complete: bool) -> None:
+        """Add up, and compare the numbers of pushes and updates if all pushes were applied."""
+        self.pushes = sum(len(worker.pushed) for worker in self._workers.values())
+        self.updates, self.buckets = sum(self._counts.values()), len(self._counts)
+        for pusher, worker in self._workers.items() if is_complete else ():
+            for key in worker.keys:
+                what = f"pushes of pusher {pusher} to bucket {key}"
+                self.expect(what, self._turns[pusher, key], len(worker.pushed))
+
+
+def replay(folder: Path, *, is_complete: bool = True) -> Replay:
+    """Replay the job of a trace; not complete if a worker was killed."""
+    result = Replay()
+    for path in sorted(folder.glob("worker-*")):
+        result.read_worker(path)
+    for path in sorted(folder.glob("server-*")):
+        result.check_server(path)
+    result.count(is_complete)
+    return result
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    with path.open() as lines:
+        yield from map(str.split, lines)

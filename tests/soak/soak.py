@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.soak.replay import Replay, replay
-from tests.support import processes
-from tests.support.launch import clean_environment
+from tests.support.job import Started
 
-ROOT = Path(__file__).resolve().parents[2]
 SCHEMES = {
     "asp": ("--kv-store", "dist_async"),
     "ssp": ("--kv-store", "dist_ssync", "--staleness", "3"),
@@ -78,29 +76,24 @@ def run(
     servers: int,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Run a job.
-
-    Args:
-        scheme: one of ``SCHEMES``.
-        folder: for everything that it writes; must not exist.
-        seconds: of training, after which it is stopped.
-        workers: how many.
-        servers: how many.
-        is_stopped: whether to end the job before its time.
-    """
-    trace = folder / "trace"
-    folder.mkdir(parents=True)
-    with _job(scheme, folder, workers, servers) as job:
-        deaths = _wait_for_first_pushes(job, trace, workers, is_stopped)
+    """Run a job, which writes into a new folder, for some seconds of training, or until stopped."""
+    trace, deaths = folder / "trace", []
+    with Started(folder, *_command(scheme, folder, workers, servers)) as job:
+        try:
+            job.wait_until(lambda: _is_pushing(trace, workers) or is_stopped(), _START_SECONDS)
+        except AssertionError as error:
+            deaths.append(str(error))
         end = time.monotonic() + seconds
-        while not deaths and time.monotonic() < end and job.poll() is None and not is_stopped():
+        while not deaths and time.monotonic() < end and not is_stopped():
+            if job.process.poll() is not None:
+                break
             time.sleep(0.2)
-        job.send_signal(signal.SIGTERM)
+        job.process.send_signal(signal.SIGTERM)
         try:
             status = job.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             status, deaths = -1, [*deaths, "it did not end"]
-    said = (folder / "output").read_text(errors="replace")
+        said = job.said()
     deaths += _DEATH.findall(said)
     if status != _STATUS and not deaths:
         deaths.append(f"status {status}: {said[-2000:]}")
@@ -120,11 +113,9 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-@contextmanager
-def _job(
-    scheme: str, folder: Path, workers: int, servers: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    options = ["-n", workers, "-s", servers, "--trace", folder / "trace"]
+def _command(scheme: str, folder: Path, workers: int, servers: int) -> list[object]:
+    folder.mkdir(parents=True)
+    options: list[object] = ["-n", workers, "-s", servers, "--trace", folder / "trace"]
     options += ["--bucket-elements", _BUCKET_ELEMENTS]
     if scheme == "gsp":
         # Pairs, of which the last may have one member.
@@ -132,32 +123,11 @@ def _job(
         pairs = [" ".join(hosts[first : first + 2]) for first in range(0, workers, 2)]
         (folder / "groups").write_text("".join(f"{pair}\n" for pair in pairs))
         options += ["--groups", folder / "groups"]
-    words = [sys.executable, "-m", "parallel.launch", *options, "--", sys.executable]
-    words += ["classify.py", *_TRAINING, *SCHEMES[scheme], "--models-root", folder / "models"]
-    variables = {**clean_environment(), processes.FOLDER: str(folder)}
-    with (folder / "output").open("wb") as output:
-        job = subprocess.Popen(
-            [*map(str, words)], cwd=ROOT, env=variables, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield job
-    finally:
-        # Nothing is left, whatever happened.
-        processes.kill(running.pid for running in processes.of_job(folder))
-        job.wait()
+    launch = [sys.executable, "-m", "parallel.launch", *options, "--", sys.executable]
+    program = ["classify.py", *_TRAINING, *SCHEMES[scheme], "--models-root", folder / "models"]
+    return [*launch, *program]
 
 
-def _wait_for_first_pushes(
-    job: subprocess.Popen[bytes], trace: Path, workers: int, is_stopped: Callable[[], bool]
-) -> list[str]:
-    """Wait until the workers that push have begun; returns what went wrong."""
-    end = time.monotonic() + _START_SECONDS
-    while job.poll() is None and time.monotonic() < end and not is_stopped():
-        files = list(trace.glob("worker-*"))
-        if len(files) == workers and any(os.path.getsize(file) > 10_000 for file in files):
-            return []
-        time.sleep(0.2)
-    if job.poll() is not None or is_stopped():
-        return []
-    return [f"the workers did not begin within {_START_SECONDS} s"]
+def _is_pushing(trace: Path, workers: int) -> bool:
+    files = list(trace.glob("worker-*"))
+    return len(files) == workers and any(os.path.getsize(file) > 10_000 for file in files)

@@ -17,9 +17,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
-PROGRAMS = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.prefix) / "bin"
 INTERFACES = ("eth0", "eth1")
-_ROOT = Path(__file__).resolve().parents[2]
+NAMES, ADDRESSES = "host1:1,host2:1", "10.77.0.1:1,10.77.0.2:1"
+"""Lists of both hosts."""
+# As InsightFace's run.sh has them.
+MPI_FLAGS = (
+    "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_if_include eth0".split()
+)
+_NEEDED = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_SECONDS = 10
 _SSH_SERVER = """\
@@ -53,12 +62,16 @@ def missing() -> Optional[str]:
     """Why there can be no such hosts on this machine; None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    absent = [program for program in PROGRAMS if _find(program) is None]
+    absent = [program for program in _NEEDED if _find(program) is None]
     return f"needs {', '.join(absent)}" if absent else None
 
 
 def _find(program: str) -> Optional[str]:
     return shutil.which(program, path=f"{os.environ['PATH']}:{_SYSTEM_PATH}")
+
+
+MARKS = [pytest.mark.hosts, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+"""Of the modules whose tests need two hosts."""
 
 
 class Host:
@@ -109,6 +122,10 @@ class Host:
     def inside(self, *words: object) -> list[str]:
         """A command that runs here, as a user's on the host itself."""
         return ["nsenter", "-t", str(self._server.pid), "-n", "-m", "-u", *map(str, words)]
+
+    def sh(self, script: str, *words: object) -> str:
+        """Run a script here, with words as its arguments; returns what it prints."""
+        return subprocess.check_output(self.inside("sh", "-ec", script, "sh", *words), text=True)
 
     def bytes_sent(self, interface: str) -> int:
         """What has left on an interface since the host exists."""
@@ -161,7 +178,7 @@ class TwoHosts:
             namespaces = [host.namespace for host in self.all]
             self._relay = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.relay", *namespaces, *INTERFACES],
-                cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             assert self._relay.stdout.readline() == "ready\n", "the relay does not start"
         for interface in INTERFACES:
@@ -213,6 +230,22 @@ class TwoHosts:
             finally:
                 process.kill()
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def train(
+        self, models: Path, *command: object, active: bool = True, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of the README in the project's folder: three updates of a small network.
+
+        It is called by its path where the environment is not ``active``.
+        """
+        choices = {"NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": "3", "OMP_NUM_THREADS": "1"}
+        choices["MODELS_ROOT"] = str(models)
+        if active:
+            choices["VIRTUAL_ENV"] = sys.prefix
+        elif command[0] != "bash":
+            command = (PROGRAMS / str(command[0]), *command[1:])
+        path = [PROGRAMS] if active else []
+        return self.run(*command, folder=ROOT, path=path, **{**choices, **variables})
 
     def end(self) -> None:
         """Leave nothing behind."""

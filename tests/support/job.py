@@ -16,47 +16,22 @@ _LOOK_SECONDS = 0.05
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-class Job:
-    """Ranks of a program that write into a folder, by which their processes are known."""
+class Started:
+    """A command that runs, with all its processes, which are known by its folder."""
 
-    def __init__(
-        self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
-    ) -> None:
-        """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
-        self.models, self.launcher, self._program = models, launcher, program
-        if launcher == "run.sh":
-            command = ["bash", "run.sh"]
-        else:
-            horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-            command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-            words = [] if program.endswith(".py") else ["-m"]
-            config, own = ["bash", "config.sh"], [sys.executable, *words, program]
-            command += config if program == "train.py" else own
-            if program != "train.py":
-                options = (*options, "--models-root", models)
-        variables = {"NETWORK": "tiny", "NP": str(ranks), processes.FOLDER: str(models)}
-        models.mkdir(parents=True, exist_ok=True)
-        self.output = models / "output"
+    def __init__(self, folder: Path, *command: object, **variables: str) -> None:
+        self.folder, self.output = folder, folder / "output"
+        folder.mkdir(parents=True, exist_ok=True)
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*command, *map(str, options)], cwd=ROOT, stdout=output, stderr=output,
-                env={**clean_environment(), **variables}, start_new_session=True,
+                [*map(str, command)], cwd=ROOT, stdout=output, stderr=output,
+                env={**clean_environment(), **variables, processes.FOLDER: str(folder)},
+                start_new_session=True,
             )  # fmt: skip
 
-    def processes(self) -> dict[int, int]:
-        """Return the ranks' processes: rank to process id."""
-        return {
-            int(running.variables[name]): running.pid
-            for running in processes.of_job(self.models)
-            for name in _RANK_NAMES
-            if any(Path(word).name == self._program for word in running.words)
-            and name in running.variables
-        }
-
-    def log(self, rank: int) -> str:
-        """Return what a rank has written into its file."""
-        path = self.models / "logs" / f"rank-{rank:04d}.log"
-        return path.read_text() if path.exists() else ""
+    def running(self) -> list[processes.Running]:
+        """Return its processes."""
+        return processes.of_job(self.folder)
 
     def said(self) -> str:
         """Return everything that went to the screen."""
@@ -76,14 +51,51 @@ class Job:
 
     def end(self) -> None:
         """Leave nothing behind, whatever state the job is in."""
-        pids = [self.process.pid, *self.processes().values()]
-        processes.kill(pids if self.process.poll() is None else pids[1:])
+        # Launchers before ranks, so that none starts another.
+        pids = [self.process.pid] if self.process.poll() is None else []
+        processes.kill([*pids, *(running.pid for running in self.running())])
         self.process.wait(30)
 
-    def __enter__(self) -> Job:
+    def __enter__(self):
         """Return the job."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """End it."""
         self.end()
+
+
+class Job(Started):
+    """Ranks of a program that write into a folder."""
+
+    def __init__(
+        self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
+    ) -> None:
+        """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
+        self.models, self.launcher, self._program = models, launcher, program
+        if launcher == "run.sh":
+            command = ["bash", "run.sh"]
+        else:
+            horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+            command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
+            words = [] if program.endswith(".py") else ["-m"]
+            config, own = ["bash", "config.sh"], [sys.executable, *words, program]
+            command += config if program == "train.py" else own
+            if program != "train.py":
+                options = (*options, "--models-root", models)
+        super().__init__(models, *command, *options, NETWORK="tiny", NP=str(ranks))
+
+    def processes(self) -> dict[int, int]:
+        """Return the ranks' processes: rank to process id."""
+        return {
+            int(running.variables[name]): running.pid
+            for running in self.running()
+            for name in _RANK_NAMES
+            if any(Path(word).name == self._program for word in running.words)
+            and name in running.variables
+        }
+
+    def log(self, rank: int) -> str:
+        """Return what a rank has written into its file."""
+        path = self.models / "logs" / f"rank-{rank:04d}.log"
+        return path.read_text() if path.exists() else ""

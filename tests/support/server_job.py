@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,10 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.hosts import Host, TwoHosts
+from tests.support.hosts import PROGRAMS, ROOT, Host, TwoHosts
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
 PRODUCT = (
     *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
     *("runtime", "training"),
@@ -86,14 +83,6 @@ def run(
     )  # fmt: skip
 
 
-def wait_until(process: subprocess.Popen[str], output: Path, word: str) -> None:
-    """Wait for a word in the output of a process, which goes on."""
-    end = time.monotonic() + 200
-    while word not in output.read_text():
-        assert process.poll() is None and time.monotonic() < end, output.read_text()
-        time.sleep(0.1)
-
-
 class Job:
     """A job whose output goes into a file; by default it trains until something ends it."""
 
@@ -115,7 +104,19 @@ class Job:
     def said(self) -> str:
         return self.output.read_text()
 
-    def end(self) -> None:
+    def wait_until(self, word: str) -> None:
+        """Wait for a word in its output, while it goes on."""
+        end = time.monotonic() + 200
+        while word not in self.said():
+            assert self.process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.1)
+
+    def __enter__(self) -> Job:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
         self.process.kill()
         self.process.wait(SECONDS)
 
