@@ -53,7 +53,7 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
     """Run the program up to where Horovod would start ranks, with its options; None if refused."""
-    found = []
+    found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["horovodrun", *words])
         patch.setattr(launch, "_run", found.append)
