@@ -46,7 +46,7 @@ def show(sandbox: Sandbox, folder: Path) -> None:
     sandbox.stub("nvcc", f'#!/usr/bin/env bash\nexec "{folder}/bin/nvcc" "$@"\n')
 
 
-def built(sandbox: Sandbox, package: int = 112, **variables: Any) -> dict[str, str]:
+def built(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> dict[str, str]:
     """Install a package for GPUs; returns the environment of Horovod's build."""
     given = {name: str(value) for name, value in variables.items()}
     result = sandbox.install(MXNET_PACKAGE=f"mxnet-cu{package}", **given)
