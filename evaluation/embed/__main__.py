@@ -205,7 +205,8 @@ def _write_part(
     has_row = np.zeros(len(faces), np.float32)
     has_row[first:stop] = own
     every = allgather_numpy(world, has_row, "embed.rows")
-    return every.reshape(world.size, -1).any(axis=0)
+    has_any: NDArray[np.bool_] = every.reshape(world.size, -1).any(axis=0)
+    return has_any
 
 
 def part_of(count: int, rank: int, size: int) -> tuple[int, int]:

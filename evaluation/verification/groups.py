@@ -86,7 +86,9 @@ def compare_groups(
     distances, same, fold = pairs.distances, pairs.same, pairs.fold
     accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
     accepted_for_far = {
-        far: found and pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
+        far: None
+        if found is None
+        else pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
         for far, found in thresholds.items()
     }
     names = np.array(groups)

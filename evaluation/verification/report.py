@@ -207,7 +207,7 @@ def _accuracies(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def _shares(rates: Union[Group, FarRates]) -> list[str]:
-    return [_number(one and one.share) for one in (rates.far, rates.tar)]
+    return [_number(None if one is None else one.share) for one in (rates.far, rates.tar)]
 
 
 def _by_far(rates: dict[float, Any]) -> dict[str, Any]:

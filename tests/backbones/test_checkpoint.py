@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from runtime.mxnet import mx
 GRAY = Normalization((0.5,), (0.2,))
 
 
-def classifier(shape: tuple[int, ...], classes: int = 7, model: str = "LeNet", **more: str):
+def classifier(shape: tuple[int, ...], classes: int = 7, model: str = "LeNet", **more: Any):
     colors = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.3, 0.4)[: shape[0]])
     options = ClassifierOptions(model=model, **more)
     return Classifier.create(options, classes=classes, image_shape=shape, normalization=colors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -56,7 +57,7 @@ def test_threshold_by_hand() -> None:
 
 
 def test_cosines_are_those_of_the_pairs_of_two_people() -> None:
-    target = FakeTarget(pairs=20)
+    target: Any = FakeTarget(pairs=20)
     network = FaceNetwork(corner, (4, 4), "corner")
     found = different_cosines(network, target, 3, flip=False)
     rows = normalized(corner(target.images)).astype(np.float64)

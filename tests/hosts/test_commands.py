@@ -88,7 +88,7 @@ def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> Non
         """Bytes that leave the first host on each interface."""
         before = [two.first.bytes_sent(name) for name in INTERFACES]
         train(two, tmp_path, *command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never",
-              **variables)  # fmt: skip
+              active=True, **variables)  # fmt: skip
         return [two.first.bytes_sent(name) - old for name, old in zip(INTERFACES, before)]
 
     try:

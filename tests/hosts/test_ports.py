@@ -64,7 +64,9 @@ def listened(two: TwoHosts, models: Path, launcher: str, **variables: str):
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        result = two.train(models, *LAUNCHERS[launcher], "--debug", HOSTS=NAMES, **variables)
+        result = two.train(
+            models, *LAUNCHERS[launcher], "--debug", active=True, HOSTS=NAMES, **variables
+        )
     finally:
         is_over.set()
         watching.join()

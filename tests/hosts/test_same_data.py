@@ -43,7 +43,7 @@ def copies(two: TwoHosts, original: Path, private: Path) -> Path:
 def run(two: TwoHosts, models: Path, command: str) -> tuple[int, str]:
     """Return the status of a command and what it has printed."""
     choices = {"BATCH_SIZE": "4", "MAX_UPDATE": "2", "HOSTS": NAMES}
-    result = two.train(models, *shlex.split(command), **choices)
+    result = two.train(models, *shlex.split(command), active=True, **choices)
     return result.returncode, result.stdout + result.stderr
 
 

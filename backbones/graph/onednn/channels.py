@@ -105,7 +105,7 @@ def joined_kernel(graph: Rewriter, name: str, weight: Entry, kernel: Shape, join
     ]
     indices = graph.operator("Concat", f"{name}_indices", rows, num_args=2, dim=0)
     flat = graph.operator("Reshape", f"{name}_flat", [weight], shape=(outputs, -1))
-    size = (outputs, count, inputs * height * width)
-    diagonal = graph.operator("scatter_nd", f"{name}_diagonal", [flat, indices], shape=size)
-    size = (outputs, joined[0], height, width)
-    return graph.operator("Reshape", f"{name}_kernel", [diagonal], shape=size)
+    blocks = (outputs, count, inputs * height * width)
+    diagonal = graph.operator("scatter_nd", f"{name}_diagonal", [flat, indices], shape=blocks)
+    kernel = (outputs, joined[0], height, width)
+    return graph.operator("Reshape", f"{name}_kernel", [diagonal], shape=kernel)

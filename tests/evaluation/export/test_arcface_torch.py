@@ -265,6 +265,6 @@ def test_other_networks_are_refused(checkpoint: Path) -> None:
     for node in graph["nodes"]:
         if node["op"] == "_minus_scalar":
             node["attrs"]["scalar"] = "100"
-    symbol = from_json(graph["nodes"], graph["heads"], graph["attrs"])
+    symbol = from_json(graph)
     with pytest.raises(DataError, match="net does not subtract 127.5 from its pixels"):
         to_torch(Checkpoint(symbol, ours.weights, ours.image_shape), "net")

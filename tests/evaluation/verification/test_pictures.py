@@ -56,7 +56,7 @@ class Sheets:
 
 def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path) -> None:
     sheets, folder = Sheets(), tmp_path / "new"
-    pairs = Pairs(SAME, COSINES, 2 - 2 * COSINES, folds_of(6, 2))
+    pairs = Pairs(SAME, COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
     assert write_hardest(folder, "lfw", pairs, 0.25, sheets) == [
         f"{folder}/lfw-hardest-same.png: the 3 least similar pairs of one person",
         f"{folder}/lfw-hardest-different.png: the 3 most similar pairs of two people",
@@ -119,7 +119,7 @@ def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    pairs = Pairs(SAME, COSINES, 2 - 2 * COSINES, folds_of(6, 2))
+    pairs = Pairs(SAME, COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
     with pytest.raises(DataError, match="cannot be written: .* another folder with --hardest"):
         write_hardest(tmp_path / "file", "lfw", pairs, 0.25, Sheets())
     with pytest.raises(DataError, match="choose another folder with --bad-cases"):

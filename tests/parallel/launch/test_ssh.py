@@ -13,6 +13,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -188,7 +189,7 @@ def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.Monke
     reports = {host: ssh.HostReport(f"10.0.0.{host}", f"10.0.0.{host}") for host in "12"}
     monkeypatch.setattr(ssh, "ask", lambda machines, interface: reports)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    options = SimpleNamespace(launcher="ssh")
+    options: Any = SimpleNamespace(launcher="ssh")
     for named, said in (("127.0.1.1", "there 127.0.1.1, which"), ("", "there none, which")):
         arguments = (options, "12", ETHERNET)
         assert launcher._addresses(*arguments, "dist_gsync")["2"] == "10.0.0.2"

@@ -156,7 +156,8 @@ def test_lines_are_in_the_file_at_once(
 class KeyValueStore:
     """A server that another worker has given its weights."""
 
-    rank, sent = 0, b""
+    rank = 0
+    sent: Any = None
 
     def __init__(self, weights: Any) -> None:
         self._weights = weights

@@ -76,7 +76,7 @@ class Run:
         backbone.hybridize()
         head = PartialFC.create(
             HeadOptions(loss, scale=16.0), (CLASSES, EMBEDDING), world, mx.cpu(),
-            optimizer=build_rows(options), seed=7,
+            optimizer=build_rows(optimizer, 0.9, 5e-4), seed=7,
         )  # fmt: skip
         trainer = BackboneOptimizer(options, backbone.parameters, world, dtype="float32")
         self.clock, self.head = Clock(), head
