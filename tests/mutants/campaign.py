@@ -41,7 +41,7 @@ from tests.mutants.selection import Selection
 from tests.mutants.sites import Mutant, Site, choose, find
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("partial_fc", "training", "evaluation", "parallel", "data", "backbones", "runtime")
+FOLDERS = ("partial_fc", "training", "parallel", "data", "backbones", "runtime")
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 # All tests of a file may take so many times what they took without the change, and some more.
 _TIMES, _MORE_SECONDS = 4, 60.0

@@ -26,7 +26,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "partial_fc/rows/host_logits.py": (
         "tests/partial_fc/rows/test_rows.py", "tests/partial_fc/test_head.py",
     ),
-    "evaluation/report/elements.py": ("tests/evaluation/report/test_pages.py",),
     "parallel/launch/allocations.py": ("tests/setup/test_mpirun.py",),
     "parallel/launch/output_folder.py": ("tests/setup/test_mpirun.py",),
     "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
