@@ -207,10 +207,14 @@ def test_a_saved_configuration_is_of_one_data_set(program, other, tmp_path) -> N
     assert program.parse([*saved, "--dataset", "synthetic"]) == program.parse(saved)
 
 
-def test_a_file_may_name_a_record_set_alone_and_null(tmp_path: Path) -> None:
-    (tmp_path / "people").mkdir()
+def test_a_file_may_name_record_sets_alone_and_null(tmp_path: Path) -> None:
+    folders = [f"{tmp_path}/people", f"{tmp_path}/more, people"]
+    for folder in folders:
+        Path(folder).mkdir()
     file = tmp_path / "own.json"
-    file.write_text(json.dumps({"rec": [f"{tmp_path}/people"], "max_update": None}))
+    file.write_text(json.dumps({"rec": folders[:1], "max_update": None}))
     found = faces.parse(["--config", str(file)])
     assert found.run.models_root == "./models/people-r50"
-    assert found == faces.parse(["--rec", f"{tmp_path}/people"])
+    assert found == faces.parse(["--rec", folders[0]])
+    file.write_text(json.dumps({"rec": folders}))
+    assert faces.parse(["--config", str(file)]).data.rec == tuple(folders)
