@@ -8,14 +8,15 @@ records, other programs record 0 last.
 An ``.idx`` that lacks lines would hide images. Records follow each other without gaps, so each has
 to end where the next one in the index begins, the first to begin at byte 0 and the last to end with
 the file. Of a file with at most ``_ALL_CHECKED`` records all are checked. Of a larger one, whose
-records lie on as many pages of a disk, some: the longest distances between two offsets and the gaps
-between two keys, where a record is most likely to be missing, and others at equal distances.
-Identity-grouped sets announce their number of records, which is compared as well.
+records lie on as many pages of a disk, some: the longest distances between two offsets, where a
+record is most likely to be missing, and others at equal distances; more of them if the keys have
+gaps. Identity-grouped sets announce their number of records, which is compared as well.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
 from pathlib import Path
@@ -27,13 +28,15 @@ from data.records.recordio import BrokenRecordError, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_file
 
+_log = logging.getLogger("data")
+
 MAX_KEY = 1 << 40
 """The largest key that is believed."""
 
 _WORD_BYTES = 4
 _ALL_CHECKED = 1 << 14
-# Records of a larger file that are checked, of each kind.
-_SPOT_CHECKS = 1 << 8
+# Records that are checked of a larger file whose keys have no gaps.
+_SPOT_CHECKS = 1 << 9
 # Records that lie in a row and are missing in the index, after which no more are counted.
 _ENOUGH = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -149,6 +152,13 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
             f"{index} does not fit {index.with_suffix('.rec').name}: records do not begin and end "
             "where it says; delete it to have the .rec scanned, or copy both again"
         )
+    gaps = int(keys[-1] - keys[0]) + 1 - len(keys)
+    if gaps and len(chosen) < len(keys):
+        _log.warning(
+            "%s lacks %d keys between its first and its last: their images could not be packed, "
+            "or lines are missing; %d of its %d records were checked, and none is missing there",
+            *(index, gaps, len(chosen), len(keys)),
+        )
 
 
 def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
@@ -156,10 +166,13 @@ def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
     count = len(keys)
     if count <= _ALL_CHECKED:
         return np.arange(count)
-    longest = np.argpartition(sizes, count - _SPOT_CHECKS)[count - _SPOT_CHECKS :]
-    even = np.linspace(0, count - 1, _SPOT_CHECKS).astype(np.int64)
-    gaps = np.flatnonzero(np.diff(keys) != 1)[:_ALL_CHECKED]
-    chosen: _Numbers = np.unique(np.concatenate([longest, even, gaps]))
+    has_gaps = keys.max() - keys.min() >= count
+    half = (_ALL_CHECKED if has_gaps else _SPOT_CHECKS) // 2
+    longest = np.argpartition(sizes, count - half)[count - half :]
+    even = np.linspace(0, count - 1, half).astype(np.int64)
+    jumps = np.flatnonzero(np.diff(keys) != 1)
+    parts = [longest, even, jumps if has_gaps and len(jumps) <= half else jumps[:0]]
+    chosen: _Numbers = np.unique(np.concatenate(parts))
     return chosen
 
 

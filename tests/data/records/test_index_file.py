@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data.records import index_file, record_set
@@ -177,7 +178,7 @@ def test_record_0_has_to_say_where_the_identities_are(tmp_path: Path, make_image
 def test_large_files_are_checked_at_some_places(tmp_path: Path, make_image, monkeypatch) -> None:
     """Of consecutive keys, the places where some are missing are known."""
     monkeypatch.setattr(index_file, "_ALL_CHECKED", 64)
-    monkeypatch.setattr(index_file, "_SPOT_CHECKS", 8)
+    monkeypatch.setattr(index_file, "_SPOT_CHECKS", 16)
     monkeypatch.setattr(index_file, "_ENOUGH", 1000)
     looked_at: list[int] = []
     end = RecordFile.end
@@ -191,6 +192,17 @@ def test_large_files_are_checked_at_some_places(tmp_path: Path, make_image, monk
         (tmp_path / "train.idx").write_text("".join(lines[:1000] + lines[1000 + lost :]))
         with pytest.raises(DataError, match=f"lacks {found} or more of the records"):
             RecordSet(tmp_path)
+
+
+def test_gaps_that_cannot_all_be_looked_at_are_said(
+    tmp_path: Path, make_image, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(index_file, "_ALL_CHECKED", 64)
+    keys = np.random.default_rng(0).permutation(1000)[:900].tolist()
+    written = im2rec([0] * 900, [make_image(0)] * 900, keys)
+    assert len(RecordSet(write_records(tmp_path, written, description="1,16,16"))) == 900
+    gaps = max(keys) - min(keys) + 1 - 900
+    assert f"lacks {gaps} keys between its first and its last" in caplog.text
 
 
 def test_what_is_cut_off_is_said_of_the_files_that_there_are(tmp_path: Path, make_image) -> None:
