@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
 
 
 def test_closed_outputs_are_no_error() -> None:
-    line = f"exec {sys.executable} -c 'from runtime import errors; "
+    line = f"exec {shlex.quote(sys.executable)} -c 'from runtime import errors; "
     line += "errors.run_program(lambda: print(1) or 3)' >&- 2>&-"
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3
 
