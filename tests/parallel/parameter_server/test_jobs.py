@@ -107,7 +107,7 @@ def validations(models: Path) -> list[dict]:
 def finish(*command: object) -> str:
     """Run a launcher to its end; returns what it prints."""
     finished = subprocess.run(
-        [sys.executable, *map(str, command)],
+        [*map(str, command)],
         cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -191,7 +191,7 @@ def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
     launch = ["-m", "parallel.launch", "-n", workers, "-s", 1, "--groups", folder / "groups"]
     options = [*SMALL, "--num-classes", 4, "--lr", 0.005, "--kv-store", "dist_gsync"]
     models = ["--models-root", folder / "models"]
-    return finish(*launch, "--", sys.executable, *program, *options, *models)
+    return finish(sys.executable, *launch, "--", sys.executable, *program, *options, *models)
 
 
 def test_two_groups_train(tmp_path: Path) -> None:
