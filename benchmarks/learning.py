@@ -40,7 +40,7 @@ are those of training as it went, whatever else the machine did."""
 
 
 class Epoch(NamedTuple):
-    """What one epoch ended with.
+    """The results of one epoch.
 
     Attributes:
         training: accuracy on the crops that it trained on, while the weights changed.

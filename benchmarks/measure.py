@@ -46,7 +46,7 @@ _AT_START = _ticks()
 
 
 class Variant(NamedTuple):
-    """What is measured in a process of its own.
+    """Work that is measured in a process of its own.
 
     Attributes:
         target: "module:Class" of the ``Subject``.

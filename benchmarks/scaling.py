@@ -102,7 +102,7 @@ def _exchange_seconds(setup: ScalingSetup, measured: Measurements) -> float:
 
 
 def bytes_sent(setup: ScalingSetup, parameter_bytes: int) -> tuple[float, float]:
-    """What a worker and what a server sends for an update, computed, not measured.
+    """The bytes that a worker and a server send for an update, computed, not measured.
 
     A worker of parameter servers sends all gradients; the servers together send all weights to
     every worker.
@@ -181,7 +181,7 @@ def model_table(measured: Measurements) -> str:
 
 
 def _links(measured: Measurements) -> str:
-    """What the model begins with."""
+    """The start, latency and bandwidth of links, from which speeds are predicted."""
     described = []
     for setup, speeds in measured.items():
         links = [one.link for one in speeds if one.link is not None]

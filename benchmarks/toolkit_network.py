@@ -111,7 +111,7 @@ class ToolkitTraining(Subject):
 
 
 class ToolkitInference(Subject):
-    """What verification and validation call, or the graph that trains."""
+    """The graph of inference, as verification and validation call it, or the one that trains."""
 
     def __init__(
         self,

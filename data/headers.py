@@ -54,7 +54,7 @@ def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
         if payload.rfind(_PNG_END, 24) > 0:
             width, height = struct.unpack_from(">II", payload, 16)
     elif payload.startswith(_JPEG):
-        # Of the first frame; thumbnails lie within a segment of another kind.
+        # The size of the first frame; thumbnails lie within a segment of another kind.
         frames = (place for marker, *place in _segments(payload) if marker in FRAME_MARKERS)
         start, stop = next(frames, (0, 0))
         if start + 5 <= min(stop, len(payload)) and payload.rfind(_JPEG_END, start) > 0:

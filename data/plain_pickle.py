@@ -108,7 +108,7 @@ class _Unpickler(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
 
     def __init__(self, file: io.BytesIO, size: int) -> None:
-        # What Python 2 calls a string is bytes.
+        # A string of Python 2 is bytes.
         super().__init__(file, encoding="bytes")
         self.memo = _Memo()
         # Bytes that may still be copied: text becomes bytes once, and these fill an array once.

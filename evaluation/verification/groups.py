@@ -33,7 +33,7 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class FarRates:
-    """Which of a group's pairs the common threshold for a wanted FAR accepts.
+    """The FAR and TAR of a group at the common threshold for a wanted FAR.
 
     None where there is no such threshold, or no pair of that kind.
     """
@@ -45,7 +45,7 @@ class FarRates:
 
 @dataclass(frozen=True)
 class Group:
-    """What is said of the pairs of one group; JSON has its fields."""
+    """The numbers of one group of pairs, under the names of the JSON output."""
 
     name: str
     pairs: int

@@ -31,7 +31,7 @@ from training.config.schedule import (
     with_schedule,
 )
 
-# What is usual. SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
+# The usual values. SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
 _USUAL_DECAY = {"adam": "0", "adamw": "0.05"}
 # Pairs that exclude each other: the first, where it is given, replaces a preset's second.
 _RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"), *RIVALS)
@@ -42,7 +42,7 @@ class FaceOptimizerOptions(OptimizerOptions):
     """Optimizer of the backbone and of the class centers."""
 
     optimizer: str = name("sgd", STATES)
-    """Of backbone and centers: {names}; any but sgd needs --lr and --wd of its own."""
+    """Optimizer of backbone and centers: {names}; any but sgd needs --lr and --wd of its own."""
 
     @property
     @override

@@ -18,7 +18,7 @@ from training.progress import Progress
 from training.schedules import Schedule
 
 Period = tuple[int, int]
-"""Where the epochs between two rebalancings begin: epoch, and updates until then.
+"""The first epoch after a rebalancing, and the number of updates before it.
 
 The updates are by the count of worker 0, which names checkpoints."""
 

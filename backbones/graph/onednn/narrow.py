@@ -193,7 +193,7 @@ class _Narrowing(_ForUnit):
         return self._casts[key]
 
     def _is_narrow(self, index: int, inputs: list[Entry]) -> bool:
-        """Whether a given node computes in bfloat16, with inputs of the new graph."""
+        """Return True if a node, with its inputs in the new graph, computes in bfloat16."""
         node = self.given[index]
         if not has_maps(self.shape(index)):
             return False

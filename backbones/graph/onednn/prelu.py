@@ -138,14 +138,14 @@ class _Composing(Rewriter):
         return moved(self.given[prelu]["inputs"][1], self.indices)
 
     def _is_prelu_on_maps(self, index: int) -> bool:
-        """Whether a node is a PReLU of the first output of a node, and that is feature maps."""
+        """Return True for a PReLU whose input is the first output of a node, feature maps."""
         node = self.given[index]
         if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
             return False
         return node["inputs"][0][1] == 0 and len(self.input_shape(index)) == 4
 
     def _can_scale(self, norm: int, prelu: int) -> bool:
-        """Whether a node is a BatchNorm that can apply a factor of its only consumer."""
+        """Return True for a BatchNorm that can apply the factor of its only consumer."""
         node, channels = self.given[norm], self.shape(norm)[1:2]
         attributes = node.get("attrs", {})
         if (
