@@ -173,7 +173,7 @@ def test_which_checkpoints_are_kept_and_tried_first(
     write(tmp_path, 50, keep=2)
     assert found(tmp_path) == ["50", "300"] and files.updates(tmp_path) == [50, 300]
     # One that is written again replaces the former one, under another name.
-    assert write(tmp_path, 300, keep=2).name == "update-00000300-5"
+    assert write(tmp_path, 300, keep=3).name == "update-00000300-5"
     assert found(tmp_path) == ["300-5", "50"] and len(names(tmp_path)) == 2
     # One without a readable manifest is tried first.
     (tmp_path / "update-00000050" / "manifest.json").unlink()
