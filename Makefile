@@ -165,7 +165,7 @@ newcomer: env ### run every command of the README in a fresh clone, an hour; TOO
 
 ONLY ?= 3.9,3.10,3.11,3.12
 PLACE ?=
-pythons: env ### install, train, import all with every supported Python of the machine; ONLY=3.9,3.12 PLACE=space
+pythons: env ### install, train, test, import all with every supported Python of the machine; ONLY=3.9,3.12 PLACE=space
 	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
 
 clean: ## remove the environment and the caches of the tools; not the data, not the models
