@@ -60,6 +60,7 @@ def test_the_largest_is_found_wherever_it_stands(length: int) -> None:
         numbers[place] = -1.0
         # What is not a number neither counts nor hides what does.
         numbers[place - 1 : place] = np.nan
+        numbers[place + 16 : place + 17] = np.nan
         for given in (numbers, bfloat16_of(numbers)):
             assert _largest(given, np.float32(-9.0)) == -1.0
             assert _largest(given, np.float32(-0.5)) == -0.5
