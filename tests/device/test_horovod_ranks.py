@@ -28,13 +28,10 @@ LOSSES = ("cosface", "adaface", "curricularface", "magface")
 @pytest.mark.skipif(ON_GPU and mx.context.num_gpus() < 2, reason="there is one GPU")
 @pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
 def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
+    ranks_of = [sys.executable, "-m", "tests.device.test_horovod_ranks", str(tmp_path)]
     result = subprocess.run(
-        [
-            *(str(HOROVODRUN), launcher, "-np", "2", "-H", "localhost:2"),
-            *(sys.executable, "-m", "tests.device.test_horovod_ranks", str(tmp_path)),
-        ],
-        cwd=ROOT, env=clean_environment(),
-        capture_output=True, text=True, timeout=280, check=False,
+        [str(HOROVODRUN), launcher, "-np", "2", "-H", "localhost:2", *ranks_of], cwd=ROOT,
+        env=clean_environment(), capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]

@@ -71,12 +71,16 @@ def assert_same_run(found: Path, expected: Path) -> None:
             np.testing.assert_allclose(parameters[name], values, atol=allowed)
 
 
-def test_a_run_on_a_device_is_that_on_the_host(faces: Path, tmp_path: Path) -> None:
-    further = ("--recompute", "--on-nan", "skip")
+@pytest.mark.parametrize("program", [train, classify])
+def test_a_run_on_a_device_is_that_on_the_host(
+    program: ModuleType, faces: Path, tmp_path: Path
+) -> None:
+    of_faces = options(faces, tmp_path, 3, "--recompute", "--on-nan", "skip")
+    words = of_faces if program is train else CLASSIFIER
     with watched_operators() as contexts:
-        run_on(DEVICE, train, *options(faces, tmp_path / "device", 3, *further))
+        run_on(DEVICE, program, *words, "--models-root", tmp_path / "device")
     assert str(DEVICE) in contexts
-    run_on(HOST, train, *options(faces, tmp_path / "host", 3, *further))
+    run_on(HOST, program, *words, "--models-root", tmp_path / "host")
     assert_same_run(tmp_path / "device", tmp_path / "host")
 
 
@@ -91,13 +95,6 @@ def test_a_checkpoint_of_one_context_goes_on_on_another(
     assert "update 3/4" in said and "update 1/4" not in said
     run_on(HOST, train, *options(faces, tmp_path / "whole", 4, *further))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_a_classifier_on_a_device_is_that_on_the_host(tmp_path: Path) -> None:
-    with watched_operators():
-        run_on(DEVICE, classify, *CLASSIFIER, "--models-root", tmp_path / "device")
-    run_on(HOST, classify, *CLASSIFIER, "--models-root", tmp_path / "host")
-    assert_same_run(tmp_path / "device", tmp_path / "host")
 
 
 @pytest.mark.device

@@ -87,18 +87,6 @@ def assert_similar_updates(
         assert 0.8 * lengths[1] <= lengths[0] <= 1.25 * lengths[1], (names, lengths)
 
 
-def check(choices: Faces) -> None:
-    """float32 beside the host, float16 beside float32 on the device."""
-    of_context = HOST if choices.dtype == "float32" else DEVICE
-    wide = FaceUpdates(replace(choices, dtype="float32"), of_context)
-    before = wide.arrays()
-    expected, found = wide.followed(), on_device(FaceUpdates, choices, DEVICE)
-    if choices.dtype == "float32":
-        assert_equal_updates(found, expected, before)
-    else:
-        assert_similar_updates(found, expected, before)
-
-
 @pytest.mark.parametrize(
     "choices",
     [
@@ -112,7 +100,12 @@ def check(choices: Faces) -> None:
     ids=str,
 )
 def test_updates_of_faces(choices: Faces) -> None:
-    check(choices)
+    """float32 beside the host, float16 beside float32 on the device."""
+    is_wide = choices.dtype == "float32"
+    wide = FaceUpdates(replace(choices, dtype="float32"), HOST if is_wide else DEVICE)
+    before, expected = wide.arrays(), wide.followed()
+    compare = assert_equal_updates if is_wide else assert_similar_updates
+    compare(on_device(FaceUpdates, choices, DEVICE), expected, before)
 
 
 @pytest.mark.device
@@ -127,14 +120,10 @@ def test_other_networks(network: str, size: int, dtype: str) -> None:
     assert_similar_updates(found, expected, before)
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        *(Faces(loss) for loss in ("adaface", "curricularface", "magface")),
-        Faces(sync_bn=True),
-    ],
-    ids=str,
-)
+TWO = [*map(Faces, ("adaface", "curricularface", "magface")), Faces(sync_bn=True)]
+
+
+@pytest.mark.parametrize("choices", TWO, ids=str)
 def test_two_ranks(choices: Faces) -> None:
     """As threads, each with its part of the batches and of the centers, on one device."""
 
@@ -154,17 +143,13 @@ def test_two_ranks(choices: Faces) -> None:
         assert_equal_updates(rank, expected, before)
 
 
-@pytest.mark.parametrize("options", [{}, {"mixup": 0.2}, {"model": "LeNet"}])
+@pytest.mark.parametrize("options", [{}, {"mixup": 0.2}, {"model": "LeNet"}, {"dtype": "float16"}])
 def test_classifiers(options: Any) -> None:
-    host = ClassifierUpdates(HOST, **options)
-    before, expected = host.arrays(), host.followed()
-    assert_equal_updates(on_device(ClassifierUpdates, DEVICE, **options), expected, before)
-
-
-def test_float16_classifiers() -> None:
-    wide = ClassifierUpdates(DEVICE)
+    is_wide = "dtype" not in options
+    wide = ClassifierUpdates(HOST, **options) if is_wide else ClassifierUpdates(DEVICE)
     before, expected = wide.arrays(), wide.followed()
-    assert_similar_updates(on_device(ClassifierUpdates, DEVICE, dtype="float16"), expected, before)
+    compare = assert_equal_updates if is_wide else assert_similar_updates
+    compare(on_device(ClassifierUpdates, DEVICE, **options), expected, before)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -7,6 +7,7 @@ MXNet treat it as a device. ``make test-gpu`` sets ``gpu(0)``.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Optional
 
@@ -78,10 +79,8 @@ class Updates:
     network: Any
     step: Any
     lr: float
-
-    def batch(self, update: int) -> Batch:
-        """This rank's images and labels of an update; the same numbers in every run."""
-        raise NotImplementedError
+    batch: Callable[[int], Batch]
+    """This rank's images and labels of an update; the same numbers in every run."""
 
     def train(self, count: int, start: int = 0) -> list[float]:
         """Do ``count`` updates from update ``start`` on; returns their losses."""
@@ -105,12 +104,9 @@ class FaceUpdates(Updates):
 
     def __init__(self, choices: Faces, context: Any, world: Optional[World] = None) -> None:
         options = BackboneOptions(
-            network=choices.network,
-            net_output=choices.net_output,
-            embedding_size=EMBEDDING,
-            dtype=choices.dtype,
-            recompute=choices.recompute,
-        )
+            network=choices.network, net_output=choices.net_output, embedding_size=EMBEDDING,
+            dtype=choices.dtype, recompute=choices.recompute,
+        )  # fmt: skip
         stopwatch = _stopwatch(context)
         self.world = world or LoneWorld()
         timed = TimedWorld(self.world, stopwatch)
@@ -123,10 +119,10 @@ class FaceUpdates(Updates):
         head = HeadOptions(
             choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
         )
-        centers = optimizers.build(rule.rule, rule.momentum, rule.wd)
         self.head = PartialFC.create(
-            head, (CLASSES, EMBEDDING), timed, context, optimizer=centers, seed=5
-        )
+            head, (CLASSES, EMBEDDING), timed, context, seed=5,
+            optimizer=optimizers.build(rule.rule, rule.momentum, rule.wd),
+        )  # fmt: skip
         optimizer = BackboneOptimizer(
             rule, self.network.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
         )
@@ -160,26 +156,19 @@ class ClassifierUpdates(Updates):
     ) -> None:
         stopwatch, world = _stopwatch(context), LoneWorld()
         self.network = Classifier.create(
-            ClassifierOptions(model=model, dtype=dtype),
-            classes=10,
-            image_shape=(3, 32, 32),
-            normalization=Normalization((0.5,) * 3, (0.25,) * 3),
-            seed=3,
-            ctx=context,
-        )
+            ClassifierOptions(model=model, dtype=dtype), classes=10, image_shape=(3, 32, 32),
+            normalization=Normalization((0.5,) * 3, (0.25,) * 3), seed=3, ctx=context,
+        )  # fmt: skip
         self.network.hybridize()
         optimizer = BackboneOptimizer(
             OptimizerOptions(), self.network.parameters, world, dtype=dtype, stopwatch=stopwatch
         )
         plan = EpochPlan(num_images=100 * GLOBAL_BATCH, global_batch=GLOBAL_BATCH)
+        targets = SoftTargets(LossOptions(label_smoothing=0.1, mixup=mixup), 10, seed=1)
         self.step = ClassifyStep(
-            self.network,
-            optimizer,
-            SoftTargets(LossOptions(label_smoothing=0.1, mixup=mixup), 10, seed=1),
-            EpochCounts(world, lambda: plan),
-            stopwatch=stopwatch,
-            guard=FiniteGuard(),
-        )
+            self.network, optimizer, targets, EpochCounts(world, lambda: plan),
+            stopwatch=stopwatch, guard=FiniteGuard(),
+        )  # fmt: skip
 
     def batch(self, update: int) -> Batch:
         """Images of 32 x 32."""

@@ -86,21 +86,17 @@ def test_a_job_ends_well_when_it_is_told_to(
         assert_agreed(job)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launcher", "number", "rank"),
     [
         ("--gloo", signal.SIGKILL, 0),
-        *(
-            pytest.param(*one, marks=pytest.mark.thorough)
-            for one in (
-                ("run.sh", signal.SIGKILL, 1),
-                ("--mpi", signal.SIGKILL, 1),
-                # Of the launcher itself.
-                ("--gloo", signal.SIGTERM, None),
-                ("--gloo", signal.SIGKILL, None),
-                ("--mpi", signal.SIGKILL, None),
-            )
-        ),
+        ("run.sh", signal.SIGKILL, 1),
+        ("--mpi", signal.SIGKILL, 1),
+        # The launcher itself.
+        ("--gloo", signal.SIGTERM, None),
+        ("--gloo", signal.SIGKILL, None),
+        ("--mpi", signal.SIGKILL, None),
     ],
 )
 def test_a_process_that_is_killed_ends_all(

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parallel.world import LoneWorld
+from tests.distributed import three_updates
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +56,8 @@ def assert_equal(found: Arrays, expected: Arrays, tolerance: float, least: float
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run([], tmp_path_factory.mktemp("parity") / "one.npz", (*LOSSES, *IN_PARTS))
+def one_process() -> Found:
+    return {one: three_updates.train(LoneWorld(), one) for one in (*LOSSES, *IN_PARTS)}
 
 
 @pytest.mark.launcher
@@ -90,8 +92,8 @@ def test_the_updates_move_everything(one_process: Found) -> None:
 
 
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run([], tmp_path_factory.mktemp("networks") / "one.npz", NETWORKS)
+def networks() -> Found:
+    return {one: three_updates.train(LoneWorld(), one) for one in NETWORKS}
 
 
 @pytest.mark.thorough

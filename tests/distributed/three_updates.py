@@ -13,15 +13,15 @@ import sys
 import numpy as np
 
 import backbones
-from backbones import layers
 from backbones.model import FACE_SIZE, Backbone
 from backbones.options import BackboneOptions
 from data.batches.loader import Batch
-from parallel.world import HorovodWorld, allgather_numpy
+from parallel.world import HorovodWorld, World, allgather_numpy
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
+from tests.training.checkpoint.test_resume import make_backbone
 from training.config.schedule import OptimizerOptions
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
@@ -36,20 +36,7 @@ NETWORK_LR = 2e-5
 CLIP_NORM = 5.0
 
 
-def make_backbone(seed: int = 0) -> Backbone:
-    x = layers.relu(layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3), "relu0")
-    x = layers.relu(layers.convolution(x, "conv1", 8, kernel=3, stride=2), "relu1")
-    symbol = mx.sym.FullyConnected(x, num_hidden=EMBEDDING, name="fc1")
-    generator = np.random.default_rng(seed)
-    shapes = dict(zip(symbol.list_arguments(), symbol.infer_shape(data=(1, 3, SIDE, SIDE))[0]))
-    del shapes["data"]
-    weights = {
-        name: mx.nd.array(generator.normal(size=shape) * 0.1) for name, shape in shapes.items()
-    }
-    return Backbone(symbol, symbol, weights, mx.cpu())
-
-
-def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
+def train(world: World, run: str) -> dict[str, np.ndarray]:
     """Train; returns what is left, on rank 0."""
     run, _, teacher = run.partition("+")
     run, _, parts = run.partition(":")

@@ -54,18 +54,11 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return not (self.crashes or self.hangs or self.executions)
 
 
-def run(
-    shares: dict[str, int],
-    inputs: int,
-    seed: int,
-    processes: int,
-    module: str = "tests.fuzz.worker",
-    input_seconds: float = _INPUT_SECONDS,
-) -> dict[str, Result]:
+def run(shares: dict[str, int], inputs: int, seed: int, processes: int) -> dict[str, Result]:
     """Feed ``inputs`` inputs to the readers by their shares, and return what came out.
 
     Args:
@@ -73,8 +66,6 @@ def run(
         inputs: for all of them together.
         seed: of the inputs.
         processes: how many run at once.
-        module: the worker.
-        input_seconds: longer than this without progress is a hang.
     """
     results = {name: Result() for name in shares}
     jobs: list[tuple[str, int, int]] = []
@@ -84,7 +75,7 @@ def run(
             jobs.append((name, start, min(start + _INPUTS_PER_PROCESS, first + count)))
 
     def run(job: tuple[str, int, int]) -> tuple[str, Result]:
-        return job[0], run_range(*job, module, input_seconds)
+        return job[0], run_range(*job)
 
     with ThreadPoolExecutor(processes) as pool:
         done = pool.map(run, jobs)
@@ -93,39 +84,32 @@ def run(
     return results
 
 
-def run_range(
-    name: str,
-    first: int,
-    stop: int,
-    module: str = "tests.fuzz.worker",
-    input_seconds: float = _INPUT_SECONDS,
-) -> Result:
+def run_range(name: str, first: int, stop: int) -> Result:
     """Feed the inputs ``first … stop - 1`` to a reader, in as many processes as it takes."""
     total = Result()
     while first < stop:
-        result, last = _one_process(name, first, stop, module, input_seconds)
+        result, last = _one_process(name, first, stop)
         result.inputs = last + 1 - first
         total.add(result)
         first = last + 1
     return total
 
 
-def _one_process(
-    name: str, first: int, stop: int, module: str, input_seconds: float
-) -> tuple[Result, int]:
+def _one_process(name: str, first: int, stop: int) -> tuple[Result, int]:
     """Run a worker until it ends or is stuck; return what it did and its last input."""
     with tempfile.TemporaryDirectory() as folder:
         status, errors = Path(folder) / "status", Path(folder) / "errors"
         status.write_bytes(STATUS.pack(-1, 0, 0, 0))
-        command = [sys.executable, "-m", module, name, str(first), str(stop), str(status)]
+        words = ["tests.fuzz.worker", name, str(first), str(stop), str(status)]
         # One thread: an input shall not be slow because others run.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
         with errors.open("wb") as output:
             worker = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=output
-            )
+                [sys.executable, "-m", *words], cwd=ROOT, env=environment,
+                stdout=output, stderr=output,
+            )  # fmt: skip
             try:
-                is_stuck = _watch(worker, status, input_seconds)
+                is_stuck = _is_stuck(worker, status)
             finally:
                 worker.kill()
                 worker.wait()
@@ -140,8 +124,8 @@ def _one_process(
     return result, last
 
 
-def _watch(worker: subprocess.Popen[bytes], status: Path, input_seconds: float) -> bool:
-    """Wait for a worker; return whether it makes no progress.
+def _is_stuck(worker: subprocess.Popen[bytes], status: Path) -> bool:
+    """Wait for a worker; return True if it makes no progress.
 
     Looks are counted, not seconds: a machine that was stopped has not made the worker hang.
     """
@@ -151,7 +135,7 @@ def _watch(worker: subprocess.Popen[bytes], status: Path, input_seconds: float) 
         (current, *_) = STATUS.unpack(status.read_bytes())
         looks = looks + 1 if current == seen else 0
         seen = current
-        limit = _START_SECONDS if current < 0 else input_seconds
+        limit = _START_SECONDS if current < 0 else _INPUT_SECONDS
         if looks * _SECONDS_BETWEEN_LOOKS > limit:
             return True
     return False

@@ -170,7 +170,6 @@ def test_images_of_records_are_compared(tmp_path: Path) -> None:
     other = write("other", 3, 1, 4, first=100)
     others = ", of which some are others"
     for before, now, expected in (
-        (old, moved, None),
         (old, more, (True, "8 images there, 11 here")),
         (old, other, (False, f"8 images there, 8 here{others}")),
         (old + other, moved + other, None),

@@ -21,11 +21,12 @@ from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import ConfigError, DataError
 from tests.support import cifar_records
-from training.config.images import ImageConfig, parse
+from training.config.images import parse
 from training.image_data import ImageData, open_images
 
 
-def opened(config: ImageConfig) -> ImageData:
+def opened(line: str) -> ImageData:
+    config = parse(line.split())
     return open_images(config.data, config.run.seed)
 
 
@@ -38,19 +39,18 @@ def gray(count: int, side: int, channels: int) -> ImagesInMemory:
 
 def test_drawn_images() -> None:
     line = "--dataset synthetic --image-size 16 --num-images 57 --num-classes 7 --seed"
-    dataset = opened(parse([*line.split(), "3"]))
+    dataset = opened(f"{line} 3")
     assert (len(dataset.training), len(dataset.validation)) == (57, 11)
     assert dataset.num_classes == dataset.validation.num_classes == 7
     assert dataset.shape == (3, 16, 16) and not dataset.files
     assert dataset.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    transforms = (dataset.training_transform, dataset.validation_transform)
-    assert all(isinstance(transform, Unchanged) for transform in transforms)
+    assert isinstance(dataset.training_transform, Unchanged)
+    assert isinstance(dataset.validation_transform, Unchanged)
     first, validation = dataset.training.decoded(4), dataset.validation.decoded(4)
     assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
-    other = opened(parse([*line.split(), "4"]))
+    other = opened(f"{line} 4")
     assert (other.training.decoded(4)[0] != first[0]).any(), "--seed has not arrived"
-    few = opened(parse("--dataset synthetic --num-images 3 --image-size 16".split()))
-    assert len(few.validation) == 1
+    assert len(opened("--dataset synthetic --num-images 3 --image-size 16").validation) == 1
 
 
 def test_mnist(monkeypatch) -> None:
@@ -58,16 +58,18 @@ def test_mnist(monkeypatch) -> None:
     monkeypatch.setattr(
         mnist, "read", lambda folder, part: asked.append((folder, part)) or gray(9, 28, 1)
     )
-    dataset = opened(parse(["--dataset", "mnist", "--data-dir", "/there"]))
+    dataset = opened("--dataset mnist --data-dir /there")
     assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
     assert (dataset.shape, dataset.normalization) == ((1, 28, 28), ((0.1307,), (0.3081,)))
     assert dataset.files == mnist.files_of(Path("/there"))
-    transforms = (dataset.training_transform, dataset.validation_transform)
-    assert all(isinstance(transform, Unchanged) for transform in transforms)
+    assert isinstance(dataset.training_transform, Unchanged)
+    assert isinstance(dataset.validation_transform, Unchanged)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "imagenet"])
-@pytest.mark.parametrize("reads_records", [True, False])
+@pytest.mark.parametrize(
+    ("name", "reads_records"),
+    [("cifar10", True), ("cifar100", False), ("imagenet", True), ("imagenet", False)],
+)
 def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> None:
     asked: list[tuple[Any, ...]] = []
     sets = (gray(8, 32, 3), gray(4, 32, 3))
@@ -77,8 +79,8 @@ def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> Non
     for function in functions:
         note = partial(lambda *words: asked.append(words) or sets, function)
         monkeypatch.setattr(module, function, note)
-    words = ["--rec-train", "a.rec", "--rec-val", "b.rec"] if reads_records else ["--data-dir", "d"]
-    dataset = opened(parse(["--dataset", name, "--image-size", str(size), *words]))
+    words = "--rec-train a.rec --rec-val b.rec" if reads_records else "--data-dir d"
+    dataset = opened(f"--dataset {name} --image-size {size} {words}")
     kind = [] if name == "imagenet" else [cifar.SETS[name]]
     paths = (Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)
     if name == "imagenet" and not reads_records:
@@ -103,17 +105,17 @@ def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> Non
 
 def test_crops_of_cifar(monkeypatch) -> None:
     monkeypatch.setattr(cifar, "open_set", lambda *words: (gray(8, 32, 3), gray(4, 32, 3)))
-    line = ["--dataset", "cifar10", "--data-dir", "d", "--image-size"]
-    dataset = opened(parse([*line, "28"]))
+    line = "--dataset cifar10 --data-dir d --image-size"
+    dataset = opened(f"{line} 28")
     assert dataset.shape == (3, 28, 28)
     assert dataset.training_transform == PadCropFlip(padding=0, size=28)
     assert dataset.validation_transform == MiddleCrop(28)
     with pytest.raises(ConfigError, match="--image-size 33 is larger than the images of CIFAR-10"):
-        opened(parse([*line, "33"]))
+        opened(f"{line} 33")
 
 
 def small() -> ImageData:
-    dataset = opened(parse("--dataset synthetic --image-size 16 --num-images 30".split()))
+    dataset = opened("--dataset synthetic --image-size 16 --num-images 30")
     return dataclasses.replace(dataset, training=gray(30, 16, 3), validation=gray(11, 16, 3))
 
 
@@ -139,7 +141,7 @@ def test_every_image_is_validated_once_over_the_ranks() -> None:
 
 def difference(before: str, now: str) -> Optional[tuple[bool, str]]:
     """What a run with some options is told that goes on from one with others."""
-    old, new = (opened(parse(line.split())).compared_images for line in (before, now))
+    old, new = (opened(line).compared_images for line in (before, now))
     assert old is not None and new is not None
     return contents.find_difference(new, contents.describe(new), contents.describe(old))
 
@@ -205,8 +207,8 @@ def test_forms_and_files_that_no_sample_has_are_compared(tmp_path: Path) -> None
     old, packed = write_mnist(tmp_path / "m", 120), write_mnist(tmp_path / "z", 120, end=".gz")
     assert difference(old, packed) is None
     cifar_line = write_cifar(tmp_path / "c", 70)
-    named = f"--rec-train {tmp_path}/c/train.rec --rec-val {tmp_path}/c/test.rec"
-    assert difference(cifar_line, f"--dataset cifar10 {named}") is None
+    named = f"--dataset cifar10 --rec-train {tmp_path}/c/train.rec --rec-val {tmp_path}/c/test.rec"
+    assert difference(cifar_line, named) is None
     path = shutil.copytree(tmp_path / "m", tmp_path / "label") / "train-labels-idx1-ubyte"
     labels = bytearray(path.read_bytes())
     labels[-2] = 9 - labels[-2]

@@ -48,8 +48,10 @@ def test_with_the_same_global_batch_or_a_length_in_updates_nothing_changes():
         assert after.schedule_shift == 0 and after.schedule_updates == before.schedule_updates == 40
 
 
-def test_a_length_in_epochs_ends_after_what_is_left_of_them():
+def test_a_length_in_epochs_ends_after_what_is_left_of_them(caplog):
+    caplog.set_level("INFO")
     before, after = go_on(config(4), 100, 20, 50)
+    assert "batch was 100 and is 50: going on at image 0 of epoch 2" in caplog.text
     # Two epochs of ten updates are over; two of twenty are left.
     assert after.total_updates == 20 + 40
     assert rates(after, 20, 40, 60) == [*rates(before, 20, 30), 0]

@@ -62,10 +62,10 @@ def test_first_last_and_best_of_the_network_of_all_ranks(make, caplog) -> None:
     assert verifier.export_state(20).values == {
         "first": {"lfw": 0.0, "cfp": 0.4}, "last": found[-1], "best": {"lfw": 0.9, "cfp": 0.6},
     }  # fmt: skip
-    assert reports == [
-        ("lfw", 0.0, 0.0, 0), ("cfp", 0.4, 0.4, 0), ("lfw", 0.9, 0.9, 10), ("cfp", 0.4, 0.4, 10),
-        ("lfw", 0.7, 0.9, 20), ("cfp", 0.6, 0.6, 20),
+    assert [report[:3] for report in reports[::2]] == [
+        ("lfw", 0.0, 0.0), ("lfw", 0.9, 0.9), ("lfw", 0.7, 0.9)
     ]  # fmt: skip
+    assert reports[-1] == ("cfp", 0.6, 0.6, 20)
     caplog.set_level(logging.INFO)
     verifier.summarize()
     assert caplog.messages == [

@@ -37,14 +37,14 @@ ABOUT: dict[str, dict[str, Any]] = {
 }
 
 
-def make_backbone(batch_norm):
+def make_backbone(batch_norm=False, seed=0):
     """With BatchNorm, whose batch is a rank's own, or without, for other numbers of ranks."""
     x = layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3)
     if batch_norm:
         x = layers.batch_norm(x, "bn0")
     x = layers.convolution(layers.relu(x, "relu0"), "conv1", 8, kernel=3, stride=2)
     symbol = mx.sym.FullyConnected(layers.relu(x, "relu1"), num_hidden=EMBEDDING, name="fc1")
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     arguments, _, statistics = symbol.infer_shape(data=(1, 3, 8, 8))
     shapes = dict(zip(symbol.list_arguments(), arguments))
     shapes.update(zip(symbol.list_auxiliary_states(), statistics))
@@ -142,7 +142,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path)
     assert files[0] == files[1]
 
 
-def test_a_run_continues_on_three_two_one_and_three_ranks(tmp_path):
+def test_a_run_continues_on_three_two_one_and_three_ranks(tmp_path, caplog):
+    caplog.set_level("INFO")
     expected = run_ranks(3, lambda world: Run(world, tmp_path / "whole").train(8))[0]
     losses = []
     root = tmp_path / "parts"
@@ -160,6 +161,7 @@ def test_a_run_continues_on_three_two_one_and_three_ranks(tmp_path):
         before = merged(root, 2 * number, tmp_path) if number else None
         losses += run_ranks(ranks, goes_on)[0]
         if before is not None:
+            assert f"re-cut for {ranks}\n" in caplog.text
             # Saved anew, before it trains, by another number of ranks.
             anew = f"{2 * number}-{2 * number + 1}"
             path = root / f"checkpoints/update-0000000{anew}"

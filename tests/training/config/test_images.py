@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,54 +29,43 @@ def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
         assert config.run.models_root == f"./models/{dataset}-{config.classifier.model}"
 
 
+STEP = "checkpoints/update-00000002"
+
+
 @pytest.mark.parametrize(
-    ("line", "resume", "takes_other_images"),
+    ("line", "resume", "takes_other_images", "again"),
     [
-        ("", "auto", False),
-        ("--resume --lr=0.01", "auto", False),
-        ("--resume never", "never", True),
-        ("--resume anyway --lr 0.1", "auto", True),
-        ("--resume checkpoints/update-00000002", "checkpoints/update-00000002", True),
+        ("", "auto", False, False),
+        ("--lr=0.01", "auto", False, False),
+        ("--resume", "auto", False, False),
+        ("--resume --lr=0.01", "auto", False, True),
+        ("--lr=0.01 -r", "auto", False, True),
+        ("--resume anyway", "auto", True, False),
+        ("--resume anyway --lr 0.01", "auto", True, True),
+        ("--resume never --lr 0.01", "never", True, False),
+        (f"--resume {STEP} --lr 0.01", STEP, True, False),
     ],
 )
-@pytest.mark.parametrize("program", [parse, parse_faces])
-def test_resume_needs_no_value_and_tells_who_insists(
-    program: Any, line: str, resume: str, takes_other_images: bool
+def test_resume_needs_no_value_and_with_another_rate_trains_a_finished_schedule_again(
+    line: str, resume: str, takes_other_images: bool, again: bool, tmp_path: Path
 ) -> None:
-    run = program(f"--dataset synthetic {line}".split()).run
-    assert (run.resume, run.takes_other_images) == (resume, takes_other_images)
+    config = parse_line(f"--dataset cifar10 --data-dir d {line}")
+    of_faces = parse_faces(f"--dataset synthetic {line.replace(' -r', ' --resume')}".split())
+    for run in (config.run, of_faces.run):
+        assert (run.resume, run.takes_other_images) == (resume, takes_other_images)
+    assert config.trains_again({"lr": 0.1}) == again and not config.trains_again({})
+    # Typed again, or by --restarts.
+    assert not again or not config.trains_again({"lr": 0.01})
+    # No later run does so because of the file that this one writes.
+    options.write(config.values(), tmp_path / "config.json")
+    later = parse_line(f"--config {tmp_path}/config.json --lr 0.02")
+    assert later.run.resume == resume and not later.trains_again({"lr": 0.1})
 
 
 @pytest.mark.parametrize("store", ["local", "device", "nccl", "horovod"])
 def test_stores_of_one_process_are_horovod(store: str) -> None:
     config = parse_line(f"--dataset synthetic --kv-store {store}")
     assert config.exchange.kv_store == "horovod"
-
-
-@pytest.mark.parametrize(
-    ("line", "before", "again"),
-    [
-        ("--resume --lr=0.01", 0.1, True),
-        ("--lr=0.01 -r", 0.1, True),
-        ("--resume anyway --lr 0.01", 0.1, True),
-        ("--resume anyway", 0.1, False),
-        # Typed again, or by --restarts.
-        ("--resume --lr=0.01", 0.01, False),
-        ("--lr=0.01", 0.1, False),
-        ("--resume", 0.1, False),
-        ("--resume never --lr 0.01", 0.1, False),
-        ("--resume models/checkpoints/update-00000002 --lr 0.01", 0.1, False),
-    ],
-)
-def test_another_rate_with_resume_trains_a_finished_schedule_again(
-    line: str, before: float, again: bool, tmp_path: Path
-) -> None:
-    config = parse_line(f"--dataset cifar10 --data-dir d {line}")
-    assert config.trains_again({"lr": before}) == again and not config.trains_again({})
-    # No later run does so because of the file that this one writes.
-    options.write(config.values(), tmp_path / "config.json")
-    later = parse_line(f"--config {tmp_path}/config.json --lr 0.02")
-    assert later.run.resume == config.run.resume and not later.trains_again({"lr": before})
 
 
 @pytest.mark.parametrize(

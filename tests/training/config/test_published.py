@@ -2,7 +2,7 @@
 
 The formulas are written out from the originals' programs, and count an optimizer's first update as
 the original's scheduler does: from 1 in MXNet, in whole epochs in the CIFAR-10 tutorial, from 0 in
-PyTorch's recipes for faces.
+PyTorch's recipes for faces. The falling steps of Partial FC's presets are in test_presets.
 """
 
 from __future__ import annotations
@@ -13,37 +13,6 @@ from typing import Any, Callable
 import pytest
 
 from training.config import faces, images
-
-WORLD_SIZES = (1, 8)
-
-
-def spread(total: int) -> list[int]:
-    """Twenty updates over a run, its first and last among them."""
-    return [round(share * (total - 1) / 19) for share in range(20)]
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize(
-    ("preset", "steps", "total"),
-    [
-        ("webface", (20_000, 28_000), 32_000),
-        ("glint360k_8GPU", (200_000, 400_000, 500_000, 550_000), 600_000),
-        ("10000w", (20_000, 28_000), 32_000),
-    ],
-)
-def test_faces_fall_as_in_partial_fc(
-    preset: str, steps: tuple[int, ...], total: int, world_size: int
-) -> None:
-    config = faces.parse(["--dataset", preset, "--dry-run"])
-    images_per_epoch = config.data.num_images or 10**6
-    schedule = config.schedule.build(world_size, images_per_epoch // (64 * world_size))
-    assert config.schedule.total_updates(1) == total
-    near = [update for step in steps for update in (step - 1, step)]
-    for update in [*spread(total), *near]:
-        rate = 0.1 * 0.1 ** sum(update + 1 > step for step in steps)
-        assert schedule(update) == pytest.approx(rate, rel=1e-12)
-    # The centers have the rate of the backbone.
-    assert config.center_lr_factor == 1
 
 
 def mnist(update: int, per_epoch: int, world_size: int) -> float:
@@ -74,7 +43,7 @@ def arcface_torch(update: int, per_epoch: int, world_size: int) -> float:
     return 0.3 * (1 - (update - per_epoch) / (19 * per_epoch))
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("world_size", [1, 8])
 @pytest.mark.parametrize(
     ("line", "rate", "images_per_epoch", "batch_size", "epochs"),
     [
@@ -105,7 +74,8 @@ def test_rates_are_those_of_the_original(
     schedule = chosen.build(world_size, per_epoch)
     total = epochs * per_epoch
     assert chosen.total_updates(per_epoch) == total
-    for update in [*spread(total), per_epoch - 1, per_epoch, 10 * per_epoch - 1]:
+    spread = [round(share * (total - 1) / 19) for share in range(20)]
+    for update in [*spread, per_epoch - 1, per_epoch, 10 * per_epoch - 1]:
         if rate is cifar10:
             # The tutorial's rate is that of the beginning of an epoch.
             update -= update % per_epoch

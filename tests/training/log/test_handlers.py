@@ -34,32 +34,31 @@ def test_other_ranks_write_a_file_and_show_warnings_only(tmp_path: Path) -> None
     assert not (tmp_path / "scalars").exists()
 
 
-def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
-    clock, screen = HandClock(), Terminal()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10)
-        train(log, clock, range(1, 11))
-        logging.getLogger("data").warning("record 17 is broken")
-    shown = screen.getvalue()
-    assert "100%|" in shown and "10/10" in shown and "256 images/s" in shown
-    assert " update 4/10" not in shown and "record 17 is broken\n" in shown
-    assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
-
-
-@pytest.mark.parametrize("bar", [False, True])
-def test_a_launched_rank_shows_a_bar_only_if_run_sh_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bar: bool
+@pytest.mark.parametrize(
+    ("variables", "bar"),
+    [
+        ({}, True),
+        # Under a launcher only if run.sh says so.
+        ({"OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({"OMPI_COMM_WORLD_RANK": "0", "PROGRESS": "bar"}, True),
+    ],
+)
+def test_a_terminal_has_a_bar_instead_of_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], bar: bool
 ) -> None:
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    if bar:
-        monkeypatch.setenv("PROGRESS", "bar")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     clock, screen = HandClock(), Terminal()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10, update=6)
         train(log, clock, range(7, 11))
+        logging.getLogger("data").warning("record 17 is broken")
+    shown = screen.getvalue()
     # The bar of a resumed run starts where the run does.
-    assert [words in screen.getvalue() for words in ("%|", " 6/10")] == [bar, bar]
+    assert [words in shown for words in (" 6/10", "100%|")] == [bar] * 2
+    assert "256 images/s" in shown and "record 17 is broken\n" in shown
     assert len(update_lines(screen)) == (0 if bar else 2)
+    assert " update 8/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
 
 
 def test_a_run_goes_on_when_screen_or_log_file_cannot_be_written(

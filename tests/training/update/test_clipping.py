@@ -81,11 +81,12 @@ def test_the_norm_is_that_without_the_loss_scale() -> None:
 
 
 def make(world, device, dtype, **options):
+    """Every rank begins with the weights of rank 0."""
     parameters = mx.gluon.ParameterDict()
     for name, value in arrays(4).items():
         parameter = parameters.get(name, shape=value.shape, dtype=dtype)
         parameter.initialize(mx.init.Zero(), ctx=device)
-        parameter.set_data(mx.nd.array(value))
+        parameter.set_data(mx.nd.array(value + world.rank))
         parameter.wd_mult = float(name.endswith("_weight"))
     rule = FaceOptimizerOptions(wd=0.1, **options)
     return parameters, BackboneOptimizer(rule, parameters, world, dtype=dtype)
