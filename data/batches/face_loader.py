@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.broken import BrokenImages
-from data.batches.loader import Batch, Filling, Loader
+from data.batches.loader import Batch, BrokenImages, Filling, Loader
 from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
