@@ -30,7 +30,7 @@ EXPECTED = np.array([[38.5, 51], [73, 51.25], [56, 71], [41, 92], [70, 92]])
         # CelebA: two lines of heading.
         ("2\nlefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y "
          f"rightmouth_x rightmouth_y\n000001.jpg   {TEN}\n000002.jpg {TEN}\n", "000001.jpg"),
-        # A name with spaces; test_text_list has more.
+        # A name with spaces.
         (f"ann lee/my face 3.png,{TEN.replace(' ', ', ')}\r\n", "ann lee/my face 3.png"),
         (f'"ann, lee/3.png",{COMMAS}\n', "ann, lee/3.png"),
         (f"ann,lee/3.png {TEN} 0.9\n", "ann,lee/3.png"),
