@@ -74,9 +74,7 @@ def image_files(
         except OSError as error:
             raise DataError(f"{paths[number]} cannot be read: {error.strerror}") from None
 
-    return ImageSource(
-        len(paths), paths.__getitem__, labels.__getitem__, decode, remarks=remarks
-    )
+    return ImageSource(len(paths), paths.__getitem__, labels.__getitem__, decode, remarks=remarks)
 
 
 def _images_of_records(path: Path) -> ImageSource:

@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {
     "identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3
 }  # fmt: skip
 
+
 @pytest.fixture(autouse=True)
 def few_pairs(monkeypatch) -> None:
     # Half as many pairs as in LFW; accuracies in the docs are measured on them.

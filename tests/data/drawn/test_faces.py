@@ -41,9 +41,7 @@ def test_a_seed_draws_the_same_face_in_every_version(monkeypatch: pytest.MonkeyP
 
     drawn: list[Any] = []
     for name in ("fillPoly", "polylines"):
-        monkeypatch.setattr(
-            cv2, name, lambda image, points, *rest: drawn.extend((*points, *rest))
-        )
+        monkeypatch.setattr(cv2, name, lambda image, points, *rest: drawn.extend((*points, *rest)))
     for person, view in zip(people, views):
         render(person, view, (112, 96), np.random.default_rng(0))
     assert crc(drawn) == SHAPES

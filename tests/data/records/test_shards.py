@@ -67,9 +67,7 @@ def test_images_and_classes_of_all_shards(folder: Path) -> None:
     assert [path.name for path in compared_files(folder)] == [*SHARDS, "property"]
 
 
-def test_shards_and_other_sets_are_joined(
-    folder: Path, tmp_path: Path, write_set, caplog
-) -> None:
+def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_set, caplog) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
     assert [path.name for path in compared_files(other)] == ["train.rec", "train.idx", "property"]
