@@ -13,8 +13,9 @@ import pytest
 
 from data.images import class_files
 from data.images.class_files import DecodedImages
-from data.records.recordio import BrokenRecordError, encode
+from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
+from tests.support.foreign_records import im2rec, index_of
 from tests.support.oriented_images import assert_seen, file_with
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
@@ -110,12 +111,10 @@ def test_sets_without_a_single_readable_image(tmp_path: Path) -> None:
 def write_records(
     path: Path, labels: Sequence[float], payloads: Mapping[int, bytes] = {}, property_of: int = 0
 ) -> Path:
-    index, size = [], 0
-    with path.open("wb") as file:
-        for key, label in enumerate(labels):
-            index.append(f"{key}\t{size}\n")
-            size += file.write(encode((float(label),), key, payloads.get(key, PNG)))
-    path.with_suffix(".idx").write_text("".join(index))
+    keys = range(len(labels))
+    written = im2rec(labels, [payloads.get(key, PNG) for key in keys], keys)
+    path.write_bytes(b"".join(content for _, content in written))
+    path.with_suffix(".idx").write_text(index_of(written))
     if property_of:
         path.with_name("property").write_text(f"{property_of},4,4")
     return path
@@ -145,31 +144,28 @@ def test_a_wrong_label_is_refused_before_the_first_update(
     assert "\n" not in str(caught.value)
 
 
-def test_classes_of_records_without_images_are_named(tmp_path: Path) -> None:
-    """Labels that are numbered from 1, and a class that validation lacks, too."""
-    training = write_records(tmp_path / "train.rec", [1, 2, 3, 1])
-    validation = write_records(tmp_path / "val.rec", [1, 3])
-    sets = class_files.open_records(training, validation)
-    assert [images.left_out for images in sets] == [
-        [f"{tmp_path}/train.rec: no images of 1 of the 4 classes that are trained (0)"],
-        [f"{tmp_path}/val.rec: no images of 2 of the 4 classes that are trained (0, …)"],
-    ]
-    write_records(tmp_path / "train.rec", [0, 1, 2, 3])
-    assert not class_files.open_records(training, training)[0].left_out
-    with pytest.raises(DataError, match=r"none\.rec does not exist; .*im2rec"):
-        class_files.open_records(training, tmp_path / "none.rec")
-
-
-def test_broken_records_are_left_to_the_loader(tmp_path: Path) -> None:
+def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(
+    tmp_path: Path,
+) -> None:
     payloads = {0: b"no image", 2: b"", 3: PNG[:40]}
     for name in ("train", "val"):
         write_records(tmp_path / f"{name}.rec", [0, 1, 2, 1, 2, 0], payloads)
     with (tmp_path / "val.rec").open("r+b") as file:
         file.seek(int((tmp_path / "val.idx").read_text().split()[9]))
         file.write(b"XXXX")
-    training, validation = class_files.open_records(tmp_path / "train.rec", tmp_path / "val.rec")
+    paths = tmp_path / "train.rec", tmp_path / "val.rec"
+    training, validation = class_files.open_records(*paths)
     assert len(training) == len(validation) == 6 and training.num_classes == 3
-    assert validation.decoded(1)[1] == 1
+    assert validation.decoded(1)[1] == 1 and not training.left_out
     for index, reason in ((0, "no JPEG"), (2, "no image in it"), (3, "damaged"), (4, "magic")):
         with pytest.raises(BrokenRecordError, match=rf"val\.rec: record {index}: .*{reason}"):
             validation.decoded(index)
+    # Labels that are numbered from 1, and a class that validation lacks, too.
+    for path, labels in zip(paths, ([1, 2, 3, 1], [1, 3])):
+        write_records(path, labels)
+    assert [images.left_out for images in class_files.open_records(*paths)] == [
+        [f"{paths[0]}: no images of 1 of the 4 classes that are trained (0)"],
+        [f"{paths[1]}: no images of 2 of the 4 classes that are trained (0, …)"],
+    ]
+    with pytest.raises(DataError, match=r"none\.rec does not exist; .*im2rec"):
+        class_files.open_records(paths[0], tmp_path / "none.rec")

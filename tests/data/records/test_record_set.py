@@ -123,40 +123,40 @@ def test_labels_that_are_no_class_are_named_with_their_record(
     write_set, tmp_path: Path, make_image, label: float
 ) -> None:
     grouped = write_set([2, 2, 2])
-    overwrite(grouped, record_offset(grouped, 4) + 12, struct.pack("<f", label))
+    overwrite(grouped, record_offset(grouped, 3) + 12, struct.pack("<f", label))
     labels = [0.0, 1.0, label]
     written = [(key, encode((each,), key, make_image(key))) for key, each in enumerate(labels)]
     flat = RecordSet(write_records(tmp_path / "flat", written, description="3,16,16"))
-    message = rf"{{}} has label {label:g}, but the classes are 0 to 2"
-    for read, key in ((RecordSet(grouped).image, 4), (flat.image, 2)):
-        with pytest.raises(DataError, match=message.format(f"record {key}")) as caught:
-            read(3 if key == 4 else 2)
+    message = rf"record {{}} has label {label:g}, but the classes are 0 to 2"
+    for records, key in ((RecordSet(grouped), 3), (flat, 2)):
+        with pytest.raises(DataError, match=message.format(key)) as caught:
+            records.image(2)
         assert not isinstance(caught.value, BrokenRecordError)
-    with pytest.raises(DataError, match=message.format("record 2")):
+    with pytest.raises(DataError, match=message.format(2)):
         flat.labels()
 
 
 def test_a_broken_record_leaves_the_others_readable(write_set, tmp_path: Path, make_image) -> None:
     folder = write_set([2, 2])
     overwrite(folder, record_offset(folder, 2), b"junk")
-    records = RecordSet(folder)
-    with pytest.raises(BrokenRecordError, match=r"train\.rec: record 2: .*magic"):
-        records.image(1)
-    assert records.image(2)[1] == 1
     written = im2rec([0, 1, 1], [make_image(0), b"", make_image(2)], range(3))
-    records = RecordSet(write_records(tmp_path / "flat", written, description="2,16,16"))
-    with pytest.raises(BrokenRecordError, match=r"record 1: there is no image in it"):
-        records.image(1)
-    assert records.image(2)[1] == 1
+    flat = write_records(tmp_path / "flat", written, description="2,16,16")
+    for path, message in (
+        (folder, r"train\.rec: record 2: .*magic"), (flat, "record 1: there is no image in it")
+    ):  # fmt: skip
+        records = RecordSet(path)
+        with pytest.raises(BrokenRecordError, match=message):
+            records.image(1)
+        assert records.image(2)[1] == 1
 
 
 def test_an_interrupted_writer_leaves_nothing(tmp_path: Path, make_image) -> None:
-    with pytest.raises(KeyboardInterrupt), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
-        writer.write(make_image(0), 0)
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(AssertionError), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
-        writer.write(make_image(0), 1)
+    """Whether by the user, or by a label that is out of order."""
+    for label, error in ((0, KeyboardInterrupt), (1, AssertionError)):
+        with pytest.raises(error), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
+            writer.write(make_image(0), label)
+            raise KeyboardInterrupt
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
