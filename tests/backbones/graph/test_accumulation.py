@@ -52,7 +52,8 @@ def test_updates_and_parts_that_are_recomputed(images: np.ndarray) -> None:
 def test_dropout_drops_the_same_when_a_part_runs_again(images: np.ndarray) -> None:
     backbone = create("tiny", accumulate=2, net_output="E")
     seen = []
-    network = backbone._training_pass._part
+    training: Any = backbone._training_pass
+    network = training._part
     run = network.forward
 
     def forward(part: Any) -> Any:

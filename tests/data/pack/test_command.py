@@ -146,7 +146,7 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: 
     (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
     # Sound, and with fewer pixels than OpenCV by itself takes.
     (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
-    command = [sys.executable, "-m", "data.pack", formats, tmp_path / "out", "--check"]
+    command = [sys.executable, "-m", "data.pack", str(formats), str(tmp_path / "out"), "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     cut, large, last = result.stderr.splitlines()
     assert result.returncode == 2 and "cut.pgm: the image cannot be decoded" in cut

@@ -8,7 +8,6 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-import backbones
 from backbones.graph.nodes import from_json, to_json
 from backbones.graph.onednn import constants, form
 from backbones.graph.onednn.folding import fold
@@ -172,8 +171,8 @@ def test_a_prelu_scales_the_layer_before_it() -> None:
     assert check(prelu(CONV), [-2.0])["Convolution"] == 1
     # Those of vectors, and of what is no number, stay.
     odd = [0.25, float("nan"), 0.5, 0.5]
-    for x, slopes in ((prelu(linear(CONV, 4)), None), (prelu(CONV), odd)):
-        assert "prelu" in fold(x, values(x, slopes), IMAGES.shape[1:])[0].tojson()
+    for x, given in ((prelu(linear(CONV, 4)), None), (prelu(CONV), odd)):
+        assert "prelu" in fold(x, values(x, given), IMAGES.shape[1:])[0].tojson()
 
 
 @pytest.mark.parametrize(("block", "filled"), [(8, 24), (16, 32)], indirect=["block"])
@@ -184,14 +183,6 @@ def test_channels_fill_blocks(block: int, filled: int) -> None:
     _, own = fold(symbol, values(symbol), IMAGES.shape[1:])
     assert own["wide_bias_padded"].shape == (filled,)
     check(symbol)
-
-
-# Those before a convolution stay: its padding is not shifted.
-@pytest.mark.parametrize(("name", "expected"), [("mbf", 0), ("r18-se", 9)])
-def test_backbones_have_no_batch_norm_behind_a_convolution(name: str, expected: int) -> None:
-    symbol = backbones.build(name, embedding_size=8)
-    weights = values(symbol, size=(112, 112))
-    assert count(fold(symbol, weights, (3, 112, 112))[0])["BatchNorm"] == expected
 
 
 @pytest.mark.parametrize(

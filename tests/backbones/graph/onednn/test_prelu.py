@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph.nodes import only_consumers
 from backbones.graph.onednn import prelu
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
@@ -133,14 +132,3 @@ def test_prelus_that_no_neighbor_can_scale_for() -> None:
         assert "broadcast_mul" not in operators(prelu.rewrite(graph, (8, 8)))
     without = backbones.build("tiny", embedding_size=16)
     assert operators(prelu.rewrite(without, SIZE)) == operators(without)
-
-
-def test_consumers_by_hand() -> None:
-    """3 and 4 read node 2; 5 the second output of 3; 1 and 3 are second inputs, 4 and 5 heads."""
-    inputs: list[list[list[int]]] = [
-        [], [], [[0, 0, 0], [1, 0, 0]], [[2, 0, 0]], [[2, 0, 0], [3, 0, 0]], [[3, 1, 0]]
-    ]  # fmt: skip
-    nodes = [{"inputs": one} for one in inputs]
-    graph = {"nodes": nodes, "heads": [[4, 0, 0], [5, 0, 0]]}
-    assert only_consumers(graph) == {0: 2}
-    assert only_consumers(graph, any_input=True) == {0: 2, 1: 2}
