@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Optional, Union
 import backbones
 from backbones.checkpoint import read_tensors, read_weights, take
 from backbones.graph import frozen, gpu
-from backbones.graph.accumulation import Accumulation, WholeGraph
+from backbones.graph.accumulation import Accumulation
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn import form, prelu
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
-from backbones.options import BackboneOptions
+from backbones.options import BackboneOptions, split_checkpoint
 from runtime import devices
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -86,8 +86,8 @@ class Backbone(Network):
             backbone._training_pass = Recomputation(parts, backbone.own_parameters, ctx)
         if options.accumulate > 1:
             backbone.accumulate(options.accumulate)
-        if options.pretrained_checkpoint:
-            _report(backbone.load_pretrained(*options.pretrained_checkpoint))
+        if options.pretrained:
+            _report(backbone.load_pretrained(*split_checkpoint("pretrained", options.pretrained)))
         return backbone
 
     @classmethod
@@ -154,9 +154,8 @@ class Backbone(Network):
 
     def accumulate(self, parts: int) -> None:
         """Train on batches in parts of one size, of which there are at least 2."""
-        network = self._training_pass or WholeGraph(self._block)
         self._training_pass = Accumulation(
-            parts, network, self.parameters, self.statistics, self._begin_part
+            parts, self._training_pass, self.parameters, self.statistics, self._begin_part
         )
 
     def begin_update(self, update: int, rank: int) -> None:

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,6 @@ class Network(Stateful):
     running statistics), outside to infer.
     """
 
-    _training_pass: Optional[TrainingPass] = None
-
     def __init__(
         self,
         trained: Any,
@@ -66,6 +64,7 @@ class Network(Stateful):
         self._statistic_names: list[str] = exported.list_auxiliary_states()
         self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
+        self._training_pass = TrainingPass(self._block)
         self._parameters = mx.gluon.ParameterDict()
         # BatchNorm holds these gammas at one.
         fixed = {
@@ -126,19 +125,15 @@ class Network(Stateful):
 
         Images are RGB, 0-255, uint8 or float32.
         """
-        if self._training_pass is not None and mx.autograd.is_recording():
-            return self._training_pass.forward(self._to_device(images))
-        return self._block(self._to_device(images))
+        run = self._training_pass.forward if mx.autograd.is_recording() else self._block
+        return run(self._to_device(images))
 
     def backward(self, outputs: NDArray, gradient: NDArray) -> None:
         """Compute the gradient of every parameter from that of the outputs [b, n].
 
         The outputs are those of the last call inside ``mx.autograd.record()``.
         """
-        if self._training_pass is not None:
-            self._training_pass.backward(outputs, gradient)
-        else:
-            outputs.backward(gradient)
+        self._training_pass.backward(outputs, gradient)
 
     def inference(self) -> Infer:
         """Return what computes outputs with the weights of this moment, without training.
@@ -175,7 +170,7 @@ class Network(Stateful):
             raise ConfigError(
                 "--sync-bn needs BatchNorm, which this network does not have; leave it out"
             )
-        assert self._training_pass is None, "check() lets no other pass through with sync_bn"
+        assert type(self._training_pass) is TrainingPass, "check() lets no other pass through"
         self._training_pass = SynchronizedPass(self._trained, self.own_parameters, ranks, self._ctx)
 
     @override

@@ -112,11 +112,6 @@ class BackboneOptions(NetworkOptions):
         """``--net-output``, or None for the network's own, given or not."""
         return None if self.net_output == backbones.own_output(self.network) else self.net_output
 
-    @property
-    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
-        """Prefix and epoch of ``--pretrained``."""
-        return None if self.pretrained is None else split_checkpoint("pretrained", self.pretrained)
-
     @override
     def check(self) -> None:
         super().check()
@@ -150,11 +145,6 @@ class ClassifierOptions(NetworkOptions):
     pretrained: Optional[str] = None
     """Checkpoint PREFIX,EPOCH of the same model that the run starts from; with another number of
     classes the last layer is new."""
-
-    @property
-    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
-        """Prefix and epoch of ``--pretrained``."""
-        return None if self.pretrained is None else split_checkpoint("pretrained", self.pretrained)
 
     @override
     def check(self) -> None:

@@ -119,7 +119,7 @@ def ending_of(payload: Payload) -> str:
     """
     ending = _BEGINNINGS_OF_RECORDS.get(bytes(payload[:2]))
     if ending is None:
-        raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
+        raise _broken("it is no JPEG, PNG, BMP or WebP")
     return ending
 
 
@@ -130,7 +130,7 @@ def decode_file(payload: Payload) -> Image:
         BrokenRecordError: the bytes are no image.
     """
     if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
-        raise BrokenRecordError("the image cannot be decoded: it is of no format that is known")
+        raise _broken("it is of no format that is known")
     found = _MAP.match(payload)
     white = int(found[4]) if found else 0
     if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
@@ -179,27 +179,25 @@ def _turn_upright(image: Image, orientation: int) -> Image:
     return np.ascontiguousarray(image)
 
 
+def _broken(reason: str) -> BrokenRecordError:
+    return BrokenRecordError(f"the image cannot be decoded: {reason}")
+
+
 def _decode(payload: Payload, flags: int) -> Image:
     beginning = bytes(payload[:2])
     if beginning == _PNG:
         payload = _bounded_png(bytes(payload))
     if beginning == _BMP and _has_other_masks(payload):
-        raise BrokenRecordError(
-            "the image cannot be decoded: it is a BMP whose colors lie in an unusual order"
-        )
+        raise _broken("it is a BMP whose colors lie in an unusual order")
     if beginning == _JPEG and _has_many_scans(bytes(payload)):
-        raise BrokenRecordError(
-            "the image cannot be decoded: it is a JPEG of too many scans (at most "
-            f"{MAX_SCANS}, and fewer of a large image)"
-        )
+        most = f"at most {MAX_SCANS}, and fewer of a large image"
+        raise _broken(f"it is a JPEG of too many scans ({most})")
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
     except cv2.error:
         image = None
     if image is None:
-        raise BrokenRecordError(
-            "the image cannot be decoded: it is damaged, or of a kind or size that OpenCV refuses"
-        )
+        raise _broken("it is damaged, or of a kind or size that OpenCV refuses")
     return image
 
 
@@ -220,9 +218,9 @@ def _bounded_png(png: bytes) -> bytes:
             kept.append(png[position:end])
         position = end
     if position > len(png):
-        raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
+        raise _broken("it is cut off or damaged")
     if len(png) > _PNG_HEADER.size and not _ends_with_rows(png, b"".join(pixels)):
-        raise BrokenRecordError("the image cannot be decoded: its pixels go on after its last row")
+        raise _broken("its pixels go on after its last row")
     return b"".join(kept)
 
 

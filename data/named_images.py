@@ -11,15 +11,16 @@ import os
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Optional, Protocol
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from data.align.points import PointsFile
 from data.decoding import (
@@ -36,7 +37,7 @@ from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
-from data.verification.bin_file import VerificationSet, read_bin
+from data.verification.bin_file import read_bin
 from runtime.errors import DataError
 from runtime.files import open_regular, read_file
 
@@ -44,114 +45,69 @@ _REC, _BIN = ".rec", ".bin"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class ImageSource(Protocol):
-    """Images of one input; read from any number of threads.
+@dataclass(frozen=True)
+class ImageSource:
+    """Images of one input, by their numbers; read from any number of threads."""
 
-    Attributes:
-        resizer: brings the images to the size of their set, if they are of one that has a size.
-    """
-
+    count: int
+    name: Callable[[int], str]
+    """The path of an image, or that of its set, a colon, and its key in the set."""
+    label: Callable[[int], str]
+    """The identity of an image; empty if it is not known."""
+    decode: Callable[[int], Image]
+    """An image, uint8 [height, width, 3], RGB, upright; a BrokenRecordError if it cannot be
+    decoded, a DataError that names it if it cannot be read."""
     resizer: Optional[Resizer] = None
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def name(self, number: int) -> str:
-        """Return the path of an image, or that of its set, a colon, and its key in the set."""
-
-    def label(self, number: int) -> str:
-        """Return the identity of an image; empty if it is not known."""
-        return ""
-
-    def decode(self, number: int) -> Image:
-        """Return an image, uint8 [height, width, 3], RGB, upright.
-
-        Raises:
-            BrokenRecordError: it cannot be decoded; the message names it.
-            DataError: it cannot be read; likewise.
-        """
+    """Brings the images to the size of their set, if they are of one that has a size."""
+    remarks: Sequence[str] = ()
+    """Lines that say which files of a folder are left out."""
 
 
-class ImageFiles(ImageSource):
-    """Image files, each of an identity or of none."""
+def image_files(
+    paths: Sequence[str], labels: Sequence[str], remarks: Sequence[str] = ()
+) -> ImageSource:
+    """Return image files, with their labels."""
 
-    def __init__(
-        self, paths: Sequence[str], labels: Sequence[str], remarks: Sequence[str] = ()
-    ) -> None:
-        """Name files, with their labels; ``remarks`` say what is left out of their folder."""
-        self._paths, self._labels, self.remarks = paths, labels, remarks
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    @override
-    def name(self, number: int) -> str:
-        return self._paths[number]
-
-    @override
-    def label(self, number: int) -> str:
-        return self._labels[number]
-
-    @override
-    def decode(self, number: int) -> Image:
-        path = self._paths[number]
+    def decode(number: int) -> Image:
         try:
-            return decode_file(read_file(path))
+            return decode_file(read_file(paths[number]))
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{path}: {error}") from None
+            raise DataError(f"{paths[number]} cannot be read: {error.strerror}") from None
+
+    return ImageSource(len(paths), paths.__getitem__, labels.__getitem__, decode, remarks=remarks)
 
 
-class RecordImages(ImageSource):
-    """The images of a record set; the label is the number of the class."""
+def _images_of_records(path: Path) -> ImageSource:
+    """Return the images of a record set; the label is the number of the class."""
+    records = RecordSet(path)
+    labels = lru_cache(maxsize=1)(records.labels)
 
-    def __init__(self, records: RecordSet) -> None:
-        self._records, self.resizer = records, Resizer(records.image_size)
-        self._labels: Optional[NDArray[np.int32]] = None
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @override
-    def name(self, number: int) -> str:
-        return f"{self._records.path}:{self._records.key(number)}"
-
-    @override
-    def label(self, number: int) -> str:
-        if self._labels is None:
-            self._labels = self._records.labels()
-        found = int(self._labels[number])
+    def label(number: int) -> str:
+        found = int(labels()[number])
         return str(found) if found >= 0 else ""
 
-    @override
-    def decode(self, number: int) -> Image:
-        payload, _ = self._records.image(number)
+    def decode(number: int) -> Image:
         try:
-            return decode_rgb(payload)
+            payload, _ = records.image(number)
         except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self._records.where(number)}: {error}") from None
+            raise DataError(str(error)) from None
+        return decode_rgb(payload)
+
+    def name(number: int) -> str:
+        return f"{records.path}:{records.key(number)}"
+
+    return ImageSource(len(records), name, label, decode, Resizer(records.image_size))
 
 
-class PairImages(ImageSource):
-    """The images of a verification set, of which 2 i and 2 i + 1 are pair i; nothing says whose."""
-
-    def __init__(self, pairs: VerificationSet) -> None:
-        self._pairs = pairs
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    @override
-    def name(self, number: int) -> str:
-        return f"{self._pairs.path}:{number}"
-
-    @override
-    def decode(self, number: int) -> Image:
-        try:
-            return decode_rgb(self._pairs.images[number])
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self.name(number)}: {error}") from None
+def _images_of_pairs(path: Path) -> ImageSource:
+    """Return the images of a verification set, which does not say whose they are."""
+    images = read_bin(path).images
+    return ImageSource(
+        len(images),
+        lambda number: f"{path}:{number}",
+        lambda number: "",
+        lambda number: decode_rgb(images[number]),
+    )
 
 
 class Size(NamedTuple):
@@ -183,7 +139,7 @@ class NamedImages:
             points: by which the faces are cut out of the images before.
         """
         self._sources, self._size, self._points = sources, size, points
-        self._starts = [0, *accumulate(map(len, sources))]
+        self._starts = [0, *accumulate(source.count for source in sources)]
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -213,21 +169,22 @@ class NamedImages:
                 its name and leaves the remedy to the caller.
         """
         source, own = self._find(number)
+        name = source.name(own)
         try:
             image = source.decode(own)
         except BrokenRecordError as error:
-            raise DataError(str(error)) from None
+            raise DataError(f"{name}: {error}") from None
         if self._points is not None:
-            image = self._points.align(source.name(own), image)
+            image = self._points.align(name, image)
         elif source.resizer is not None:
             # One of another shape is refused below, or its middle taken.
             with suppress(BrokenRecordError):
-                image = source.resizer.fit(image, source.name(own))
+                image = source.resizer.fit(image, name)
         height, width, scales = self._size
         if image.shape[:2] != (height, width):
             if not scales:
                 raise DataError(
-                    f"{source.name(own)} has {image.shape[0]} x {image.shape[1]} pixels instead of "
+                    f"{name} has {image.shape[0]} x {image.shape[1]} pixels instead of "
                     f"the network's {height} x {width}"
                 )
             image = fit(image, (height, width))
@@ -254,18 +211,18 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
         path = Path(_checked(given))
         if os.path.isdir(path):
             is_set = os.path.isfile(path / "train.rec")
-            sources.append(RecordImages(RecordSet(path)) if is_set else _of_folder(given))
+            sources.append(_images_of_records(path) if is_set else _images_of_folder(given))
         elif not os.path.exists(path):
             raise DataError(
                 f"{given} does not exist; name images, folders, record sets (.rec) or verification "
                 "sets (.bin)"
             )
         elif path.suffix == _REC:
-            sources.append(RecordImages(RecordSet(path)))
+            sources.append(_images_of_records(path))
         elif path.suffix == _BIN:
-            sources.append(PairImages(read_bin(path)))
+            sources.append(_images_of_pairs(path))
         elif os.path.isfile(path) and _is_image_file(path):
-            sources.append(ImageFiles([given], [""]))
+            sources.append(image_files([given], [""]))
         else:
             raise DataError(
                 f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), "
@@ -276,10 +233,10 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
 
 def remarks(sources: Iterable[ImageSource]) -> list[str]:
     """Return lines that say which files of folders are left out."""
-    return [line for source in sources if isinstance(source, ImageFiles) for line in source.remarks]
+    return [line for source in sources for line in source.remarks]
 
 
-def _of_folder(folder: str) -> ImageFiles:
+def _images_of_folder(folder: str) -> ImageSource:
     top = folder.rstrip(os.sep) or os.sep
     try:
         images, left_out = list_images(top)
@@ -291,7 +248,7 @@ def _of_folder(folder: str) -> ImageFiles:
             "folder"
         )
     paths = [_checked(os.path.join(top, path)) for path in images]
-    return ImageFiles(paths, [os.path.dirname(path) for path in images], left_out.lines(top))
+    return image_files(paths, [os.path.dirname(path) for path in images], left_out.lines(top))
 
 
 def _is_image_file(path: Path) -> bool:

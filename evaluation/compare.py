@@ -125,9 +125,9 @@ def _points(options: argparse.Namespace, network: FaceNetwork) -> Any:
 
 
 def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
-    from data.named_images import ImageFiles, NamedImages, Size
+    from data.named_images import NamedImages, Size, image_files
 
-    files = ImageFiles(options.images, ["", ""])
+    files = image_files(options.images, ["", ""])
     faces = NamedImages([files], Size(*network.image_size), _points(options, network))
     try:
         images = [faces.read(number) for number in range(2)]

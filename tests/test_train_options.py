@@ -127,7 +127,7 @@ ROWS = by_option(
         ["float16"] * 3),
     Row("types", "--net-output GNAP", of_graph("output"), "GNAP"),
     # Of each part of a batch.
-    Row("records", "--recompute", lambda seen: type(training_pass(seen)._network), Recomputation),
+    Row("records", "--recompute", lambda seen: type(training_pass(seen)._part), Recomputation),
     Row("types", "--sync-bn", lambda seen: type(training_pass(seen)), SynchronizedPass),
     Row("records", "--accumulate 3", lambda seen: training_pass(seen)._parts, 3),
     Row("types", "--head-dtype bfloat16",

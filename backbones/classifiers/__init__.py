@@ -10,81 +10,73 @@ for CIFAR (https://github.com/CGCL-codes/MXNet-G), and Gluon's model zoo.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from runtime.errors import ConfigError, did_you_mean
 
 
-class ClassifierArchitecture:
-    """A function of this package, as ``module.function``, that builds all but the output layer."""
+def _of(function: str, **arguments: Any) -> Callable[[Any], Any]:
+    """Return what builds features [batch, n] of normalized pixels; imports MXNet when called.
 
-    def __init__(self, function: str, **arguments: Any) -> None:
-        self._module, self._function = function.split(".")
-        self._arguments = arguments
+    ``function`` is one of this package, as ``module.function``.
+    """
+    module, name = function.split(".")
 
-    def features(self, pixels: Any) -> Any:
-        """Return the symbol of the features [batch, n] of normalized pixels; imports MXNet."""
-        module = importlib.import_module(f"{__name__}.{self._module}")
-        return getattr(module, self._function)(pixels, **self._arguments)
+    def features(pixels: Any) -> Any:
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return found(pixels, **arguments)
+
+    return features
 
 
-_ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
-    "LeNet": ClassifierArchitecture("plain.lenet"),
-    "VGG16": ClassifierArchitecture("plain.vgg", counts=(2, 2, 3, 3, 3)),
-    "ResNet18": ClassifierArchitecture("residual.resnet", counts=(2, 2, 2, 2)),
-    "ResNet50": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 6, 3)),
-    "ResNet101": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 23, 3)),
-    "RegNetX_200MF": ClassifierArchitecture(
+# Units per stage.
+_18, _50, _101, _152 = (2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
+_400MF: Mapping[str, Any] = {
+    "counts": (1, 2, 7, 12), "widths": (32, 64, 160, 384), "group_width": 16
+}  # fmt: skip
+_ARCHITECTURES: Mapping[str, Callable[[Any], Any]] = {
+    "LeNet": _of("plain.lenet"),
+    "VGG16": _of("plain.vgg", counts=(2, 2, 3, 3, 3)),
+    "ResNet18": _of("residual.resnet", counts=_18),
+    "ResNet50": _of("residual.bottleneck_resnet", counts=_50),
+    "ResNet101": _of("residual.bottleneck_resnet", counts=_101),
+    "RegNetX_200MF": _of(
         "residual.regnet", counts=(1, 1, 4, 7), widths=(24, 56, 152, 368), group_width=8
     ),
-    "RegNetY_400MF": ClassifierArchitecture(
-        "residual.regnet",
-        counts=(1, 2, 7, 12),
-        widths=(32, 64, 160, 384),
-        group_width=16,
-        squeeze_ratio=0.25,
-    ),
-    "MobileNetV2": ClassifierArchitecture("residual.mobilenet_v2"),
-    "ResNeXt29_32x4d": ClassifierArchitecture("residual.resnext29", groups=32, group_width=4),
-    "ResNeXt29_2x64d": ClassifierArchitecture("residual.resnext29", groups=2, group_width=64),
-    "SimpleDLA": ClassifierArchitecture("dense.dla", has_binary_trees=True),
-    "DenseNet121": ClassifierArchitecture("dense.densenet", counts=(6, 12, 24, 16)),
-    "PreActResNet18": ClassifierArchitecture("residual.preact_resnet", counts=(2, 2, 2, 2)),
-    "DPN92": ClassifierArchitecture("dense.dpn", counts=(3, 4, 20, 3)),
-    "DLA": ClassifierArchitecture("dense.dla"),
-    "resnet20": ClassifierArchitecture("residual.cifar_resnet", count=3, widths=(16, 32, 64)),
-    "resnet164": ClassifierArchitecture(
+    "RegNetY_400MF": _of("residual.regnet", **_400MF, squeeze_ratio=0.25),
+    "MobileNetV2": _of("residual.mobilenet_v2"),
+    "ResNeXt29_32x4d": _of("residual.resnext29", groups=32, group_width=4),
+    "ResNeXt29_2x64d": _of("residual.resnext29", groups=2, group_width=64),
+    "SimpleDLA": _of("dense.dla", has_binary_trees=True),
+    "DenseNet121": _of("dense.densenet", counts=(6, 12, 24, 16)),
+    "PreActResNet18": _of("residual.preact_resnet", counts=_18),
+    "DPN92": _of("dense.dpn", counts=(3, 4, 20, 3)),
+    "DLA": _of("dense.dla"),
+    "resnet20": _of("residual.cifar_resnet", count=3, widths=(16, 32, 64)),
+    "resnet164": _of(
         "residual.cifar_resnet", count=18, widths=(64, 128, 256), has_bottlenecks=True
     ),
-    "inception-bn-28-small": ClassifierArchitecture("dense.inception_bn_28_small"),
-    "VGG11": ClassifierArchitecture("plain.vgg", counts=(1, 1, 2, 2, 2)),
-    "VGG13": ClassifierArchitecture("plain.vgg", counts=(2, 2, 2, 2, 2)),
-    "VGG19": ClassifierArchitecture("plain.vgg", counts=(2, 2, 4, 4, 4)),
-    "MobileNet": ClassifierArchitecture("plain.mobilenet"),
-    "ResNet34": ClassifierArchitecture("residual.resnet", counts=(3, 4, 6, 3)),
-    "ResNet152": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 8, 36, 3)),
-    "PreActResNet34": ClassifierArchitecture("residual.preact_resnet", counts=(3, 4, 6, 3)),
-    "PreActResNet50": ClassifierArchitecture(
-        "residual.preact_resnet", counts=(3, 4, 6, 3), has_bottlenecks=True
-    ),
-    "PreActResNet101": ClassifierArchitecture(
-        "residual.preact_resnet", counts=(3, 4, 23, 3), has_bottlenecks=True
-    ),
-    "PreActResNet152": ClassifierArchitecture(
-        "residual.preact_resnet", counts=(3, 8, 36, 3), has_bottlenecks=True
-    ),
-    "SENet18": ClassifierArchitecture("residual.preact_resnet", counts=(2, 2, 2, 2), squeezes=True),
-    "RegNetX_400MF": ClassifierArchitecture(
-        "residual.regnet", counts=(1, 2, 7, 12), widths=(32, 64, 160, 384), group_width=16
-    ),
-    "ResNeXt29_4x64d": ClassifierArchitecture("residual.resnext29", groups=4, group_width=64),
-    "ResNeXt29_8x64d": ClassifierArchitecture("residual.resnext29", groups=8, group_width=64),
-    "DenseNet161": ClassifierArchitecture("dense.densenet", counts=(6, 12, 36, 24), growth=48),
-    "DenseNet169": ClassifierArchitecture("dense.densenet", counts=(6, 12, 32, 32)),
-    "DenseNet201": ClassifierArchitecture("dense.densenet", counts=(6, 12, 48, 32)),
-    "DPN26": ClassifierArchitecture("dense.dpn", counts=(2, 2, 2, 2)),
-    "densenet_cifar": ClassifierArchitecture("dense.densenet", counts=(6, 12, 24, 16), growth=12),
+    "inception-bn-28-small": _of("dense.inception_bn_28_small"),
+    "VGG11": _of("plain.vgg", counts=(1, 1, 2, 2, 2)),
+    "VGG13": _of("plain.vgg", counts=(2, 2, 2, 2, 2)),
+    "VGG19": _of("plain.vgg", counts=(2, 2, 4, 4, 4)),
+    "MobileNet": _of("plain.mobilenet"),
+    "ResNet34": _of("residual.resnet", counts=_50),
+    "ResNet152": _of("residual.bottleneck_resnet", counts=_152),
+    "PreActResNet34": _of("residual.preact_resnet", counts=_50),
+    "PreActResNet50": _of("residual.preact_resnet", counts=_50, has_bottlenecks=True),
+    "PreActResNet101": _of("residual.preact_resnet", counts=_101, has_bottlenecks=True),
+    "PreActResNet152": _of("residual.preact_resnet", counts=_152, has_bottlenecks=True),
+    "SENet18": _of("residual.preact_resnet", counts=_18, squeezes=True),
+    "RegNetX_400MF": _of("residual.regnet", **_400MF),
+    "ResNeXt29_4x64d": _of("residual.resnext29", groups=4, group_width=64),
+    "ResNeXt29_8x64d": _of("residual.resnext29", groups=8, group_width=64),
+    "DenseNet161": _of("dense.densenet", counts=(6, 12, 36, 24), growth=48),
+    "DenseNet169": _of("dense.densenet", counts=(6, 12, 32, 32)),
+    "DenseNet201": _of("dense.densenet", counts=(6, 12, 48, 32)),
+    "DPN26": _of("dense.dpn", counts=_18),
+    "densenet_cifar": _of("dense.densenet", counts=(6, 12, 24, 16), growth=12),
 }
 
 # The names that mx.gluon.model_zoo.vision.get_model accepts: they are checked without MXNet.
@@ -140,7 +132,7 @@ def build(name: str, *, classes: int, normalization: Normalization, dtype: str =
         )
         x = mx.sym.Cast(x, dtype=dtype, name="data_cast")
         if name in _ARCHITECTURES:
-            features = _ARCHITECTURES[name].features(x)
+            features = _ARCHITECTURES[name](x)
             x = mx.sym.FullyConnected(features, num_hidden=classes, name="fc_output")
         else:
             block = mx.gluon.model_zoo.vision.get_model(name, classes=classes, prefix="zoo_")

@@ -14,7 +14,7 @@ from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, infer, to_json
 from backbones.graph.onednn import form
 from backbones.network import Context, Network, checkpoint_paths, initial_weights
-from backbones.options import ClassifierOptions
+from backbones.options import ClassifierOptions, split_checkpoint
 from runtime import devices
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
@@ -72,8 +72,8 @@ class Classifier(Network):
         else:
             trained = gpu.rewrite(trained)
         classifier = cls(trained, exported, weights, ctx, fixed, dtype)
-        if options.pretrained_checkpoint:
-            classifier.load_pretrained(*options.pretrained_checkpoint)
+        if options.pretrained:
+            classifier.load_pretrained(*split_checkpoint("pretrained", options.pretrained))
         return classifier
 
     def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> list[str]:

@@ -24,22 +24,6 @@ from runtime.mxnet import mx
 NDArray = Any
 
 
-class WholeGraph(TrainingPass):
-    """Forward and backward pass of a network that runs as it is."""
-
-    def __init__(self, network: Callable[[NDArray], NDArray]) -> None:
-        """Use a network that runs on images float32 [n, 3, h, w]."""
-        self._network = network
-
-    @override
-    def forward(self, images: NDArray) -> NDArray:
-        return self._network(images)
-
-    @override
-    def backward(self, outputs: NDArray, gradient: NDArray) -> None:
-        outputs.backward(gradient)
-
-
 class Accumulation(TrainingPass):
     """Forward and backward pass of a batch in parts."""
 
@@ -62,7 +46,7 @@ class Accumulation(TrainingPass):
                 be the same twice.
         """
         assert parts > 1
-        self._parts, self._network, self._begin_part = parts, network, begin_part
+        self._parts, self._part, self._begin_part = parts, network, begin_part
         self._trained = [one for one in parameters.values() if one.grad_req != "null"]
         for parameter in self._trained:
             parameter.grad_req = "add"
@@ -95,7 +79,7 @@ class Accumulation(TrainingPass):
         size = gradient.shape[0] // self._parts
         for parameter in self._trained:
             parameter.zero_grad()
-        self._network.backward(self._last, gradient[-size:])
+        self._part.backward(self._last, gradient[-size:])
         mx.nd.waitall()
         self._last = None
         for number, part in enumerate(self._kept):
@@ -115,10 +99,10 @@ class Accumulation(TrainingPass):
 
     def _backward(self, number: int, part: NDArray, gradient: NDArray) -> None:
         # A function, for the same reason.
-        self._network.backward(self._run(number, part), gradient)
+        self._part.backward(self._run(number, part), gradient)
         mx.nd.waitall()
 
     def _run(self, number: int, part: NDArray) -> NDArray:
         self._begin_part(number)
         with mx.autograd.record():
-            return self._network.forward(part)
+            return self._part.forward(part)

@@ -8,7 +8,6 @@ them and compute statistics of its own, over the images of all ranks for example
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple
 
 from backbones.graph.nodes import Entry, Graph, Node, from_json, to_json
@@ -69,14 +68,15 @@ class Level(NamedTuple):
 def cut(symbol: Symbol) -> list[Level]:
     """Return the levels of a graph with the input ``data``, each after those that it reads from.
 
-    What is computed of parameters alone is in the first level.
+    What is computed of parameters alone is in the first level. Layers share no parameter, as in all
+    networks of the registries: a level writes the whole of the gradients of its own.
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
-    _check_parameters(nodes)
-    facts = _Facts(nodes, _numbers(nodes), _trained(nodes))
-    numbers = facts.numbers
-    builders = [_LevelBuilder(facts, number) for number in range(max(numbers) + 1)]
+    numbers, trained = _numbers(nodes), _trained(nodes)
+    builders = [
+        _LevelBuilder(nodes, numbers, trained, number) for number in range(max(numbers) + 1)
+    ]
     for index, node in enumerate(nodes):
         if node["op"] != "null":
             builders[numbers[index]].add(index)
@@ -86,31 +86,7 @@ def cut(symbol: Symbol) -> list[Level]:
             builders[numbers[index]].give(index, output)
     # The first is empty if the image itself is normalized.
     filled = [builder for builder in builders if builder.has_operators]
-    levels = [builder.build(graph) for builder in filled]
-    # Each would write the whole of its gradient.
-    read = Counter(name for level in levels for name in level.symbol.list_arguments())
-    shared = [name for name in symbol.list_arguments() if read[name] > 1 and name != DATA]
-    assert not shared, f"levels share {shared}"
-    return levels
-
-
-def _check_parameters(nodes: list[Node]) -> None:
-    """The gradients of gamma and beta are those that the statistics need, so nothing else has them.
-
-    ``symbol_file`` refuses files of other graphs, and the registries have none.
-    """
-    uses = Counter(entry[0] for node in nodes for entry in node["inputs"])
-    for node in filter(_uses_batch, nodes):
-        shares = any(uses[entry[0]] > 1 for entry in node["inputs"][1:])
-        assert not shares, f"{node['name']!r} shares a parameter"
-
-
-class _Facts(NamedTuple):
-    """The nodes of the whole graph, and of each its level and whether it depends on a parameter."""
-
-    nodes: list[Node]
-    numbers: list[int]
-    trained: list[bool]
+    return [builder.build(graph) for builder in filled]
 
 
 def _numbers(nodes: list[Node]) -> list[int]:
@@ -123,6 +99,7 @@ def _numbers(nodes: list[Node]) -> list[int]:
 
 
 def _trained(nodes: list[Node]) -> list[bool]:
+    """Return for each node whether it depends on a parameter."""
     trained: list[bool] = []
     for node in nodes:
         inputs = [trained[entry[0]] for entry in node["inputs"]]
@@ -146,10 +123,12 @@ class _LevelBuilder:
         read: the entries of earlier levels that have been read.
     """
 
-    def __init__(self, facts: _Facts, number: int) -> None:
-        """Args: what is known of the whole graph, and which level to build."""
+    def __init__(
+        self, nodes: list[Node], numbers: list[int], trained: list[bool], number: int
+    ) -> None:
+        """Args: the whole graph, the level of each node, if it is trained; which level to build."""
         self.read: list[Entry] = []
-        self._nodes, self._numbers, self._trained = facts
+        self._nodes, self._numbers, self._trained = nodes, numbers, trained
         self._number = number
         self._own: list[Node] = []
         # Where operators are here, by their index in the whole graph; variables, by their name.

@@ -63,6 +63,13 @@ class Rewriter:
         """Return the shape of what a given node has as an input, by default as the first."""
         return self.shape(self.given[index]["inputs"][number][0])
 
+    def is_prelu_on_maps(self, index: int) -> bool:
+        """Return True for a PReLU whose input is the first output of a node, feature maps."""
+        node = self.given[index]
+        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
+            return False
+        return node["inputs"][0][1] == 0 and len(self.input_shape(index)) == 4
+
     def add(self, node: Node) -> int:
         """Append a node; returns its index."""
         self.nodes.append(node)

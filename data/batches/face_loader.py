@@ -10,15 +10,14 @@ batches on any number of ranks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.broken import BrokenImages
-from data.batches.loader import Batch, Filling, Loader
+from data.batches.loader import Batch, BrokenImages, Filling, Loader
 from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
@@ -113,20 +112,15 @@ class FaceLoader(Loader):
         )
 
     def _plain_filling(self, indices: NDArray[np.int64]) -> Filling:
-        batch = self._empty_batch(len(indices))
+        def load(row: int) -> tuple[Image, int]:
+            index = int(indices[row])
+            try:
+                return self._decode(index)
+            except BrokenRecordError as error:
+                self._broken.add(index, error)
+                return np.zeros((*self.image_size, 3), np.uint8), -1
 
-        def fill(rows: slice) -> None:
-            for row in range(rows.start, rows.stop):
-                index = int(indices[row])
-                try:
-                    image, batch.labels[row] = self._decode(index)
-                except BrokenRecordError as error:
-                    self._broken.add(index, error)
-                    batch.images[row], batch.labels[row] = 0, -1
-                else:
-                    _write_planes(image, batch.images[row])
-
-        return Filling(batch, fill)
+        return self._batch_of(len(indices), load)
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
@@ -135,18 +129,26 @@ class FaceLoader(Loader):
         indices = self._selection.order(keys, position.samples + first, count)
         # Here, not in the threads, of which several would draw the same.
         draws = self._augmentation.draw((_CHANGE, self._seed, update), first, count)
-        batch = self._empty_batch(count)
+
+        def load(row: int) -> tuple[Image, int]:
+            image, label = self._load(int(indices[row]))
+            return self._augmentation.apply(image, draws, row), label
+
+        return self._batch_of(count, load)
+
+    def _batch_of(self, count: int, load: Callable[[int], tuple[Image, int]]) -> Filling:
+        """Return an empty batch, and what fills it by images and classes of its rows."""
+        shape = (count, 3, *self.image_size)
+        batch = Batch(np.empty(shape, np.uint8), np.empty(count, np.int64))
 
         def fill(rows: slice) -> None:
             for row in range(rows.start, rows.stop):
-                image, batch.labels[row] = self._load(int(indices[row]))
-                _write_planes(self._augmentation.apply(image, draws, row), batch.images[row])
+                image, batch.labels[row] = load(row)
+                assert image.shape[:2] == self.image_size
+                # From [height, width, 3] to [3, height, width], without Python's lock.
+                cv2.split(image, list(batch.images[row]))
 
         return Filling(batch, fill)
-
-    def _empty_batch(self, count: int) -> Batch:
-        shape = (count, 3, *self.image_size)
-        return Batch(np.empty(shape, np.uint8), np.empty(count, np.int64))
 
     def _load(self, index: int) -> tuple[Image, int]:
         """Return an image and its class; the next readable image in place of a broken one."""
@@ -173,12 +175,6 @@ class FaceLoader(Loader):
             return image, number
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
-
-
-def _write_planes(image: Image, planes: NDArray[np.uint8]) -> None:
-    """Write uint8 ``[height, width, 3]`` to ``[3, height, width]``, without Python's lock."""
-    assert image.shape[:2] == planes.shape[1:]
-    cv2.split(image, list(planes))
 
 
 class MemoryBatches(Loader):

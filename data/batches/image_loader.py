@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.broken import BrokenImages
 from data.batches.epoch_part import EpochPart
-from data.batches.loader import Batch, Filling, Loader, Prefetcher
+from data.batches.loader import Batch, BrokenImages, Filling, Loader, Prefetcher
 from data.batches.order import epoch_keys, permuted
 from data.batches.position import Position
 from data.decoding import Image

@@ -1,13 +1,16 @@
 """Threads that fill the batches of the next updates while the network works on this one.
 
 A loader says what is in each batch and how some of its rows are filled; here batches are filled
-before they are needed and returned in their order.
+before they are needed and returned in their order. Images that cannot be read are skipped, each
+named once, and limited in number.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.position import EpochPlan, Position
+from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
+_log = logging.getLogger("data")
 _Self = TypeVar("_Self", bound="Loader")
 
 # Rows of a task at most.
@@ -92,6 +97,46 @@ class Prefetcher:
             self._pool.submit(filling.fill, slice(first, min(first + size, rows)))
             for first in range(0, rows, size)
         ]
+
+
+class BrokenImages:
+    """The images of a set that this process has found broken; threads share it.
+
+    Attributes:
+        found: their indices.
+    """
+
+    def __init__(self, limit: int, images: int) -> None:
+        """Start with none.
+
+        Args:
+            limit: the number that is skipped; one more is an error.
+            images: the number of images in the set, at least one of which has to be readable.
+        """
+        self.found: set[int] = set()
+        self._limit, self._images = limit, images
+        self._lock = threading.Lock()
+
+    def add(self, index: int, error: BrokenRecordError) -> None:
+        """Count a broken image; the first time, its name goes to the log.
+
+        Raises:
+            DataError: there are more than the limit, or all of the set's images are broken.
+        """
+        with self._lock:
+            if index not in self.found:
+                _log.warning("skipped a broken record: %s", error)
+            self.found.add(index)
+        # The search for a readable image has to end, too.
+        if len(self.found) >= self._images:
+            raise DataError(
+                f"{len(self.found)} broken records, which are all of the set; the last is {error}"
+            )
+        if len(self.found) > self._limit:
+            raise DataError(
+                f"{len(self.found)} broken records, more than the {self._limit} of "
+                f"--max-bad-records; the last is {error}"
+            )
 
 
 class Loader:

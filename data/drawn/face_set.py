@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple, Optional
 import cv2
 import numpy as np
 
-from data.drawn.faces import draw_person, draw_view, render
+from data.drawn.faces import Person, View, render
 from data.fingerprint import describe
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
@@ -244,11 +244,11 @@ def _draw_identities(job: _Job) -> Iterator[list[bytes]]:
 def _draw_every(job: _Job, start: int, step: int) -> Iterator[bytes]:
     """Yield the images ``start``, ``start + step``, … of a job."""
     for number in range(job.first, job.stop):
-        person = draw_person(np.random.default_rng((_PERSON, job.seed, number)))
+        person = Person(np.random.default_rng((_PERSON, job.seed, number)))
         skipped = (start - (number - job.first) * job.images) % step
         for image in range(skipped, job.images, step):
             rng = np.random.default_rng((_IMAGE, job.seed, number, image))
-            rgb = render(person, draw_view(rng), (job.height, job.width), rng)
+            rgb = render(person, View(rng), (job.height, job.width), rng)
             bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
             yield bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
 

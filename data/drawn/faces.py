@@ -44,126 +44,76 @@ _MIDDLE = 110.0
 _NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)])
 
 
-class Person(NamedTuple):
+class Person:
     """What all images of an identity have in common. Lengths are in half heads."""
 
-    skin: Color
-    hair: Color
-    iris: Color
-    width: float
-    jaw: float
-    """Exponent of the lower contour: square below 1, pointed above."""
-    hairline: float
-    hairline_bend: float
-    parting: float
-    volume: float
-    hair_length: float
-    """The y at which the hair beside the face ends; -1 for short hair."""
-    bald: bool
-    ear: float
-    eye_distance: float
-    eye_height: float
-    eye_width: float
-    eye_opening: float
-    eye_tilt: float
-    brow_height: float
-    brow_thickness: float
-    brow_tilt: float
-    brow_length: float
-    nose_length: float
-    nose_width: float
-    mouth_height: float
-    mouth_width: float
-    lips: float
-    moustache: float
-    """Thickness; 0 for none."""
-    beard: float
-    """How far below the mouth's height the beard begins; 0 for none."""
-    glasses: float
-    """Exponent of the frame: 1 round, below 1 angular; 0 for none."""
-    glasses_size: float
-    glasses_color: Color
-    mole: Points
-    """Its position ``[2]``; outside of the face for none."""
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Draw an identity."""
+
+        def between(low: float, high: float) -> float:
+            return float(rng.uniform(low, high))
+
+        def sometimes(share: float, value: float) -> float:
+            return value if rng.random() < share else 0.0
+
+        self.skin = _LIGHT_SKIN + (_DARK_SKIN - _LIGHT_SKIN) * between(0.0, 1.0)
+        self.skin += rng.normal(0, 5, 3)
+        self.hair = _HAIR_COLORS[rng.integers(len(_HAIR_COLORS))] * between(0.8, 1.2)
+        self.iris = _IRIS_COLORS[rng.integers(4)]
+        self.width = between(0.62, 0.86)
+        # Exponent of the lower contour: square below 1, pointed above.
+        self.jaw = between(0.55, 1.25)
+        self.hairline = between(0.42, 0.78)
+        self.hairline_bend = between(-0.5, 0.7)
+        self.parting = between(-0.45, 0.45)
+        self.volume = between(0.03, 0.3)
+        # The y at which the hair beside the face ends; -1 for short hair.
+        self.hair_length = between(-0.2, 1.25) if rng.random() < 0.45 else -1.0
+        self.bald = bool(rng.random() < 0.1)
+        self.ear = between(0.1, 0.22)
+        self.eye_distance = between(0.25, 0.41)
+        self.eye_height = between(-0.22, 0.02)
+        self.eye_width = between(0.1, 0.18)
+        self.eye_opening = between(0.35, 0.75)
+        self.eye_tilt = between(-0.25, 0.25)
+        self.brow_height = between(0.12, 0.26)
+        self.brow_thickness = between(0.02, 0.085)
+        self.brow_tilt = between(-0.35, 0.35)
+        self.brow_length = between(0.13, 0.24)
+        self.nose_length = between(0.3, 0.55)
+        self.nose_width = between(0.09, 0.21)
+        self.mouth_height = between(0.48, 0.66)
+        self.mouth_width = between(0.18, 0.36)
+        self.lips = between(0.035, 0.12)
+        # Thickness; 0 for none.
+        self.moustache = sometimes(0.2, between(0.05, 0.12))
+        # How far below the mouth's height the beard begins; 0 for none.
+        self.beard = sometimes(0.25, between(0.02, 0.3))
+        # Exponent of the frame: 1 round, below 1 angular; 0 for none.
+        self.glasses = sometimes(0.3, between(0.35, 1.0))
+        self.glasses_size = between(0.19, 0.28)
+        self.glasses_color = _GLASSES_COLORS[rng.integers(3)]
+        # Its position; outside of the face for none.
+        self.mole = np.array([between(-0.5, 0.5), between(0.1, 0.8)])
+        self.mole += (rng.random() > 0.3) * 9.0
 
 
-class View(NamedTuple):
-    """What differs between two images of one identity."""
+class View:
+    """What differs between two images of one identity: pose and expression."""
 
-    yaw: float
-    pitch: float
-    roll: float
-    scale: float
-    shift: Points
-    """Of the face's center, in image widths, ``[2]``."""
-    smile: float
-    mouth_opening: float
-    eyes_open: float
-    brows_raised: float
-    gaze: float
-
-
-def draw_person(rng: np.random.Generator) -> Person:
-    """Draw an identity."""
-
-    def between(low: float, high: float) -> float:
-        return float(rng.uniform(low, high))
-
-    def sometimes(share: float, value: float) -> float:
-        return value if rng.random() < share else 0.0
-
-    skin = _LIGHT_SKIN + (_DARK_SKIN - _LIGHT_SKIN) * between(0.0, 1.0) + rng.normal(0, 5, 3)
-    hair = _HAIR_COLORS[rng.integers(len(_HAIR_COLORS))] * between(0.8, 1.2)
-    return Person(
-        skin=skin,
-        hair=hair,
-        iris=_IRIS_COLORS[rng.integers(4)],
-        width=between(0.62, 0.86),
-        jaw=between(0.55, 1.25),
-        hairline=between(0.42, 0.78),
-        hairline_bend=between(-0.5, 0.7),
-        parting=between(-0.45, 0.45),
-        volume=between(0.03, 0.3),
-        hair_length=between(-0.2, 1.25) if rng.random() < 0.45 else -1.0,
-        bald=bool(rng.random() < 0.1),
-        ear=between(0.1, 0.22),
-        eye_distance=between(0.25, 0.41),
-        eye_height=between(-0.22, 0.02),
-        eye_width=between(0.1, 0.18),
-        eye_opening=between(0.35, 0.75),
-        eye_tilt=between(-0.25, 0.25),
-        brow_height=between(0.12, 0.26),
-        brow_thickness=between(0.02, 0.085),
-        brow_tilt=between(-0.35, 0.35),
-        brow_length=between(0.13, 0.24),
-        nose_length=between(0.3, 0.55),
-        nose_width=between(0.09, 0.21),
-        mouth_height=between(0.48, 0.66),
-        mouth_width=between(0.18, 0.36),
-        lips=between(0.035, 0.12),
-        moustache=sometimes(0.2, between(0.05, 0.12)),
-        beard=sometimes(0.25, between(0.02, 0.3)),
-        glasses=sometimes(0.3, between(0.35, 1.0)),
-        glasses_size=between(0.19, 0.28),
-        glasses_color=_GLASSES_COLORS[rng.integers(3)],
-        mole=np.array([between(-0.5, 0.5), between(0.1, 0.8)]) + (rng.random() > 0.3) * 9.0,
-    )
-
-
-def draw_view(rng: np.random.Generator) -> View:
-    """Draw pose and expression of one image."""
-    return View(
-        yaw=float(np.clip(rng.normal(0, 0.22), -0.6, 0.6)),
-        pitch=float(np.clip(rng.normal(0, 0.12), -0.3, 0.3)),
-        roll=float(rng.normal(0, 0.12)),
-        scale=float(rng.uniform(0.86, 1.14)),
-        shift=rng.uniform(-0.07, 0.07, 2),
-        smile=float(rng.normal(0.03, 0.06)),
-        mouth_opening=float(max(0.0, rng.normal(-0.02, 0.06))),
-        eyes_open=float(rng.uniform(0.55, 1.15)),
-        brows_raised=float(rng.normal(0, 0.025)),
-        gaze=float(rng.uniform(-0.35, 0.35)),
-    )
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Draw a view."""
+        self.yaw = float(np.clip(rng.normal(0, 0.22), -0.6, 0.6))
+        self.pitch = float(np.clip(rng.normal(0, 0.12), -0.3, 0.3))
+        self.roll = float(rng.normal(0, 0.12))
+        self.scale = float(rng.uniform(0.86, 1.14))
+        # Of the face's center, in image widths, ``[2]``.
+        self.shift = rng.uniform(-0.07, 0.07, 2)
+        self.smile = float(rng.normal(0.03, 0.06))
+        self.mouth_opening = float(max(0.0, rng.normal(-0.02, 0.06)))
+        self.eyes_open = float(rng.uniform(0.55, 1.15))
+        self.brows_raised = float(rng.normal(0, 0.025))
+        self.gaze = float(rng.uniform(-0.35, 0.35))
 
 
 def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Generator) -> Image:

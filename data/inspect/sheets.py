@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.decoding import Image, decode_rgb
+from data.decoding import Image, decode_rgb, encode
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
@@ -22,13 +22,12 @@ from runtime.errors import DataError
 from runtime.process.terminal import one_line
 
 _ROWS, _COLUMNS = 10, 8
-_PAIR_ROWS, _PAIR_COLUMNS = 10, 3
-_CHOSEN_COLUMNS = 4
+# Pairs of each kind; in a row.
+_PAIRS, _CHOSEN_COLUMNS = 32, 4
 _BATCH_SIDE = 4
 _TILE_SIDE = 112
 _GAP, _WIDE_GAP = 4, 24
-_HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
-_HEADING_WIDTH = 200
+_HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _HEADING_WIDTH = 32, 20, 720, 200
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
 _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
 
@@ -67,12 +66,16 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     # matplotlib reads text between dollars as a formula.
     title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
-    is_wide = bool(image_counts.max() > _LINEAR_RATIO * image_counts.min())
-    edges = _bins(image_counts, is_wide)
-    bars, _ = np.histogram(image_counts, edges)
-    axes.hist(image_counts, edges.tolist(), edgecolor="white", linewidth=0.5)
-    if is_wide:
+    low, high = int(image_counts.min()), int(image_counts.max())
+    width = 1 + (high - low) // _MAX_SINGLE_BARS
+    borders = np.arange(low, high + 1 + width, width, np.float64)
+    if high > _LINEAR_RATIO * low:
         axes.set_xscale("log")
+        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
+    # Between whole numbers.
+    edges = (np.unique(borders) - 0.5).tolist()
+    bars, _, _ = axes.hist(image_counts, edges, edgecolor="white", linewidth=0.5)
+    bars = np.asarray(bars)
     if bars.max() > _LINEAR_RATIO * bars[bars > 0].min():
         axes.set_yscale("log")
         # A bar that ends at 1, for one identity, has to begin below.
@@ -92,17 +95,6 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     return target.getvalue()
 
 
-def _bins(image_counts: NDArray[np.int64], is_wide: bool) -> NDArray[np.float64]:
-    """Return the edges of the bars, between whole numbers."""
-    low, high = int(image_counts.min()), int(image_counts.max())
-    width = 1 + (high - low) // _MAX_SINGLE_BARS
-    borders = np.arange(low, high + 1 + width, width, np.float64)
-    if is_wide:
-        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
-    edges: NDArray[np.float64] = np.unique(borders) - 0.5
-    return edges
-
-
 def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -> bytes:
     """Return a sheet with a row of images for each of some identities, a PNG.
 
@@ -112,27 +104,24 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     """
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
-    identities = np.unique(labels[_evenly_spaced(order, _ROWS)])
     rows = []
-    for identity in identities:
+    for identity in np.unique(labels[_evenly_spaced(order, _ROWS)]):
         images = order[slice(*np.searchsorted(labels[order], [identity, identity + 1]))]
-        name = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
-        tiles = [_tile(_payload(records, index)) for index in _evenly_spaced(images, _COLUMNS)]
-        rows.append(_join_row([_text(name, _TILE_SIDE, _NAME_WIDTH), *tiles], _GAP))
-    return _sheet(rows, title)
+        heading = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
+        shown = [(_payload(records, index), "") for index in _evenly_spaced(images, _COLUMNS)]
+        rows.append(SheetRow(heading, [shown]))
+    return draw_rows(rows, title)
 
 
 def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
-    """Return a sheet with pairs of one identity on the left, of two on the right, a PNG."""
-    halves = []
-    for same, heading in ((True, "same identity"), (False, "different identities")):
-        chosen = _evenly_spaced(np.flatnonzero(pairs.same == same), _PAIR_ROWS * _PAIR_COLUMNS)
-        drawn = [_tiles_of_pair(pairs, pair) for pair in chosen]
-        missing = _PAIR_ROWS * _PAIR_COLUMNS - len(drawn)
-        drawn += [_blank(_TILE_SIDE, 2 * _TILE_SIDE, _WHITE)] * missing
-        rows = _rows_of(drawn, _PAIR_COLUMNS, _GAP * 2)
-        halves.append(_join_column([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
-    return _sheet([_join_row(halves, _WIDE_GAP)], title)
+    """Return a sheet with evenly spaced pairs of one identity, then as many of two, a PNG."""
+    chosen = [
+        pair
+        for same in (True, False)
+        for pair in _evenly_spaced(np.flatnonzero(pairs.same == same), _PAIRS)
+    ]
+    notes = ["same identity" if pairs.same[pair] else "different" for pair in chosen]
+    return draw_chosen_pairs(pairs, chosen, notes, title)
 
 
 def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
@@ -153,17 +142,18 @@ def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
             interpolation=cv2.INTER_NEAREST if is_small else cv2.INTER_AREA,
         )
         cells.append(_join_column([tile, _text([str(label)], _LINE_HEIGHT, _TILE_SIDE)]))
-    return _encoded(_join_column(_rows_of(cells, _BATCH_SIDE, _GAP)), ".jpg")
+    return encode(_join_column(_rows_of(cells, _BATCH_SIDE, _GAP)), lossless=False)
 
 
 def draw_chosen_pairs(
     pairs: VerificationSet, chosen: Sequence[int], notes: Sequence[str], title: str
 ) -> bytes:
     """Return a sheet with these pairs, row by row, and a note below each, a PNG."""
-    drawn = [
-        _join_column([_tiles_of_pair(pairs, pair), _text([note], _LINE_HEIGHT, 2 * _TILE_SIDE)])
-        for pair, note in zip(chosen, notes)
-    ]
+    drawn = []
+    for pair, note in zip(chosen, notes):
+        tiles = [_tile(image) for image in pairs.images[2 * pair : 2 * pair + 2]]
+        below = _text([note], _LINE_HEIGHT, 2 * _TILE_SIDE)
+        drawn.append(_join_column([_join_row(tiles, 0), below]))
     return _sheet(_rows_of(drawn, _CHOSEN_COLUMNS, _GAP * 2), title)
 
 
@@ -184,10 +174,6 @@ def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
 
 def _noted_tile(payload: Payload, note: str) -> Image:
     return np.concatenate([_tile(payload), _text([note], _LINE_HEIGHT, _TILE_SIDE)])
-
-
-def _tiles_of_pair(pairs: VerificationSet, pair: int) -> Image:
-    return _join_row([_tile(image) for image in pairs.images[2 * pair : 2 * pair + 2]], 0)
 
 
 def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:
@@ -263,10 +249,4 @@ def _sheet(rows: Sequence[Image], title: str) -> bytes:
     """Return the rows under their title, with a margin around, as a PNG."""
     margin = 2 * _GAP
     drawn = _join_column([_text([title], _HEADING_HEIGHT, _TITLE_WIDTH), *rows])
-    return _encoded(_pad(drawn, margin, margin, margin, margin), ".png")
-
-
-def _encoded(sheet: Image, suffix: str) -> bytes:
-    done, encoded = cv2.imencode(suffix, cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
-    assert done
-    return bytes(encoded)
+    return encode(_pad(drawn, margin, margin, margin, margin), lossless=True)

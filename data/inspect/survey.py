@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -51,38 +50,49 @@ class Survey:
     repeated: NDArray[np.int64]
 
 
-class _CheckedImage(NamedTuple):
+class _Checked(NamedTuple):
+    """One image; ``size`` is None if it cannot be decoded, ``problem`` says why not."""
+
     label: int
     bytes: int
     digest: int
-    size: Optional[Size]
-    """None if it cannot be decoded."""
-    problem: str
-    """Why it cannot be used; empty if it can."""
+    size: Optional[Size] = None
+    problem: str = ""
 
 
 def survey_records(records: RecordSet, workers: int) -> Survey:
     """Decode every image of a record set in ``workers`` threads."""
-    return _survey(partial(_check_record, records), range(len(records)), workers)
+
+    def check(index: int) -> _Checked:
+        try:
+            payload, label = records.image(index)
+        except DataError as error:
+            problem = str(error).removeprefix(f"{records.path}: ")
+            # A digest that no other image has.
+            return _Checked(_NO_LABEL, 0, -index - 1, problem=problem)
+        name = f"record {records.key(index)}"
+        return _check_image(payload, label, name, records.image_size)
+
+    return _survey(check, len(records), workers)
 
 
 def survey_pairs(pairs: VerificationSet, workers: int) -> Survey:
     """Decode every image of a verification set; one in several pairs counts once for each."""
-    return _survey(
-        lambda index: _check_image(pairs.images[index], _NO_LABEL, f"image {index}"),
-        range(len(pairs)),
-        workers,
-    )
+
+    def check(index: int) -> _Checked:
+        return _check_image(pairs.images[index], _NO_LABEL, f"image {index}", None)
+
+    return _survey(check, len(pairs), workers)
 
 
-def _survey(check: Callable[[int], _CheckedImage], images: Sequence[int], workers: int) -> Survey:
+def _survey(check: Callable[[int], _Checked], count: int, workers: int) -> Survey:
     sizes: Counter[Size] = Counter()
     bad = []
     total = 0
     # Plain arrays: millions of results as objects would fill the memory.
-    labels, digests = np.empty((2, len(images)), np.int64)
-    with map_in_order(check, images, workers) as results:
-        for index, image in enumerate(track(results, len(images), "checking images")):
+    labels, digests = np.empty((2, count), np.int64)
+    with map_in_order(check, range(count), workers) as results:
+        for index, image in enumerate(track(results, count, "checking images")):
             labels[index], digests[index] = image.label, image.digest
             total += image.bytes
             if image.problem:
@@ -92,19 +102,7 @@ def _survey(check: Callable[[int], _CheckedImage], images: Sequence[int], worker
     return Survey(total, sizes, bad, labels, _find_repeated(digests))
 
 
-def _check_record(records: RecordSet, index: int) -> _CheckedImage:
-    try:
-        payload, label, key = records.read(index)
-    except DataError as error:
-        problem = str(error).removeprefix(f"{records.path}: ")
-        # A digest that no other image has.
-        return _CheckedImage(_NO_LABEL, 0, -index - 1, None, problem)
-    return _check_image(payload, label, f"record {key}", records.image_size)
-
-
-def _check_image(
-    payload: Payload, label: int, name: str, wanted: Optional[Size] = None
-) -> _CheckedImage:
+def _check_image(payload: Payload, label: int, name: str, wanted: Optional[Size]) -> _Checked:
     """Decode an image; one of a set has to have the shape of the ``wanted`` size."""
     size, problem = None, ""
     try:
@@ -117,7 +115,7 @@ def _check_image(
     digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
     # Shifted by one bit, it fits into a positive int64.
     number = int.from_bytes(digest, "little") >> 1
-    return _CheckedImage(label, len(payload), number, size, problem)
+    return _Checked(label, len(payload), number, size, problem)
 
 
 def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -53,10 +53,6 @@ class RecordIndex:
         """Return the key of an image."""
         return self.first_key + image if self.is_consecutive else int(self._keys[image])
 
-    def offset(self, image: int) -> int:
-        """Return the offset of an image's record, in bytes."""
-        return int(self.offsets[image])
-
 
 def _build(path: Path, file: RecordFile) -> Arrays:
     keys, offsets = read_keys(path, file)

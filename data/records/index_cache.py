@@ -23,13 +23,14 @@ import logging
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.fingerprint import block_checksum
 from runtime.files import StagedFiles, open_regular
 
 Arrays = dict[str, NDArray[Any]]
@@ -42,9 +43,8 @@ _DTYPES = ("<i4", "<i8")
 # Each array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
-# Larger contents are checked in blocks, the first and the last among them.
-_READ_WHOLE = 1 << 20
-_BLOCK, _BLOCKS = 1 << 12, 16
+# Larger contents are checked in blocks.
+_READ_WHOLE, _BLOCKS = 1 << 20, 16
 
 
 def cached_arrays(
@@ -97,8 +97,7 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
             start, arrays = file.tell(), header["arrays"]
             size = os.fstat(file.fileno()).st_size - start
             # Not from the map: what is touched there counts as memory of this process.
-            blocks = (_read(file, start + first, last - first) for first, last in _places(size))
-            if header["checksum"] != f"{_checksum(arrays, size, blocks):08x}":
+            if header["checksum"] != _checksum(file, start, size, arrays):
                 raise ValueError("its checksum is wrong")
             return _map(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), start, arrays)
     except FileNotFoundError:
@@ -127,38 +126,21 @@ def write_cache(
     with StagedFiles() as files:
         file = files.open(path)
         # The header, which comes first, has the checksum of what follows.
-        blank = _header(key, described, 0)
+        blank = _header(key, described, "00000000")
         file.write(blank)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array).view(np.uint8).data)
             file.write(bytes(-array.nbytes % _ALIGNMENT))
-        begin = len(blank)
-        size = file.tell() - begin
-        blocks = (_read(file, begin + first, last - first) for first, last in _places(size))
-        header = _header(key, described, _checksum(described, size, blocks))
+        size = file.tell() - len(blank)
+        header = _header(key, described, _checksum(file, len(blank), size, described))
         file.seek(0)
         file.write(header)
 
 
-def _header(key: list[Any], described: Any, checksum: int) -> bytes:
+def _header(key: list[Any], described: Any, checksum: str) -> bytes:
     """One line of a length that does not depend on the checksum."""
-    line = json.dumps({"key": key, "arrays": described, "checksum": f"{checksum:08x}"}).encode()
+    line = json.dumps({"key": key, "arrays": described, "checksum": checksum}).encode()
     return line + b" " * (-(len(line) + 1) % _ALIGNMENT) + b"\n"
-
-
-def _read(file: BinaryIO, place: int, size: int) -> bytes:
-    file.seek(place)
-    return file.read(size)
-
-
-def _places(size: int) -> Iterator[tuple[int, int]]:
-    """Where the parts of some content begin and end whose checksum is made."""
-    if size <= _READ_WHOLE:
-        yield 0, size
-        return
-    for number in range(_BLOCKS):
-        start = (size - _BLOCK) * number // (_BLOCKS - 1)
-        yield start, start + _BLOCK
 
 
 def _stamp(path: Path) -> Optional[list[int]]:
@@ -169,11 +151,9 @@ def _stamp(path: Path) -> Optional[list[int]]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _checksum(described: Any, size: int, blocks: Iterable[bytes]) -> int:
-    checksum = zlib.crc32(json.dumps([described, size]).encode())
-    for block in blocks:
-        checksum = zlib.crc32(block, checksum)
-    return checksum
+def _checksum(file: BinaryIO, start: int, size: int, described: Any) -> str:
+    initial = zlib.crc32(json.dumps([described, size]).encode())
+    return f"{block_checksum(file, start, size, _READ_WHOLE, _BLOCKS, initial):08x}"
 
 
 def _map(mapped: mmap.mmap, start: int, described: Any) -> Arrays:

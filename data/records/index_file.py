@@ -73,7 +73,7 @@ def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
     """Take the ids in the headers as keys, or positions if no program has numbered the records."""
     order = np.argsort(ids, kind="stable")
     keys = ids[order]
-    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
+    if not _are_distinct(keys):
         return np.arange(len(offsets)), offsets
     return keys, offsets[order]
 
@@ -89,27 +89,29 @@ def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
         if text.count("\n") + 1 != len(keys) and not _has_pairs(text):
             raise ValueError("a line without key and offset")
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; delete it to have the .rec scanned"
-        ) from None
+        raise _refusal(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, DeprecationWarning):
-        raise DataError(
-            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
-        ) from None
+        raise _refusal(path, "is no index (key and offset on each line)") from None
     if not len(keys):
-        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
+        raise _refusal(path, "is empty")
     # NumPy reads what an int64 cannot hold as the largest one, which is no multiple of 4.
     wrong = np.flatnonzero((offsets < 0) | (offsets % _WORD_BYTES != 0))
     if len(wrong):
-        raise DataError(
-            f"{path} holds impossible offsets, the first for key {keys[wrong[0]]}; delete it to "
-            "have the .rec scanned"
-        )
+        raise _refusal(path, f"holds impossible offsets, the first for key {keys[wrong[0]]}")
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
-        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
+    if not _are_distinct(keys):
+        raise _refusal(path, "holds impossible keys")
     return keys, offsets[order]
+
+
+def _refusal(index: Path, problem: str, remedy: str = "") -> DataError:
+    return DataError(f"{index} {problem}; delete it to have the .rec scanned{remedy}")
+
+
+def _are_distinct(keys: _Numbers) -> bool:
+    """Return True for sorted keys that may be right."""
+    return bool(keys[0] >= 0 and keys[-1] <= MAX_KEY and (np.diff(keys) > 0).all())
 
 
 def _has_pairs(text: str) -> bool:
@@ -124,10 +126,9 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
     stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
     if (starts == stops).any():
         twice = int(np.argmax(starts == stops))
-        raise DataError(
-            f"{index} gives keys {ordered_keys[twice]} and {ordered_keys[twice + 1]} one record; "
-            "delete it to have the .rec scanned"
-        )
+        both = f"{ordered_keys[twice]} and {ordered_keys[twice + 1]}"
+        raise _refusal(index, f"gives keys {both} one record")
+    file_name = index.with_suffix(".rec").name
     missing = _records_between(file, 0, int(starts[0]))
     chosen, broken, overlaps = _chosen(ordered_keys, stops - starts), 0, False
     for place in chosen.tolist():
@@ -142,16 +143,12 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
             break
         missing += _records_between(file, end, int(stops[place]))
     if missing and not overlaps:
-        raise DataError(
-            f"{index} lacks {missing} or more of the records in {index.with_suffix('.rec').name}, "
-            f"it names {len(keys)}; delete it to have the .rec scanned, or copy both again"
-        )
+        lacks = f"lacks {missing} or more of the records in {file_name}"
+        raise _refusal(index, f"{lacks}, it names {len(keys)}", ", or copy both again")
     is_elsewhere = overlaps or int(starts[0]) > 0 or 2 * broken > len(chosen)
     if is_elsewhere or _end(file, int(starts[-1])) != stops[-1]:
-        raise DataError(
-            f"{index} does not fit {index.with_suffix('.rec').name}: records do not begin and end "
-            "where it says; delete it to have the .rec scanned, or copy both again"
-        )
+        problem = f"does not fit {file_name}: records do not begin and end where it says"
+        raise _refusal(index, problem, ", or copy both again")
     gaps = int(keys[-1] - keys[0]) + 1 - len(keys)
     if gaps and len(chosen) < len(keys):
         _log.warning(

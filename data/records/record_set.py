@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional, Protocol, Union
+from typing import Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,6 @@ _SHARD = re.compile(r"train-\d{5,}\.rec")
 _ALL_LOOKED_UP = 1 << 20
 # Images that may be broken before the first one that says how large those of a set are.
 _TRIED_FOR_SIZE = 101
-
-
-class Record(NamedTuple):
-    """One encoded image, its identity, and its key in the file."""
-
-    payload: Payload
-    label: int
-    key: int
 
 
 class LabeledRecords(Protocol):
@@ -147,7 +139,7 @@ class RecordSet(LabeledRecords):
     @override
     def image(self, index: int) -> tuple[Payload, int]:
         try:
-            labels, payload = self.file.read(self.index.offset(index))
+            labels, payload = self.file.read(int(self.index.offsets[index]))
         except BrokenRecordError as error:
             # Of a file that was written anew, no record can be trusted.
             self.check_unchanged()
@@ -158,11 +150,6 @@ class RecordSet(LabeledRecords):
         if not 0 <= label < self.num_classes or label != int(label):
             raise self._label_error(label, index)
         return payload, int(label)
-
-    def read(self, index: int) -> Record:
-        """Return what ``image`` does, and the key."""
-        payload, label = self.image(index)
-        return Record(payload, label, self.key(index))
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
@@ -300,7 +287,7 @@ class RecordSet(LabeledRecords):
         wrong = np.flatnonzero(readable & ~fits)
         if len(wrong):
             index = int(indices[wrong[0]])
-            raise self._label_error(self.file.read(self.index.offset(index)).labels[0], index)
+            raise self._label_error(self.file.read(int(self.index.offsets[index])).labels[0], index)
         return np.where(readable, labels, -1).astype(np.int64)
 
     def _label_error(self, label: float, index: int) -> DataError:

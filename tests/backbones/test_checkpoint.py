@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import classifiers
 from backbones.checkpoint import read_checkpoint
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
@@ -16,8 +15,6 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
 from runtime.errors import DataError
 from runtime.mxnet import mx
-
-GRAY = Normalization((0.5,), (0.2,))
 
 
 def classifier(shape: tuple[int, ...], classes: int = 7, model: str = "LeNet", **more: Any):
@@ -57,16 +54,6 @@ def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
             Backbone.load(tmp_path / "model")
 
 
-def test_a_normalization_out_of_range_is_refused(tmp_path: Path) -> None:
-    text = classifiers.build("LeNet", classes=2, normalization=GRAY).tojson()
-    for before, after in (("mean", "()"), ("mean", "(1.0, 2.0)"), ("std", "(1e9999,)")):
-        known = f'"{before}": "({0.5 if before == "mean" else 0.2},)"'
-        assert known in text
-        (tmp_path / "m-symbol.json").write_text(text.replace(known, f'"{before}": "{after}"'))
-        with pytest.raises(DataError, match=f"has {before} = "):
-            read_checkpoint(tmp_path / "m", 0, (28, 28))
-
-
 def spoil(prefix: Path, name: str, value: float) -> None:
     """Give one number of a weight another value; it becomes float64."""
     path = prefix.with_name(f"{prefix.name}-0000.params")
@@ -85,20 +72,15 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
     created, side = Backbone.create(options, image_size=(32, 32)), (32, 32)
     created.export(tmp_path / "m")
     spoil(tmp_path / "m", "conv0_weight", value)
+    classifier((1, 28, 28)).export(tmp_path / "c")
+    spoil(tmp_path / "c", "fc_output_weight", value)
     for take in (
         lambda: Backbone.load(tmp_path / "m", image_size=side),
         lambda: read_checkpoint(tmp_path / "m", 0, side),
         lambda: created.load_pretrained(tmp_path / "m", 0),
+        lambda: classifier((1, 28, 28), pretrained=f"{tmp_path}/c,0"),
     ):
-        with pytest.raises(DataError, match="m-0000.params: 'conv0_weight' has values that are no"):
+        with pytest.raises(DataError, match="-0000.params: '.*_weight' has values that are not"):
             take()
-
-
-def test_a_classifier_starts_from_finite_weights(tmp_path: Path) -> None:
-    shape = (1, 28, 28)
-    classifier(shape).export(tmp_path / "m")
-    spoil(tmp_path / "m", "fc_output_weight", np.nan)
-    with pytest.raises(DataError, match="'fc_output_weight' has values that are not finite"):
-        classifier(shape, pretrained=f"{tmp_path}/m,0")
     # A layer that is not taken does not count.
-    classifier(shape, 5, pretrained=f"{tmp_path}/m,0")
+    classifier((1, 28, 28), 5, pretrained=f"{tmp_path}/c,0")

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from backbones.options import BackboneOptions, ClassifierOptions, NetworkOptions
+from backbones.options import (
+    BackboneOptions,
+    ClassifierOptions,
+    NetworkOptions,
+    split_checkpoint,
+)
 from runtime.errors import ConfigError
 
 
@@ -15,8 +20,7 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "a,b-0012.params").touch()
     options = BackboneOptions(pretrained=f"{tmp_path}/a,b,12", net_output="E")
     options.check()
-    assert options.pretrained_checkpoint == (f"{tmp_path}/a,b", 12)
-    assert BackboneOptions().pretrained_checkpoint is None
+    assert split_checkpoint("pretrained", f"{tmp_path}/a,b,12") == (f"{tmp_path}/a,b", 12)
     BackboneOptions(sync_bn=True).check()
     # The network's own output is no other.
     assert BackboneOptions(network="r50", net_output="FC").other_output is None

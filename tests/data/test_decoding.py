@@ -24,8 +24,9 @@ from data.records.recordio import BrokenRecordError
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
     assert (decode_rgb(memoryview(make_image(200))) == np.full((16, 16, 3), (200, 7, 55))).all()
-    gray = cv2.imencode(".png", np.full((4, 6), 9, np.uint8))[1].tobytes()
-    assert (decode_rgb(gray) == np.full((4, 6, 3), 9)).all()
+    for flags, value in (((), 9), ((cv2.IMWRITE_PNG_BILEVEL, 1), 255)):
+        gray = cv2.imencode(".png", np.full((4, 6), value, np.uint8), flags)[1].tobytes()
+        assert (decode_rgb(gray) == np.full((4, 6, 3), value)).all()
 
 
 COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
@@ -52,7 +53,7 @@ BMP = encode(".bmp")
 @pytest.mark.parametrize("suffix", FILE_ENDINGS)
 def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
     image = decode_file(encode(suffix))
-    assert image.dtype == np.uint8
+    assert image.dtype == np.uint8 and image.shape == COLORS.shape
     if suffix in LOSSLESS:
         np.testing.assert_array_equal(image, COLORS)
     elif suffix in (".pgm", ".pbm"):
@@ -60,7 +61,6 @@ def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
     elif suffix in (".hdr", ".pic"):
         assert np.abs(image.astype(int) - COLORS).max() <= 3
     else:
-        assert image.shape == COLORS.shape
         assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
 
 
@@ -145,14 +145,6 @@ def test_what_a_png_inflates_to_takes_no_time(make_image) -> None:
     with pytest.raises(BrokenRecordError, match="its pixels go on after its last row"):
         decode_rgb(long)
     assert time.process_time() - began < 3
-
-
-def test_every_png_has_as_many_pixels_as_its_size_says() -> None:
-    for shape in ((1, 1), (7, 33, 3), (64, 5, 4)):
-        pixels = np.random.default_rng(3).integers(0, 2, shape, np.uint8) * 255
-        for flags in ((), (cv2.IMWRITE_PNG_BILEVEL, 1))[: 2 if len(shape) == 2 else 1]:
-            image = decode_rgb(cv2.imencode(".png", pixels, flags)[1].tobytes())
-            assert (image[..., 0] == (pixels if len(shape) == 2 else pixels[..., 2])).all()
 
 
 @pytest.mark.parametrize("white", [15, 255, 65535])

@@ -74,7 +74,7 @@ def test_files_and_records_are_decoded_upright(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
-def test_blocks_in_other_forms(write) -> None:
+def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
     for order in "<>":
         for before in (0, 5, 30):
             assert orientation(write(SEEN, exif_block(6, order, before))) == 6
@@ -85,23 +85,6 @@ def test_blocks_in_other_forms(write) -> None:
         assert_seen(decode_file(payload))
     else:
         assert orientation(write(SEEN, b"Exif\0\0" + exif_block(5))) == 5
-    for suffix in (".jpg", ".png", ".webp", ".bmp", ".ppm"):
-        assert orientation(encode(suffix, SEEN)) == 1
-
-
-def test_what_only_looks_like_a_segment_of_a_jpeg_is_skipped() -> None:
-    block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
-    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
-    plain = encode(".jpg", SEEN)
-    assert orientation(plain[:2] + comment + plain[2:]) == 1
-    assert orientation(plain[:2] + b"\xff" + comment + b"\xff" + plain[2:]) == 1
-    assert orientation(plain + block) == 1
-    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
-    assert orientation(plain[:2] + pixels) == 1
-
-
-@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
-def test_a_damaged_exif_block_has_no_orientation(write) -> None:
     for block in (
         b"",
         b"II*\0",
@@ -116,14 +99,15 @@ def test_a_damaged_exif_block_has_no_orientation(write) -> None:
         assert orientation(write(SEEN, block)) == 1, block
 
 
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_no_damage_raises_an_error(data: st.DataObject) -> None:
-    payload = bytearray(file_with(data.draw(st.sampled_from([".jpg", ".png", ".webp"])), 6))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, min(len(payload), 120) - 1))
-        payload[place] = data.draw(st.integers(0, 255))
-    assert 1 <= orientation(bytes(payload[: data.draw(st.integers(0, len(payload)))])) <= 8
+def test_what_only_looks_like_a_segment_is_skipped() -> None:
+    block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
+    plain = encode(".jpg", SEEN)
+    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
+    for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels):
+        assert orientation(plain[:2] + inner) == 1
+    for payload in (plain + block, *(encode(end, SEEN) for end in (".png", ".webp", ".bmp"))):
+        assert orientation(payload) == 1
 
 
 @settings(max_examples=25, deadline=None)

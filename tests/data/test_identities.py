@@ -25,31 +25,26 @@ def touch(folder: Path, *names: str) -> None:
 
 def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
     created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
-    touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
-          "_private/notes.txt", "stray.png", *(f"{name}/1.png" for name in created))  # fmt: skip
-    assert not any(map(is_class, created))
-    expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
-    assert find_identities(tmp_path, 1, 1) == find_identities(tmp_path, 1, 3)
-    assert find_identities(tmp_path, 1, 1)[0] == expected
-    paths = image_paths(tmp_path, expected)
-    assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
-    assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["b"]
-    with pytest.raises(DataError, match="none of its 3 folders .*, or lower --min-images"):
-        find_identities(tmp_path, 3, 1)
     formats = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
     others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
-    touch(tmp_path, *(f"_private/{name}" for name in [*formats, *others]), "lost/1.png")
-    found, _ = find_identities(tmp_path, 1, 1)
-    assert found == [Identity("_private", formats), *expected, Identity("lost", ["1.png"])]
-    with pytest.raises(DataError, match="1.png is no folder; name one that holds"):
-        find_identities(tmp_path / "lost" / "1.png", 1, 1)
-
-
-def test_who_is_held_out() -> None:
+    touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
+          *(f"_p/{name}" for name in [*formats, *others]),
+          *(f"{name}/1.png" for name in created))  # fmt: skip
+    assert not any(map(is_class, created))
+    expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
+    found = find_identities(tmp_path, 1, 1)
+    assert found == find_identities(tmp_path, 1, 3)
+    assert found[0] == [Identity("_p", formats), *expected]
+    paths = image_paths(tmp_path, expected)
+    assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
+    assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
+    with pytest.raises(DataError, match="none of its 3 folders .*, or lower --min-images"):
+        find_identities(tmp_path, 10, 1)
+    with pytest.raises(DataError, match="2.png is no folder; name one that holds"):
+        find_identities(tmp_path / "b" / "2.png", 1, 1)
     people = [Identity(f"p{i}", []) for i in range(10)]
     training, held_out = split_holdout(people, 5)
-    assert held_out == [people[4], people[9]]
-    assert training == [*people[:4], *people[5:9]]
+    assert held_out == [people[4], people[9]] and training == [*people[:4], *people[5:9]]
 
 
 @pytest.fixture
@@ -104,14 +99,6 @@ def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
     assert len(remarks) == 7
 
 
-def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
-    """As if a folder of several sets were one set: their names would be the identities."""
-    touch(tmp_path, "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
-    with pytest.raises(DataError, match="all images lie deeper than in its .* train/ann/1"):
-        find_identities(tmp_path, 1, 1)
-    assert len(find_images(tmp_path, 1)[0]) == 3
-
-
 def test_a_folder_on_many_paths_is_listed_once(tmp_path: Path) -> None:
     """Two links in each of 30 folders lead to the next one: on 2^30 paths to the last."""
     for number in range(30):
@@ -128,20 +115,18 @@ def test_a_folder_on_many_paths_is_listed_once(tmp_path: Path) -> None:
 
 
 def test_a_person_with_two_names_is_one(tmp_path: Path) -> None:
-    touch(tmp_path, "b/1.png", "c/1.png")
-    for link, target in (("a", "b"), ("latest", "c"), ("all", ".")):
+    """Also where names are no UTF-8."""
+    person, text = os.fsdecode(b"m\xfcller"), os.fsdecode(b"\xea.txt")
+    touch(tmp_path, f"{person}/1.png", f"{person}/{text}", "c/1.png")
+    for link, target in (("a", person), ("latest", "c"), ("all", ".")):
         (tmp_path / link).symlink_to(target)
     found, remarks = find_identities(tmp_path, 1, 2)
-    assert found == [Identity("b", ["1.png"]), Identity("c", ["1.png"])]
+    assert found == [Identity("c", ["1.png"]), Identity(person, ["1.png"])]
     again = f"{tmp_path}: left out 3 folders to which several links lead, the first is "
-    assert len(remarks) == 2 and remarks[0].startswith(again), remarks
-    assert find_images(tmp_path, 2)[0] == ["b/1.png", "c/1.png"]
-
-
-def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    person = os.fsdecode(b"m\xfcller")
-    image, text = os.fsdecode(b"\xe9.png"), os.fsdecode(b"\xea.txt")
-    touch(tmp_path / person, image, text)
-    found, remarks = find_identities(tmp_path, 1, 1)
-    assert found == [Identity(person, [image])]
-    assert f"{person}/{text}" in remarks[0]
+    assert len(remarks) == 3 and remarks[0].startswith(again), remarks
+    assert f"{person}/{text}" in remarks[2]
+    assert find_images(tmp_path, 2)[0] == ["c/1.png", f"{person}/1.png"]
+    # As if a folder of several sets were one set: their names would be the identities.
+    touch(tmp_path / "sets", "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
+    with pytest.raises(DataError, match="all images lie deeper than in its .* train/ann/1"):
+        find_identities(tmp_path / "sets", 1, 1)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from data.named_images import NamedImages, Size, open_sources, remarks
-from data.verification.bin_file import write_bin
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 
@@ -39,12 +37,8 @@ def test_folders_are_sorted_and_give_labels(folder: Path) -> None:
     assert [faces.label(n) for n in range(7)] == ["", "a/x", "b", "b", "b", "", ""]
     assert [int(faces.read(n)[0, 0, 0]) for n in range(7)] == [3, 2, 1, 0, 6, 0, 6]
     assert faces.read(0).shape == (3, 16, 16) and faces.read(0)[2, 5, 5] == 252
-    assert sorted(remarks(sources)) == [
-        "in: left out 1 files that are not images, the first is b/notes.txt",
-        "in: left out 1 folders that are hidden or made by programs, the first is .hidden",
-        "in: left out 1 hidden files, the first is b/.1.png",
-        "in: left out 2 folders to which several links lead, the first is b/loop",
-    ]
+    assert len(remarks(sources)) == 4
+    assert "in: left out 1 hidden files, the first is b/.1.png" in remarks(sources)
     with pytest.raises(DataError, match="^in/0.png has 16 x 16 pixels instead of .* 8 x 6"):
         opened("in", size=(8, 6)).read(0)
     assert opened("in", size=(8, 6, True)).read(0).shape == (3, 8, 6)
@@ -73,32 +67,16 @@ def test_images_of_a_set_have_labels_and_keys_and_come_in_its_size(
     assert opened("set", size=(16, 16, True)).read(3).shape == (3, 16, 16)
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ("in", "in/a\tb.png"), ("in/a\tb.png", "in/a\tb.png"), ("s\nt", "s\nt"),
-        ("s\nt/train.rec", "s\nt/train.rec"), ("v\t.bin", "v\t.bin"),
-    ],
-)  # fmt: skip
-def test_a_name_with_a_tab_is_refused(
-    folder: Path, make_image, write_set, given: str, named: str
-) -> None:
+def test_other_inputs_are_refused(folder: Path, make_image, write_set) -> None:
+    (folder / "empty").mkdir()
     (folder / "a\tb.png").write_bytes(make_image(1))
     write_set([1], "s\nt")
-    write_bin("v\t.bin", [make_image(1)] * 2, [True])
-    message = re.escape(f"{named!r} has a tab")
-    with pytest.raises(DataError, match=f"^{message}.*; rename it") as caught:
-        opened(given)
-    assert "\n" not in str(caught.value)
-
-
-def test_other_inputs_are_refused(folder: Path) -> None:
-    (folder / "empty").mkdir()
-    for name, message in (
-        ("nowhere", "does not exist; name images, folders"),
-        ("n" * 300, "does not exist; name images, folders"),
-        ("in/b/notes.txt", "is no input that is known: name images"),
-        ("in/empty", "holds no images .* and no train.rec; name another"),
-    ):
-        with pytest.raises(DataError, match=f"^{name} {message}"):
-            open_sources([name])
+    tabs = {"in": "in/a\tb.png", "in/a\tb.png": "in/a\tb.png", "s\nt": "s\nt"}
+    inputs = {name: f"{named!r} has a tab,.*; rename it" for name, named in tabs.items()}
+    inputs |= dict.fromkeys(("nowhere", "n" * 300), "n+.* does not exist; name images, folders")
+    inputs["in/b/notes.txt"] = "in/b/notes.txt is no input that is known: name images"
+    inputs["in/empty"] = "in/empty holds no images .* and no train.rec; name another"
+    for name, message in inputs.items():
+        with pytest.raises(DataError, match="^" + message.replace("\\", r"\\")) as caught:
+            opened(name)
+        assert "\n" not in str(caught.value)

@@ -42,7 +42,6 @@ def test_plain_values(protocol: int) -> None:
 ARRAYS = [
     (np.array([True, False, True]), [True, False, True]),
     (np.array([1, -1, 300]), [1, -1, 300]),
-    (np.array([1, 0], np.int32), [1, 0]),
     (np.array([[1, 0], [0, 700]], ">u2"), [1, 0, 0, 700]),
     (np.array([0.5, 1], np.float32), [0.5, 1.0]),
     (np.array([b"\xff\xd8", b"abc"]), [b"\xff\xd8", b"abc"]),
@@ -51,7 +50,6 @@ ARRAYS = [
     (np.asfortranarray(np.arange(6).reshape(2, 3)), [0, 1, 2, 3, 4, 5]),
     (np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3)), bytes(range(6))),
     (np.int64(-3), -3),
-    (np.uint8(200), 200),
     (np.float64(0.25), 0.25),
     (np.bool_(False), False),
     (np.array(True), True),
@@ -99,41 +97,32 @@ KEYS = "a dictionary with keys other than text, bytes and integers"
     "content, message",
     [
         (b"", "damaged: no end"),
-        (b".", "damaged"),
         (b"I1\n.I2\n.", "bytes follow its end"),
         (b"\xff.", "damaged, or it holds objects .instruction 255"),
-        (b"Iabc\n.", "damaged"),
         (b"g7\n.", "damaged"),
         (b"I1\n\x86.", "damaged"),
-        (b"I1\nl.", "damaged"),
         (b"S'a\n.", "damaged: .*must be quoted"),
         (b"U\x09ab.", "damaged"),
         (b"cos\nsystem\n.", "it wants to run os.system$"),
         (b"U\x02osU\x06system\x93.", "damaged: STACK_GLOBAL requires str"),
         (b"c" + b"x" * 300 + b"\ny\n.", f"it wants to run {'x' * 100}$"),
         (b"I1\n)R.", "damaged: .*not callable"),
-        (b"cnumpy\nndarray\n)R.", "damaged: .*not callable"),
         (ENCODE + b"(U\x01aU\x05ascii\x74R.", "text in the encoding 'ascii'"),
         (ENCODE + b"(K\x01U\x06latin1tR.", "text in the encoding 'latin1'"),
         (b"c__builtin__\nbytes\nI9\n\x85R.", "bytes of a value of type int"),
         (DTYPE.replace(b"U\x02u1", b"U\x65" + b"u" * 101) + b".", "a name that is long"),
         (DTYPE + b"(K\x03U\x65" + b"<" * 101 + b"tb.", "a name that is long"),
-        (b"Pabc\n.", "damaged, or it holds objects"),
-        (b"(cos\nsystem\no.", "it wants to run os.system"),
         (b"(ios\nsystem\n.", "damaged, or it holds objects"),
         (b"\x82\x01.", "damaged, or it holds objects"),
-        (b"\x8f.", "damaged, or it holds objects"),
         # Keys of which many have one hash.
         (b"}I2305843009213693951\nK\x01s.", KEYS),
         (b"}J\x00\x00\x10\x00K\x01s.", KEYS),
         (b"}K\x01K\x02\x86K\x01s.", KEYS),
         (b"(I1\nd.", KEYS),
-        (b"}(I1\nu.", KEYS),
         (b"}(K\x01K\x02)K\x04u.", KEYS),
         (b"I1\nI2\na.", "damaged"),
         (b"I1\nI2\nI3\ns.", "it sets a key of a value that is not a dictionary"),
         (ARRAY + b".", "an array without content"),
-        (ARRAY + b"I1\nb.", "damaged"),
         (ARRAY + b"(K\x01K\x02tb.", "damaged"),
         (b"I1\n(K\1K\2K\3K\4K\5tb.", "it fills a value that is not an array"),
         # Python's own would set an attribute of the stand-in.
@@ -148,25 +137,14 @@ def test_damage_and_danger_end_the_reading(content: bytes, message: str) -> None
         load(content)
 
 
-def test_lengths_and_numbers_take_no_memory_before_their_bytes() -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert load(b"I1\nr\xff\xff\xff\xffp2305843009213693951\n.") == 1
-    for code in (b"\x96", b"\x8e", b"\x8d", b"\x95"):
-        with pytest.raises(UnsafePickleError, match="damaged"):
-            load(code + (1 << 40).to_bytes(8, "little") + b"ab")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
-
-
 @pytest.mark.parametrize(
     "value, message",
     [
         (np.zeros(3, complex), "an array of type 'c16'"),
-        (np.complex64(1), "an array of type 'c8'"),
         (np.array(["text"]), "an array of type 'U4'"),
         (np.zeros(2, [("a", "u1"), ("b", "u1")]), "an array of type 'V2'"),
         (np.zeros((2, 4, 3), np.uint8), r"pixels \(2 x 4 x 3\), where an encoded image"),
         (1j, "it wants to run"),
-        ({1, 2}, "it wants to run|it holds objects"),
         (range(3), "it wants to run"),
     ],
 )
@@ -174,6 +152,10 @@ def test_lengths_and_numbers_take_no_memory_before_their_bytes() -> None:
 def test_other_values_are_refused(value: object, message: str, protocol: int) -> None:
     with pytest.raises(UnsafePickleError, match=message):
         load(pickle.dumps(value, protocol))
+
+
+def text(length: int) -> bytes:
+    return b"X" + length.to_bytes(4, "little") + b"a" * length
 
 
 def test_no_more_is_made_than_there_are_bytes_in_the_file() -> None:
@@ -196,10 +178,7 @@ def test_no_more_is_made_than_there_are_bytes_in_the_file() -> None:
             load(more)
 
 
-def text(length: int) -> bytes:
-    return b"X" + length.to_bytes(4, "little") + b"a" * length
-
-
+HUGE = (1 << 40).to_bytes(8, "little")
 # A tuple of many arguments, a long code, and two equal keys, each used many times.
 ARGUMENTS = b"cnumpy\ndtype\nq\0(" + b"N" * 100_000 + b"tq\1" + b"h\0h\1R0" * 6000
 CODE = b"cnumpy\ndtype\nq\0" + text(1_000_000) + b"\x85q\1(" + b"h\0h\1R" * 300
@@ -214,12 +193,16 @@ LONG_KEYS = text(1_500_000) + b"q\0" + text(1_500_000) + b"q\1}h\0Ns" + b"h\1Ns"
         (LONG_KEYS, "or too long ones"),
         (b"}" + text(1001) + b"Ns", "or too long ones"),
         (b"}T\xe9\3\0\0" + bytes(1001) + b"Ns", "or too long ones"),
+        *((code + HUGE + b"ab", "damaged") for code in (b"\x96", b"\x8e", b"\x8d", b"\x95")),
     ],
-    ids=["arguments", "code", "keys", "text", "bytes"],
+    ids=["arguments", "code", "keys", "text", "bytes", *"1234"],
 )
-def test_what_is_used_many_times_is_not_copied_or_compared(content: bytes, message: str) -> None:
-    began = time.process_time()
+def test_no_content_takes_more_time_or_memory_than_its_bytes(content: bytes, message: str) -> None:
+    """Values that are used many times, lengths before their bytes, numbers of the memo."""
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UnsafePickleError, match=message):
         load(content + b"N.")
     assert time.process_time() - began < 1
     assert load(b"}" + text(1000) + b"Ns.") == {"a" * 1000: None}
+    assert load(b"I1\nr\xff\xff\xff\xffp2305843009213693951\n.") == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16

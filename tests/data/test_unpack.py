@@ -9,7 +9,7 @@ import numpy as np
 from data import unpack
 from data.pack.__main__ import main as pack
 from data.records.record_set import RecordSet
-from data.records.recordio import encode
+from tests.support.foreign_records import im2rec, write_records
 
 ENDINGS = [".jpg", ".png", ".bmp", ".webp"]
 
@@ -21,8 +21,8 @@ def run(monkeypatch, *arguments: object) -> int:
 
 def contents(path: Path) -> list[tuple[bytes, int]]:
     records = RecordSet(path)
-    found = [records.read(number) for number in range(len(records))]
-    return [(bytes(record.payload), record.label) for record in found]
+    found = map(records.image, range(len(records)))
+    return [(bytes(payload), label) for payload, label in found]
 
 
 def test_packing_again_gives_the_same_set(write_set, tmp_path, monkeypatch, capsys) -> None:
@@ -48,20 +48,14 @@ def test_what_is_broken_is_left_out_and_endings_are_those_of_the_bytes(
 ) -> None:
     pixels = np.zeros((8, 8, 3), np.uint8)
     payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in ENDINGS]
-    content = [
-        encode((float(n // 4),), n, one)
-        for n, one in enumerate([*payloads, payloads[0], b"GIF89a" + bytes(40)])
-    ]
-    (tmp_path / "train.rec").write_bytes(b"".join(content))
-    (tmp_path / "property").write_text("2,8,8")
-    places = np.cumsum([0, *map(len, content)])[:-1]
-    (tmp_path / "train.idx").write_text("".join(f"{n}\t{at}\n" for n, at in enumerate(places)))
-    with (tmp_path / "train.rec").open("r+b") as file:
-        file.seek(places[4])
-        file.write(b"junk")
-    assert run(monkeypatch, tmp_path, tmp_path / "out") == 1
+    contents = [*payloads, payloads[0], b"GIF89a" + bytes(40)]
+    written = im2rec([n // 4 for n in range(6)], contents, range(6))
+    path = write_records(tmp_path / "set", written, description="2,8,8") / "train.rec"
+    at = sum(len(content) for _, content in written[:4])
+    path.write_bytes(path.read_bytes()[:at] + b"junk" + path.read_bytes()[at + 4 :])
+    assert run(monkeypatch, tmp_path / "set", tmp_path / "out") == 1
     printed = capsys.readouterr()
-    line = f"{tmp_path}/train.rec: record 5: the image cannot be decoded: it is no JPEG"
+    line = f"{path}: record 5: the image cannot be decoded: it is no JPEG"
     assert line in printed.err and "train.rec: record 4: no record begins" in printed.err
     assert "4 images, without 2 broken ones" in printed.out
     files = sorted((tmp_path / "out").glob("id_*/*"))

@@ -53,9 +53,9 @@ def test_sets(folder: Path, classes: list[list[bytes]]) -> None:
             for image in images:
                 writer.write(image, label)
     records = RecordSet(folder / "set")
-    read = [records.read(index) for index in range(len(records))]
+    read = map(records.image, range(len(records)))
     expected = [(image, label) for label, images in enumerate(classes) for image in images]
-    assert [(bytes(record.payload), record.label) for record in read] == expected
+    assert [(bytes(payload), label) for payload, label in read] == expected
     assert np.bincount(records.labels()).tolist() == [len(images) for images in classes]
 
 

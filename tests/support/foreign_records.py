@@ -39,7 +39,9 @@ def rec_builder(labels: Sequence[int], payloads: Sequence[bytes]) -> list[Number
     return [*written[: len(labels)], *written[len(labels) + 1 :], written[len(labels)]]
 
 
-def im2rec(labels: Sequence[int], payloads: Sequence[bytes], keys: Sequence[int]) -> list[Numbered]:
+def im2rec(
+    labels: Sequence[float], payloads: Sequence[bytes], keys: Sequence[int]
+) -> list[Numbered]:
     """Return what MXNet's im2rec.py writes: images alone, in any order of their keys."""
     return [
         (key, encode((float(label),), key, payload))

@@ -44,7 +44,14 @@ from backbones.graph.nodes import (
     to_json,
 )
 from backbones.graph.onednn import products
-from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
+from backbones.graph.onednn.channels import (
+    SUMS,
+    Channels,
+    has_maps,
+    is_bend,
+    is_common,
+    joined_kernel,
+)
 from backbones.layers import Symbol
 
 
@@ -101,9 +108,7 @@ def _is_slice(node: Node) -> bool:
 
 def _keeps_zeros(node: Node) -> bool:
     """Whether this computes zeros of zeros, for each channel by itself, without a parameter."""
-    kind = node.get("attrs", {}).get("act_type")
-    is_bend = (node["op"], kind) in (("Activation", "relu"), ("LeakyReLU", "leaky"))
-    return is_bend or node["op"] in ("Pooling", *SUMS)
+    return is_bend(node) or node["op"] in ("Pooling", *SUMS)
 
 
 # Operators that oneDNN computes in blocks, whatever the layout of their input.

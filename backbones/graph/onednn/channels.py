@@ -73,6 +73,12 @@ def is_common(node: Node) -> bool:
     return node["attrs"].get("layout", "None") in ("None", "NCHW")
 
 
+def is_bend(node: Node) -> bool:
+    """Whether this is a function of numbers that oneDNN has, with two slopes that meet at 0."""
+    kind = node.get("attrs", {}).get("act_type")
+    return (node["op"], kind) in (("Activation", "relu"), ("LeakyReLU", "leaky"))
+
+
 def has_maps(shape: Shape) -> bool:
     """Whether this is an output of more than one pixel; else layouts are not worth an operator."""
     return len(shape) == 4 and shape[2] * shape[3] > 1

@@ -166,13 +166,9 @@ class _Folding(Rewriter):
 
     def _is_prelu(self, index: int) -> bool:
         """Whether a node is a PReLU of maps by slopes that are known numbers."""
-        node = self.given[index]
-        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
-            return False
-        slope = node["inputs"][1:]
+        slope = self.given[index]["inputs"][1:]
         return (
-            node["inputs"][0][1] == 0
-            and len(self.input_shape(index)) == 4
+            self.is_prelu_on_maps(index)
             and self._is_known(slope)
             and bool(np.isfinite(self._read(slope)[0]).all())
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from backbones.graph.nodes import Graph, Node, moved, only_consumers
+from backbones.graph.onednn.channels import is_bend
 
 
 def join(graph: Graph) -> Graph:
@@ -50,16 +51,10 @@ def _chains(graph: Graph) -> dict[int, list[int]]:
                 if only.get(source) == index and len(chains.get(source, ())) == 1:
                     chains[index] = [*chains.pop(source), index]
                     break
-        elif _is_activation(node) and only.get(before[0]) == index and before[0] in chains:
-            if not _is_activation(nodes[before[0]]):
+        elif is_bend(node) and only.get(before[0]) == index and before[0] in chains:
+            if not is_bend(nodes[before[0]]):
                 chains[index] = [*chains.pop(before[0]), index]
     return chains
-
-
-def _is_activation(node: Node) -> bool:
-    """Whether oneDNN has this function of a number."""
-    kind = node.get("attrs", {}).get("act_type")
-    return (node["op"], kind) in (("Activation", "relu"), ("LeakyReLU", "leaky"))
 
 
 def _operator(chain: list[Node], indices: list[int]) -> Node:

@@ -98,7 +98,7 @@ class _Composing(Rewriter):
 
     def choose(self, weights: Mapping[str, Any], *, absorbs: bool) -> None:
         """Find the BatchNorms, and with ``absorbs`` the convolutions, that apply factors."""
-        for index in filter(self._is_prelu_on_maps, range(len(self.given)) if absorbs else ()):
+        for index in filter(self.is_prelu_on_maps, range(len(self.given)) if absorbs else ()):
             consumer = self._consumers.get(index)
             if consumer is not None and _is_cheap(self.given[consumer], self.input_shape(index)[1]):
                 self._absorbed.add(index)
@@ -130,19 +130,12 @@ class _Composing(Rewriter):
             return inputs[0][0]
         if source in self._absorbed:
             return self._add_absorbing(node, inputs, self._slope(source))
-        if self._is_prelu_on_maps(index):
+        if self.is_prelu_on_maps(index):
             return self._add_prelu(node["name"], inputs, self.shape(source)[1])
         return super().make(index)
 
     def _slope(self, prelu: int) -> Entry:
         return moved(self.given[prelu]["inputs"][1], self.indices)
-
-    def _is_prelu_on_maps(self, index: int) -> bool:
-        """Return True for a PReLU whose input is the first output of a node, feature maps."""
-        node = self.given[index]
-        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
-            return False
-        return node["inputs"][0][1] == 0 and len(self.input_shape(index)) == 4
 
     def _can_scale(self, norm: int, prelu: int) -> bool:
         """Return True for a BatchNorm that can apply the factor of its only consumer."""
@@ -152,7 +145,7 @@ class _Composing(Rewriter):
             node["op"] != "BatchNorm"
             or attributes.get("fix_gamma") != "False"
             or attributes.get("axis", "1") != "1"
-            or not self._is_prelu_on_maps(prelu)
+            or not self.is_prelu_on_maps(prelu)
         ):
             return False
         # A factor that is computed may come too late for the BatchNorm.

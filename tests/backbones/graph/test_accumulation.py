@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_each_part_counts_once(images: np.ndarray) -> None:
     """The reference computes the same parts itself, the last one first, as BatchNorm sees them."""
-    parts, reference = create("mbf", accumulate=2), create("mbf")
+    parts, reference = create(accumulate=2), create()
     found = train(parts, images, updates=1, lr=0)
     trained = [name for name, one in parts.parameters.items() if one.grad_req != "null"]
     sums = {name: np.zeros_like(found[name]) for name in trained}
@@ -52,7 +52,8 @@ def test_updates_and_parts_that_are_recomputed(images: np.ndarray) -> None:
 def test_dropout_drops_the_same_when_a_part_runs_again(images: np.ndarray) -> None:
     backbone = create("tiny", accumulate=2, net_output="E")
     seen = []
-    network = backbone._training_pass._network
+    training: Any = backbone._training_pass
+    network = training._part
     run = network.forward
 
     def forward(part: Any) -> Any:

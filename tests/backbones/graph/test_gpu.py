@@ -19,13 +19,11 @@ from runtime.mxnet import mx
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
 
 
-def workspaces(symbol: Any) -> set[Any]:
+def workspaces(network: Any) -> set[Any]:
+    """Of the convolutions of a graph, or of a network's graph that runs."""
+    symbol = network._block._cached_graph[1] if hasattr(network, "_block") else network
     nodes = to_json(symbol)["nodes"]
     return {node["attrs"].get("workspace") for node in nodes if node["op"] == "Convolution"}
-
-
-def of_block(network: Any) -> set[Any]:
-    return workspaces(network._block._cached_graph[1])
 
 
 def test_nothing_else_of_a_graph_changes() -> None:
@@ -45,13 +43,13 @@ def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatc
     monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
     options = BackboneOptions(network="tiny", embedding_size=8, recompute=True)
     backbone = Backbone.create(options, image_size=(32, 32), ctx=ctx)
-    assert of_block(backbone) == workspaces(recomputed[0]) == expected
+    assert workspaces(backbone) == workspaces(recomputed[0]) == expected
     backbone.export(tmp_path / "tiny")
     assert workspaces(mx.sym.load(str(tmp_path / "tiny-symbol.json"))) == {None}
     loaded = Backbone.load(tmp_path / "tiny", image_size=(32, 32), ctx=ctx)
-    assert of_block(loaded) == expected
+    assert workspaces(loaded) == expected
     classifier = Classifier.create(
         ClassifierOptions(model="LeNet"), classes=5, image_shape=(1, 16, 16),
         normalization=Normalization((0.5,), (0.25,)), ctx=ctx,
     )  # fmt: skip
-    assert of_block(classifier) == expected
+    assert workspaces(classifier) == expected

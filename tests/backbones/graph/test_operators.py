@@ -62,6 +62,7 @@ slice_axis axis 9; slice_axis begin x; tile reps (1, 0, 1, 1); tile reps (1, 100
 tile reps (1, 1, 1, 1, 1, 1, 1); _contrib_AdaptiveAvgPooling2D output_size 0
 _contrib_AdaptiveAvgPooling2D output_size (1, 1025); slice begin (None, 1e9, 1, 1)
 slice end (12345678, 1, 1, 1); slice step (1, 1, 0, 1); Cast dtype float64
+_image_normalize mean (1.0, 2.0); _image_normalize mean (); _image_normalize std (1e9999,)
 """
 
 
@@ -70,14 +71,6 @@ def test_values_out_of_range_are_refused(text: str) -> None:
     op, key, value = text.split(maxsplit=2)
     with pytest.raises(DamagedGraph, match=f"has {key} = "):
         checked_attributes(node(op, **{key: value}))
-
-
-def test_attributes_that_are_refused_or_left_out() -> None:
-    with pytest.raises(UnsupportedGraph, match="'kernel', which this reader does not know of Flat"):
-        checked_attributes(node("Flatten", kernel="(3, 3)"))
-    # Of training, as MXNet has written them in all its versions.
-    found = {"lr_mult": "x", "w_wd_mult": "2", "__ctx_group__": "a", "num_hidden": "4"}
-    assert attributes(node("FullyConnected", **found)) == {"num_hidden": "4"}
 
 
 def graphs() -> Iterator[Any]:
@@ -97,13 +90,15 @@ def test_networks_are_read_as_they_are_built() -> None:
         for one in to_json(graph)["nodes"]:
             assert one["op"] == "null" or checked_attributes(one) == attributes(one)
             assert is_common(one), one
-
-
-def test_unusual_windows_are_tried_out() -> None:
     unusual = {"kernel": "(17, 1)"}, {"kernel": "(3, 3)", "pad": "(2, 0)"}, {"dilate": "(2, 2)"}
     for found in (*unusual, {"stride": "(17, 1)"}):
         assert not is_common(node("Convolution", **found))
     assert is_common(node("Convolution", kernel="(3, 3)", pad="(1, 1)", stride="(16, 2)"))
+    with pytest.raises(UnsupportedGraph, match="'kernel', which this reader does not know of Flat"):
+        checked_attributes(node("Flatten", kernel="(3, 3)"))
+    # Of training, as MXNet has written them in all its versions.
+    found = {"lr_mult": "x", "w_wd_mult": "2", "__ctx_group__": "a", "num_hidden": "4"}
+    assert attributes(node("FullyConnected", **found)) == {"num_hidden": "4"}
 
 
 @pytest.mark.parametrize(

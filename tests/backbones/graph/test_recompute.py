@@ -26,14 +26,8 @@ def test_two_updates_equal_those_of_the_whole_graph(name, output, side, images) 
     whole, parts = (create(name, side, net_output=output, recompute=one) for one in (False, True))
     assert_same(train(parts, images[:2]), train(whole, images[:2]))
     np.testing.assert_array_equal(parts.extract(images[:1]), whole.extract(images[:1]))
-
-
-@pytest.mark.thorough
-def test_squeeze_and_excitation_differs_by_rounding(images: np.ndarray) -> None:
-    whole, parts = (create("r18-se", net_output="GNAP", recompute=one) for one in (False, True))
-    expected, found = (train(one, images[:2], updates=1) for one in (whole, parts))
-    distance = sum(float(((found[name] - array) ** 2).sum()) for name, array in expected.items())
-    assert distance < 1e-6 * sum(float((array**2).sum()) for array in expected.values())
+    with pytest.raises(AssertionError, match="backward pass is over"):
+        parts.backward(None, None)
 
 
 def test_where_a_graph_is_cut() -> None:
@@ -51,13 +45,3 @@ def test_where_a_graph_is_cut() -> None:
     parts = cut(maps, (8, 8))
     assert [part.source for part in parts] == ["data", "conv1"]
     assert "dropped_output" in parts[-1].symbol.get_internals().list_outputs()
-
-
-def test_a_second_backward_pass_needs_another_forward_pass(images: np.ndarray) -> None:
-    backbone = create(recompute=True)
-    with mx.autograd.record():
-        features = backbone(mx.nd.array(images))
-    gradient = mx.nd.ones_like(features)
-    backbone.backward(features, gradient)
-    with pytest.raises(AssertionError, match="backward pass is over"):
-        backbone.backward(features, gradient)

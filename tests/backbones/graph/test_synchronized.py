@@ -132,9 +132,6 @@ def test_evaluation_uses_running_statistics_and_asks_no_other_rank(monkeypatch) 
     backbone.backward(features, mx.nd.ones_like(features))
     with pytest.raises(AssertionError, match="backward pass is over"):
         backbone.backward(features, mx.nd.ones_like(features))
-
-
-def test_a_network_without_batch_norm_is_refused() -> None:
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=OUTPUTS, name="fc1")
     weights = initial_weights(symbol, (3, SIDE, SIDE), seed=0)
     with pytest.raises(ConfigError, match="--sync-bn needs BatchNorm"):

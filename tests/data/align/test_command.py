@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +39,30 @@ def faces(tmp_path: Path) -> Path:
     return tmp_path / "faces"
 
 
-def call(main: Callable[[], Any]) -> Any:
-    """Make a fixture that calls a command with arguments."""
-
-    @pytest.fixture
-    def fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-        def command(*arguments: object) -> Any:
-            monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
-            return main()
-
-        return command
-
-    return fixture
+def points_of(faces: Path, name: str) -> np.ndarray:
+    lines = (faces.parent / "points.txt").read_text(errors="surrogateescape").splitlines()
+    (words,) = [line.split() for line in lines if line.startswith(name)]
+    return np.array(words[1:], float).reshape(5, 2)
 
 
-run, pack = call(align_main), call(pack_main)
+def cut_out(faces: Path, name: str) -> np.ndarray:
+    return align(decode_file((faces / name).read_bytes()), points_of(faces, name))
 
 
-def pixels(path: Path) -> np.ndarray:
-    return decode_file(path.read_bytes())
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return the command as a function of its arguments."""
+
+    def command(*arguments: object, main: Callable[[], Any] = align_main) -> Any:
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        return main()
+
+    return command
+
+
+@pytest.fixture
+def pack(run: Callable[..., Any]) -> Callable[..., None]:
+    return partial(run, main=pack_main)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -64,115 +70,79 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def points_of(faces: Path, name: str) -> np.ndarray:
-    lines = (faces.parent / "points.txt").read_text().splitlines()
-    (words,) = [line.split() for line in lines if line.startswith(name)]
-    return np.array(words[1:], float).reshape(5, 2)
-
-
 @pytest.mark.parametrize(("png", "workers"), [(True, 1), (False, 3)])
 def test_a_folder_of_faces(run, capsys, faces: Path, tmp_path: Path, png, workers) -> None:
-    before = contents(tmp_path)
+    """Of any depth and ending; what stands after a dot stays if it is not an image's ending."""
+    (faces / "p0" / "day").mkdir()
+    lines, strange = (tmp_path / "points.txt").read_text(), os.fsdecode(b"p1/m\xfcller.png")
+    moves = {"p0/p0_0001.png": "p0/day/p.001", "p0/p0_0004.png": "top.png"}
+    for old, new in {**moves, "p1/p1_0001.png": strange}.items():
+        (faces / old).rename(faces / new)
+        lines = lines.replace(old, new)
+    (tmp_path / "points.txt").write_text(lines, errors="surrogateescape")
+    before, out = contents(tmp_path), tmp_path / "out"
     options = ["--points", tmp_path / "points.txt", *(["--png"] if png else [])]
-    assert run(faces, tmp_path / "out", *options, "--workers", workers) == 0
-    assert f"{tmp_path / 'out'}: 16 images of 112 x 112\n" == capsys.readouterr().out
-    made = contents(tmp_path / "out")
+    assert run(faces, out, *options, "--workers", workers) == 0
+    assert f"{out}: 16 images of 112 x 112\n" == capsys.readouterr().out
+    made, suffix = contents(out), ".png" if png else ".jpg"
     assert len(made) == 16
-    for name in made:
-        path = faces / Path(name).with_suffix(".png")
-        expected = align(pixels(path), points_of(faces, str(path.relative_to(faces))))
-        found = pixels(tmp_path / "out" / name)
+    names = {"p0/day/p.001", "top", strange[:-4], "p0/p0_0002"}
+    assert {f"{name}{suffix}" for name in names} <= {*made}
+    for name in ("p2/p2_0001", "p3/p3_0004"):
+        found = decode_rgb(made[f"{name}{suffix}"])
         assert found.shape == (SIDE, SIDE, 3)
-        assert np.abs(found.astype(int) - expected).mean() <= (0 if png else 2)
+        assert np.abs(found - cut_out(faces, f"{name}.png").astype(int)).mean() <= 2 * (not png)
     now = contents(tmp_path)
     assert {name: now[name] for name in now if not name.startswith("out/")} == before
     assert not list(tmp_path.glob(".*"))
 
 
-def test_refused_images_are_a_line_each(run, capsys, faces: Path, tmp_path: Path) -> None:
-    lines = (tmp_path / "points.txt").read_text().splitlines()
+def test_refused_images_are_a_line_each(run, pack, capsys, faces: Path, tmp_path: Path) -> None:
+    lines, path = (tmp_path / "points.txt").read_text().splitlines(), tmp_path / "points.txt"
     mirrored = points_of(faces, "p1/p1_0001")[[1, 0, 2, 4, 3]]
     lines[4] = "p1/p1_0001.png " + " ".join(map(str, mirrored.ravel()))
     lines[6] = "nowhere.png " + " ".join(lines[6].split()[1:])
-    (tmp_path / "points.txt").write_text("\n".join(lines))
+    path.write_text("\n".join(lines))
     (faces / "p0" / "p0_0002.png").write_bytes(b"junk")
     (faces / "p2" / "p2_0003.png").unlink()
     (faces / "p2" / "p2_0003.png").symlink_to("nowhere")
-    assert run(faces, tmp_path / "out", "--points", tmp_path / "points.txt") == 1
+    # A folder of which nothing is left goes.
+    (faces / "p4" / "deep").mkdir(parents=True)
+    (faces / "p4" / "deep" / "a.png").write_bytes(b"junk")
+    assert run(faces, tmp_path / "out", "--points", path) == 1
     printed = capsys.readouterr()
-    assert f"{tmp_path / 'out'}: 12 images of 112 x 112, without 4 that were refused" in printed.out
+    assert f"{tmp_path / 'out'}: 12 images of 112 x 112, without 5 that were refused" in printed.out
+    unknown = f"{path}: 1 names are of no image, the first is nowhere.png"
+    parts = (
+        unknown, "p0_0002.png: the image cannot be decoded",
+        "p1_0001.png: its points are those of a mirrored face", "p1_0003.png: ",
+        "p2_0003.png cannot be read: No such file", "a.png: the image cannot be decoded",
+        f"{faces}: left out 1 files that are not images, the first is notes.txt",
+    )  # fmt: skip
     found = printed.err.splitlines()
-    assert len(found) == 6
-    assert found[5] == f"{faces}: left out 1 files that are not images, the first is notes.txt"
-    assert found[0].endswith("points.txt: 1 names are of no image, the first is nowhere.png")
-    assert "p0_0002.png: the image cannot be decoded" in found[1]
-    assert "p1_0001.png: its points are those of a mirrored face" in found[2]
-    assert "p1_0003.png: " in found[3] and "has no points of it" in found[3]
-    assert "p2_0003.png cannot be read: No such file" in found[4]
-    assert len(contents(tmp_path / "out")) == 12
-
-
-def test_names_of_no_image_are_counted(run, pack, capsys, faces: Path, tmp_path: Path) -> None:
-    """By both commands; of the people that are not packed there are images."""
-    path = tmp_path / "more.txt"
-    (faces / "p3" / "p3_0004.png").unlink()
-    for ending in ("", ".png"):
-        lines = (tmp_path / "points.txt").read_text().replace(".png", ending).splitlines()
-        more = [f"{name}{ending} {lines[0].partition(' ')[2]}" for name in ("p9/1", "p9/2")]
-        path.write_text("\n".join(lines + more))
-        if ending:
-            assert run(faces, tmp_path / "out", "--points", path) == 0
-        else:
-            pack(faces, tmp_path / "set", "--align", path, "--min-images", 4)
-        said = capsys.readouterr().err.splitlines()[0]
-        assert said == f"{path}: 3 names are of no image, the first is p3/p3_0004{ending}"
-
-
-def test_paths_of_any_depth_name_and_ending(run, capsys, faces: Path, tmp_path: Path) -> None:
-    """What stands after a dot stays if it is not an image's ending; a folder without faces goes."""
-    (faces / "p0" / "day" / "one").mkdir(parents=True)
-    (faces / "p1" / "junk" / "deep").mkdir(parents=True)
-    (faces / "p1" / "junk" / "deep" / "a.png").write_bytes(b"junk")
-    lines = (tmp_path / "points.txt").read_text()
-    strange = os.fsdecode(b"m\xfcller.png")
-    for old, new in (
-        ("p0/p0_0001.png", "p0/day/one/p.001"), ("p0/p0_0002.png", "p0/day/one/p.2"),
-        ("p0/p0_0004.png", "top.png"), ("p1/p1_0001.png", f"p1/{strange}"),
-    ):  # fmt: skip
-        (faces / old).rename(faces / new)
-        lines = lines.replace(old, new)
-    (tmp_path / "points.txt").write_text(lines, errors="surrogateescape")
-    options = ["--points", tmp_path / "points.txt", "--png"]
-    assert run(faces, tmp_path / "out", *options) == 1
-    assert ": 16 images of 112 x 112, without 1 that were" in capsys.readouterr().out
-    made = contents(tmp_path / "out")
-    assert {
-        *("p0/day/one/p.001.png", "p0/day/one/p.2.png", "p0/p0_0003.png", "top.png"),
-        f"p1/{strange}",
-    } <= set(made)
-    assert len(made) == 16 and not (tmp_path / "out" / "p1" / "junk").exists()
+    assert len(found) == 7 and all(part in line for part, line in zip(parts, found))
+    assert "has no points of it" in found[3]
+    assert len(contents(tmp_path / "out")) == 12 and not (tmp_path / "out" / "p4").exists()
+    # The other command counts names, too, and ends at the first image.
+    with pytest.raises(DataError, match="p0_0002.png: the image cannot be decoded"):
+        pack(faces, tmp_path / "set", "--align", path)
+    assert unknown in capsys.readouterr().err
 
 
 def test_packing_aligned_faces(run, pack, capsys, faces: Path, tmp_path: Path) -> None:
     """The set has the bytes of the files that the other command writes."""
     points = tmp_path / "points.txt"
     run(faces, tmp_path / "out", "--points", points)
-    holdout = ["--holdout-every", 2, "--holdout-pairs", 4, "--folds", 1, "--check"]
-    pack(faces, tmp_path / "set", "--align", points, *holdout)
+    pack(faces, tmp_path / "set", "--align", points, "--check")
     records = RecordSet(tmp_path / "set")
-    assert (len(records), records.num_classes, records.image_size) == (8, 2, (SIDE, SIDE))
-    written = contents(tmp_path / "out")
-    for index in range(8):
-        name = f"p{index // 4 * 2}/p{index // 4 * 2}_{index % 4 + 1:04d}.jpg"
-        assert bytes(records.read(index).payload) == written[name]
-    held_out = {content for name, content in written.items() if name[:3] in ("p1/", "p3/")}
-    assert set(read_bin(tmp_path / "set" / "holdout.bin").images) <= held_out
+    assert (len(records), records.num_classes, records.image_size) == (16, 4, (SIDE, SIDE))
+    written = [content for _, content in sorted(contents(tmp_path / "out").items())]
+    assert [bytes(records.image(index)[0]) for index in range(16)] == written
     (tmp_path / "pairs.txt").write_text("1 1\np0 1 2\np0 1 p1 3\n")
     options = ["--pairs", tmp_path / "pairs.txt", "--align", points, "--png"]
     pack(*options, faces, tmp_path / "s.bin")
     first = decode_rgb(read_bin(tmp_path / "s.bin").images[0])
-    expected = align(pixels(faces / "p0/p0_0001.png"), points_of(faces, "p0/p0_0001"))
-    assert (first == expected).all()
+    assert (first == cut_out(faces, "p0/p0_0001.png")).all()
     # An image without points ends the packing, or all of them are named.
     points.write_text("".join(points.read_text().splitlines(keepends=True)[2:]))
     with pytest.raises(DataError, match=r"p0_0001\.png: .* has no points of it"):

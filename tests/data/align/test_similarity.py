@@ -89,16 +89,3 @@ def test_the_smallest_face_has_two_pixels() -> None:
     assert estimate(2.01 * shape + 50).shape == (2, 3)
     with pytest.raises(DataError, match="lie within two pixels"):
         estimate(1.99 * shape + 50)
-
-
-@pytest.mark.parametrize(
-    ("yaw", "pitch", "expected"), [(0, 0, 0.071), (60, 0, 0.371), (60, 30, 0.486), (80, 0, 0.577)]
-)
-def test_turned_heads_are_faces(yaw: float, pitch: float, expected: float) -> None:
-    """Eyes, nose and corners of the mouth of a head, in millimeters, seen from afar."""
-    head = np.array([[-31, 0, 0], [31, 0, 0], [0, 33, 30], [-25, 62, 8], [25, 62, 8]], float)
-    (s, c), (t, d) = ((math.sin(a), math.cos(a)) for a in np.radians([yaw, pitch]))
-    turned_head = head @ np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]).T
-    seen = (turned_head @ np.array([[1, 0, 0], [0, d, -t], [0, t, d]]).T)[:, :2]
-    assert misfit(seen) == pytest.approx(expected, abs=1e-3)
-    assert estimate(seen + 100).shape == (2, 3)

@@ -62,20 +62,24 @@ CHANGES = ("color_jitter", "cutout", "gray", "jpeg_compression", "low_resolution
 
 
 @pytest.mark.parametrize(
-    ("min_images", "strength", "mirror", "world_size"),
-    [(0, 0.3, True, 2), (5, 0.0, True, 3), (0, 0.0, False, 1)],
+    ("min_images", "strength", "mirror", "world_size", "threads"),
+    [(0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)],
 )
 def test_batches_are_those_of_the_plainest_loader(
-    tmp_path: Path, min_images: int, strength: float, mirror: bool, world_size: int
+    tmp_path: Path, monkeypatch, min_images: int, strength, mirror: bool, world_size: int, threads
 ) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (25, 12, 16, 3), np.uint8)
+    """From any update on. The last image, larger than the set's, is resized."""
+    monkeypatch.setattr(loader_module, "_ROWS_PER_TASK", 2)
+    pixels = [*np.random.default_rng(0).integers(0, 256, (25, 12, 16, 3), np.uint8)]
+    pixels[24] = np.repeat(np.repeat(pixels[24], 2, axis=0), 2, axis=1)
     owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
     seed, size, rank = 7, 3, world_size - 1
     changes: dict[str, Any] = dict.fromkeys(CHANGES, strength)
     images, labels = load(
-        pack(tmp_path, encoded, owner.tolist(), (12, 16)), 6, batch_size=size, rank=rank,
-        world_size=world_size, seed=seed, mirror=mirror, min_images=min_images, **changes,
+        pack(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size, rank=rank,
+        world_size=world_size, seed=seed, mirror=mirror, min_images=min_images, threads=threads,
+        **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
 
@@ -83,26 +87,17 @@ def test_batches_are_those_of_the_plainest_loader(
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
     expected, expected_labels = [], []
-    for update in range(6):
+    for update in range(1, 7):
         epoch, place = divmod(update, len(chosen) // (size * world_size))
         order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
         # Of the whole global batch.
         draws = change.draw((1, seed, update), 0, size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
-            image = change.apply(pixels[index].copy(), draws, row)
+            image = change.apply(bring_to(pixels[index], (12, 16)).copy(), draws, row)
             expected.append(image.transpose(2, 0, 1))
             expected_labels.append(np.searchsorted(classes, owner[index]))
     assert (images == np.stack(expected)).all() and labels.tolist() == expected_labels
-
-
-def test_threads_prefetch_and_start_change_nothing(records, monkeypatch) -> None:
-    options: dict[str, Any] = {"batch_size": 20, "color_jitter": 0.3, "cutout": 0.4}
-    images, labels = load(records, 5, threads=1, **options)
-    monkeypatch.setattr(loader_module, "_ROWS_PER_TASK", 7)
-    others, other_labels = load(records, 5, threads=4, **options)
-    assert (images == others).all() and (labels == other_labels).all()
-    assert (load(records, 2, start=3, **options)[0] == images[60:]).all()
 
 
 def test_classes_in_balance(write_set) -> None:
@@ -161,18 +156,6 @@ def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: in
     assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
     with pytest.raises(DataError, match="2 broken records, more than the 1 of --max-bad-records"):
         load(records, 6, max_bad_records=1)
-
-
-def test_images_of_another_size_are_resized_and_it_is_said_once(tmp_path: Path, caplog) -> None:
-    sides = [16] * 4 + [40] * 4
-    pixels = [np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
-              for side in sides]  # fmt: skip
-    encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
-    images, labels = load(pack(tmp_path, encoded, [*range(8)]), 1, batch_size=8, mirror=False)
-    for image, label in zip(images, labels.tolist()):
-        assert (image.transpose(1, 2, 0) == bring_to(pixels[label], (16, 16))).all()
-    (said,) = caplog.messages
-    assert "40 x 40 pixels; images of another size than the set's 16 x 16" in said
 
 
 @pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])

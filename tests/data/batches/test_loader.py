@@ -59,21 +59,13 @@ def test_batches_are_started_ahead_of_the_first_that_is_returned() -> None:
         batches.close()
 
 
-def test_an_error_in_a_thread_is_raised_where_its_batch_is_asked_for() -> None:
+def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_begun() -> None:
+    calls: list[int] = []
+    held, release = threading.Event(), threading.Event()
+
     def fail(part: slice) -> None:
         # OpenCV uses no threads of its own.
         raise ValueError(f"row 3 is broken, {cv2.getNumThreads()} thread")
-
-    with Prefetcher(2, 2) as prefetcher:
-        batches: Any = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
-        assert next(batches).labels[0] == 0
-        with pytest.raises(ValueError, match="row 3 is broken, 1 thread"):
-            next(batches)
-
-
-def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
-    calls: list[int] = []
-    held, release = threading.Event(), threading.Event()
 
     def hold(part: slice) -> None:
         calls.append(1)
@@ -81,9 +73,13 @@ def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
         assert release.wait(60)
 
     with Prefetcher(1, 2) as prefetcher:
+        batches: Any = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
+        assert next(batches).labels[0] == 0
+        with pytest.raises(ValueError, match="row 3 is broken, 1 thread"):
+            next(batches)
         fillings = [filling(128, 0), filling(128, 1, hold)]
         fillings.append(filling(128, 2, lambda part: calls.append(2)))
-        batches: Any = prefetcher.run(fillings)
+        batches = prefetcher.run(fillings)
         next(batches)
         assert held.wait(60)
         batches.close()

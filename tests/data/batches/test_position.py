@@ -9,24 +9,17 @@ from data.batches.position import EpochPlan, Position
 
 
 def test_by_hand():
-    epoch_plan = EpochPlan(num_images=10, global_batch=3)
-    assert [tuple(epoch_plan.at(update)) for update in range(5)] == [
-        (0, 0), (0, 3), (0, 6), (1, 0), (1, 3),
-    ]  # fmt: skip
+    """The origin is where epochs of this length would have begun."""
+    first = EpochPlan(num_images=10, global_batch=3)
+    assert [tuple(first.at(update)) for update in (0, 2, 3, 4)] == [(0, 0), (0, 6), (1, 0), (1, 3)]
+    assert first.origin == EpochPlan(10, 3, 4, Position(1, 3)).origin == 0
+    # Two epochs of three updates are over; those to come have five.
+    later = EpochPlan(10, 2, start_update=6, start=Position(2, 0))
+    assert later.origin == -4 and later.at(later.origin + 3 * 5) == Position(3, 0)
     # Six of ten are used: four are left for batches of two.
     later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
     assert [tuple(later.at(update)) for update in range(2, 6)] == [(0, 6), (0, 8), (1, 0), (1, 2)]
     assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
-
-
-def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
-    assert EpochPlan(10, 3).origin == EpochPlan(10, 3, 4, Position(1, 3)).origin == 0
-    # Two epochs of three updates are over; those to come have five.
-    later = EpochPlan(10, 2, start_update=6, start=Position(2, 0))
-    assert later.origin == -4
-    assert later.at(later.origin + 3 * 5) == Position(3, 0)
-    # In the middle of the first epoch, of which six images in two updates are used.
-    later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
     assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
 
 

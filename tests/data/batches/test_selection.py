@@ -90,17 +90,13 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
         assert chosen.following(index) == min([i for i in images if i > index] or images)
 
 
-def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels() -> None:
+def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels(labels: Any) -> None:
     nothing: Any = Labels(np.zeros(333))
     nothing.label_table = None
-    for options in ((), (0.0,)):
-        chosen = Selection(nothing, 0, *options)
-        assert (len(chosen), chosen.num_classes, chosen.new_number(29)) == (333, 30, 29)
-        np.testing.assert_array_equal(whole(chosen, 3), permuted(0, 333, epoch_keys(3), 333))
-        assert [chosen.following(i) for i in (0, 332)] == [1, 0]
-
-
-def test_sets_of_which_nothing_is_left_are_refused(labels: np.ndarray) -> None:
+    chosen = Selection(nothing, 0)
+    assert (len(chosen), chosen.num_classes, chosen.new_number(29)) == (333, 30, 29)
+    np.testing.assert_array_equal(whole(chosen, 3), permuted(0, 333, epoch_keys(3), 333))
+    assert [chosen.following(i) for i in (0, 332)] == [1, 0]
     with pytest.raises(DataError, match="made up: no identity has 99 images or more"):
         select(labels, 99)
     with pytest.raises(DataError, match="made up: no image has a readable label"):

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.drawn.faces import draw_person, draw_view, render
+from data.drawn.faces import Person, View, render
 
 PEOPLE, VIEWS, SHAPES = 2020981468, 2671922942, 2665906231
 # Means of the quarters by color, the standard deviation, and that of neighbors' differences.
@@ -34,16 +34,14 @@ def test_a_seed_draws_the_same_face_in_every_version(monkeypatch: pytest.MonkeyP
     Persons and views are random numbers, which NumPy keeps as they are; lines and areas are
     fixed-point coordinates, before OpenCV draws them.
     """
-    people = [draw_person(np.random.default_rng((0, number))) for number in range(100)]
-    views = [draw_view(np.random.default_rng((1, number))) for number in range(100)]
-    assert crc(value for person in people for value in person) == PEOPLE
-    assert crc(value for view in views for value in view) == VIEWS
+    people = [Person(np.random.default_rng((0, number))) for number in range(100)]
+    views = [View(np.random.default_rng((1, number))) for number in range(100)]
+    assert crc(value for person in people for value in vars(person).values()) == PEOPLE
+    assert crc(value for view in views for value in vars(view).values()) == VIEWS
 
     drawn: list[Any] = []
     for name in ("fillPoly", "polylines"):
-        monkeypatch.setattr(
-            cv2, name, lambda image, points, *rest: drawn.extend((*points, *rest))
-        )
+        monkeypatch.setattr(cv2, name, lambda image, points, *rest: drawn.extend((*points, *rest)))
     for person, view in zip(people, views):
         render(person, view, (112, 96), np.random.default_rng(0))
     assert crc(drawn) == SHAPES
@@ -53,7 +51,7 @@ def test_background_and_light_are_alike_in_every_version(monkeypatch: pytest.Mon
     """Means of a quarter of an image each: OpenCV rounds differently on different processors."""
     for name in ("fillPoly", "polylines"):
         monkeypatch.setattr(cv2, name, lambda *arguments: None)
-    person, view = draw_person(np.random.default_rng(0)), draw_view(np.random.default_rng(0))
+    person, view = Person(np.random.default_rng(0)), View(np.random.default_rng(0))
     for number, expected in enumerate(PHOTOGRAPHS):
         image = render(person, view, (40, 48), np.random.default_rng(number)).astype(float)
         noise = np.diff(image, axis=1).std()

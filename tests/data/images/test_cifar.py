@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,6 @@ def write(kind: Cifar, folder: Path, protocol: Optional[int] = None, keys: Any =
     [
         (TEN, ".", 2, str.encode),
         (TEN, "cifar-10-batches-py", 5, str),
-        (TEN, ".", None, str),
         (TEN, "cifar-10-batches-bin", None, str),
         (HUNDRED, ".", 2, str),
         (HUNDRED, "cifar-100-binary", None, str),
@@ -81,7 +81,6 @@ def test_both_versions_in_the_folder_or_where_they_are_published(
     [
         (None, r"data_batch_4\.bin does not exist"),
         (lambda whole: whole[:-1], r"data_batch_4\.bin has \d+ bytes.*copy it again"),
-        (lambda whole: whole + whole[:3073], r"data_batch_4\.bin has \d+ bytes.*copy it again"),
         (lambda whole: b"\x0a" + whole[1:], r"data_batch_4\.bin has label 10, .* are 0 to 9"),
     ],
 )
@@ -96,11 +95,6 @@ def test_binary_files_that_cannot_be(tmp_path: Path, change, message: str) -> No
         cifar.read(TEN, tmp_path, "training")
 
 
-class Attack:
-    def __reduce__(self):
-        return (Path.touch, (Path("trace"),))
-
-
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
@@ -111,9 +105,8 @@ class Attack:
         ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no CIFAR-10 batch"),
         ({"data": PIXELS, "labels": 1}, "no CIFAR-10 batch"),
         ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "its data is no array of bytes"),
-        ({"labels": [0] * COUNT}, "no CIFAR-10 batch"),
         ([1, 2], "it is no dictionary"),
-        ({"data": Attack()}, "it wants to run"),
+        ({"data": range(3)}, "it wants to run"),
         # A number of 4,000 digits takes long to read, and one object is the label of many images.
         ({"data": PIXELS, "labels": ["1" * 4000] * COUNT}, "a label is no integer"),
         ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "and 100000 labels, not the"),
@@ -127,35 +120,22 @@ def test_other_pickles(tmp_path: Path, monkeypatch, batch: object, words: str) -
         cifar.read(TEN, Path(), "validation")
     assert time.process_time() - began < 1
     assert "test_batch" in str(caught.value) and "\n" not in str(caught.value)
-    assert not Path("trace").exists()
-
-
-def encoded(label: int, number: int, side: int = 32) -> bytes:
-    image = np.full((side, side, 3), (number, 0, label), np.uint8)
-    return cv2.imencode(".png", image)[1].tobytes()
 
 
 def write_records(path: Path, classes: int = 10, side: int = 32) -> None:
     """As from MXNet's im2rec, which writes no property."""
     with RecordWriter(path, image_size=(side, side)) as writer:
         for label in range(classes):
-            for number in range(2):
-                writer.write(encoded(label, number, side), label)
+            image = np.full((side, side, 3), (5, 0, label), np.uint8)
+            writer.write(cv2.imencode(".png", image)[1].tobytes(), label)
     path.with_name("property").unlink()
-
-
-def write_folders(part: Path) -> None:
-    for label in range(10):
-        (part / f"class{label}").mkdir(parents=True)
-        for number in range(2):
-            (part / f"class{label}" / f"{number}.png").write_bytes(encoded(label, number))
 
 
 def assert_packed(sets: Any, classes: int = 10) -> None:
     for dataset in sets:
-        assert len(dataset) == 2 * classes and dataset.num_classes == classes
-    image, label = sets[0].decoded(19)
-    assert label == 9 and image.shape == (32, 32, 3) and image[0, 0].tolist() == [9, 0, 1]
+        assert len(dataset) == dataset.num_classes == classes
+    image, label = sets[0].decoded(9)
+    assert label == 9 and image.shape == (32, 32, 3) and image[0, 0].tolist() == [9, 0, 5]
 
 
 # Of Grouping-SGD, of MXNet's own examples, and others that are likely.
@@ -165,7 +145,6 @@ def assert_packed(sets: Any, classes: int = 10) -> None:
         ("train.rec", "test.rec", CIFAR10),
         ("cifar10_train.rec", "cifar10_val.rec", CIFAR10),
         ("cifar100_train.rec", "cifar100_test.rec", CIFAR100),
-        ("train.rec", "val.rec", CIFAR10),
     ],
 )
 def test_record_files(tmp_path: Path, train: str, test: str, kind) -> None:
@@ -173,34 +152,33 @@ def test_record_files(tmp_path: Path, train: str, test: str, kind) -> None:
     for path in paths:
         write_records(path, kind.num_classes)
     assert_packed(cifar.open_set(kind, tmp_path), kind.num_classes)
-    assert_packed(cifar.open_record_files(kind, *paths), kind.num_classes)
     shared = {path.name for path in cifar.files_of(kind, tmp_path)}
     assert {train, test, train.replace(".rec", ".idx"), "property"} <= shared
 
 
 def test_folders(tmp_path: Path) -> None:
+    image = np.full((32, 32, 3), (5, 0, 9), np.uint8)
     for part in ("train", "val"):
-        write_folders(tmp_path / part)
+        for label in range(10):
+            (tmp_path / part / f"class{label}").mkdir(parents=True)
+            cv2.imwrite(str(tmp_path / part / f"class{label}" / "0.png"), image)
     assert_packed(cifar.open_set(CIFAR10, tmp_path))
     assert cifar.files_of(CIFAR10, tmp_path) == [tmp_path / "train", tmp_path / "val"]
-    write_folders(tmp_path / "test")
-    sets = cifar.open_set(CIFAR10, tmp_path)
-    assert_packed(sets)
-    assert [*sets[1].left_out] == [f"{tmp_path}/val: left out, as {tmp_path}/test is there"]
+    shutil.copytree(tmp_path / "train", tmp_path / "test")
+    _, validation = cifar.open_set(CIFAR10, tmp_path)
+    assert [*validation.left_out] == [f"{tmp_path}/val: left out, as {tmp_path}/test is there"]
     assert cifar.files_of(CIFAR10, tmp_path) == [tmp_path / "train", tmp_path / "test"]
 
 
-@pytest.mark.parametrize(
-    ("classes", "side", "message"),
-    [
+def test_record_files_of_another_set_or_missing(tmp_path: Path) -> None:
+    path = tmp_path / "train.rec"
+    for classes, side, message in (
         (9, 32, "train.rec has 9 classes, not the 10 of CIFAR-10; .*imagenet reads any"),
         (11, 32, "train.rec has 11 classes, not the 10 of CIFAR-10"),
         (10, 28, "train.rec: record 1 is an image of 28 x 28, not of the 32 x 32 of CIFAR-10; "),
-    ],
-)
-def test_record_files_of_another_set_or_missing(tmp_path: Path, classes, side, message) -> None:
-    write_records(tmp_path / "train.rec", classes, side)
-    with pytest.raises(DataError, match=message):
-        cifar.open_record_files(CIFAR10, tmp_path / "train.rec", tmp_path / "train.rec")
+    ):
+        write_records(path, classes, side)
+        with pytest.raises(DataError, match=message):
+            cifar.open_record_files(CIFAR10, path, path)
     with pytest.raises(DataError, match=r"b\.rec does not exist; .*im2rec"):
-        cifar.open_record_files(CIFAR10, tmp_path / "train.rec", tmp_path / "b.rec")
+        cifar.open_record_files(CIFAR10, path, tmp_path / "b.rec")

@@ -13,8 +13,9 @@ import pytest
 
 from data.images import class_files
 from data.images.class_files import DecodedImages
-from data.records.recordio import BrokenRecordError, encode
+from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
+from tests.support.foreign_records import im2rec, index_of
 from tests.support.oriented_images import assert_seen, file_with
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
@@ -44,52 +45,14 @@ def labels(images: DecodedImages) -> list[int]:
     return [images.decoded(index)[1] for index in range(len(images))]
 
 
-def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path: Path) -> None:
-    """Images deeper in the folder of a class belong to it; a pipe is never read."""
-    more = (".ipynb_checkpoints/1.png", "a/@eaDir/1.png", "ab/", "0.png", "a/inner/deep/7.png")
-    write(tmp_path, ["train/a/"])
-    os.mkfifo(tmp_path / "train" / "a" / "3")
+def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path: Path, monkeypatch) -> None:
+    """Images deeper in the folder of a class belong to it; test_identities has more."""
+    more = (".ipynb_checkpoints/1.png", "ab/", "a/inner/deep/7.png")
     training, validation = opened(tmp_path, more)
     assert training.num_classes == validation.num_classes == 3
     assert (labels(training), labels(validation)) == ([0] * 3 + [1, 1, 2, 2], [0, 0, 1, 1, 2, 2])
-    assert [*training.left_out] == [
-        f"{tmp_path}/train: {line}"
-        for line in (
-            "left out 2 folders that are hidden or made by programs, the first is "
-            ".ipynb_checkpoints",
-            "left out 1 files that cannot be read, the first is a/3",
-            "left out 1 folders without images, the first is ab",
-            "left out 1 images outside of the folders, the first is 0.png",
-            "1 images deeper than in its folders belong to these, the first is a/inner/deep/7.png",
-        )
-    ]
-    assert not validation.left_out
-
-
-def test_images_of_every_format_are_upright(tmp_path: Path) -> None:
-    image = np.full((10, 92, 3), (0, 0, 80), np.uint8)
-    files = {
-        f"ant/{suffix[1:]}{suffix}": cv2.imencode(suffix, image)[1].tobytes()
-        for suffix in (".bmp", ".ppm", ".tif", ".webp")
-    }
-    turned = {
-        f"bee/{n}{suffix}": file_with(suffix, n) for n in (1, 6) for suffix in (".jpg", ".webp")
-    }
-    for name, content in {**files, **turned}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    images, _ = class_files.open_folders(tmp_path, tmp_path)
-    decoded = [images.decoded(index) for index in range(8)]
-    assert [label for _, label in decoded] == [0] * 4 + [1] * 4
-    assert all(one.shape == (10, 92, 3) and one[0, 0, 0] >= 75 for one, _ in decoded[:4])
-    for one, _ in decoded[4:]:
-        assert_seen(one)
-    with pytest.raises(DataError, match="none does not exist; --data-dir needs the folders train"):
-        class_files.open_folders(tmp_path, tmp_path / "none")
-
-
-def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch) -> None:
-    write(tmp_path, ["train/a/inner/"])
+    assert len(training.left_out) == 3 and not validation.left_out
+    assert training.left_out[1].endswith("left out 1 folders without images, the first is ab")
     scan = os.scandir
 
     def refuse(folder):
@@ -100,6 +63,22 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch) ->
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DataError, match="train/a/inner cannot be listed: Permission denied"):
         opened(tmp_path)
+
+
+def test_images_of_every_format_are_upright(tmp_path: Path) -> None:
+    image = cv2.imencode(".ppm", np.full((10, 92, 3), (0, 0, 80), np.uint8))[1].tobytes()
+    files = [(f"bee/{n}{end}", file_with(end, n)) for n in (1, 6) for end in (".jpg", ".webp")]
+    for name, content in [("ant/1.ppm", image), *files]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    images, _ = class_files.open_folders(tmp_path, tmp_path)
+    first, *turned = [images.decoded(index) for index in range(5)]
+    assert (first[0] == (80, 0, 0)).all()
+    assert [label for _, label in [first, *turned]] == [0] + [1] * 4
+    for one, _ in turned:
+        assert_seen(one)
+    with pytest.raises(DataError, match="none does not exist; --data-dir needs the folders train"):
+        class_files.open_folders(tmp_path, tmp_path / "none")
 
 
 def test_a_class_that_one_part_lacks(tmp_path: Path) -> None:
@@ -132,12 +111,10 @@ def test_sets_without_a_single_readable_image(tmp_path: Path) -> None:
 def write_records(
     path: Path, labels: Sequence[float], payloads: Mapping[int, bytes] = {}, property_of: int = 0
 ) -> Path:
-    index, size = [], 0
-    with path.open("wb") as file:
-        for key, label in enumerate(labels):
-            index.append(f"{key}\t{size}\n")
-            size += file.write(encode((float(label),), key, payloads.get(key, PNG)))
-    path.with_suffix(".idx").write_text("".join(index))
+    keys = range(len(labels))
+    written = im2rec(labels, [payloads.get(key, PNG) for key in keys], keys)
+    path.write_bytes(b"".join(content for _, content in written))
+    path.with_suffix(".idx").write_text(index_of(written))
     if property_of:
         path.with_name("property").write_text(f"{property_of},4,4")
     return path
@@ -146,8 +123,8 @@ def write_records(
 @pytest.mark.parametrize(
     ("label", "part", "property_of"),
     [
-        (-1, "train", 0), (0.5, "val", 0), (math.nan, "val", 3), (math.inf, "train", 0),
-        (3e9, "train", 3), (3, "train", 3), (3, "val", 3), (3, "val", 0),
+        (-1, "train", 0), (0.5, "val", 0), (math.nan, "val", 3), (3e9, "train", 3),
+        (3, "val", 3), (3, "val", 0),
     ],
 )  # fmt: skip
 def test_a_wrong_label_is_refused_before_the_first_update(
@@ -167,31 +144,28 @@ def test_a_wrong_label_is_refused_before_the_first_update(
     assert "\n" not in str(caught.value)
 
 
-def test_classes_of_records_without_images_are_named(tmp_path: Path) -> None:
-    """Labels that are numbered from 1, and a class that validation lacks, too."""
-    training = write_records(tmp_path / "train.rec", [1, 2, 3, 1])
-    validation = write_records(tmp_path / "val.rec", [1, 3])
-    sets = class_files.open_records(training, validation)
-    assert [images.left_out for images in sets] == [
-        [f"{tmp_path}/train.rec: no images of 1 of the 4 classes that are trained (0)"],
-        [f"{tmp_path}/val.rec: no images of 2 of the 4 classes that are trained (0, …)"],
-    ]
-    write_records(tmp_path / "train.rec", [0, 1, 2, 3])
-    assert not class_files.open_records(training, training)[0].left_out
-    with pytest.raises(DataError, match=r"none\.rec does not exist; .*im2rec"):
-        class_files.open_records(training, tmp_path / "none.rec")
-
-
-def test_broken_records_are_left_to_the_loader(tmp_path: Path) -> None:
+def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(
+    tmp_path: Path,
+) -> None:
     payloads = {0: b"no image", 2: b"", 3: PNG[:40]}
     for name in ("train", "val"):
         write_records(tmp_path / f"{name}.rec", [0, 1, 2, 1, 2, 0], payloads)
     with (tmp_path / "val.rec").open("r+b") as file:
         file.seek(int((tmp_path / "val.idx").read_text().split()[9]))
         file.write(b"XXXX")
-    training, validation = class_files.open_records(tmp_path / "train.rec", tmp_path / "val.rec")
+    paths = tmp_path / "train.rec", tmp_path / "val.rec"
+    training, validation = class_files.open_records(*paths)
     assert len(training) == len(validation) == 6 and training.num_classes == 3
-    assert validation.decoded(1)[1] == 1
+    assert validation.decoded(1)[1] == 1 and not training.left_out
     for index, reason in ((0, "no JPEG"), (2, "no image in it"), (3, "damaged"), (4, "magic")):
         with pytest.raises(BrokenRecordError, match=rf"val\.rec: record {index}: .*{reason}"):
             validation.decoded(index)
+    # Labels that are numbered from 1, and a class that validation lacks, too.
+    for path, labels in zip(paths, ([1, 2, 3, 1], [1, 3])):
+        write_records(path, labels)
+    assert [images.left_out for images in class_files.open_records(*paths)] == [
+        [f"{paths[0]}: no images of 1 of the 4 classes that are trained (0)"],
+        [f"{paths[1]}: no images of 2 of the 4 classes that are trained (0, …)"],
+    ]
+    with pytest.raises(DataError, match=r"none\.rec does not exist; .*im2rec"):
+        class_files.open_records(paths[0], tmp_path / "none.rec")

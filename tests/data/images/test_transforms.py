@@ -69,28 +69,23 @@ def test_parts_have_the_drawn_area_and_ratio(image) -> None:
 
 def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
     gray = np.full((12, 12, 3), 100, np.uint8)
-    for lighting, expected in (
-        ((1, 0, 0), [69, 68, 68]),  # 55.46 · (-0.5675, -0.5808, -0.5836)
-        ((0, 1, 0), [103, 100, 97]),  # 4.794 · (0.7192, -0.0045, -0.6948)
-        ((0, 0, 2), [101, 98, 101]),  # 2 · 1.148 · (0.4009, -0.8140, 0.4203)
+    for strength, lighting, expected in (
+        (1.0, (1, 0, 0), [69, 68, 68]),  # 55.46 · (-0.5675, -0.5808, -0.5836)
+        (1.0, (0, 1, 0), [103, 100, 97]),  # 4.794 · (0.7192, -0.0045, -0.6948)
+        (1.0, (0, 0, 2), [101, 98, 101]),  # 2 · 1.148 · (0.4009, -0.8140, 0.4203)
+        (0.5, (1, 0, 0), [84, 84, 84]),
     ):
-        found = plain(4, lighting=1.0).apply(gray.copy(), draws(lighting=lighting))
+        found = plain(4, lighting=strength).apply(gray.copy(), draws(lighting=lighting))
         assert found[0, 0].tolist() == expected
-    half = plain(4, lighting=0.5).apply(gray.copy(), draws(lighting=(1, 0, 0)))
-    assert half[0, 0].tolist() == [84, 84, 84]
-
-
-def test_the_jitter_and_its_size() -> None:
-    """Brightness, contrast and saturation by hand: see test_augmentation."""
-    gray = np.full((12, 12, 3), 100, np.uint8)
-    for draw, expected in ((1.0, 140), (0.0, 60)):
-        drawn = draws()
-        drawn[-6] = draw
-        found = RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)
-        assert found[0, 0].tolist() == [expected] * 3
-    drawn = RandomResizedCrop(4).draw(np.random.default_rng(0), 500)
-    assert drawn.shape == (500, 10 * 2 + 3 + 3 + 3) and drawn.dtype == np.float32
-    uniform, normal = drawn[:, :26], drawn[:, 26:]
+    # Brightness, contrast and saturation by hand: see test_augmentation.
+    for draw, level in ((1.0, 140), (0.0, 60)):
+        numbers = draws()
+        numbers[-6] = draw
+        found = RandomResizedCrop(4, lighting=0.0).apply(gray, numbers)
+        assert found[0, 0].tolist() == [level] * 3
+    numbers = RandomResizedCrop(4).draw(np.random.default_rng(0), 500)
+    assert numbers.shape == (500, 10 * 2 + 3 + 3 + 3) and numbers.dtype == np.float32
+    uniform, normal = numbers[:, :26], numbers[:, 26:]
     assert uniform.min() >= 0 and uniform.max() < 1
     assert uniform.mean(axis=0) == pytest.approx(0.5, abs=0.06)
     assert normal.std(axis=0) == pytest.approx(1.0, abs=0.15) and normal.min() < -2
@@ -115,23 +110,11 @@ def test_the_middle_of_an_image_that_is_not_square() -> None:
         assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)
 
 
-def test_smaller_crops_are_cut_out_of_the_image_without_a_border() -> None:
-    image = np.arange(7 * 6 * 3, dtype=np.uint8).reshape(7, 6, 3)
-    transform = PadCropFlip(padding=0, size=4)
-    for place, start in ((0.0, 0), (0.34, 1), (0.999, 2)):
-        cut = transform.apply(image[:6].copy(), np.array([place, 0.0, 0.9], np.float32))
-        np.testing.assert_array_equal(cut, image[start : start + 4, :4])
-    mirrored = transform.apply(image[:6].copy(), np.array([0.0, 0.999, 0.1], np.float32))
-    np.testing.assert_array_equal(mirrored, image[:4, 2:][:, ::-1])
-    (drawn,) = MiddleCrop(4).draw(np.random.default_rng(1), 1)
-    np.testing.assert_array_equal(MiddleCrop(4).apply(image, drawn), image[1:5, 1:5])
-
-
 def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
     image = np.arange(1, 193, dtype=np.uint8).reshape(8, 8, 3)
-    transform = PadCropFlip(2)
 
-    def moved(*draws: float) -> np.ndarray:
+    def moved(*draws: float, **options: int) -> np.ndarray:
+        transform = PadCropFlip(**{"padding": 2, **options})
         return transform.apply(image.copy(), np.array(draws, np.float32))
 
     np.testing.assert_array_equal(moved(0.5, 0.5, 0.9), image)
@@ -139,5 +122,13 @@ def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
     corner = moved(0.0, 0.999, 0.9)
     assert not corner[:2].any() and not corner[:, 6:].any()
     np.testing.assert_array_equal(corner[2:, :6], image[:6, 2:])
-    draws = transform.draw(np.random.default_rng(0), 400).tolist()
+    draws = PadCropFlip(2).draw(np.random.default_rng(0), 400).tolist()
     assert len({tuple(np.argwhere(moved(*each)[..., 0])[0]) for each in draws}) == 3 * 3
+    # Smaller crops are cut out of the image without a border.
+    for place, start in ((0.0, 0), (0.34, 1), (0.999, 2)):
+        cut = moved(place, 0.0, 0.9, padding=0, size=6)
+        np.testing.assert_array_equal(cut, image[start : start + 6, :6])
+    mirrored = moved(0.0, 0.999, 0.1, padding=0, size=6)
+    np.testing.assert_array_equal(mirrored, image[:6, 2:][:, ::-1])
+    (drawn,) = MiddleCrop(4).draw(np.random.default_rng(1), 1)
+    np.testing.assert_array_equal(MiddleCrop(4).apply(image[:7], drawn), image[1:5, 2:6])

@@ -19,13 +19,10 @@ def open_records(tmp_path: Path, *records: bytes) -> RecordFile:
 
 
 def test_encoded_bytes_are_those_of_the_format() -> None:
-    frame = MAGIC + struct.pack("<I", 24 + 3)
-    header = struct.pack("<IfQQ", 0, 5.0, 9, 0)
-    assert encode((5.0,), 9, b"abc") == frame + header + b"abc\0"
-
-    frame = MAGIC + struct.pack("<I", 24 + 8)
-    header = struct.pack("<IfQQff", 2, 0.0, 0, 0, 17.0, 20.0)
-    assert encode((17.0, 20.0), 0, b"") == frame + header
+    header = struct.pack("<IIfQQ", 24 + 3, 0, 5.0, 9, 0)
+    assert encode((5.0,), 9, b"abc") == MAGIC + header + b"abc\0"
+    header = struct.pack("<IIfQQff", 24 + 8, 2, 0.0, 0, 0, 17.0, 20.0)
+    assert encode((17.0, 20.0), 0, b"") == MAGIC + header
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_images_and_classes_of_all_shards(folder: Path) -> None:
     assert [path.name for path in compared_files(folder)] == [*SHARDS, "property"]
 
 
-def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_set) -> None:
+def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_set, caplog) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
     assert [path.name for path in compared_files(other)] == ["train.rec", "train.idx", "property"]
@@ -76,6 +76,12 @@ def test_shards_and_other_sets_are_joined(folder: Path, tmp_path: Path, write_se
     labels = labels_of(joined)
     assert labels == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
     assert [joined.image(index)[1] for index in range(23)] == labels
+    alone = RecordSet(shard_path(folder, 2))
+    assert (len(alone), alone.num_classes) == (5, 6)
+    shutil.copy(shard_path(folder, 2), other / "train-00000.rec")
+    assert isinstance(open_sets([other]), RecordSet)
+    line = "has train.rec and 1 shards, of which train-00000.rec is the first: only train.rec"
+    assert caplog.text.count(line) == 1
     (tmp_path / "link").symlink_to(folder)
     for same in (folder, tmp_path / "link"):
         with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
@@ -88,8 +94,8 @@ def write_shards(folder: Path, shards: list[list[Numbered]], description: str) -
     (folder / "property").write_text(description)
 
 
-def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
-    jpegs = [jpeg(number) for number in range(3)]
+def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path: Path, caplog) -> None:
+    jpegs = [jpeg(number) for number in range(5)]
     shards = [im2rec(labels, jpegs, range(3)) for labels in ([4, 0], [1, 4, 2])]
     write_shards(tmp_path, shards, "5,16,16")
     whole = open_sets([tmp_path])
@@ -103,11 +109,7 @@ def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
         open_sets([tmp_path])
     (tmp_path / "property").write_text(f"{2**24},16,16")
     assert open_sets([tmp_path]).num_classes == 2**24
-
-
-def test_shards_of_unsorted_lists_have_the_classes_of_their_labels(tmp_path: Path) -> None:
-    """Each shard has more identity records than classes."""
-    jpegs = [jpeg(number) for number in range(5)]
+    # Each shard has more identity records than classes.
     shards = [face2rec2(labels, jpegs) for labels in ([0, 1, 0, 1], [2, 0, 1, 2, 1])]
     write_shards(tmp_path, shards, "5,16,16")
     whole = open_sets([tmp_path])
@@ -128,7 +130,6 @@ def replace_by_flat(folder: Path) -> None:
     ("damage", "message"),
     [
         (lambda folder: shard_path(folder, 1).unlink(), "00001.rec is missing, but train-00002"),
-        (lambda folder: shard_path(folder, 0).unlink(), "00000.rec is missing, but train-00001"),
         (lambda folder: shard_path(folder, 2).unlink(), "6 classes, but the 2 shards hold 5"),
         (
             lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
@@ -147,20 +148,6 @@ def test_what_is_no_whole_set_is_told_in_one_line(folder: Path, damage, message:
     with pytest.raises(DataError, match=message) as caught:
         open_sets([folder])
     assert "\n" not in str(caught.value)
-
-
-def test_single_files_and_other_names_stay_as_they_were(folder: Path, caplog) -> None:
-    alone = RecordSet(shard_path(folder, 2))
-    assert (len(alone), alone.num_classes) == (5, 6)
-    shutil.copy(shard_path(folder, 2), folder / "train.rec")
-    assert "shards" not in caplog.text and isinstance(open_sets([folder]), RecordSet)
-    line = "has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
-    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
-    (folder / "train.rec").unlink()
-    for shard in range(3):
-        shard_path(folder, shard).rename(folder / f"faces-{shard}.rec")
-    with pytest.raises(DataError, match="3 .rec files and no train.rec.*train-00000.rec"):
-        open_sets([folder])
 
 
 def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) -> None:

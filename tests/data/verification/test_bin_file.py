@@ -32,12 +32,10 @@ def test_a_written_set_reads_back(tmp_path: Path, faces: list[bytes]) -> None:
     target = read_bin(tmp_path / "lfw.bin")
     assert (target.name, len(target), target.same.tolist()) == ("lfw", 6, [True, False, True])
     assert target.images == faces
-    pixels = target.decode(range(2, 5), (16, 16))
-    assert pixels.shape == (3, 3, 16, 16) and pixels.dtype == np.uint8
-    assert pixels[:, 0, 0, 0].tolist() == [2, 3, 4]
+    pixels = target.decode([2, 1, 4, 1], (16, 16))
+    assert pixels.shape == (4, 3, 16, 16) and pixels.dtype == np.uint8
+    assert pixels[:, 0, 0, 0].tolist() == [2, 1, 4, 1]
     assert (pixels[0] == np.array([2, 7, 253])[:, None, None]).all()
-    mixed = target.decode([4, 1, 4], (16, 16))
-    assert mixed[:, 0, 0, 0].tolist() == [4, 1, 4]
     # As images of a record set, whose sizes are compared with MXNet's.
     noise = np.random.default_rng(0).integers(0, 256, (250, 250, 3), np.uint8)
     large = cv2.imencode(".png", noise[..., ::-1])[1].tobytes()
@@ -107,19 +105,14 @@ def test_code_in_a_pickle_does_not_run(tmp_path: Path, faces, protocol: int) -> 
     "content",
     [
         "text",
-        [1, 2, 3],
         (["text", "text"], [True]),
         ([b"a", b"b"], [2]),
-        ([b"a", b"b"], ["yes"]),
         ([b"a", b"b", b"c"], [True]),
         ([b"a", b"b"], [True, False]),
         ([], []),
-        ([np.zeros(3), np.zeros(3)], [True]),
         ([b"a", b"b"], [np.float64(0.5)]),
-        ([b"a", b"b"], np.array([np.nan])),
         ([b"a", b"b"], [None]),
         ([b"a", b"b"], True),
-        ({b"a": 1}, [True]),
         {"bins": [b"a", b"b"]},
         (np.zeros((2, 4, 4, 3), np.uint8), [True]),
         (b"ab", [True]),

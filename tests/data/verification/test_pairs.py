@@ -42,27 +42,28 @@ def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "1 1\nAnn Lee\t1\t2\nAnn Lee\t1\tBob, Roy\t1\n",
-        "\ufeff1\t1\r\n# same\r\nAnn Lee\t1\t2\r\n\r\n# different\r\nAnn Lee\t1\tBob, Roy\t1",
-        '1,1,,\nAnn Lee,1,2,\nAnn Lee,1,"Bob, Roy",1\n',
-        '1;1;;\nAnn Lee;1;0002;\n"Ann Lee";1;Bob, Roy;1\n',
-        '1\n"Ann Lee" 1 2\n"Ann Lee"  1 "Bob, Roy" 1\n',
+        "1 1\nAnn Lee\t1\t2\nAnn Lee\t1\tBob, Roy\t1\n".encode("utf-16"),
+        b"\xef\xbb\xbf1\t1\r\n# same\r\nAnn Lee\t1\t2\r\n\r\n#\r\nAnn Lee\t1\tBob, Roy\t1",
+        b'1,1,,\nAnn Lee,1,2,\nAnn Lee,1,"Bob, Roy",1\n',
+        b'1;1;;\nAnn Lee;1;0002;\n"Ann Lee";1;Bob, Roy;1\n',
+        b'1\n"Ann Lee" 1 2\n"Ann Lee"  1 "Bob, Roy" 1\n',
     ],
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_names_with_spaces(tmp_path: Path, text: str, encoding: str) -> None:
+def test_names_with_spaces(tmp_path: Path, text: bytes) -> None:
     ann = [tmp_path / "Ann Lee" / name for name in ("Ann Lee_0001.JPG", "Ann Lee_0002.PNG")]
     bob = tmp_path / "Bob, Roy" / "Bob, Roy_0001"
     for path in (*ann, bob):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    (tmp_path / "pairs.txt").write_bytes(text.encode(encoding))
-    if encoding == "utf-16":
-        (tmp_path / "pairs.txt").write_bytes(text.lstrip("\ufeff").encode(encoding))
-    assert read_pairs(tmp_path / "pairs.txt", tmp_path) == [
-        (ann[0], ann[1], True),
-        (ann[0], bob, False),
-    ]
+    (tmp_path / "pairs.txt").write_bytes(text)
+    expected = [(ann[0], ann[1], True), (ann[0], bob, False)]
+    assert read_pairs(tmp_path / "pairs.txt", tmp_path) == expected
+    for name, content, message in (
+        ("binary", b"\xff\xfe\x00", "binary cannot be read"), ("empty", b"", "line 1")
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            read_pairs(tmp_path / name, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,6 @@ def test_other_layouts_are_refused(tmp_path: Path, people: Path, line: str) -> N
         (1, "2\t2", "announces 8 pairs .* holds 4"),
         (1, "2\t1", "of the 2 pairs of fold 1, 2 instead of 1 are of one person; sort them"),
         (3, "Ann\t2\tBob_B\t1", "of the 4 pairs of fold 1, 1 instead of 2 are of one person"),
-        (1, "1\t2\t1", "line 1: .* instead of the numbers of folds and pairs"),
-        (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
-        (4, "Ann\t1\tBob_B\t1\t1", "line 4: .* is neither"),
         (4, "Ann\t1\t.Bob\t1", "line 4: .* is neither"),
         (3, "../Ann\t1\t2", "line 3: .* is neither"),
         (3, f"{'A' * 201}\t1\t2", "line 3: .* is neither"),
@@ -110,16 +108,6 @@ def test_wrong_lines_are_named(tmp_path, people, number: int, line: str, message
     lines[number - 1] = line
     with pytest.raises(DataError, match=message):
         read_pairs(write_lines(tmp_path, lines), people)
-
-
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path, people: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name in ("binary", "nowhere", "people"):
-        with pytest.raises(DataError, match=f"{name} cannot be read"):
-            read_pairs(tmp_path / name, people)
-    (tmp_path / "empty").touch()
-    with pytest.raises(DataError, match="line 1"):
-        read_pairs(tmp_path / "empty", people)
 
 
 def drawn(counts: list[int], count: int, folds: int, seed: int = 0) -> list[Any]:

@@ -50,9 +50,7 @@ def step(symbol: Any, plain: Any, shape: tuple[int, ...], weights: Optional[Any]
     return {name: array.asnumpy() for name, array in found.items()}
 
 
-def compare(
-    plain: Any, fast: Any, shape: tuple[int, ...], weights: Optional[Any] = None
-) -> None:
+def compare(plain: Any, fast: Any, shape: tuple[int, ...], weights: Optional[Any] = None) -> None:
     """Assert that a graph has the parameters of another and computes the same steps."""
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
     assert fast.list_outputs() == plain.list_outputs()

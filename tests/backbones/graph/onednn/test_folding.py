@@ -8,7 +8,6 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-import backbones
 from backbones.graph.nodes import from_json, to_json
 from backbones.graph.onednn import constants, form
 from backbones.graph.onednn.folding import fold
@@ -98,7 +97,6 @@ def linear(x: Any, channels: int = 5, **settings: Any) -> Any:
         (CONV, {"eps": 0.25}),
         (convolved(DATA, "conv", no_bias=True), {"fix_gamma": True}),
         (convolved(DATA, "conv", num_filter=6, num_group=3), {}),
-        (linear(CONV), {}),
         (linear(CONV, no_bias=True), {"eps": 0.25}),
         (normalized(CONV, "another"), {"fix_gamma": True}),
     ],
@@ -110,41 +108,42 @@ def test_a_batch_norm_goes_into_the_layer_before_it(layer: Any, settings: Any) -
         assert found["BatchNorm"] == 0 and found["Convolution"] == 1
 
 
+KERNEL = mx.sym.var("kernel", shape=(3, 3, 3, 3))
+SAME = {"weight": KERNEL, "no_bias": True}
+FIRST = convolved(DATA, "a", 3, **SAME)
+SHARED = {
+    name: mx.sym.var(f"bn_{name[-4:]}") for name in ("gamma", "beta", "moving_mean", "moving_var")
+}
+
+
 @pytest.mark.parametrize(
-    "symbol",
+    ("symbol", "left"),
     [
         # Of two consumers, the other one needs the convolution as it is.
-        normalized(CONV) + CONV,
-        normalized(CONV, "a") + normalized(CONV, "b"),
-        # Not behind a layer, of the pixels, along another axis.
-        normalized(mx.sym.Activation(CONV, act_type="tanh")),
-        normalized(DATA),
-        normalized(CONV, axis=3),
+        (normalized(CONV) + CONV, 1),
+        (normalized(CONV, "a") + normalized(CONV, "b"), 2),
+        # Not behind a layer, of the pixels, along another axis, of a kernel that is computed.
+        (normalized(mx.sym.Activation(CONV, act_type="tanh")), 1),
+        (normalized(DATA), 1),
+        (normalized(CONV, axis=3), 1),
+        (normalized(convolved(DATA, "a", 3, weight=2 * KERNEL, no_bias=True)), 1),
+        # What two layers share is folded for each.
+        (normalized(convolved(normalized(FIRST), "b", 3, **SAME), "n"), 0),
+        (normalized(convolved(normalized(CONV, "a", **SHARED), "conv2"), "b", **SHARED), 0),
     ],
 )
-def test_other_batch_norms_stay(symbol: Any) -> None:
-    plain = count(symbol)["BatchNorm"]
-    assert check(symbol)["BatchNorm"] == plain
+def test_batch_norms_that_stay(symbol: Any, left: int) -> None:
+    assert check(symbol)["BatchNorm"] == left
 
 
-def test_an_output_and_a_layer_whose_kernel_is_computed_stay() -> None:
+def test_an_output_stays_and_sums_of_other_names_are_joined_unless_they_broadcast() -> None:
     symbol = mx.sym.Group([normalized(CONV), CONV])
     folded, _ = fold(symbol, values(symbol), IMAGES.shape[1:])
     assert count(folded)["BatchNorm"] == 1
-    kernel = 2 * mx.sym.var("kernel", shape=(3, 3, 3, 3))
-    symbol = normalized(convolved(DATA, "a", 3, weight=kernel, no_bias=True))
-    assert check(symbol)["BatchNorm"] == 1
-
-
-def test_what_two_layers_share_is_folded_for_each() -> None:
-    kernel = mx.sym.var("kernel", shape=(3, 3, 3, 3))
-    first = normalized(convolved(DATA, "a", 3, weight=kernel, no_bias=True), "bn_a")
-    second = normalized(convolved(first, "b", 3, weight=kernel, no_bias=True), "bn_b")
-    assert check(second)["BatchNorm"] == 0
-    names = {"gamma": "gamma", "beta": "beta", "moving_mean": "bn_mean", "moving_var": "bn_var"}
-    shared = {key: mx.sym.var(name) for key, name in names.items()}
-    first = normalized(CONV, "a", **shared)
-    assert check(normalized(convolved(first, "conv2"), "b", **shared))["BatchNorm"] == 0
+    shift = mx.sym.mean(CONV, axis=(2, 3), keepdims=True)
+    other = convolved(CONV, "conv2")
+    assert check(mx.sym.broadcast_add(other, CONV))["elemwise_add"] == 1
+    assert check(mx.sym.broadcast_add(other, shift))["broadcast_add"] == 1
 
 
 SLOPES = [0.25, -1.5, 2.0, 0.0]
@@ -159,33 +158,21 @@ def test_a_prelu_scales_the_layer_before_it() -> None:
         x = normalized(mx.sym.Concat(CONV, CONV), fix_gamma=fixed)
         found = check(prelu(x), SLOPES + SLOPES)
         assert found["Convolution"] == 2 and found["BatchNorm"] == 1
-
-
-def test_a_prelu_that_cannot_scale() -> None:
-    """The layer is used again, or there is none, or a slope is steep."""
+    # Not where the layer is used again, or there is none, or a slope is steep.
     for symbol, slopes in (
         (prelu(CONV) + CONV, SLOPES),
         (prelu(mx.sym.Activation(CONV, act_type="tanh")), SLOPES),
         (prelu(CONV), [0.25, -STEEPNESS, 0.5, 0.5]),
     ):
         assert check(symbol, slopes)["Activation"] >= 1
-
-
-def test_other_prelus_stay_or_are_joined_as_they_are() -> None:
+    # Equal slopes are one number.
     found = check(prelu(normalized(CONV)), [0.25] * 4)
     assert found == {"_mul_scalar": 1, "Convolution": 1, "LeakyReLU": 1}
     assert check(prelu(CONV), [-2.0])["Convolution"] == 1
-    # Those of vectors, and of what is no number.
+    # Those of vectors, and of what is no number, stay.
     odd = [0.25, float("nan"), 0.5, 0.5]
-    for x, slopes in ((prelu(linear(CONV, 4)), None), (prelu(CONV), odd)):
-        assert "prelu" in fold(x, values(x, slopes), IMAGES.shape[1:])[0].tojson()
-
-
-def test_sums_of_other_names_are_joined_unless_they_broadcast() -> None:
-    shift = mx.sym.mean(CONV, axis=(2, 3), keepdims=True)
-    other = convolved(CONV, "conv2")
-    assert check(mx.sym.broadcast_add(other, CONV))["elemwise_add"] == 1
-    assert check(mx.sym.broadcast_add(other, shift))["broadcast_add"] == 1
+    for x, given in ((prelu(linear(CONV, 4)), None), (prelu(CONV), odd)):
+        assert "prelu" in fold(x, values(x, given), IMAGES.shape[1:])[0].tojson()
 
 
 @pytest.mark.parametrize(("block", "filled"), [(8, 24), (16, 32)], indirect=["block"])
@@ -198,20 +185,13 @@ def test_channels_fill_blocks(block: int, filled: int) -> None:
     check(symbol)
 
 
-# Those before a convolution stay: its padding is not shifted.
-@pytest.mark.parametrize(("name", "expected"), [("mbf", 0), ("r18-se", 9)])
-def test_backbones_have_no_batch_norm_behind_a_convolution(name: str, expected: int) -> None:
-    symbol = backbones.build(name, embedding_size=8)
-    weights = values(symbol, size=(112, 112))
-    assert count(fold(symbol, weights, (3, 112, 112))[0])["BatchNorm"] == expected
-
-
-UNDIVIDED = ((8, "float32"), (16, "bfloat16"))
-
-
 @pytest.mark.parametrize(
     ("block", "dtype", "parts"),
-    [(16, "float32", {"wide_from0", "wide_from144"}), *((*one, {"wide"}) for one in UNDIVIDED)],
+    [
+        (16, "float32", {"wide_from0", "wide_from144"}),
+        (8, "float32", {"wide"}),
+        (16, "bfloat16", {"wide"}),
+    ],
     indirect=["block"],
 )
 def test_many_channels_over_short_rows_are_computed_in_parts(
@@ -234,30 +214,22 @@ def test_only_what_depends_on_the_input_is_left() -> None:
     doubled = mx.sym.identity(2 * K + mx.sym.ones((3, 4)), name="doubled")
     y = mx.sym.elemwise_add(mx.sym.dot(X, doubled), mx.sym.dot(X, doubled * doubled))
     y = mx.sym.broadcast_add(y, mx.sym.var("shift"), name="last")
-    values = {
-        "kernel": mx.nd.array(np.arange(12).reshape(3, 4)),
-        "shift": mx.nd.array([[1, 2, 3, 4]]),
-        "unused": mx.nd.ones(1),
-    }
-    images = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+    kernel = mx.nd.array(np.arange(12).reshape(3, 4))
+    values = {"kernel": kernel, "shift": mx.nd.array([[1, 2, 3, 4]]), "unused": mx.nd.ones(1)}
     graph, left = constants.compute(y, values)
     operators = [node["op"] for node in graph["nodes"] if node["op"] != "null"]
     assert sorted(operators) == ["broadcast_add", "dot", "dot", "elemwise_add"]
     # The shift as it is, and two that were computed.
     assert len(left) == 3 and "shift" in left and "kernel" not in left
-    symbol = from_json(graph)
+    symbol, images = from_json(graph), mx.nd.array([[1, 2, 3], [4, 5, 6]])
     given = {"data": images, **left}
     found = mx.nd.CachedOp(symbol)(*(given[name] for name in symbol.list_inputs()))
     w = 2 * np.arange(12).reshape(3, 4) + 1
     assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
-
-
-def test_graphs_without_constants_or_without_parameters() -> None:
-    kernel = mx.nd.ones((2, 2))
+    # Without constants, and without parameters.
     graph, left = constants.compute(mx.sym.dot(X, K), {"kernel": kernel})
     assert [node["op"] for node in graph["nodes"]] == ["null", "null", "dot"]
     assert graph["heads"] == [[2, 0, 0]] and left == {"kernel": kernel}
-    graph, left = constants.compute(mx.sym.broadcast_add(X, mx.sym.ones((1, 2))), {})
-    assert [node["op"] for node in graph["nodes"]] == ["null", "null", "broadcast_add"]
+    _, left = constants.compute(mx.sym.broadcast_add(X, mx.sym.ones((1, 2))), {})
     (value,) = left.values()
     assert value.asnumpy().tolist() == [[1, 1]]

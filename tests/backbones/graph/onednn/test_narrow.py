@@ -9,13 +9,12 @@ import pytest
 
 import backbones
 from backbones.graph.onednn import form, narrow, prelu
-from backbones.model import Backbone
 from backbones.network import initial_weights
-from backbones.options import BackboneOptions
 from runtime import processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 from tests.backbones.graph.onednn.steps import nodes_of, step
+from tests.backbones.passes import assert_same, create, train
 
 SHAPE = (1, 3, 8, 8)
 # oneDNN has bfloat16 for registers of 512 bits, where it computes without tiles as well.
@@ -95,14 +94,11 @@ def test_what_is_narrow_and_what_groups_are_joined() -> None:
     for channels, fits in ((24, False), (32, True)):
         graph = convolution(mx.sym.var("data"), "depthwise", channels, channels)
         assert is_narrow(rewritten(graph, VECTORS, channels), "depthwise") == fits
-
-
-def test_maps_of_pixels_are_laid_out_for_vectors() -> None:
-    """Which leave them in the plain layout, in which a BatchNorm has a slow kernel."""
+    # Vectors leave maps of pixels in the plain layout, in which a BatchNorm has a slow kernel.
     added = mx.sym.elemwise_add(PIXELS, convolution(PIXELS, "second", 64), name="sum")
     again = norm(relu(norm(PIXELS, "norm"), "relu"), "again")
-    for graph, expected in ((added, "sum_0_ones"), (again, "norm_laid_out_ones")):
-        for unit, names in ((TILES, []), (VECTORS, [expected])):
+    for graph, ones in ((added, "sum_0_ones"), (again, "norm_laid_out_ones")):
+        for unit, names in ((TILES, []), (VECTORS, [ones])):
             nodes = nodes_of(rewritten(graph, unit))
             assert [name for name, node in nodes.items() if node["op"] == "_ones"] == names
 
@@ -125,17 +121,6 @@ def test_steps_are_the_plain_graphs_up_to_rounding(unit: Bfloat16Unit) -> None:
         assert error < 0.05 * np.linalg.norm(one) + 1e-3 * largest, name
 
 
-def test_prelu_leaves_convolutions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By tiles a second convolution takes longer than the passes that it would save."""
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: TILES)
-    plain = backbones.build("mbf", embedding_size=32)
-    wide, fast = (
-        prelu.rewrite(plain, (112, 112), dtype=one) for one in ("float32", "bfloat16")
-    )
-    doubled = {name for name in nodes_of(wide) if name.endswith("_linear")}
-    assert doubled and not doubled & nodes_of(fast).keys()
-
-
 @pytest.mark.parametrize("unit", [TILES, VECTORS, None])
 def test_without_a_unit_it_is_float32_and_says_so(unit, monkeypatch, caplog) -> None:
     monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
@@ -144,19 +129,22 @@ def test_without_a_unit_it_is_float32_and_says_so(unit, monkeypatch, caplog) -> 
     assert bool(caplog.records) is (unit is None)
 
 
+def test_prelu_leaves_convolutions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tiles a second convolution takes longer than the passes that it would save."""
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: TILES)
+    plain = backbones.build("mbf", embedding_size=32)
+    wide, fast = (prelu.rewrite(plain, (112, 112), dtype=one) for one in ("float32", "bfloat16"))
+    doubled = {name for name in nodes_of(wide) if name.endswith("_linear")}
+    assert doubled and not doubled & nodes_of(fast).keys()
+
+
 @needs_avx512
 @of_each_unit
 def test_parts_of_a_graph_keep_their_casts(unit, images, monkeypatch) -> None:
     """MXNet writes graphs without them unless told otherwise; parts are cut of what it writes."""
     monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
-    found = []
-    for recompute in (False, True):
-        options = BackboneOptions("bfloat16", network="tiny", recompute=recompute)
-        made = Backbone.create(options, seed=1)
-        with mx.autograd.record():
-            outputs = made(mx.nd.array(images))
-        made.backward(outputs, mx.nd.ones_like(outputs))
-        gradient = made.parameters["conv0_weight"].grad()
-        found.append((outputs.asnumpy(), gradient.asnumpy()))
-    for whole, parts in zip(*found):
-        assert np.array_equal(whole, parts)
+    whole, parts = (
+        train(create(side=32, dtype="bfloat16", recompute=one), images[:, :, :32, :32], updates=1)
+        for one in (False, True)
+    )
+    assert_same(parts, whole)
