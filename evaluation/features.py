@@ -6,7 +6,7 @@ the one that a verification judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,3 +85,15 @@ def normalized(features: Features) -> Features:
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit: Features = features / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
+
+
+def batches(images: Iterable[Images], size: int) -> Iterator[Images]:
+    """Yield batches [size, 3, height, width] of consecutive images; the last may be smaller."""
+    waiting: list[Images] = []
+    for image in images:
+        waiting.append(image)
+        if len(waiting) == size:
+            yield np.stack(waiting)
+            waiting = []
+    if waiting:
+        yield np.stack(waiting)

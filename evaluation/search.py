@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -127,6 +128,9 @@ class Identification:
     """Counts how often an image of a probe's identity is among its best matches.
 
     A probe of which the gallery has no (other) image is not counted.
+
+    Attributes:
+        counts: True for probes that are counted.
     """
 
     def __init__(
@@ -134,33 +138,24 @@ class Identification:
     ) -> None:
         """Args: the labels of both, empty where not known, and what ``search`` leaves out."""
         self._gallery, self._probes = gallery, probes
-        remaining: dict[str, int] = {}
-        for label in gallery:
-            remaining[label] = remaining.get(label, 0) + 1
-        self._counts = [
+        images = Counter(gallery)
+        self.counts = [
             bool(label)
-            and remaining.get(label, 0) > sum(gallery[row] == label for row in excluded.get(p, ()))
+            and images[label] > sum(gallery[row] == label for row in excluded.get(p, ()))
             for p, label in enumerate(probes)
         ]
         self._found = dict.fromkeys(_RANKS, 0)
 
-    @property
-    def counted(self) -> int:
-        """The number of probes that count."""
-        return sum(self._counts)
-
-    def add(self, matches: Matches) -> None:
+    def add(self, first: int, rows_PK: NDArray[np.int64]) -> None:
         """Take in the matches of a block; at least five of each probe, if the gallery has them."""
-        for p, rows in enumerate(matches.rows.tolist(), matches.first):
-            if not self._counts[p]:
-                continue
-            for rank in _RANKS:
+        for p, rows in enumerate(rows_PK.tolist(), first):
+            for rank in _RANKS if self.counts[p] else ():
                 found = (self._gallery[row] for row in rows[:rank] if row >= 0)
                 self._found[rank] += self._probes[p] in found
 
     def rate(self, rank: int) -> float:
         """Return the share of counted probes, of which there is one, found among the first."""
-        return self._found[rank] / self.counted
+        return self._found[rank] / sum(self.counts)
 
 
 def rows_of_same_name(gallery: Sequence[str], probes: Sequence[str]) -> dict[int, list[int]]:
@@ -241,9 +236,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f"{len(probes.names):,} probes; the gallery has none for the others"
         )
     if gallery.labels and probes.labels:
-        if rates.counted:
+        if counted := sum(rates.counts):
             shares = ", ".join(f"rank-{rank} {rates.rate(rank):.4f}" for rank in _RANKS)
-            print(f"identification: {shares}, of {rates.counted:,} probes whose identity is there")
+            print(f"identification: {shares}, of {counted:,} probes whose identity is there")
         else:
             print("identification: no probe has an image of its identity in the gallery")
 
@@ -261,11 +256,11 @@ def _write_table(
     least = -math.inf if options.threshold is None else options.threshold
     matched = 0
     file.write(b"probe\trank\tgallery\tcosine\n")
-    for matches in search(gallery.rows, probes.rows, top, excluded):
+    for first, cosines_PK, rows_PK in search(gallery.rows, probes.rows, top, excluded):
         if gallery.labels and probes.labels:
-            rates.add(matches)
-        for p, (cosines, rows) in enumerate(zip(matches.cosines.tolist(), matches.rows.tolist())):
-            name = probes.names[matches.first + p]
+            rates.add(first, rows_PK)
+        for p, (cosines, rows) in enumerate(zip(cosines_PK.tolist(), rows_PK.tolist()), first):
+            name = probes.names[p]
             lines = [
                 f"{name}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
                 for rank, (cosine, row) in enumerate(zip(cosines, rows), 1)

@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluation import originals
-from evaluation.embed.embedder import Embedder, batches
 from evaluation.embed.index import write_index
 from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
-from evaluation.features import Images
-from evaluation.network import add_network, open_network
+from evaluation.features import Images, batches, normalized, sums_of_views
+from evaluation.folds import Features
+from evaluation.network import FaceNetwork, add_network, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -55,6 +55,43 @@ class EmbeddingJob:
     safetensors: bool = False
     skip_broken: bool = False
     resize: bool = False
+
+
+class Embedder(NamedTuple):
+    """How images become rows.
+
+    Attributes:
+        network: from images to features.
+        batch_size: images per batch.
+        flip: whether the features of mirror images are added.
+        normalizes: whether rows get the length 1.
+    """
+
+    network: FaceNetwork
+    batch_size: int
+    flip: bool = True
+    normalizes: bool = True
+
+    def rows(self, images: Images) -> Features:
+        """Return the rows [b, D] of at most ``batch_size`` images.
+
+        Raises:
+            DataError: they are not finite.
+        """
+        features, _ = sums_of_views(self.network.extract, images, self.batch_size, flip=self.flip)
+        return normalized(features) if self.normalizes else features
+
+    def width(self) -> int:
+        """Return D, which only the network knows."""
+        return self.rows(np.zeros((1, 3, *self.network.image_size), np.uint8)).shape[1]
+
+    def notes(self) -> dict[str, str]:
+        """Return what a file says about the rows."""
+        return {
+            "model": self.network.name,
+            "flip": str(self.flip).lower(),
+            "normalized": str(self.normalizes).lower(),
+        }
 
 
 def embed_part(

@@ -26,8 +26,7 @@ from data.align.points import ListedFaces
 from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
-from evaluation.embed.embedder import batches
-from evaluation.features import FACE_SIZE, Images, features_of_views
+from evaluation.features import FACE_SIZE, Images, batches, features_of_views
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.identification import Identification, identify
 from evaluation.ijb.lists import (

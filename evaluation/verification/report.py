@@ -122,10 +122,11 @@ class GroupReport:
             ]
         }
         if self.groups:
-            spreads = {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()}
             table["by_group"] = {
                 "groups": [asdict(group) for group in self.groups],
-                "spread": {kind: found and found._asdict() for kind, found in spreads.items()},
+                "spread": {
+                    kind: spread_of(one) for kind, one in _accuracies(self.groups).items()
+                },
             }
         return table
 
@@ -182,9 +183,9 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
         spread = spread_of(accuracies)
         if spread is not None:
             lines.append(
-                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean {spread.mean:.4f}, "
-                f"standard deviation {spread.deviation:.4f}, largest over smallest error "
-                f"{_number(spread.error_ratio, 2)}"
+                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean "
+                f"{spread['mean']:.4f}, standard deviation {spread['deviation']:.4f}, largest over "
+                f"smallest error {_number(spread['error_ratio'], 2)}"
             )
     # A FAR without a threshold has been said before.
     known = [n for n, rates in enumerate(groups[0].for_far) if rates.far or rates.tar]

@@ -114,10 +114,10 @@ def write_some(path: Path) -> None:
 COMPUTING = ["verification", "compare", "embed", "clean", "ijb"]
 NOT_FINITE = "the network gives embeddings that are not finite"
 MISTAKES: list[tuple[str, str, Iterable[str]]] = [
-    ("nan,0", "nan-0000.params: 'stage2_conv0_weight' has values that", COMMANDS),
-    ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images; its output has", COMMANDS),
-    ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to", COMMANDS),
-    ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too)", COMMANDS),
+    ("nan,0", "nan-0000.params: 'stage2_conv0_weight' has values", ["clean", "export to torch"]),
+    ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images", ["embed", "export"]),
+    ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to", ["ijb"]),
+    ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too)", ["compare"]),
     ("huge,0", NOT_FINITE, [*COMPUTING, "compare with a set", "export"]),
     ("zero,0", "the network gives embeddings of length 0 for all", COMPUTING),
     ("some.onnx", rf"{NOT_FINITE} \([12] of \d+\)", COMPUTING[:-1]),

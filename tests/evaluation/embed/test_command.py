@@ -198,10 +198,6 @@ def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: b
         ("--model m.onnx --dtype bfloat16 --out x faces", ConfigError, "--dtype bfloat16 is for n"),
         # Of InsightFace's gen_megaface.py.
         ("--facescrub-lst a.txt", ConfigError, "^--facescrub-lst is not an option .* as INPUT"),
-        ("--facescrub-root a", ConfigError, "^--facescrub-root is not an option .* as INPUT"),
-        ("--megaface-lst a.txt", ConfigError, "^--megaface-lst is not an option .* as INPUT"),
-        ("--megaface-root a", ConfigError, "^--megaface-root is not an option .* as INPUT"),
-        ("--algo arcface", ConfigError, "^--algo is .* here: leave it out: --out names the files"),
         ("--image_size 3,112,112 --batch_size 8", ConfigError, "give height and width, as in --im"),
         ("--output out", ConfigError, "^--output is .* here: give --out NAME: NAME.npy has a row"),
         ("--gpu 0", ConfigError, "^--gpu is .* leave it out: a GPU that this process sees is used"),

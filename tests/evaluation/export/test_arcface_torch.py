@@ -20,8 +20,8 @@ from backbones.graph.nodes import from_json
 from backbones.model import Backbone
 from evaluation.export import __main__ as command
 from evaluation.export import arcface_torch
+from evaluation.export.__main__ import draw_images
 from evaluation.export.arcface_torch import Tensors, read_state_dict, table, to_torch
-from evaluation.export.comparison import draw_images
 from runtime.errors import ConfigError, DataError
 from tests.support.onnx_networks import by_mxnet, drawn
 
