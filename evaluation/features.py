@@ -7,6 +7,7 @@ the one that a verification judges.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,23 @@ def normalized(features: Features) -> Features:
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit: Features = features / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
+
+
+def finite_rows(embeddings: NDArray[Any], first: int, count: int, what: str) -> Features:
+    """Return some rows of embeddings [n, D], of any float type, as float32.
+
+    Raises:
+        DataError: a row of ``what`` is not finite, or too large for a length.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = np.array(embeddings[first : first + count], np.float32)
+        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
+    if not has_length.all():
+        raise DataError(
+            f"row {first + int(np.argmin(has_length))} of {what} is not finite, or too large for a "
+            "length; embed these images again"
+        )
+    return rows
 
 
 def batches(images: Iterable[Images], size: int) -> Iterator[Images]:

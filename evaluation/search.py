@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.embed.index import Embeddings, read_embeddings
-from evaluation.features import normalized
-from evaluation.folds import Features
+from evaluation.features import finite_rows, normalized
 from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
@@ -99,29 +98,18 @@ def search(
     """
     excluded = excluded or {}
     for first in range(0, len(probes), blocks[0]):
-        probes_PD = _unit_rows(probes, "probes", first, blocks[0])
+        probes_PD = normalized(finite_rows(probes, first, blocks[0], "the probes"))
         best = np.full((len(probes_PD), top), -np.inf, np.float32)
         rows = np.full(best.shape, -1, np.int64)
         hidden = [(p, row) for p in range(len(best)) for row in excluded.get(first + p, ())]
         for start in range(0, len(gallery), blocks[1]):
-            cosines_PG = probes_PD @ _unit_rows(gallery, "gallery", start, blocks[1]).T
+            gallery_GD = normalized(finite_rows(gallery, start, blocks[1], "the gallery"))
+            cosines_PG = probes_PD @ gallery_GD.T
             for p, row in hidden:
                 if start <= row < start + cosines_PG.shape[1]:
                     cosines_PG[p, row - start] = -np.inf
             _keep_best(cosines_PG, start, best, rows)
         yield Matches(first, best, rows)
-
-
-def _unit_rows(embeddings: NDArray[Any], what: str, first: int, count: int) -> Features:
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.array(embeddings[first : first + count], np.float32)
-        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
-    if not has_length.all():
-        raise DataError(
-            f"row {first + int(np.argmin(has_length))} of the {what} is not finite, or too large "
-            "for a length; embed these images again"
-        )
-    return normalized(rows)
 
 
 class Identification:
