@@ -81,10 +81,10 @@ def sums_of_views(
     return features.sum(axis=0), np.linalg.norm(features, axis=2).mean(axis=0)
 
 
-def normalized(features: Features) -> Features:
-    """Return features [b, D] with rows of length 1; a row of zeros stays zero."""
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    unit: Features = features / np.maximum(lengths, np.finfo(np.float32).tiny)
+def normalized(features: NDArray[Any]) -> NDArray[Any]:
+    """Return features [..., D] with rows of length 1; a row of zeros stays zero."""
+    lengths = np.linalg.norm(features, axis=-1, keepdims=True)
+    unit: NDArray[Any] = features / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
 
 

@@ -57,18 +57,6 @@ class Embedder(NamedTuple):
         features, _ = sums_of_views(self.network.extract, images, self.batch_size, flip=self.flip)
         return normalized(features) if self.normalizes else features
 
-    def width(self) -> int:
-        """Return D, which only the network knows."""
-        return self.rows(np.zeros((1, 3, *self.network.image_size), np.uint8)).shape[1]
-
-    def notes(self) -> dict[str, str]:
-        """Return what a file says about the rows."""
-        return {
-            "model": self.network.name,
-            "flip": str(self.flip).lower(),
-            "normalized": str(self.normalizes).lower(),
-        }
-
 
 def embed_part(
     embedder: Embedder, results: Iterable[_Read], first: int, file: RowsFile, skip_broken: bool
@@ -156,7 +144,9 @@ def _write_files(
         OSError: a file cannot be written.
         DataError: an image or a rank is refused.
     """
-    width, files, path = embedder.width(), StagedFiles(), Path(f"{options.out}.npy")
+    # Only the network knows how wide its rows are.
+    width = embedder.rows(np.zeros((1, 3, *embedder.network.image_size), np.uint8)).shape[1]
+    files, path = StagedFiles(), Path(f"{options.out}.npy")
     with ExitStack() as stack:
         stack.callback(files.discard)
         if world.rank == 0:
@@ -189,7 +179,10 @@ def _write_files(
         kept = np.flatnonzero(has_row).tolist()
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
         if options.safetensors:
-            write_safetensors(path, files.open(tensors), (rows, width), embedder.notes())
+            flags = {"flip": embedder.flip, "normalized": embedder.normalizes}
+            notes = {name: str(flag).lower() for name, flag in flags.items()}
+            notes["model"] = embedder.network.name
+            write_safetensors(path, files.open(tensors), (rows, width), notes)
         with undisturbed():
             # An index or tensors of other rows would contradict the new ones.
             files.publish(remove_first=[index, tensors])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation.embed import __main__ as command
@@ -21,6 +20,7 @@ from evaluation.embed.rows_file import reserve
 from evaluation.features import normalized
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError, DataError
+from tests.evaluation.untrained import export_network
 from tests.support.launch import clean_environment
 from tests.support.thread_world import run_ranks
 
@@ -32,10 +32,7 @@ SIZE = ("--image-size", str(SIDE), str(SIDE))
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of an untrained network."""
-    prefix = tmp_path_factory.mktemp("model") / "m"
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(SIDE, SIDE)).export(prefix)
-    return prefix
+    return export_network(tmp_path_factory.mktemp("model") / "m", SIDE)
 
 
 @pytest.fixture
