@@ -76,7 +76,7 @@ class SetReport:
             "accuracy_std": result.accuracy_std,
             "threshold_squared_distance": result.threshold,
             "threshold_cosine": self.threshold,
-            "xnorm": result.xnorm if math.isfinite(result.xnorm) else None,
+            "xnorm": result.xnorm,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),
             "auc": area_under(self.curve),
@@ -124,9 +124,7 @@ class GroupReport:
         if self.groups:
             table["by_group"] = {
                 "groups": [asdict(group) for group in self.groups],
-                "spread": {
-                    kind: spread_of(one) for kind, one in _accuracies(self.groups).items()
-                },
+                "spread": {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()},
             }
         return table
 

@@ -60,12 +60,7 @@ class TestVerify:
         assert result.accuracy_std == pytest.approx(0.125)
         assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
 
-    def test_folds_of_unequal_size_count_equally(self) -> None:
-        # Folds of three and two pairs; at the other's threshold 2/3 and 2/2 are right.
-        embeddings = embedded(0.105, 0.505, 0.405, 0.205, 0.305)
-        result = verify(embeddings, bools("SSDSD"), xnorm=1.0, folds=2)
-        assert result.accuracy == pytest.approx((2 / 3 + 0.5) / 2)
-        # A distance on the threshold is not below it.
+    def test_a_distance_on_the_threshold_is_not_below_it(self) -> None:
         embeddings = np.array([[0, 0], [0.5, 0], [0, 0], [1, 0]] * 2, np.float32)
         result = verify(embeddings, bools("SDSD"), xnorm=1.0, folds=2)
         assert (result.accuracy, result.threshold) == pytest.approx((1.0, 0.26))
@@ -106,11 +101,6 @@ class TestVerify:
             accuracies.append(np.mean((distances[fold] < best) == same[fold]))
         assert result.accuracy == pytest.approx(np.mean(accuracies))
         assert result.accuracy_std == pytest.approx(np.std(accuracies))
-
-    def test_a_network_that_diverged_is_no_better_than_chance(self) -> None:
-        embeddings = np.full((40, 2), np.nan, np.float32)
-        result = verify(embeddings, bools("SD" * 10), xnorm=float("nan"))
-        assert result.accuracy == 0.5
 
     def test_separable_pairs_read_as_one_line(self) -> None:
         result = verify(embedded(0.505, 1.5, 0.505, 1.6), bools("SDSD"), xnorm=7.0, folds=2)
