@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from evaluation.embed.index import Embeddings, read_embeddings
 from evaluation.features import finite_rows, normalized
-from evaluation.output_files import check_output
+from evaluation.output_files import check_output, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
@@ -206,13 +206,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     check_output(out, "--out", read)
     excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
     rates = Identification(gallery.labels, probes.labels, excluded)
-    try:
-        with StagedFiles() as files:
-            matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose another place with --out"
-        ) from None
+    with writing(out, "--out"), StagedFiles() as files:
+        matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
     said = "" if options.threshold is None else f" of at least {options.threshold:g}"
     print_line(
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "

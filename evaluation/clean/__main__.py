@@ -22,7 +22,7 @@ from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
 from evaluation.network import add_network
-from evaluation.output_files import refuse_inputs
+from evaluation.output_files import refuse_inputs, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, create, new_folder, read_file
@@ -194,13 +194,8 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
     table = options.report / _TABLE
-    try:
-        with StagedFiles() as files:
-            plan.write_table(files.open(table), records)
-    except OSError as error:
-        raise DataError(
-            f"{table} cannot be written: {error.strerror}; choose another folder with --report"
-        ) from None
+    with writing(table, "--report"), StagedFiles() as files:
+        plan.write_table(files.open(table), records)
     for name, value in summary:
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):

@@ -61,11 +61,7 @@ def batch_norm(op: Operator) -> str:
         raise UnknownOperatorError(f"normalizes axis {axis}, and ONNX the axis 1")
     op.expect("output_mean_var", "False")
     gamma = op.array(1)
-    scale = (
-        op.constant("ones", np.ones_like(gamma))
-        if op.flag("fix_gamma", True)
-        else op.value(1)
-    )
+    scale = op.constant("ones", np.ones_like(gamma)) if op.flag("fix_gamma", True) else op.value(1)
     inputs = (op.value(), scale, *(op.value(index) for index in (2, 3, 4)))
     return op.emit("BatchNormalization", *inputs, epsilon=op.number("eps", 1e-3))
 

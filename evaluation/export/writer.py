@@ -63,25 +63,20 @@ class Writer:
         return found
 
     def add(
-        self, operator: str, name: str, inputs: Sequence[str], dtype: str, **attributes: Any
-    ) -> str:
-        """Append a node whose output has its name; returns that."""
-        return self.add_several(operator, name, inputs, dtype, [name], **attributes)[0]
-
-    def add_several(
         self,
         operator: str,
         name: str,
         inputs: Sequence[str],
         dtype: str,
-        outputs: list[str],
+        outputs: Sequence[str] = (),
         **attributes: Any,
-    ) -> list[str]:
-        """Append a node; returns its outputs."""
+    ) -> str:
+        """Append a node, by default with one output of its name; return the first output."""
+        outputs = outputs or [name]
         make_node = import_onnx().helper.make_node
         self.nodes.append(make_node(operator, inputs, outputs, name, **attributes))
         self.dtypes.update(dict.fromkeys(outputs, dtype))
-        return outputs
+        return outputs[0]
 
     def constant(self, name: str, array: NDArray[Any], dtype: Optional[str] = None) -> str:
         """Return the name of a constant with these values, in another number format if given.
@@ -228,5 +223,5 @@ class Operator:
     def emit_several(self, operator: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Append a node with several outputs."""
         names = [self._writer.unique(f"{self.name}_output{index}") for index in range(count)]
-        add = self._writer.add_several
-        return add(operator, self.name, inputs, self.dtype, names, **attributes)
+        self._writer.add(operator, self.name, inputs, self.dtype, names, **attributes)
+        return names
