@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from backbones.graph.parameter_file import read_parameters, write_parameters
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation import compare
@@ -28,6 +26,7 @@ from evaluation.verification import __main__ as verification
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
+from tests.evaluation.untrained import export_network
 from tests.support.ijb_set import write_set
 
 SIDE = 112
@@ -62,8 +61,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, one in enumerate(encoded):
             writer.write(one, number // 4)
     write_set(folder / "IJBC", images=True)
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(SIDE, SIDE)).export(folder / "m")
+    export_network(folder / "m")
     found = read_parameters(folder / "m-0000.params")
     for name, key, value in (
         ("nan", "arg:stage2_conv0_weight", np.nan),

@@ -239,17 +239,11 @@ def classifier(name: str, shape: tuple[int, int, int]) -> Checkpoint:
     [
         ("LeNet", (1, 28, 28)), ("RegNetY_400MF", (3, 32, 32)),
         ("mobilenet0.25", (3, 224, 224)), ("squeezenet1.1", (3, 224, 224)),
+        *(pytest.param(name, (3, 32, 32), marks=pytest.mark.models) for name in FOURTEEN),
     ],
 )  # fmt: skip
 def test_a_classifier(name: str, shape: tuple[int, int, int]) -> None:
     assert_equal(classifier(name, shape), 1e-4)
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("name", FOURTEEN)
-def test_each_of_the_fourteen_classifiers_on_a_hundred_images(name: str) -> None:
-    images = draw_images(100, (3, 32, 32))
-    assert_equal(classifier(name, (3, 32, 32)), 1e-4, images=images, batch=7)
 
 
 @pytest.mark.thorough
