@@ -16,7 +16,7 @@ from evaluation.export.writer import Operator, UnknownOperatorError
 _LARGEST = (1 << 63) - 1
 
 
-def plain(node: str, op: Operator, **attributes: int) -> str:
+def plain(node: str, op: Operator, **attributes: Any) -> str:
     """A function of one tensor, or of several; ONNX broadcasts as MXNet does."""
     return op.emit(node, *op.values(), **attributes)
 

@@ -142,7 +142,8 @@ def duration(run: RunFiles) -> Optional[timedelta]:
 
 
 def _finite(values: Numbers) -> Numbers:
-    return values[np.isfinite(values)]
+    finite: Numbers = values[np.isfinite(values)]
+    return finite
 
 
 def last_update(run: RunFiles) -> int:

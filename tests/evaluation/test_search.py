@@ -39,9 +39,9 @@ def test_equals_brute_force(blocks: tuple[int, int], top: int) -> None:
         expected[probe, rows] = -2
     order = np.argsort(-expected, axis=1)[:, :top]
     found = list(search(gallery, probes, top, excluded, blocks))
-    firsts, cosines_of_blocks, rows = zip(*found)
+    firsts, cosines_of_blocks, matches = zip(*found)
     assert list(firsts) == list(range(0, 50, blocks[0]))
-    np.testing.assert_array_equal(np.concatenate(rows), order)
+    np.testing.assert_array_equal(np.concatenate(matches), order)
     cosines = np.concatenate(cosines_of_blocks)
     np.testing.assert_allclose(cosines, np.take_along_axis(expected, order, 1), atol=1e-6)
 
