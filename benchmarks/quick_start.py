@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from data.decoding import decode_rgb
 from data.drawn.face_set import draw_identity
-from evaluation.embed.embedder import Embedder
+from evaluation.embed.__main__ import Embedder
 from evaluation.network import FaceNetwork
 from evaluation.report import run_files
 from runtime.command_line import Parser

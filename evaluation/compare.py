@@ -153,15 +153,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     target = read_bin(options.target) if options.target is not None else None
     is_onnx = isinstance(options.model, Path)
-    network = open_network(
-        options, None if is_onnx else devices.choose(LoneWorld(), options.dtype)
-    )
+    network = open_network(options, None if is_onnx else devices.choose(LoneWorld(), options.dtype))
     cosine = _cosine(options, network)
     threshold, said = options.threshold, "as given; --target FILE.bin measures its FAR"
     if target is not None:
-        cosines = different_cosines(
-            network, target, options.batch_size, flip=not options.no_flip
-        )
+        cosines = different_cosines(network, target, options.batch_size, flip=not options.no_flip)
         if threshold is None:
             threshold = threshold_at(options.far or _FAR, cosines, target.name)
         accepted = int((cosines >= threshold).sum())

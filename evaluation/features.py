@@ -6,7 +6,8 @@ the one that a verification judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +81,37 @@ def sums_of_views(
     return features.sum(axis=0), np.linalg.norm(features, axis=2).mean(axis=0)
 
 
-def normalized(features: Features) -> Features:
-    """Return features [b, D] with rows of length 1; a row of zeros stays zero."""
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    unit: Features = features / np.maximum(lengths, np.finfo(np.float32).tiny)
+def normalized(features: NDArray[Any]) -> NDArray[Any]:
+    """Return features [..., D] with rows of length 1; a row of zeros stays zero."""
+    lengths = np.linalg.norm(features, axis=-1, keepdims=True)
+    unit: NDArray[Any] = features / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
+
+
+def finite_rows(embeddings: NDArray[Any], first: int, count: int, what: str) -> Features:
+    """Return some rows of embeddings [n, D], of any float type, as float32.
+
+    Raises:
+        DataError: a row of ``what`` is not finite, or too large for a length.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = np.array(embeddings[first : first + count], np.float32)
+        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
+    if not has_length.all():
+        raise DataError(
+            f"row {first + int(np.argmin(has_length))} of {what} is not finite, or too large for a "
+            "length; embed these images again"
+        )
+    return rows
+
+
+def batches(images: Iterable[Images], size: int) -> Iterator[Images]:
+    """Yield batches [size, 3, height, width] of consecutive images; the last may be smaller."""
+    waiting: list[Images] = []
+    for image in images:
+        waiting.append(image)
+        if len(waiting) == size:
+            yield np.stack(waiting)
+            waiting = []
+    if waiting:
+        yield np.stack(waiting)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.features import FACE_SIZE
 from runtime import environment
 from runtime.errors import DataError
 from runtime.untrusted.child import one_line
-from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
+from runtime.untrusted.onnx_model import import_onnx, open_session
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
@@ -33,15 +31,9 @@ class OnnxNetwork:
         DataError: the file is no such network.
     """
 
-    def __init__(self, model: Union[bytes, Path], name: str = "the model") -> None:
-        """Open a network.
-
-        Args:
-            model: the file, or its content if this process has made or checked it.
-            name: of the content, for messages.
-        """
-        self._name = name = str(model) if isinstance(model, Path) else name
-        content = read_model(model, FACE_SIZE) if isinstance(model, Path) else model
+    def __init__(self, content: bytes, name: str = "the model") -> None:
+        """Args: content of a file that this process has made or checked; its name, for errors."""
+        self._name = name
         try:
             self._session = open_session(content, environment.visible_threads())
         except DataError as error:

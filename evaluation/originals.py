@@ -22,16 +22,10 @@ _ANEW = "name a new folder as --out"
 _IMAGES = "name the images, or a folder of images, as INPUT: a command for each set"
 
 NETWORK: Mapping[str, str] = {
-    "--model-prefix": _MODEL,
-    "--model-epoch": _MODEL,
-    "--model[-_]file": _MODEL,
-    "-m": _MODEL,
-    "--gpu": _DEVICE,
-    "--gpus": _DEVICE,
-    "--ctx": _DEVICE,
+    **dict.fromkeys(("--model-prefix", "--model-epoch", "--model[-_]file", "-m"), _MODEL),
+    **dict.fromkeys(("--gpu", "--gpus", "--ctx"), _DEVICE),
     "--network": "leave it out: the files of --model have the network",
-    "--emb-size": _LENGTH,
-    "-es": _LENGTH,
+    **dict.fromkeys(("--emb-size", "-es"), _LENGTH),
     "--image_size": "give height and width, as in --image-size 112 112",
 }
 """For every command that takes a network."""
@@ -43,10 +37,9 @@ VERIFICATION: Mapping[str, str] = {
 }
 
 EMBED: Mapping[str, str] = {
-    "--facescrub-lst": _IMAGES,
-    "--facescrub-root": _IMAGES,
-    "--megaface-lst": _IMAGES,
-    "--megaface-root": _IMAGES,
+    **dict.fromkeys(
+        ("--facescrub-lst", "--facescrub-root", "--megaface-lst", "--megaface-root"), _IMAGES
+    ),
     "--algo": "leave it out: --out names the files",
     "--output": "give --out NAME: NAME.npy has a row per image, and NAME.tsv the images' names",
 }
@@ -58,27 +51,15 @@ EXPORT: Mapping[str, str] = {
 
 IJB: Mapping[str, str] = {
     "--model-root": "give --model FILE.onnx, and the folder of the results as --result-dir",
-    "--image-path": _FOLDER,
-    "--data_path": _FOLDER,
-    "-d": _FOLDER,
-    "--target": _RELEASE,
-    "--subset": _RELEASE,
-    "-s": _RELEASE,
+    **dict.fromkeys(("--image-path", "--data_path", "-d"), _FOLDER),
+    **dict.fromkeys(("--target", "--subset", "-s"), _RELEASE),
     "--gpu": f"{_DEVICE}; several compute under horovodrun -np 4",
-    "--is_one_2_N": "give --protocol 1:N",
-    "-N": "give --protocol 1:N",
-    "--is_bunch": _TESTS,
-    "-B": _TESTS,
-    "--save_result": _NAMES,
-    "-R": _NAMES,
-    "--save_label": _LABELS,
-    "-L": _LABELS,
-    "--save_embeddings": _KEPT,
-    "-E": _KEPT,
-    "--force_reload": _ANEW,
-    "-F": _ANEW,
-    "--plot_only": _KEPT,
-    "-P": _KEPT,
+    **dict.fromkeys(("--is_one_2_N", "-N"), "give --protocol 1:N"),
+    **dict.fromkeys(("--is_bunch", "-B"), _TESTS),
+    **dict.fromkeys(("--save_result", "-R"), _NAMES),
+    **dict.fromkeys(("--save_label", "-L"), _LABELS),
+    **dict.fromkeys(("--save_embeddings", "-E", "--plot_only", "-P"), _KEPT),
+    **dict.fromkeys(("--force_reload", "-F"), _ANEW),
 }
 
 SYNONYMS: Mapping[str, str] = {"--batch_size": "--batch-size", "-b": "--batch-size"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runtime.errors import ConfigError, DataError
@@ -28,10 +28,8 @@ def check_output(path: Path, option: str, inputs: Iterable[Path] = ()) -> None:
     if os.path.isdir(path):
         raise ConfigError(f"{option} {path} is a folder; name a file")
     refuse_inputs(path, option, inputs)
-    try:
+    with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refusal(path, error, option) from None
     if not os.access(path.parent, os.W_OK):
         raise DataError(f"{path} cannot be written: its folder is read-only; choose another one")
 
@@ -52,14 +50,17 @@ def write_output(path: Path, content: bytes, option: str) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    try:
+    with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Raise ``DataError`` for a file or folder that cannot be written within."""
+    try:
+        yield
     except OSError as error:
-        raise _refusal(path, error, option) from None
-
-
-def _refusal(path: Path, error: OSError, option: str) -> DataError:
-    return DataError(
-        f"{path} cannot be written: {error.strerror}; choose another folder with {option}"
-    )
+        raise DataError(
+            f"{path} cannot be written: {error.strerror}; choose another folder with {option}"
+        ) from None

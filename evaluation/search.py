@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -20,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.embed.index import Embeddings, read_embeddings
-from evaluation.features import normalized
-from evaluation.folds import Features
-from evaluation.output_files import check_output
+from evaluation.features import finite_rows, normalized
+from evaluation.output_files import check_output, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
@@ -98,12 +98,13 @@ def search(
     """
     excluded = excluded or {}
     for first in range(0, len(probes), blocks[0]):
-        probes_PD = _unit_rows(probes, "probes", first, blocks[0])
+        probes_PD = normalized(finite_rows(probes, first, blocks[0], "the probes"))
         best = np.full((len(probes_PD), top), -np.inf, np.float32)
         rows = np.full(best.shape, -1, np.int64)
         hidden = [(p, row) for p in range(len(best)) for row in excluded.get(first + p, ())]
         for start in range(0, len(gallery), blocks[1]):
-            cosines_PG = probes_PD @ _unit_rows(gallery, "gallery", start, blocks[1]).T
+            gallery_GD = normalized(finite_rows(gallery, start, blocks[1], "the gallery"))
+            cosines_PG = probes_PD @ gallery_GD.T
             for p, row in hidden:
                 if start <= row < start + cosines_PG.shape[1]:
                     cosines_PG[p, row - start] = -np.inf
@@ -111,22 +112,13 @@ def search(
         yield Matches(first, best, rows)
 
 
-def _unit_rows(embeddings: NDArray[Any], what: str, first: int, count: int) -> Features:
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.array(embeddings[first : first + count], np.float32)
-        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
-    if not has_length.all():
-        raise DataError(
-            f"row {first + int(np.argmin(has_length))} of the {what} is not finite, or too large "
-            "for a length; embed these images again"
-        )
-    return normalized(rows)
-
-
 class Identification:
     """Counts how often an image of a probe's identity is among its best matches.
 
     A probe of which the gallery has no (other) image is not counted.
+
+    Attributes:
+        counts: True for probes that are counted.
     """
 
     def __init__(
@@ -134,33 +126,24 @@ class Identification:
     ) -> None:
         """Args: the labels of both, empty where not known, and what ``search`` leaves out."""
         self._gallery, self._probes = gallery, probes
-        remaining: dict[str, int] = {}
-        for label in gallery:
-            remaining[label] = remaining.get(label, 0) + 1
-        self._counts = [
+        images = Counter(gallery)
+        self.counts = [
             bool(label)
-            and remaining.get(label, 0) > sum(gallery[row] == label for row in excluded.get(p, ()))
+            and images[label] > sum(gallery[row] == label for row in excluded.get(p, ()))
             for p, label in enumerate(probes)
         ]
         self._found = dict.fromkeys(_RANKS, 0)
 
-    @property
-    def counted(self) -> int:
-        """The number of probes that count."""
-        return sum(self._counts)
-
-    def add(self, matches: Matches) -> None:
+    def add(self, first: int, rows_PK: NDArray[np.int64]) -> None:
         """Take in the matches of a block; at least five of each probe, if the gallery has them."""
-        for p, rows in enumerate(matches.rows.tolist(), matches.first):
-            if not self._counts[p]:
-                continue
-            for rank in _RANKS:
+        for p, rows in enumerate(rows_PK.tolist(), first):
+            for rank in _RANKS if self.counts[p] else ():
                 found = (self._gallery[row] for row in rows[:rank] if row >= 0)
                 self._found[rank] += self._probes[p] in found
 
     def rate(self, rank: int) -> float:
         """Return the share of counted probes, of which there is one, found among the first."""
-        return self._found[rank] / self.counted
+        return self._found[rank] / sum(self.counts)
 
 
 def rows_of_same_name(gallery: Sequence[str], probes: Sequence[str]) -> dict[int, list[int]]:
@@ -223,13 +206,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     check_output(out, "--out", read)
     excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
     rates = Identification(gallery.labels, probes.labels, excluded)
-    try:
-        with StagedFiles() as files:
-            matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose another place with --out"
-        ) from None
+    with writing(out, "--out"), StagedFiles() as files:
+        matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
     said = "" if options.threshold is None else f" of at least {options.threshold:g}"
     print_line(
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
@@ -241,9 +219,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f"{len(probes.names):,} probes; the gallery has none for the others"
         )
     if gallery.labels and probes.labels:
-        if rates.counted:
+        if counted := sum(rates.counts):
             shares = ", ".join(f"rank-{rank} {rates.rate(rank):.4f}" for rank in _RANKS)
-            print(f"identification: {shares}, of {rates.counted:,} probes whose identity is there")
+            print(f"identification: {shares}, of {counted:,} probes whose identity is there")
         else:
             print("identification: no probe has an image of its identity in the gallery")
 
@@ -261,11 +239,11 @@ def _write_table(
     least = -math.inf if options.threshold is None else options.threshold
     matched = 0
     file.write(b"probe\trank\tgallery\tcosine\n")
-    for matches in search(gallery.rows, probes.rows, top, excluded):
+    for first, cosines_PK, rows_PK in search(gallery.rows, probes.rows, top, excluded):
         if gallery.labels and probes.labels:
-            rates.add(matches)
-        for p, (cosines, rows) in enumerate(zip(matches.cosines.tolist(), matches.rows.tolist())):
-            name = probes.names[matches.first + p]
+            rates.add(first, rows_PK)
+        for p, (cosines, rows) in enumerate(zip(cosines_PK.tolist(), rows_PK.tolist()), first):
+            name = probes.names[p]
             lines = [
                 f"{name}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
                 for rank, (cosine, row) in enumerate(zip(cosines, rows), 1)

@@ -17,13 +17,12 @@ from typing import Optional
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from data.worker_threads import add_workers
-from evaluation.clean.embedded import EmbeddingFile
-from evaluation.clean.faces import EmbeddedFaces
+from evaluation.clean.faces import EmbeddedFaces, EmbeddingFile
 from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
 from evaluation.network import add_network
-from evaluation.output_files import refuse_inputs
+from evaluation.output_files import refuse_inputs, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, create, new_folder, read_file
@@ -136,13 +135,14 @@ def _real(path: Path) -> Path:
 def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
     """Compute the embeddings of all sets; return their file."""
     # Here, because rooms meet in programs only.
-    from evaluation.embed.__main__ import EmbeddingJob, embed
+    from evaluation.embed.__main__ import embed
     from parallel.world import LoneWorld
 
-    inputs = [str(records.path), *map(str, options.verification)]
     out = str(options.report / "features")
-    job = EmbeddingJob(inputs, out, options.workers, skip_broken=True)
-    embed(job, options, LoneWorld())
+    inputs = [str(records.path), *map(str, options.verification)]
+    own = {"inputs": inputs, "out": out, "skip_broken": True}
+    fixed = {"raw": False, "safetensors": False, "resize": False}
+    embed(argparse.Namespace(**{**vars(options), **own, **fixed}), LoneWorld())
     return Path(f"{out}.npy")
 
 
@@ -194,13 +194,8 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
     table = options.report / _TABLE
-    try:
-        with StagedFiles() as files:
-            plan.write_table(files.open(table), records)
-    except OSError as error:
-        raise DataError(
-            f"{table} cannot be written: {error.strerror}; choose another folder with --report"
-        ) from None
+    with writing(table, "--report"), StagedFiles() as files:
+        plan.write_table(files.open(table), records)
     for name, value in summary:
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):

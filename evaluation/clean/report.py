@@ -20,8 +20,8 @@ from evaluation.clean.faces import EmbeddedFaces, Numbers
 from evaluation.clean.findings import Findings
 from evaluation.clean.labels import Kind
 from evaluation.clean.overlap import Overlap
+from evaluation.output_files import writing
 from evaluation.report import elements
-from runtime.errors import DataError
 from runtime.files import write_atomically
 
 _ROWS, _EXAMPLES = 12, 4
@@ -188,7 +188,8 @@ def write_report(
         DataError: a file cannot be written.
     """
     sections, lines = [elements.section("Summary", elements.values(dict(summary)))], []
-    try:
+    page = folder / "report.html"
+    with writing(folder, "--report"):
         folder.mkdir(parents=True, exist_ok=True)
         for found in findings:
             stem, count = file_stem(found.name), f"{found.total:,}"
@@ -203,14 +204,9 @@ def write_report(
                 write_atomically(folder / name, sheet)
                 shown.append(f'<figure><img src="./{name}" alt="{name}"></figure>')
             sections.append(elements.section(f"{count} {found.said}", *shown))
-        page = folder / "report.html"
         # Its own sheets are in the same folder, on a disk or on a server.
         content = elements.page("Cleaning", "evaluation.clean", "", sections, "'self' file:")
         write_atomically(page, content.encode())
-    except OSError as error:
-        raise DataError(
-            f"{folder} cannot be written: {error.strerror}; choose another folder with --report"
-        ) from None
     return [*lines, str(page)]
 
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluation import originals
-from evaluation.embed.embedder import Embedder, batches
 from evaluation.embed.index import write_index
 from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
-from evaluation.features import Images
-from evaluation.network import add_network, open_network
+from evaluation.features import Images, batches, normalized, sums_of_views
+from evaluation.folds import Features
+from evaluation.network import FaceNetwork, add_network, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -34,27 +33,29 @@ from runtime.stopping import run_stoppable, undisturbed
 _Read = Union[Images, DataError]
 
 
-@dataclass(frozen=True)
-class EmbeddingJob:
-    """What is embedded, and what is written.
+class Embedder(NamedTuple):
+    """How images become rows.
 
     Attributes:
-        inputs: files, folders, record sets or verification sets.
-        out: the files' name without its ending.
-        raw: whether rows are written as the network gives them, not normalized.
-        safetensors: whether these are written, too.
-        skip_broken: whether images that cannot be read are named and left out.
-        resize: whether images of another size are brought to the network's.
-        workers: threads that read.
+        network: from images to features.
+        batch_size: images per batch.
+        flip: whether the features of mirror images are added.
+        normalizes: whether rows get the length 1.
     """
 
-    inputs: Sequence[str]
-    out: str
-    workers: int
-    raw: bool = False
-    safetensors: bool = False
-    skip_broken: bool = False
-    resize: bool = False
+    network: FaceNetwork
+    batch_size: int
+    flip: bool = True
+    normalizes: bool = True
+
+    def rows(self, images: Images) -> Features:
+        """Return the rows [b, D] of at most ``batch_size`` images.
+
+        Raises:
+            DataError: they are not finite.
+        """
+        features, _ = sums_of_views(self.network.extract, images, self.batch_size, flip=self.flip)
+        return normalized(features) if self.normalizes else features
 
 
 def embed_part(
@@ -135,7 +136,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _write_files(
-    job: EmbeddingJob, faces: Any, embedder: Embedder, world: Any
+    options: argparse.Namespace, faces: Any, embedder: Embedder, world: Any
 ) -> Optional[tuple[int, int]]:
     """Embed this rank's part; return rows and width on rank 0, when all ranks have done theirs.
 
@@ -143,7 +144,9 @@ def _write_files(
         OSError: a file cannot be written.
         DataError: an image or a rank is refused.
     """
-    width, files, path = embedder.width(), StagedFiles(), Path(f"{job.out}.npy")
+    # Only the network knows how wide its rows are.
+    width = embedder.rows(np.zeros((1, 3, *embedder.network.image_size), np.uint8)).shape[1]
+    files, path = StagedFiles(), Path(f"{options.out}.npy")
     with ExitStack() as stack:
         stack.callback(files.discard)
         if world.rank == 0:
@@ -154,7 +157,7 @@ def _write_files(
         path = Path(world.broadcast_object(str(path), "embed.path"))
         try:
             with RowsFile(path, width) as rows_file:
-                has_row = _write_part(job, faces, embedder, world, rows_file)
+                has_row = _write_part(options, faces, embedder, world, rows_file)
         except BaseException:
             # Rank 0 may be waiting for this one until the launcher kills it.
             with undisturbed(), suppress(OSError):
@@ -172,11 +175,14 @@ def _write_files(
             rows = rows_file.close_gaps(
                 [(start, int(has_row[start:stop].sum())) for start, stop in bounds]
             )
-        index, tensors = Path(f"{job.out}.tsv"), Path(f"{job.out}.safetensors")
+        index, tensors = Path(f"{options.out}.tsv"), Path(f"{options.out}.safetensors")
         kept = np.flatnonzero(has_row).tolist()
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
-        if job.safetensors:
-            write_safetensors(path, files.open(tensors), (rows, width), embedder.notes())
+        if options.safetensors:
+            flags = {"flip": embedder.flip, "normalized": embedder.normalizes}
+            notes = {name: str(flag).lower() for name, flag in flags.items()}
+            notes["model"] = embedder.network.name
+            write_safetensors(path, files.open(tensors), (rows, width), notes)
         with undisturbed():
             # An index or tensors of other rows would contradict the new ones.
             files.publish(remove_first=[index, tensors])
@@ -184,7 +190,7 @@ def _write_files(
 
 
 def _write_part(
-    job: EmbeddingJob, faces: Any, embedder: Embedder, world: Any, file: RowsFile
+    options: argparse.Namespace, faces: Any, embedder: Embedder, world: Any, file: RowsFile
 ) -> NDArray[np.bool_]:
     """Return for each image of all ranks whether it has a row."""
     from data.worker_threads import map_in_order, track
@@ -198,9 +204,9 @@ def _write_part(
         return image
 
     first, stop = part_of(len(faces), world.rank, world.size)
-    with map_in_order(read, range(first, stop), job.workers) as results:
+    with map_in_order(read, range(first, stop), options.workers) as results:
         shown = track(results, stop - first, "embedding") if world.rank == 0 else results
-        own = embed_part(embedder, shown, first, file, job.skip_broken)
+        own = embed_part(embedder, shown, first, file, options.skip_broken)
     file.flush()
     has_row = np.zeros(len(faces), np.float32)
     has_row[first:stop] = own
@@ -226,12 +232,11 @@ def _check_inputs(faces: Any, world: Any) -> None:
         )
 
 
-def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = None) -> None:
+def embed(options: argparse.Namespace, world: Any = None) -> None:
     """Write the files and print a line about them.
 
     Args:
-        job: what is embedded and written.
-        network_options: those of ``add_network``.
+        options: of the command line.
         world: the ranks that share the images; without it, those that a launcher has started.
 
     Raises:
@@ -243,37 +248,35 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
     from parallel.world import join_ranks
     from runtime import devices
 
-    sources = open_sources(job.inputs)
+    sources = open_sources(options.inputs)
     world = world or join_ranks()
-    asked = network_options
-    context = None if isinstance(asked.model, Path) else devices.choose(world, asked.dtype)
-    network = open_network(asked, context)
-    faces = NamedImages(sources, Size(*network.image_size, job.resize))
+    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
+    network = open_network(options, context)
+    faces = NamedImages(sources, Size(*network.image_size, options.resize))
     _check_inputs(faces, world)
     for line in remarks(sources) if world.rank == 0 else ():
         say(line)
-    batch_size = min(asked.batch_size, -(-len(faces) // world.size))
-    embedder = Embedder(network, batch_size, not asked.no_flip, not job.raw)
+    batch_size = min(options.batch_size, -(-len(faces) // world.size))
+    embedder = Embedder(network, batch_size, not options.no_flip, not options.raw)
     try:
-        written = _write_files(job, faces, embedder, world)
+        written = _write_files(options, faces, embedder, world)
     except OSError as error:
         raise DataError(
-            f"{job.out}.npy cannot be written: {error.strerror}; make room, or choose another "
+            f"{options.out}.npy cannot be written: {error.strerror}; make room, or choose another "
             "place with --out"
         ) from None
     if written:
         rows, width = written
         left_out = len(faces) - rows
         without = f", without {left_out:,} that cannot be embedded" if left_out else ""
-        print_line(f"{job.out}.npy, {job.out}.tsv: {rows:,} embeddings of {width}{without}")
+        print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     """Embed what the command line asks for; ``world`` is that of a test."""
     options = _parse(argv)
     prepare_lanes()
-    job = EmbeddingJob(**{own.name: getattr(options, own.name) for own in fields(EmbeddingJob)})
-    embed(job, options, world)
+    embed(options, world)
 
 
 if __name__ == "__main__":

@@ -38,21 +38,6 @@ def pack_rows(rows: Features) -> bytes:
     return _header(*rows.shape) + rows.astype("<f4", copy=False).tobytes()
 
 
-def unpack_rows(content: bytes, rows: int) -> Features:
-    """Return the rows float32 [rows, width] of a file that ``pack_rows`` has made.
-
-    By comparison with the header that it must have: NumPy would have Python parse what stands
-    there.
-
-    Raises:
-        ValueError: it is another one, or cut off.
-    """
-    width = (len(content) - _HEADER_BYTES) // (4 * rows)
-    if width < 1 or content[:_HEADER_BYTES] != _header(rows, width):
-        raise ValueError("the header is another one")
-    return np.frombuffer(content, "<f4", offset=_HEADER_BYTES).reshape(rows, width)
-
-
 def reserve(file: BinaryIO, rows: int, width: int) -> None:
     """Make an empty file as long as that of ``rows`` rows of ``width`` numbers.
 

@@ -181,9 +181,7 @@ def _with_their_constants(found: Checkpoint, where: str) -> Tensors:
     return weights
 
 
-def from_torch(
-    tensors: Mapping[str, NDArray[Any]], where: str
-) -> tuple[Tensors, tuple[int, ...]]:
+def from_torch(tensors: Mapping[str, NDArray[Any]], where: str) -> tuple[Tensors, tuple[int, ...]]:
     """Return the tensors under our names, float32, and the units of each stage.
 
     Raises:

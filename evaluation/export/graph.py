@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
-from evaluation.export.attributes import Attributes, UnknownOperatorError
 from evaluation.export.layers import LAYERS
 from evaluation.export.pixels import INPUT, read_scaling, write_scaling
 from evaluation.export.tensors import TENSORS
-from evaluation.export.writer import HALF, SINGLE, Operator, Tensor, Writer
+from evaluation.export.writer import HALF, SINGLE, Operator, Tensor, UnknownOperatorError, Writer
 from runtime.errors import DataError
 from runtime.untrusted.onnx_model import import_onnx
 
@@ -110,23 +109,22 @@ class _Translation:
 
     def _translate(self, index: int, node: Mapping[str, Any]) -> list[str]:
         inputs = [self._tensor(entry) for entry in node["inputs"]]
-        kind, attributes = node["op"], Attributes(self._attributes[index])
+        kind, attributes = node["op"], self._attributes[index]
         if kind in _SAME:
-            if kind == "Dropout" and attributes.text("mode", "training") == "always":
+            if kind == "Dropout" and attributes.get("mode") == "always":
                 self._refuse(node, "drops elements in inference, too")
             return [inputs[0].name]
-        shape = self._shapes[node["name"]]
-        dtype = self._dtype(index, node, inputs)
-        op = Operator((node["name"], kind, attributes), inputs, shape, dtype, self._writer)
+        shape, dtype = self._shapes[node["name"]], self._dtype(index, node, inputs)
+        op = Operator(node["name"], attributes, inputs, shape, dtype, self._writer)
         try:
             if kind not in _TRANSLATIONS:
                 raise UnknownOperatorError("has no translation")
             values = _TRANSLATIONS[kind](op)
-            attributes.check_all_taken()
+            op.check_all_taken()
         except UnknownOperatorError as problem:
             self._refuse(node, str(problem))
         except (KeyError, ValueError, SyntaxError, TypeError, IndexError):
-            self._refuse(node, f"has attributes that do not fit: {self._attributes[index]}")
+            self._refuse(node, f"has attributes that do not fit: {attributes}")
         return [values] if isinstance(values, str) else values
 
     def _tensor(self, entry: Sequence[int]) -> Tensor:

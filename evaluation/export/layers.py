@@ -9,14 +9,14 @@ the two and then does not count the zeros.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.export.attributes import UnknownOperatorError
-from evaluation.export.writer import Operator
+from evaluation.export.writer import Operator, UnknownOperatorError
 
 Translate = Callable[[Operator], Union[str, list[str]]]
 """Writes the nodes of an operator; returns its output, or its outputs."""
@@ -24,18 +24,18 @@ Translate = Callable[[Operator], Union[str, list[str]]]
 
 def convolution(op: Operator) -> str:
     """A convolution; weight and bias as in MXNet."""
-    kernel = op.attributes.numbers("kernel")
+    kernel = op.numbers("kernel")
     ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
-    op.attributes.expect("layout", "None", "NCHW", "NCW", "NCDHW")
-    pad = op.attributes.numbers("pad") or zeros
+    op.expect("layout", "None", "NCHW", "NCW", "NCDHW")
+    pad = op.numbers("pad") or zeros
     return op.emit(
         "Conv",
         *op.values(),
         kernel_shape=kernel,
-        strides=op.attributes.numbers("stride") or ones,
-        dilations=op.attributes.numbers("dilate") or ones,
+        strides=op.numbers("stride") or ones,
+        dilations=op.numbers("dilate") or ones,
         pads=(*pad, *pad),
-        group=op.attributes.integer("num_group", 1),
+        group=op.integer("num_group", 1),
     )
 
 
@@ -43,7 +43,7 @@ def linear(op: Operator) -> str:
     """A product with the weight [n, k]; by default of all axes but the first as one."""
     data, rank = op.value(), len(op.inputs[0].shape)
     weight, *bias = (op.value(index) for index in range(1, len(op.inputs)))
-    if op.attributes.flag("flatten", True) or rank == 2:
+    if op.flag("flatten", True) or rank == 2:
         if rank != 2:
             data = op.emit("Flatten", data, part="flat", axis=1)
         return op.emit("Gemm", data, weight, *bias, transB=1)
@@ -56,30 +56,26 @@ def linear(op: Operator) -> str:
 def batch_norm(op: Operator) -> str:
     """BatchNorm with its running statistics; a fixed gamma is one, whatever the file has."""
     rank = len(op.inputs[0].shape)
-    axis = op.attributes.integer("axis", 1)
+    axis = op.integer("axis", 1)
     if axis % rank != 1:
         raise UnknownOperatorError(f"normalizes axis {axis}, and ONNX the axis 1")
-    op.attributes.expect("output_mean_var", "False")
+    op.expect("output_mean_var", "False")
     gamma = op.array(1)
-    scale = (
-        op.constant("ones", np.ones_like(gamma))
-        if op.attributes.flag("fix_gamma", True)
-        else op.value(1)
-    )
+    scale = op.constant("ones", np.ones_like(gamma)) if op.flag("fix_gamma", True) else op.value(1)
     inputs = (op.value(), scale, *(op.value(index) for index in (2, 3, 4)))
-    return op.emit("BatchNormalization", *inputs, epsilon=op.attributes.number("eps", 1e-3))
+    return op.emit("BatchNormalization", *inputs, epsilon=op.number("eps", 1e-3))
 
 
 def instance_norm(op: Operator) -> str:
     """Mean and variance of each map of each image."""
-    return op.emit("InstanceNormalization", *op.values(), epsilon=op.attributes.number("eps", 1e-3))
+    return op.emit("InstanceNormalization", *op.values(), epsilon=op.number("eps", 1e-3))
 
 
 def layer_norm(op: Operator) -> str:
     """Mean and variance over one axis, written out: ONNX has a node for it since opset 17."""
     rank = len(op.shape)
-    axis = op.attributes.integer("axis", -1) % rank
-    op.attributes.expect("output_mean_var", "False")
+    axis = op.integer("axis", -1) % rank
+    op.expect("output_mean_var", "False")
     along = [1] * rank
     along[axis] = -1
     gamma, beta = (
@@ -90,7 +86,7 @@ def layer_norm(op: Operator) -> str:
     centered = op.emit("Sub", op.value(), mean, part="centered")
     squares = op.emit("Mul", centered, centered, part="squares")
     variance = op.emit("ReduceMean", squares, part="variance", axes=(axis,), keepdims=1)
-    epsilon = op.constant("epsilon", op.attributes.number("eps", 1e-5))
+    epsilon = op.constant("epsilon", op.number("eps", 1e-5))
     deviation = op.emit("Sqrt", op.emit("Add", variance, epsilon, part="sum"), part="deviation")
     normalized = op.emit("Div", centered, deviation, part="normalized")
     return op.emit("Add", op.emit("Mul", normalized, gamma, part="scaled"), beta)
@@ -103,19 +99,19 @@ def l2_normalization(op: Operator) -> str:
         "instance": tuple(range(1, rank)),
         "channel": (1,),
         "spatial": tuple(range(2, rank)),
-    }[op.attributes.text("mode", "instance")]
+    }[op.text("mode", "instance")]
     squares = op.emit("Mul", op.value(), op.value(), part="squares")
     total = op.emit("ReduceSum", squares, op.integers("axes", axes), part="total", keepdims=1)
-    epsilon = op.constant("epsilon", op.attributes.number("eps", 1e-10))
+    epsilon = op.constant("epsilon", op.number("eps", 1e-10))
     norm = op.emit("Sqrt", op.emit("Add", total, epsilon, part="sum"), part="norm")
     return op.emit("Div", op.value(), norm)
 
 
 def leaky_relu(op: Operator) -> str:
     """MXNet's family of activations that are not zero below zero."""
-    kind, slope = op.attributes.text("act_type", "leaky"), op.attributes.number("slope", 0.25)
-    lower = op.attributes.number("lower_bound", 0.125)
-    upper = op.attributes.number("upper_bound", 0.334)
+    kind, slope = op.text("act_type", "leaky"), op.number("slope", 0.25)
+    lower = op.number("lower_bound", 0.125)
+    upper = op.number("upper_bound", 0.334)
     if kind == "prelu":
         # ONNX aligns the slope with the last axes: one per channel is [C, 1, 1].
         behind = len(op.shape) - 2
@@ -141,74 +137,49 @@ def leaky_relu(op: Operator) -> str:
 
 def activation(op: Operator) -> str:
     """One of the activations without parameters."""
-    kind = op.attributes.text("act_type", "")
+    kind = op.text("act_type", "")
     if kind not in _ACTIVATIONS:
         raise UnknownOperatorError(f"is the activation {kind!r}, for which there is no translation")
     return op.emit(_ACTIVATIONS[kind], op.value())
 
 
-class _Window(NamedTuple):
-    """Sizes of pooling along the axes behind the channels."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[int, ...]
-    behind: tuple[int, ...]
-    """What the last window reads beyond the padding ("full": sizes are rounded up)."""
-
-    def padding(self) -> tuple[int, ...]:
-        ends = tuple(pad + more for pad, more in zip(self.pad, self.behind))
-        return (*self.pad, *ends)
-
-    def counts(self, sides: tuple[int, ...], made: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the elements of each window, with those of the padding but not behind it."""
-        product = np.ones((1,))
-        for side, count, size, step, pad in zip(sides, made, self.kernel, self.stride, self.pad):
-            starts = np.arange(count) * step
-            within = np.minimum(starts + size, side + 2 * pad) - starts
-            product = product[..., np.newaxis] * within
-        return product
-
-
 def pooling(op: Operator) -> str:
     """Pooling, of windows or of whole maps."""
-    op.attributes.expect("layout", "None", "NCHW", "NCW", "NCDHW")
+    op.expect("layout", "None", "NCHW", "NCW", "NCDHW")
     # Of L2 pooling; with other powers MXNet adds up signed values, and ONNX absolute ones.
-    op.attributes.expect("p_value", "2", "None")
-    kind = op.attributes.text("pool_type", "max")
-    counts_pad = op.attributes.flag("count_include_pad", True)
-    is_global = op.attributes.flag("global_pool", False)
-    window = _window(op)
+    op.expect("p_value", "2", "None")
+    op.expect("pooling_convention", "valid", "full")
+    kind = op.text("pool_type", "max")
+    counts_pad = op.flag("count_include_pad", True)
+    is_global = op.flag("global_pool", False)
+    sides, made = op.inputs[0].shape[2:], op.shape[2:]
+    kernel = op.numbers("kernel") or (1,) * len(sides)
+    stride = op.numbers("stride") or (1,) * len(sides)
+    pad = op.numbers("pad") or (0,) * len(sides)
     if is_global:
         return _global_pooling(op, kind)
-    sizes: dict[str, Any] = {"kernel_shape": window.kernel, "strides": window.stride}
-    sizes["pads"] = window.padding()
+    axes = list(zip(sides, made, kernel, stride, pad))
+    if any((count - 1) * step - one >= side for side, count, _, step, one in axes):
+        raise UnknownOperatorError("has windows that lie outside of the maps")
+    # What the last window reads after the padding ("full": sizes are rounded up).
+    more = [
+        max(0, (count - 1) * step + size - side - 2 * one) for side, count, size, step, one in axes
+    ]
+    sizes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride}
+    sizes["pads"] = (*pad, *map(operator.add, pad, more))
     if kind == "max":
         return op.emit("MaxPool", op.value(), **sizes)
     if kind == "lp":
         return op.emit("LpPool", op.value(), p=2, **sizes)
-    if kind == "avg" and not counts_pad:
-        return op.emit("AveragePool", op.value(), count_include_pad=0, **sizes)
-    if kind == "avg" and not any(window.behind):
-        return op.emit("AveragePool", op.value(), count_include_pad=1, **sizes)
-    # Sums of windows, over what MXNet divides them by: it counts the padding, and nothing behind.
+    if kind == "avg" and not (counts_pad and any(more)):
+        return op.emit("AveragePool", op.value(), count_include_pad=int(counts_pad), **sizes)
+    # Sums of windows, over what MXNet divides them by: it counts the padding, and nothing after.
     mean = op.emit("AveragePool", op.value(), part="mean", count_include_pad=1, **sizes)
-    counts = window.counts(op.inputs[0].shape[2:], op.shape[2:]) if kind == "avg" else 1.0
-    return op.emit("Mul", mean, op.constant("factor", math.prod(window.kernel) / counts))
-
-
-def _window(op: Operator) -> _Window:
-    sides, made = op.inputs[0].shape[2:], op.shape[2:]
-    kernel = op.attributes.numbers("kernel") or (1,) * len(sides)
-    stride = op.attributes.numbers("stride") or (1,) * len(sides)
-    pad = op.attributes.numbers("pad") or (0,) * len(sides)
-    op.attributes.expect("pooling_convention", "valid", "full")
-    ends = [(count - 1) * step + size for count, step, size in zip(made, stride, kernel)]
-    behind = tuple(max(0, end - side - 2 * one) for end, side, one in zip(ends, sides, pad))
-    starts = [(count - 1) * step - one for count, step, one in zip(made, stride, pad)]
-    if any(start >= side for start, side in zip(starts, sides)):
-        raise UnknownOperatorError("has windows that lie outside of the maps")
-    return _Window(kernel, stride, pad, behind)
+    counts = np.ones(1)
+    for side, count, size, step, one in axes if kind == "avg" else ():
+        starts = np.arange(count) * step
+        counts = counts[..., np.newaxis] * (np.minimum(starts + size, side + 2 * one) - starts)
+    return op.emit("Mul", mean, op.constant("factor", math.prod(kernel) / counts))
 
 
 def _global_pooling(op: Operator, kind: str) -> str:
@@ -222,7 +193,7 @@ def _global_pooling(op: Operator, kind: str) -> str:
 
 def adaptive_average(op: Operator) -> str:
     """Means over parts of the maps: a product with a matrix of weights on either side."""
-    wanted = op.attributes.numbers("output_size") or (1,)
+    wanted = op.numbers("output_size") or (1,)
     rows, columns = wanted if len(wanted) == 2 else wanted * 2
     if rows == columns == 1:
         return op.emit("GlobalAveragePool", op.value())
@@ -243,7 +214,7 @@ def _means(size: int, parts: int) -> NDArray[np.float64]:
 
 def hard_sigmoid(op: Operator) -> str:
     """A line, cut off at 0 and 1."""
-    alpha, beta = op.attributes.number("alpha", 0.2), op.attributes.number("beta", 0.5)
+    alpha, beta = op.number("alpha", 0.2), op.number("beta", 0.5)
     return op.emit("HardSigmoid", op.value(), alpha=alpha, beta=beta)
 
 

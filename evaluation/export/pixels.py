@@ -10,13 +10,13 @@ with those that undo it. No two constants meet, so a program that folds constant
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.export.attributes import Attributes
 from evaluation.export.writer import SINGLE, Writer
 
 INPUT = "data"
@@ -58,7 +58,7 @@ def read_scaling(
     # The last node of a graph gives the result, and stays one.
     while len(readers.get(last, [])) == 1 and readers[last][0] != len(nodes) - 1:
         index = readers[last][0]
-        step = _step(nodes[index]["op"], Attributes(attributes_of[index]))
+        step = _step(nodes[index]["op"], attributes_of[index])
         if step is None or not np.all(step[0]):
             break
         factor, offset, last = factor * step[0], offset * step[0] + step[1], index
@@ -66,23 +66,23 @@ def read_scaling(
     return Scaling(-offset / factor, factor, last)
 
 
-def _step(operator: str, attributes: Attributes) -> Any:
+def _step(operator: str, attributes: Mapping[str, str]) -> Any:
     """Return factor and offset of a node; None if it computes something else."""
     if operator in _SAME:
-        return np.float64(1), np.float64(0)
+        return 1.0, 0.0
     if operator == "_image_normalize":
         mean, deviation = (
-            np.reshape(attributes.numbers(key, (default,)), (-1, 1, 1)).astype(np.float64)
-            for key, default in (("mean", 0.0), ("std", 1.0))
+            np.reshape(ast.literal_eval(attributes.get(key, default)), (-1, 1, 1))
+            for key, default in (("mean", "0.0"), ("std", "1.0"))
         )
-        return 1 / deviation, -mean / deviation
-    number = np.float64(attributes.number("scalar", 1.0))
+        return 1.0 / deviation, -mean / deviation
+    number = np.float64(attributes.get("scalar", 1.0))
     with np.errstate(divide="ignore"):
         steps = {
-            "_plus_scalar": (np.float64(1), number),
-            "_minus_scalar": (np.float64(1), -number),
-            "_mul_scalar": (number, np.float64(0)),
-            "_div_scalar": (1 / number, np.float64(0)),
+            "_plus_scalar": (1.0, number),
+            "_minus_scalar": (1.0, -number),
+            "_mul_scalar": (number, 0.0),
+            "_div_scalar": (1 / number, 0.0),
         }
     return steps.get(operator)
 

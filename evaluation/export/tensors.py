@@ -10,30 +10,24 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Optional
 
-from evaluation.export.attributes import UnknownOperatorError
 from evaluation.export.layers import Translate
-from evaluation.export.writer import Operator
+from evaluation.export.writer import Operator, UnknownOperatorError
 
 _LARGEST = (1 << 63) - 1
 
 
-def binary(node: str, op: Operator) -> str:
-    """Two tensors; ONNX broadcasts as MXNet does."""
-    return op.emit(node, *op.values())
+def plain(node: str, op: Operator, **attributes: Any) -> str:
+    """A function of one tensor, or of several; ONNX broadcasts as MXNet does."""
+    return op.emit(node, *op.values(), **attributes)
 
 
 def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
     """A tensor and a number, which comes first if ``is_reversed``."""
     # What newer versions write; the tensors here are floating-point numbers.
-    op.attributes.expect("is_int", "True", "False", "true", "false", "0", "1")
-    number = op.constant("scalar", op.attributes.number("scalar", 1.0))
+    op.expect("is_int", "True", "False", "true", "false", "0", "1")
+    number = op.constant("scalar", op.number("scalar", 1.0))
     inputs = (number, op.value()) if is_reversed else (op.value(), number)
     return op.emit(node, *inputs)
-
-
-def unary(node: str, op: Operator) -> str:
-    """A function of each element."""
-    return op.emit(node, op.value())
 
 
 def square(op: Operator) -> str:
@@ -48,28 +42,23 @@ def reciprocal_root(op: Operator) -> str:
 
 def clip(op: Operator) -> str:
     """No less and no more than two numbers."""
-    bounds = [op.constant(key, op.attributes.number(key, 0.0)) for key in ("a_min", "a_max")]
+    bounds = [op.constant(key, op.number(key, 0.0)) for key in ("a_min", "a_max")]
     return op.emit("Clip", op.value(), *bounds)
-
-
-def total(op: Operator) -> str:
-    """The sum of several tensors of one shape."""
-    return op.emit("Sum", *op.values())
 
 
 def concatenate(op: Operator) -> str:
     """Tensors beside each other."""
-    return op.emit("Concat", *op.values(), axis=op.attributes.integer("dim", 1))
+    return op.emit("Concat", *op.values(), axis=op.integer("dim", 1))
 
 
 def reduction(node: str, op: Operator) -> str:
     """Over some axes, or all; MXNet's result for all has the shape [1]."""
     rank = len(op.inputs[0].shape)
-    given = [axis for axis in op.attributes.numbers("axis") if axis is not None]
+    given = [axis for axis in op.numbers("axis") if axis is not None]
     axes = sorted(axis % rank for axis in given) or list(range(rank))
-    if op.attributes.flag("exclude", False) and given:
+    if op.flag("exclude", False) and given:
         axes = [axis for axis in range(rank) if axis not in axes]
-    keeps = op.attributes.flag("keepdims", False)
+    keeps = op.flag("keepdims", False)
     is_scalar = len(axes) == rank and not keeps
     made: dict[str, Any] = {"part": "all"} if is_scalar else {}
     # In opset 13 the axes of a sum are an input, those of the others attributes.
@@ -79,16 +68,11 @@ def reduction(node: str, op: Operator) -> str:
     return op.emit("Reshape", reduced, op.integers("shape", [1])) if is_scalar else reduced
 
 
-def flatten(op: Operator) -> str:
-    """All axes but the first as one."""
-    return op.emit("Flatten", op.value(), axis=1)
-
-
 def reshape(op: Operator) -> str:
     """To the shape that MXNet has found for it."""
     # MXNet has a language of its own for what these say; the result is known.
     for key in ("shape", "reverse", "target_shape", "keep_highest"):
-        op.attributes.text(key, "")
+        op.text(key, "")
     if op.shape.count(-1) > 1:
         raise UnknownOperatorError("spreads the batch over several axes")
     return op.emit("Reshape", op.value(), op.integers("shape", op.shape))
@@ -97,29 +81,29 @@ def reshape(op: Operator) -> str:
 def swap_axes(op: Operator) -> str:
     """Exchange two axes."""
     axes = list(range(len(op.shape)))
-    first, second = (op.attributes.integer(key, 0) for key in ("dim1", "dim2"))
+    first, second = (op.integer(key, 0) for key in ("dim1", "dim2"))
     axes[first], axes[second] = axes[second], axes[first]
     return op.emit("Transpose", op.value(), perm=axes)
 
 
 def transpose(op: Operator) -> str:
     """Axes in another order; by default in the opposite one."""
-    axes = op.attributes.numbers("axes") or tuple(range(len(op.shape)))[::-1]
+    axes = op.numbers("axes") or tuple(range(len(op.shape)))[::-1]
     return op.emit("Transpose", op.value(), perm=[axis % len(op.shape) for axis in axes])
 
 
 def cut(op: Operator) -> str:
     """A range of each of the first axes; None is an end."""
-    begin, end = (op.attributes.numbers(key) for key in ("begin", "end"))
-    given = op.attributes.numbers("step")
+    begin, end = (op.numbers(key) for key in ("begin", "end"))
+    given = op.numbers("step")
     steps = [1 if one is None else one for one in (*given, *(None,) * len(begin))][: len(begin)]
     return _cut(op, list(range(len(begin))), list(begin), list(end), steps)
 
 
 def cut_axis(op: Operator) -> str:
     """A range of one axis."""
-    axis = op.attributes.integer("axis", 0) % len(op.shape)
-    begin, end = op.attributes.optional("begin"), op.attributes.optional("end")
+    axis = op.integer("axis", 0) % len(op.shape)
+    begin, end = op.taken("begin"), op.taken("end")
     return _cut(op, [axis], [begin], [end], [1])
 
 
@@ -139,10 +123,10 @@ def _cut(
 
 def split(op: Operator) -> list[str]:
     """Parts of one size along an axis."""
-    count = op.attributes.integer("num_outputs", 1)
-    axis = op.attributes.integer("axis", 1)
+    count = op.integer("num_outputs", 1)
+    axis = op.integer("axis", 1)
     parts = op.emit_several("Split", op.value(), count=count, axis=axis)
-    if not op.attributes.flag("squeeze_axis", False):
+    if not op.flag("squeeze_axis", False):
         return parts
     axes = op.integers("axes", [axis])
     return [op.emit("Squeeze", one, axes, part=f"part{n}") for n, one in enumerate(parts)]
@@ -150,7 +134,7 @@ def split(op: Operator) -> list[str]:
 
 def tile(op: Operator) -> str:
     """Repeat along axes, which are counted from the last."""
-    repeats, shape = op.attributes.numbers("reps"), op.inputs[0].shape
+    repeats, shape = op.numbers("reps"), op.inputs[0].shape
     data = op.value()
     if len(repeats) > len(shape):
         axes = op.integers("axes", range(len(repeats) - len(shape)))
@@ -161,8 +145,8 @@ def tile(op: Operator) -> str:
 
 def pad(op: Operator) -> str:
     """A constant, or the edge, around the last axes."""
-    mode, widths = op.attributes.text("mode", "constant"), op.attributes.numbers("pad_width")
-    constant = op.attributes.number("constant_value", 0.0)
+    mode, widths = op.text("mode", "constant"), op.numbers("pad_width")
+    constant = op.number("constant_value", 0.0)
     pads = op.integers("pads", (*widths[0::2], *widths[1::2]))
     if mode == "edge":
         return op.emit("Pad", op.value(), pads, mode="edge")
@@ -187,26 +171,26 @@ _WITH_NUMBER = {"plus": "Add", "minus": "Sub", "mul": "Mul", "div": "Div", **_OT
 _REVERSED = {"minus": "Sub", "div": "Div"}
 
 TENSORS: Mapping[str, Translate] = {
-    **{name: partial(unary, node) for name, node in _FUNCTIONS.items()},
+    **{name: partial(plain, node) for name, node in _FUNCTIONS.items()},
     **{name: partial(reduction, node) for name, node in _REDUCTIONS.items()},
-    **{f"elemwise_{name}": partial(binary, node) for name, node in _ELEMENTWISE.items()},
+    **{f"elemwise_{name}": partial(plain, node) for name, node in _ELEMENTWISE.items()},
     **{
-        f"broadcast_{name}": partial(binary, node)
+        f"broadcast_{name}": partial(plain, node)
         for name, node in (*_ELEMENTWISE.items(), *_OTHERS.items())
     },
-    **{f"_{name}": partial(binary, node) for name, node in _OTHERS.items()},
+    **{f"_{name}": partial(plain, node) for name, node in _OTHERS.items()},
     **{f"_{name}_scalar": partial(with_number, node) for name, node in _WITH_NUMBER.items()},
     **{
         f"_r{name}_scalar": partial(with_number, node, is_reversed=True)
         for name, node in _REVERSED.items()
     },
     "Concat": concatenate,
-    "Flatten": flatten,
+    "Flatten": partial(plain, "Flatten", axis=1),
     "Pad": pad,
     "Reshape": reshape,
     "SliceChannel": split,
     "SwapAxis": swap_axes,
-    "add_n": total,
+    "add_n": partial(plain, "Sum"),
     "clip": clip,
     "rsqrt": reciprocal_root,
     "slice": cut,

@@ -7,19 +7,30 @@ not use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.export.attributes import Attributes, UnknownOperatorError
 from runtime.untrusted.onnx_model import import_onnx
 
 Shape = tuple[int, ...]
 """Of a tensor; -1 stands for a size that grows with the batch."""
 
 SINGLE, HALF = "float32", "float16"
+# They say how to compute, not what; or what the inputs say as well.
+_WITHOUT_EFFECT = frozenset(
+    "no_bias num_args num_filter num_hidden cudnn_off cudnn_tune workspace momentum "
+    "use_global_stats use_length".split()
+)
+_PYTHON_2_INTEGER = re.compile(r"(\d)L\b")
+
+
+class UnknownOperatorError(Exception):
+    """ONNX gets no node for an operator, or for one of its attributes; the message names it."""
 
 
 class Tensor(NamedTuple):
@@ -52,25 +63,20 @@ class Writer:
         return found
 
     def add(
-        self, operator: str, name: str, inputs: Sequence[str], dtype: str, **attributes: Any
-    ) -> str:
-        """Append a node whose output has its name; returns that."""
-        return self.add_several(operator, name, inputs, dtype, [name], **attributes)[0]
-
-    def add_several(
         self,
         operator: str,
         name: str,
         inputs: Sequence[str],
         dtype: str,
-        outputs: list[str],
+        outputs: Sequence[str] = (),
         **attributes: Any,
-    ) -> list[str]:
-        """Append a node; returns its outputs."""
+    ) -> str:
+        """Append a node, by default with one output of its name; return the first output."""
+        outputs = outputs or [name]
         make_node = import_onnx().helper.make_node
         self.nodes.append(make_node(operator, inputs, outputs, name, **attributes))
         self.dtypes.update(dict.fromkeys(outputs, dtype))
-        return outputs
+        return outputs[0]
 
     def constant(self, name: str, array: NDArray[Any], dtype: Optional[str] = None) -> str:
         """Return the name of a constant with these values, in another number format if given.
@@ -115,10 +121,11 @@ class Writer:
 class Operator:
     """An operator of MXNet that is being translated.
 
+    Its attributes are taken once each, so that none is left out by mistake: an attribute that a
+    translation does not know may change what the operator computes.
+
     Attributes:
         name: of its node.
-        kind: MXNet's name of the operator.
-        attributes: its attributes.
         inputs: what it reads.
         shape: of its first output; all have the same.
         dtype: the number format in which it computes.
@@ -126,15 +133,55 @@ class Operator:
 
     def __init__(
         self,
-        node: tuple[str, str, Attributes],
+        name: str,
+        attributes: Mapping[str, str],
         inputs: Sequence[Tensor],
         shape: Shape,
         dtype: str,
         writer: Writer,
     ) -> None:
-        self.name, self.kind, self.attributes = node
-        self.inputs, self.shape, self.dtype = inputs, shape, dtype
+        self.name, self.inputs, self.shape, self.dtype = name, inputs, shape, dtype
+        self._left = {key: text for key, text in attributes.items() if key not in _WITHOUT_EFFECT}
         self._writer = writer
+
+    def text(self, key: str, default: str) -> str:
+        """Take an attribute that is a word."""
+        return self._left.pop(key, default)
+
+    def number(self, key: str, default: float) -> float:
+        """Take an attribute that is a number."""
+        return float(self._left.pop(key, default))
+
+    def integer(self, key: str, default: int) -> int:
+        """Take an attribute that is a whole number."""
+        return int(self.taken(key, default))
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Take a truth value, which older versions write as a digit."""
+        return self._left.pop(key, str(default)).lower() in ("true", "1")
+
+    def numbers(self, key: str) -> tuple[Any, ...]:
+        """Take several numbers, of which some may be None; one without parentheses is one."""
+        value = self.taken(key, ())
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+    def taken(self, key: str, default: Any = None) -> Any:
+        """Take an attribute of any type, which is written as Python writes it."""
+        text = self._left.pop(key, None)
+        if text is None:
+            return default
+        return ast.literal_eval(_PYTHON_2_INTEGER.sub(r"\1", text))
+
+    def expect(self, key: str, *values: str) -> None:
+        """Take an attribute that may only have these values, if it is there."""
+        if self._left.get(key) in values:
+            del self._left[key]
+
+    def check_all_taken(self) -> None:
+        """Raise ``UnknownOperatorError`` for attributes that nothing has taken."""
+        if self._left:
+            listed = ", ".join(f"{key} = {text:.40}" for key, text in sorted(self._left.items()))
+            raise UnknownOperatorError(f"has {listed}, for which there is no translation")
 
     def value(self, index: int = 0) -> str:
         """Return an input as a value in the number format of this operator."""
@@ -176,5 +223,5 @@ class Operator:
     def emit_several(self, operator: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Append a node with several outputs."""
         names = [self._writer.unique(f"{self.name}_output{index}") for index in range(count)]
-        add = self._writer.add_several
-        return add(operator, self.name, inputs, self.dtype, names, **attributes)
+        self._writer.add(operator, self.name, inputs, self.dtype, names, **attributes)
+        return names

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,8 @@ from data.align.points import ListedFaces
 from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
-from evaluation.embed.embedder import batches
-from evaluation.features import FACE_SIZE, Images, features_of_views
+from evaluation.features import FACE_SIZE, Images, batches, features_of_views
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
-from evaluation.ijb.identification import Identification, identify
 from evaluation.ijb.lists import (
     GALLERIES,
     Faces,
@@ -43,15 +41,17 @@ from evaluation.ijb.lists import (
     read_pairs,
     read_subjects,
 )
-from evaluation.ijb.report import as_json, identification_table, verification_table
-from evaluation.ijb.templates import template_features
-from evaluation.ijb.verification import (
-    Verification,
+from evaluation.ijb.protocols import (
     cosines_of_pairs,
+    identification_table,
+    identify,
+    mean_of,
     result_files,
+    verification_table,
     verify,
     write_results,
 )
+from evaluation.ijb.templates import template_features
 from evaluation.network import add_network, files_of, open_network
 from evaluation.output_files import check_output, write_output
 from runtime.command_line import Parser
@@ -192,73 +192,65 @@ def _embed(
     world.barrier()
 
 
-def _templates(
-    options: argparse.Namespace, lists: Lists, faces: Faces, parts: Any, unit_views: bool
-) -> NDArray[np.float64]:
-    """Return the vectors of the templates [T, D]."""
-    rows = template_features(
-        parts,
-        faces,
-        unit_views=unit_views,
-        detector_score=not options.no_detector_score,
-        norm_score=not options.no_norm_score,
-    )
-    empty = int((~rows.any(axis=1)).sum())
-    if empty:
-        raise DataError(
-            f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines would be "
-            f"0: look for detector scores of 0 in {lists.points}, or give --no-detector-score"
-        )
-    return rows
-
-
 def _compare(
     options: argparse.Namespace,
     lists: Lists,
+    faces: Faces,
     protocols: tuple[Optional[Pairs], list[Subjects]],
-    templates: Callable[[bool], NDArray[np.float64]],
+    folder: FeaturesFolder,
 ) -> None:
-    """Print the results of the protocols, and write them.
+    """Print the results of the protocols, and write them."""
 
-    Args:
-        options: of the command line.
-        lists: of the set.
-        protocols: what is compared.
-        templates: from whether each view is normalized to the vectors of the templates.
-    """
+    @lru_cache(None)
+    def templates(unit_views: bool) -> NDArray[np.float64]:
+        rows = template_features(
+            folder.read(),
+            faces,
+            unit_views=unit_views,
+            detector_score=not options.no_detector_score,
+            norm_score=not options.no_norm_score,
+        )
+        empty = int((~rows.any(axis=1)).sum())
+        if empty:
+            raise DataError(
+                f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines would "
+                f"be 0: look for detector scores of 0 in {lists.points}, or give "
+                "--no-detector-score"
+            )
+        return rows
+
     name = options.model if isinstance(options.model, Path) else "{},{}".format(*options.model)
     pairs, tables = protocols
-    verified: Optional[Verification] = None
-    identified: dict[str, Identification] = {}
+    found: dict[str, Any] = {
+        "set": lists.name,
+        "model": str(name),
+        "like": options.like,
+        "flip": not options.no_flip,
+        "detector_score": not options.no_detector_score,
+        "norm_score": not options.no_norm_score,
+    }
     if pairs is not None:
         features = templates(options.like == _UNIT_VIEWS)
         cosines = cosines_of_pairs(features, pairs)
-        verified = verify(cosines, pairs.same)
+        found[_ONE_TO_ONE], curve = verify(cosines, pairs.same)
         print(
-            f"{lists.name} 1:1, {verified.pairs:,} pairs of {len(features):,} templates, "
-            f"{verified.same:,} of one person, as {options.like}; in percent"
+            f"{lists.name} 1:1, {len(cosines):,} pairs of {len(features):,} templates, "
+            f"{pairs.same.sum():,} of one person, as {options.like}; in percent"
         )
-        print(verification_table(str(name), verified))
-        write_results(_result_files(options, lists), options.job, cosines, verified)
+        print(verification_table(str(name), found[_ONE_TO_ONE]))
+        text = f"{options.job}: AUC {100 * found[_ONE_TO_ONE]['auc']:.4f} %"
+        write_results(_result_files(options, lists), cosines, curve, text)
     if tables:
         features = templates(False)
         *galleries, probes = tables
-        identified = {
+        results = {
             word: identify(features, one, probes)
             for word, one in zip(GALLERIES[lists.prefix], galleries)
         }
         print(f"{lists.name} 1:N, {len(probes.templates):,} mixed probes; in percent")
-        print(identification_table(identified))
+        print(identification_table(results))
+        found[_ONE_TO_MANY] = {"galleries": results, "mean": mean_of(results)}
     if options.json:
-        found = {
-            "set": lists.name,
-            "model": str(name),
-            "like": options.like,
-            "flip": not options.no_flip,
-            "detector_score": not options.no_detector_score,
-            "norm_score": not options.no_norm_score,
-            **as_json(verified, identified),
-        }
         write_output(options.json, (json.dumps(found, indent=1) + "\n").encode(), "--json")
 
 
@@ -299,12 +291,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
                 check_output(options.json, "--json", [*read, *files_of(options.model)])
         _embed(options, world, lists, faces, folder)
         if world.rank == 0:
-
-            @lru_cache(None)
-            def templates(unit_views: bool) -> NDArray[np.float64]:
-                return _templates(options, lists, faces, folder.read(), unit_views)
-
-            _compare(options, lists, protocols, templates)
+            _compare(options, lists, faces, protocols, folder)
 
 
 if __name__ == "__main__":

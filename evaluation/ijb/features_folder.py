@@ -18,11 +18,12 @@ from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
-from evaluation.embed.rows_file import pack_rows, unpack_rows
+from evaluation.embed.rows_file import pack_rows
+from evaluation.float_file import map_floats
 from evaluation.folds import Features
 from evaluation.network import Source, files_of
 from runtime.errors import DataError
-from runtime.files import open_kept, read_file, sha256, write_atomically
+from runtime.files import open_kept, sha256, write_atomically
 
 PART = 1024
 """Faces of a part, a minute's work of a processor."""
@@ -153,14 +154,17 @@ class FeaturesFolder:
         for part in range(self._parts):
             path = self._file(part)
             try:
-                rows = unpack_rows(read_file(path), len(self.faces(part)))
+                rows = map_floats(path)
             except OSError as error:
                 raise DataError(f"{path} cannot be read: {error.strerror}") from None
-            except ValueError:
-                raise _damaged(path) from None
-            width = width or rows.shape[1]
-            if rows.shape[1] != width or width % views or not np.isfinite(rows).all():
-                raise _damaged(path)
+            shape = (0, 0) if rows is None else rows.shape
+            width = width or shape[1]
+            is_right = bool(width) and shape == (len(self.faces(part)), width)
+            if rows is None or not is_right or width % views or not np.isfinite(rows).all():
+                raise DataError(
+                    f"{path} is damaged or has features of another network; delete it and start "
+                    "the command again, which embeds its faces again"
+                )
             yield rows.reshape(len(rows), views, -1).swapaxes(0, 1)
 
     @property
@@ -170,13 +174,6 @@ class FeaturesFolder:
 
     def _file(self, part: int) -> Path:
         return self._path / f"part-{part:05d}.npy"
-
-
-def _damaged(path: Path) -> DataError:
-    return DataError(
-        f"{path} is damaged or has features of another network; delete it and start the command "
-        "again, which embeds its faces again"
-    )
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:

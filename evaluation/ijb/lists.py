@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "galle
 _POINT_NUMBERS = 10
 # At most 18 digits fit into 64 bits.
 _MAX_DIGITS = 18
-_PAIR = re.compile(r"[ \t]*" + r"[ \t]+".join([r"(\d{1,18})"] * 3) + r"\s*", re.ASCII)
 _DIGITS_AND_SPACE = b"0123456789 \t\n"
 _BLOCK_BYTES = 4 << 20
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
@@ -211,7 +209,10 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
         while lines := text.readlines(_BLOCK_BYTES):
             block = _pairs_of(lines, template_ids)
             if block is None:
-                raise next(_wrong_pairs(path, number, lines, template_ids))
+                wrong = (n for n, one in enumerate(lines) if _pairs_of([one], template_ids) is None)
+                place = next(wrong)
+                said = "two templates that have faces, and the label 0 or 1"
+                raise _wrong(path, number + place, lines[place], said)
             columns.append(block)
             number += len(lines)
     first, second, labels = np.concatenate(columns, axis=1)
@@ -245,23 +246,6 @@ def _pairs_of(lines: list[str], template_ids: Ints) -> Optional[NDArray[np.int32
     return np.column_stack([rows, table[:, 2]]).T.astype(np.int32)
 
 
-def _wrong_pairs(
-    path: Path, number: int, lines: list[str], template_ids: Ints
-) -> Iterator[DataError]:
-    """Yield an error for each wrong line of a block, which begins with the line ``number``."""
-    known = set(template_ids.tolist())
-    for place, line in enumerate(lines, number):
-        match = _PAIR.fullmatch(line)
-        if match:
-            *templates, label = map(int, match.groups())
-            where = f"{path}, line {place}"
-            if label > 1:
-                yield DataError(f"{where}: the label {label} is neither 0 nor 1")
-            yield from (_unknown_template(where, one) for one in templates if one not in known)
-        elif line.strip(" \t\n"):
-            yield _wrong(path, place, line, "two templates and a label")
-
-
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """Read a gallery or the probes.
 
@@ -283,18 +267,16 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
                 is_pair = len(row) > 1 and all(map(_is_number, row[:2]))
                 if not row or (not place and not is_pair):
                     continue
-                where = f"{path}, line {rows.line_num}"
+                number, line = rows.line_num, ",".join(row)
                 if not is_pair:
-                    line = ",".join(row)
-                    raise _wrong(path, rows.line_num, line, "a template, a subject, and others")
+                    raise _wrong(path, number, line, "a template, a subject, and others")
                 template, subject = int(row[0]), int(row[1])
                 if subjects.setdefault(template, subject) != subject:
-                    raise DataError(
-                        f"{where}: the template {template} is of the subject {subject}, and of "
-                        f"{subjects[template]} in a line before"
-                    )
+                    said = f"of the subject {subjects[template]}, as the template in lines before"
+                    raise _wrong(path, number, line, said)
                 if template not in known:
-                    raise _unknown_template(where, template)
+                    said = "of a template that has faces"
+                    raise _wrong(path, number, line, said)
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as a table of templates: {error}") from None
     if not subjects:
@@ -324,12 +306,8 @@ def _is_number(word: str) -> bool:
     return word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS
 
 
-def _unknown_template(where: str, template: int) -> DataError:
-    return DataError(
-        f"{where}: the template {template} has no face in the list of faces; take both lists from "
-        "one release"
-    )
-
-
 def _wrong(path: Path, number: int, line: str, expected: str) -> DataError:
-    return DataError(f"{path}, line {number}: {line.strip()!r:.80} is not {expected}")
+    return DataError(
+        f"{path}, line {number}: {line.strip()!r:.80} is not {expected}; take all lists from one "
+        "release"
+    )

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.features import normalized
 from evaluation.folds import Features
 from evaluation.ijb.lists import Faces
 
@@ -52,9 +53,9 @@ def template_features(
     start = 0
     for part in parts:
         views = part.astype(np.float64)
-        rows = (_unit(views) if unit_views else views).sum(axis=0)
+        rows = (normalized(views) if unit_views else views).sum(axis=0)
         if not norm_score:
-            rows = _unit(rows)
+            rows = normalized(rows)
         if not sums.size:
             sums = np.zeros((len(sums), rows.shape[1]))
         stop = start + len(rows)
@@ -62,7 +63,7 @@ def template_features(
         _add_rows(sums, faces.templates[start:stop], rows)
         start = stop
     assert start == len(faces.names), (start, len(faces.names))
-    return _unit(sums)
+    return normalized(sums)
 
 
 def _add_rows(
@@ -72,9 +73,3 @@ def _add_rows(
     order = np.argsort(places, kind="stable")
     begins = np.flatnonzero(np.diff(places[order], prepend=-1))
     sums[places[order][begins]] += np.add.reduceat(rows[order], begins, axis=0)
-
-
-def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths = np.sqrt(np.einsum("...i,...i->...", rows, rows))
-    rows /= np.where(lengths > 0, lengths, 1)[..., np.newaxis]
-    return rows

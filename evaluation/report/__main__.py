@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
-from evaluation.report.comparison import write_comparison
+from evaluation.output_files import writing
+from evaluation.report.pages import write_comparison, write_page
 from evaluation.report.run_files import REPORT, read
-from evaluation.report.run_page import write_page
 from runtime.command_line import Parser
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError
 from runtime.files import write_atomically
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
@@ -57,12 +57,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     is_single = len(runs) == 1
     out = options.out or (runs[0].folder / REPORT if is_single else _COMPARISON)
     page = write_page(runs[0]) if is_single else write_comparison(runs)
-    try:
+    with writing(out, "--out"):
         write_atomically(out, page.encode())
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose another place with --out"
-        ) from None
     print_line(str(out))
 
 

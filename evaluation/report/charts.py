@@ -111,7 +111,7 @@ def lines(
     if max(windows, default=1) > 1:
         frame = frame._replace(note=f"{_SMOOTH_NOTE} {frame.note}".strip())
 
-    def plot(axes: Axes) -> None:
+    def plot(axes: Axes, ticker: Any) -> None:
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         for index, (one, window) in enumerate(zip(series, windows)):
@@ -125,14 +125,11 @@ def lines(
             else:
                 marker = "o" if len(one.x) <= 40 else ""
                 axes.plot(*_thinned(one.x, one.y), **style, marker=marker, markersize=3)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=6))
         if from_zero:
             axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
-
-    # As matplotlib, which takes longer than a wrong option may take to be answered.
-    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     return _draw(frame, plot, _legend(series))
 
@@ -140,7 +137,7 @@ def lines(
 def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
     """Return ROC curves; ``smallest`` is where the logarithmic horizontal axis begins."""
 
-    def plot(axes: Axes) -> None:
+    def plot(axes: Axes, ticker: Any) -> None:
         for index, one in enumerate(series):
             shown = one.x >= smallest
             axes.plot(one.x[shown], one.y[shown], **_style(_place(index, one)), linewidth=1.8)
@@ -149,10 +146,8 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
         axes.set_xscale("log")
         axes.set_xlim(smallest, 1)
         axes.set_ylim(0, 1.01)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+        axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
 
     return _draw(frame, plot, _legend(series))
 
@@ -162,7 +157,7 @@ def histograms(
 ) -> Picture:
     """Return the histogram of each group in one chart; each has the area 1."""
 
-    def plot(axes: Axes) -> None:
+    def plot(axes: Axes, ticker: Any) -> None:
         everything = np.concatenate([values for _, values in groups])
         low, high = float(everything.min()), float(everything.max())
         edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
@@ -173,9 +168,7 @@ def histograms(
         if threshold is not None:
             axes.axvline(threshold, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-
-    from matplotlib.ticker import PercentFormatter
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=" %"))
 
     return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
 
@@ -189,9 +182,10 @@ def _place(index: int, one: Series) -> int:
     return index if one.place is None else one.place
 
 
-def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Mapping[str, int]) -> Picture:
+def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> Picture:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     import matplotlib
+    from matplotlib import ticker
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -208,7 +202,7 @@ def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Mapping[str, int])
         figure = Figure(figsize=_INCHES, layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot(xlabel=frame.x, ylabel=frame.y)
-        plot(axes)
+        plot(axes, ticker)
         names = ("Date", "Creator", "Format", "Type")
         figure.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(names))
     return Picture(frame, _for_page(target.getvalue(), frame), legend)

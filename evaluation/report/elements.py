@@ -16,8 +16,7 @@ from evaluation.report.style import STYLE
 from runtime.process.terminal import printable
 
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src {}; base-uri 'none'; "
-    "form-action 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; img-src {}; base-uri 'none'; form-action 'none'"
 )
 # What a report of many options or runs may say of one value.
 _LONGEST_VALUE = 300
@@ -31,9 +30,7 @@ def text(value: Any) -> str:
     return html.escape(shown.encode(errors="replace").decode())
 
 
-def page(
-    kind: str, title: str, subtitle: str, body: Iterable[str], images: str = "data:"
-) -> str:
+def page(kind: str, title: str, subtitle: str, body: Iterable[str], images: str = "data:") -> str:
     """Return a whole page.
 
     Args:

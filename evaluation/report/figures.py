@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from evaluation.folds import FOLDS, accuracies_of_folds
+from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
 from evaluation.report.charts import (
     Frame,
     Numbers,
@@ -25,6 +25,7 @@ from evaluation.report.charts import (
     lines,
 )
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
+from evaluation.verification.curves import Curve, area_under, equal_error_rate
 from runtime.stopwatch import PARTS
 
 REST = "rest"
@@ -91,22 +92,16 @@ def _wilson(share: float, count: float) -> Interval:
 def analyze(label: str, scores: Numbers) -> Scores:
     """Return what the scores [P, 2] of a set say; there are pairs of both kinds."""
     # Takes a second, and is needed here alone.
-    from sklearn.metrics import auc, roc_curve
+    from sklearn.metrics import roc_curve
 
     cosines, same = scores[:, 0], scores[:, 1] == 1
-    false_rates, true_rates, _ = roc_curve(same, cosines)
-    threshold = None
+    far, tar, _ = roc_curve(same, cosines)
+    curve, threshold = Curve(far, tar, int(np.sum(~same))), None
     if len(same) >= FOLDS:
-        fold = np.repeat(np.arange(FOLDS), [len(p) for p in np.array_split(same, FOLDS)])
+        fold = folds_of(len(same), FOLDS)
         # The squared distance of two unit vectors is 2 - 2 cos.
         threshold = 1 - float(accuracies_of_folds(2 - 2 * cosines, same, fold)[1].mean()) / 2
-    return Scores(
-        Series(label, false_rates, true_rates),
-        float(auc(false_rates, true_rates)),
-        # Where the falling rate of wrongly refused pairs crosses the rising one of accepted pairs.
-        float(np.interp(0.0, false_rates - (1 - true_rates), false_rates)),
-        threshold,
-    )
+    return Scores(Series(label, far, tar), area_under(curve), equal_error_rate(curve), threshold)
 
 
 def time_shares(run: RunFiles) -> dict[str, float]:
@@ -126,32 +121,29 @@ def time_shares(run: RunFiles) -> dict[str, float]:
 
 def images_per_second(run: RunFiles) -> float:
     """The median of the reports, without the first, which compiles; NaN without any."""
-    rates = column(run.training[1:] or run.training, "images_per_second")
-    rates = rates[np.isfinite(rates)]
+    rates = _finite(column(run.training[1:] or run.training, "images_per_second"))
     return float(np.median(rates)) if len(rates) else math.nan
 
 
 def duration(run: RunFiles) -> Optional[timedelta]:
     """The time from each start to the last record before the next one."""
     stamps = [record for records in run.targets.values() for record in records]
-    times = column([*run.training, *stamps], "time")
-    times = times[np.isfinite(times)]
-    starts = column(run.parts, "time")
-    starts = np.sort(starts[np.isfinite(starts)])
+    times = _finite(column([*run.training, *stamps], "time"))
     if not len(times):
         return None
-    if not len(starts):
-        return _length(float(times.max() - times.min()))
+    starts = np.sort(_finite(column(run.parts, "time")))
+    starts = starts if len(starts) else times.min(keepdims=True)
     total = 0.0
     for start, stop in zip(starts, [*starts[1:], math.inf]):
         within = times[(times >= start) & (times < stop)]
         total += float(within.max() - start) if len(within) else 0.0
-    return _length(total)
+    # Of a damaged record it can be none.
+    return timedelta(seconds=round(total)) if total < _LONGEST_SECONDS else None
 
 
-def _length(seconds: float) -> Optional[timedelta]:
-    """Return a time; None if it can be none of a run, as of a damaged record."""
-    return timedelta(seconds=round(seconds)) if seconds < _LONGEST_SECONDS else None
+def _finite(values: Numbers) -> Numbers:
+    finite: Numbers = values[np.isfinite(values)]
+    return finite
 
 
 def last_update(run: RunFiles) -> int:
@@ -174,14 +166,10 @@ def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
     }  # fmt: skip
     pictures = []
     for name, frame in frames.items():
-        series = [
-            _series(run.name, run.training, name)._replace(place=_place(runs, run)) for run in runs
-        ]
+        series = [_series(run.name, run.training, name, _place(runs, run)) for run in runs]
         if any(len(one.x) for one in series):
             smooths, from_zero = name == "loss", name != "loss"
-            pictures.append(
-                lines(frame, series, smooths=smooths, from_zero=from_zero, marks=marks)
-            )
+            pictures.append(lines(frame, series, smooths=smooths, from_zero=from_zero, marks=marks))
     return pictures
 
 
@@ -215,13 +203,13 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
 
 def _validation_loss(runs: Sequence[RunFiles]) -> Picture:
     name = VALIDATION
+    is_single = len(runs) == 1
     series = [
-        _series(run.name, run.targets[name], "loss")._replace(place=_place(runs, run))
+        _series(name if is_single else run.name, run.targets[name], "loss", _place(runs, run))
         for run in runs
         if name in run.targets
     ]
-    if len(runs) == 1:
-        series[0] = series[0]._replace(label=name)
+    if is_single:
         series.append(_series("training", runs[0].targets[name], "training_loss"))
     frame = Frame("validation-loss", "Loss by epoch", _UPDATE, "mean loss", "Over whole epochs.")
     return lines(frame, series)
@@ -232,12 +220,13 @@ def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
     if names and len(runs) == 1:
         found = {name: analyze(name, runs[0].scores[name]) for name in names}
-        charts = [_roc("roc", "ROC", [one.curve for one in found.values()], runs, names)]
-        histograms_of = [
-            _histogram(index, name, runs[0].scores[name], one.threshold)
-            for index, (name, one) in enumerate(found.items())
+        return [
+            _roc("roc", "ROC", [one.curve for one in found.values()], runs, names),
+            *(
+                _histogram(index, name, runs[0].scores[name], one.threshold)
+                for index, (name, one) in enumerate(found.items())
+            ),
         ]
-        return [*charts, *histograms_of]
     charts = []
     for index, name in enumerate(names):
         curves = [
@@ -276,10 +265,12 @@ def _place(runs: Sequence[RunFiles], run: RunFiles) -> Optional[int]:
     return [one is run for one in runs].index(True) if len(runs) > 1 else None
 
 
-def _series(label: str, records: Sequence[Record], name: str) -> Series:
+def _series(
+    label: str, records: Sequence[Record], name: str, place: Optional[int] = None
+) -> Series:
     x, y = column(records, _UPDATE), column(records, name)
     known = np.isfinite(y)
-    return Series(label, x[known], y[known])
+    return Series(label, x[known], y[known], place=place)
 
 
 def _accuracy_series(label: str, records: Sequence[Record], place: Optional[int]) -> Series:

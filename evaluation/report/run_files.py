@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 from evaluation.float_file import map_floats
 from runtime.errors import DataError
 from runtime.files import read_file, read_text
-from runtime.process.terminal import print_line
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -167,7 +165,8 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
         return []
     try:
         text = read_text(path)
-        parts = [text] if is_whole else list(_lines(text))
+        # The last line may be cut off in the copy of a run that is still writing.
+        parts = [text] if is_whole else text.split("\n")[:-1]
         # Nested deeply, what can be read here could still not be shown.
         is_flat = all(part.count("[") + part.count("{") <= _MOST_BRACKETS for part in parts)
         found = [json.loads(part) for part in parts if part.strip()] if is_flat else [None]
@@ -176,12 +175,6 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     if not all(isinstance(record, dict) for record in found):
         raise _damaged(path)
     return found
-
-
-def _lines(text: str) -> Iterator[str]:
-    """The lines; the last may be cut off in the copy of a run that is still writing."""
-    lines = text.split("\n")
-    yield from lines[:-1]
 
 
 def _checked(path: Path, records: Sequence[Record]) -> Sequence[Record]:
@@ -204,14 +197,9 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
     if found is None or found.shape[1] != 2:
         raise _damaged(path)
     scores = np.array(found, np.float64)
-    if not np.isin(scores[:, 1], (0, 1)).all() or (np.abs(scores[:, 0]) > _LARGEST_COSINE).any():
+    are_cosines = np.abs(scores[:, 0]) <= _LARGEST_COSINE
+    if not np.isin(scores[:, 1], (0, 1)).all() or not are_cosines.all():
         raise _damaged(path)
-    # The cosines of a network that has diverged.
-    is_number = ~np.isnan(scores[:, 0])
-    if not is_number.all():
-        left_out = f"left out {np.sum(~is_number):,} of {len(scores):,} pairs of {path}"
-        print_line(f"warning: {left_out}: their cosines are not numbers", file=sys.stderr)
-    scores = scores[is_number]
     return scores if len(np.unique(scores[:, 1])) == 2 else none
 
 

@@ -96,9 +96,7 @@ def _device(options: argparse.Namespace) -> Any:
 
     device = devices.choose(LoneWorld(), options.dtype)
     if options.gpu is not None and devices.is_host(device):
-        raise ConfigError(
-            "--gpu: this process sees no GPU; leave it out, or see docs/gpu.md"
-        )
+        raise ConfigError("--gpu: this process sees no GPU; leave it out, or see docs/gpu.md")
     return device
 
 

@@ -29,8 +29,6 @@ _ROUNDING = 1e-6
 # Thresholds are multiples of this: what is printed is what is used.
 _DIGITS = 4
 _STEP = 10.0**-_DIGITS
-# Of a network that diverged: no threshold but the lowest accepts the pair.
-_LEAST = -1.0
 
 
 class Pairs(NamedTuple):
@@ -90,14 +88,14 @@ class FarThreshold:
 
 
 def cosines_of_pairs(embeddings: Features) -> Scores:
-    """Return the cosine [P] of each pair, -1 where a network that diverged gives no number.
+    """Return the cosine [P] of each pair.
 
     Args:
         embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
     """
     first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
     cosines: Scores = np.einsum("pd,pd->p", first, second)
-    return np.where(np.isfinite(cosines), cosines, _LEAST)
+    return cosines
 
 
 def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -62,17 +62,6 @@ class Group:
     for_far: list[FarRates]
 
 
-class Spread(NamedTuple):
-    """How far the accuracies of the groups lie apart; of two groups or more."""
-
-    mean: float
-    """Mean of the accuracies; each group counts the same."""
-    deviation: float
-    """Standard deviation of the accuracies, of a sample: divided by the groups less one."""
-    error_ratio: Optional[float]
-    """The largest share of errors over the smallest; None where a group has no error."""
-
-
 def compare_groups(
     pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[FarThreshold]]
 ) -> list[Group]:
@@ -108,13 +97,18 @@ def compare_groups(
     return rows
 
 
-def spread_of(accuracies: Sequence[float]) -> Optional[Spread]:
-    """Return how far accuracies lie apart; None of fewer than two."""
+def spread_of(accuracies: Sequence[float]) -> Optional[dict[str, Optional[float]]]:
+    """Return how far accuracies of groups lie apart; None of fewer than two.
+
+    ``mean`` counts each group the same, ``deviation`` is that of a sample, ``error_ratio`` the
+    largest share of errors over the smallest, None where a group has no error.
+    """
     if len(accuracies) < 2:
         return None
     errors = 1 - np.array(accuracies)
     ratio = float(errors.max() / errors.min()) if errors.min() > 0 else None
-    return Spread(float(np.mean(accuracies)), float(errors.std(ddof=1)), ratio)
+    mean, deviation = float(np.mean(accuracies)), float(errors.std(ddof=1))
+    return {"mean": mean, "deviation": deviation, "error_ratio": ratio}
 
 
 def read_groups(path: Path, pairs: int, target: str) -> list[str]:

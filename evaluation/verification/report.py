@@ -76,7 +76,7 @@ class SetReport:
             "accuracy_std": result.accuracy_std,
             "threshold_squared_distance": result.threshold,
             "threshold_cosine": self.threshold,
-            "xnorm": result.xnorm if math.isfinite(result.xnorm) else None,
+            "xnorm": result.xnorm,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),
             "auc": area_under(self.curve),
@@ -122,10 +122,9 @@ class GroupReport:
             ]
         }
         if self.groups:
-            spreads = {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()}
             table["by_group"] = {
                 "groups": [asdict(group) for group in self.groups],
-                "spread": {kind: found and found._asdict() for kind, found in spreads.items()},
+                "spread": {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()},
             }
         return table
 
@@ -182,9 +181,9 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
         spread = spread_of(accuracies)
         if spread is not None:
             lines.append(
-                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean {spread.mean:.4f}, "
-                f"standard deviation {spread.deviation:.4f}, largest over smallest error "
-                f"{_number(spread.error_ratio, 2)}"
+                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean "
+                f"{spread['mean']:.4f}, standard deviation {spread['deviation']:.4f}, largest over "
+                f"smallest error {_number(spread['error_ratio'], 2)}"
             )
     # A FAR without a threshold has been said before.
     known = [n for n, rates in enumerate(groups[0].for_far) if rates.far or rates.tar]

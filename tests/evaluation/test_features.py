@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from backbones.graph.parameter_file import read_parameters, write_parameters
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation import compare
@@ -28,6 +26,7 @@ from evaluation.verification import __main__ as verification
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
+from tests.evaluation.untrained import export_network
 from tests.support.ijb_set import write_set
 
 SIDE = 112
@@ -62,8 +61,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, one in enumerate(encoded):
             writer.write(one, number // 4)
     write_set(folder / "IJBC", images=True)
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(SIDE, SIDE)).export(folder / "m")
+    export_network(folder / "m")
     found = read_parameters(folder / "m-0000.params")
     for name, key, value in (
         ("nan", "arg:stage2_conv0_weight", np.nan),
@@ -114,10 +112,10 @@ def write_some(path: Path) -> None:
 COMPUTING = ["verification", "compare", "embed", "clean", "ijb"]
 NOT_FINITE = "the network gives embeddings that are not finite"
 MISTAKES: list[tuple[str, str, Iterable[str]]] = [
-    ("nan,0", "nan-0000.params: 'stage2_conv0_weight' has values that", COMMANDS),
-    ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images; its output has", COMMANDS),
-    ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to", COMMANDS),
-    ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too)", COMMANDS),
+    ("nan,0", "nan-0000.params: 'stage2_conv0_weight' has values", ["clean", "export to torch"]),
+    ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images", ["embed", "export"]),
+    ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to", ["ijb"]),
+    ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too)", ["compare"]),
     ("huge,0", NOT_FINITE, [*COMPUTING, "compare with a set", "export"]),
     ("zero,0", "the network gives embeddings of length 0 for all", COMPUTING),
     ("some.onnx", rf"{NOT_FINITE} \([12] of \d+\)", COMPUTING[:-1]),

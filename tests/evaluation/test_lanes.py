@@ -15,14 +15,13 @@ PROGRAMS = {
     "evaluation.embed.__main__": "--model none,0 none --out none",
     "evaluation.ijb.__main__": "--model none,0 none --out none",
 }
-of_each_program = pytest.mark.parametrize("name", PROGRAMS)
 
 
 class Divided(Exception):
     """The threads would be divided here."""
 
 
-@of_each_program
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_divides_its_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def divide() -> None:
         raise Divided
@@ -33,7 +32,12 @@ def test_a_program_divides_its_threads(name: str, monkeypatch: pytest.MonkeyPatc
         program.main(PROGRAMS[name].split())
 
 
-@of_each_program
-def test_nothing_before_imports_mxnet(name: str) -> None:
-    code = f"import sys; import {name}; sys.exit('mxnet' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:
+    """In a process where no test has done so."""
+    code = (
+        f"import sys, {', '.join(PROGRAMS)}, evaluation.export.__main__; "
+        "assert not {'mxnet', 'onnx', 'onnxruntime', 'torch'} & sys.modules.keys(); "
+        "import train, classify, backbones.model, training.verifier; "
+        "assert not {'onnx', 'onnxruntime', 'torch'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True, timeout=120)

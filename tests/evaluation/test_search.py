@@ -10,7 +10,7 @@ import pytest
 
 from evaluation import search as command
 from evaluation.embed.index import write_index
-from evaluation.search import Identification, Matches, search
+from evaluation.search import Identification, search
 from runtime.errors import ConfigError, DataError
 
 
@@ -39,19 +39,20 @@ def test_equals_brute_force(blocks: tuple[int, int], top: int) -> None:
         expected[probe, rows] = -2
     order = np.argsort(-expected, axis=1)[:, :top]
     found = list(search(gallery, probes, top, excluded, blocks))
-    assert [one.first for one in found] == list(range(0, 50, blocks[0]))
-    np.testing.assert_array_equal(np.concatenate([one.rows for one in found]), order)
-    cosines = np.concatenate([one.cosines for one in found])
+    firsts, cosines_of_blocks, matches = zip(*found)
+    assert list(firsts) == list(range(0, 50, blocks[0]))
+    np.testing.assert_array_equal(np.concatenate(matches), order)
+    cosines = np.concatenate(cosines_of_blocks)
     np.testing.assert_allclose(cosines, np.take_along_axis(expected, order, 1), atol=1e-6)
 
 
 def test_of_equal_cosines_the_first_row_counts_and_rows_may_be_few() -> None:
     gallery = np.repeat(np.eye(2, dtype=np.float32), 4, axis=0)
     for blocks in ((1, 3), (2, 100)):
-        found = np.concatenate([one.rows for one in search(gallery, np.eye(2), 3, None, blocks)])
+        found = np.concatenate([rows for *_, rows in search(gallery, np.eye(2), 3, None, blocks)])
         assert found.tolist() == [[0, 1, 2], [4, 5, 6]]
-    (one,) = search(np.eye(2), np.eye(2)[:1], 3, {0: [0]})
-    assert one.rows.tolist() == [[1, -1, -1]]
+    ((_, _, rows),) = search(np.eye(2), np.eye(2)[:1], 3, {0: [0]})
+    assert rows.tolist() == [[1, -1, -1]]
 
 
 def test_a_gallery_on_the_disk_is_not_loaded(tmp_path: Path) -> None:
@@ -82,12 +83,12 @@ def test_rates_by_hand() -> None:
     gallery = ["a", "b", "c", "d", "e", "f", "g"]
     rates = Identification(gallery, ["a", "c", "f", "g", "z", ""], {})
     rows = np.tile(np.arange(6), (6, 1))
-    rates.add(Matches(0, rows[:4].astype(np.float32), rows[:4]))
-    rates.add(Matches(4, rows[4:].astype(np.float32), rows[4:]))
-    assert rates.counted == 4 and (rates.rate(1), rates.rate(5)) == (0.25, 0.5)
+    rates.add(0, rows[:4])
+    rates.add(4, rows[4:])
+    assert sum(rates.counts) == 4 and (rates.rate(1), rates.rate(5)) == (0.25, 0.5)
     # One that is the only image of its identity is not counted.
-    assert Identification(["a", "b", "b"], ["a", "b"], {0: [0], 1: [1]}).counted == 1
-    assert Identification(["a", "b", "b"], ["a", "b"], {}).counted == 2
+    assert Identification(["a", "b", "b"], ["a", "b"], {0: [0], 1: [1]}).counts == [False, True]
+    assert Identification(["a", "b", "b"], ["a", "b"], {}).counts == [True, True]
 
 
 @pytest.fixture
@@ -142,8 +143,6 @@ def test_threshold_and_leave_self_out(sets: None, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
-        ("--gallery g.npy", ConfigError, "--probes"),
-        ("--top 0", ConfigError, "'0' is not a positive integer"),
         ("--threshold 1.5", ConfigError, "--threshold 1.5 is no cosine"),
         ("--out g.npy/m.tsv", DataError, "g.npy/m.tsv cannot be written: "),
         ("--out ./p.tsv", ConfigError, "p.tsv would replace what this command reads"),
@@ -157,7 +156,6 @@ def test_mistakes_are_one_line(
 ) -> None:
     np.save("w.npy", np.eye(4))
     np.save("n.npy", np.eye(3))
-    before = [] if words.startswith("--gallery") else WORDS
     with pytest.raises(error, match=message) as caught:
-        command.main([*before, *words.split()])
+        command.main([*WORDS, *words.split()])
     assert "\n" not in str(caught.value)

@@ -13,13 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
 
-from runtime import processors
 from tests.fuzz.worker import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,12 +42,8 @@ class Result:
 
     def add(self, other: Result) -> None:
         """Count another result in."""
-        self.inputs += other.inputs
-        self.accepted += other.accepted
-        self.refused += other.refused
-        self.executions += other.executions
-        self.crashes += other.crashes
-        self.hangs += other.hangs
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     @property
     def is_clean(self) -> bool:
@@ -159,27 +152,3 @@ def _row(name: str, result: Result) -> str:
         f"{name:<10}{result.inputs:>9,}{result.accepted:>10,}{result.refused:>9,}  "
         f"{len(result.crashes):>7}{len(result.hangs):>6}{result.executions:>11}"
     )
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run a campaign, or one input; return 1 if something was found."""
-    import argparse
-
-    from tests.fuzz.readers import READERS
-
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.fuzz")
-    parser.add_argument("--inputs", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=processors.available())
-    parser.add_argument("--only", default=",".join(READERS), metavar="READER,READER")
-    parser.add_argument("--reproduce", metavar="READER:NUMBER")
-    options = parser.parse_args(argv)
-    began = time.monotonic()
-    if options.reproduce:
-        name, _, number = options.reproduce.partition(":")
-        results = {name: run_range(name, int(number), int(number) + 1)}
-    else:
-        shares = {name: READERS[name].share for name in options.only.split(",")}
-        results = run(shares, options.inputs, options.seed, options.processes)
-    print(describe(results, time.monotonic() - began))
-    return 0 if all(result.is_clean for result in results.values()) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +12,32 @@ import cv2
 import numpy as np
 import safetensors.numpy
 
+from backbones.graph import parameter_file
+from data.align.points import ListedFaces, PointsFile
+from data.fingerprint import fingerprint
+from data.images import cifar, mnist
+from data.images.class_files import ClassFolders
+from data.named_images import NamedImages, Size, open_sources
+from data.pack.image_files import ImageReader
+from data.records.record_set import RecordSet
+from data.records.shards import open_sets
+from data.records.writer import RecordWriter, shard_writer
+from data.verification.bin_file import read_bin, write_bin
+from data.verification.pairs import read_pairs
+from evaluation.embed.index import read_embeddings
+from evaluation.export.arcface_torch import read_state_dict
+from evaluation.ijb import lists as lists_of_faces
+from evaluation.ijb.features_folder import FeaturesFolder
+from evaluation.report import run_files
+from evaluation.verification.groups import read_groups
+from parallel import host_lists
+from parallel.launch import cluster_files
+from runtime.files import write_atomically
 from tests.fuzz.ijb_readers import DESCRIPTION, SIZES
 from tests.support.ijb_set import template_ids, write_set
 
+_IMAGE, _PARAMS = "a/a_0001.jpg", "m-0000.params"
+_FACE = np.arange(10, dtype=np.float64).reshape(1, 5, 2)
 _POINTS = b"a.jpg 69 109 106 113 77 142 73 152 108 154\n"
 
 
@@ -33,31 +57,15 @@ def _image() -> bytes:
 
 
 def _make_set(folder: Path) -> None:
-    from data.records.writer import RecordWriter
-
     with RecordWriter(folder, image_size=(8, 8)) as writer:
         for label in range(2):
             writer.write(_image(), label)
 
 
-def _use_set(folder: Path) -> None:
-    from data.records.record_set import RecordSet
-
-    RecordSet(folder).labels()
-
-
 def _make_shards(folder: Path) -> None:
-    from data.records.writer import shard_writer
-
     with shard_writer(folder, [1, 1], image_size=(8, 8)) as writer:
         for label in range(2):
             writer.write(_image(), label)
-
-
-def _use_shards(folder: Path) -> None:
-    from data.records.shards import open_sets
-
-    open_sets([folder])
 
 
 def _make_images(folder: Path) -> None:
@@ -66,65 +74,49 @@ def _make_images(folder: Path) -> None:
         (folder / person / f"{person}_0001.jpg").write_bytes(_image())
 
 
-def _pack(folder: Path) -> None:
-    from data.pack.image_files import ImageReader
-
-    ImageReader().read(str(folder / "a" / "a_0001.jpg"))
-
-
 def _embed(folder: Path) -> None:
-    from data.named_images import NamedImages, Size, open_sources
-
     for inputs in ([str(folder / "a" / "a_0001.jpg")], [str(folder)]):
         images = NamedImages(open_sources(inputs), Size(8, 8))
         for number in range(len(images)):
             images.read(number)
 
 
-def _classify(folder: Path) -> None:
-    from data.images.class_files import ClassFolders
+def _make_pairs(folder: Path) -> None:
+    write_bin(folder / "a.bin", [_image()] * 4, [True, False])
 
+
+def _written(name: str, content: bytes, use: Callable[[Path], Any]) -> Case:
+    """A file that is read alone."""
+
+    def make(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return Case(make, name, lambda at: use(at / name))
+
+
+def _nothing(_: Path) -> None:
+    pass
+
+
+def _use_set(folder: Path) -> None:
+    RecordSet(folder).labels()
+
+
+def _classify(folder: Path) -> None:
     images = ClassFolders(folder)
     for number in range(len(images)):
         images.image(number)
 
 
-def _compare_hosts(folder: Path) -> None:
-    from data.fingerprint import fingerprint
-
-    fingerprint([folder, folder / "a" / "a_0001.jpg"])
-
-
-def _listed_faces(folder: Path) -> None:
-    from data.align.points import ListedFaces
-
-    points = np.arange(10, dtype=np.float64).reshape(1, 5, 2)
-    ListedFaces(folder, ["a/a_0001.jpg"], points).read(0)
+def _read_servers(folder: Path) -> None:
+    hosts = cluster_files.read_hosts(folder / "hosts", 1)
+    cluster_files.read_servers(folder / "servers", 1, hosts.addresses)
 
 
-def _make_pairs(folder: Path) -> None:
-    from data.verification.bin_file import write_bin
+def _read_config(path: Path) -> None:
+    from training.config import faces
 
-    write_bin(folder / "a.bin", [_image()] * 4, [True, False])
-
-
-def _read_bin(folder: Path) -> None:
-    from data.verification.bin_file import read_bin
-
-    read_bin(folder / "a.bin")
-
-
-def _writes(name: str, content: bytes) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        (folder / name).write_bytes(content)
-
-    return make
-
-
-def _read_pairs(folder: Path) -> None:
-    from data.verification.pairs import read_pairs
-
-    read_pairs(folder / "pairs.txt", folder)
+    faces.parse(["--config", str(path), "--dataset", "synthetic"])
 
 
 def _make_pairs_list(folder: Path) -> None:
@@ -133,39 +125,9 @@ def _make_pairs_list(folder: Path) -> None:
     (folder / "pairs.txt").write_bytes(b"1\t1\na\t1\t2\na\t1\tb\t1\n")
 
 
-def _read_points(folder: Path) -> None:
-    from data.align.points import PointsFile
-
-    PointsFile(folder / "points.txt", folder)
-
-
-def _read_groups(folder: Path) -> None:
-    from evaluation.verification.groups import read_groups
-
-    read_groups(folder / "groups.txt", 2, "rfw")
-
-
-def _read_hosts(folder: Path) -> None:
-    from parallel.host_lists import read_file
-
-    read_file(folder / "hosts")
-
-
-def _read_servers(folder: Path) -> None:
-    from parallel.launch.cluster_files import read_hosts, read_servers
-
-    read_servers(folder / "servers", 1, read_hosts(folder / "hosts", 1).addresses)
-
-
 def _make_servers(folder: Path) -> None:
     (folder / "hosts").write_bytes(b"a\n")
     (folder / "servers").write_bytes(b"a 1\n")
-
-
-def _read_shares(folder: Path) -> None:
-    from parallel.launch.cluster_files import read_lines
-
-    read_lines(folder / "data_sharding", "two numbers")
 
 
 def _make_embeddings(folder: Path) -> None:
@@ -173,23 +135,9 @@ def _make_embeddings(folder: Path) -> None:
     (folder / "e.tsv").write_text("0\ta\tb\n1\tc\td\n")
 
 
-def _read_embeddings(folder: Path) -> None:
-    from evaluation.embed.index import read_embeddings
-
-    read_embeddings(folder / "e.npy")
-
-
 def _make_params(folder: Path) -> None:
-    from backbones.graph.parameter_file import write_parameters
-
-    with (folder / "m-0000.params").open("wb") as file:
-        write_parameters(file, {"arg:a": np.ones((2, 3), np.float32)})
-
-
-def _read_params(folder: Path) -> None:
-    from backbones.graph.parameter_file import read_parameters
-
-    read_parameters(folder / "m-0000.params")
+    with (folder / _PARAMS).open("wb") as file:
+        parameter_file.write_parameters(file, {"arg:a": np.ones((2, 3), np.float32)})
 
 
 def _make_checkpoint(folder: Path) -> None:
@@ -236,20 +184,8 @@ def _read_store(folder: Path) -> None:
         header.private_index(folder)
 
 
-def _read_config(folder: Path) -> None:
-    from training.config import faces
-
-    faces.parse(["--config", str(folder / "config.json"), "--dataset", "synthetic"])
-
-
 def _make_state_dict(folder: Path) -> None:
     safetensors.numpy.save_file({"a": np.ones(3, np.float32)}, folder / "m.safetensors")
-
-
-def _read_state_dict(folder: Path) -> None:
-    from evaluation.export.arcface_torch import read_state_dict
-
-    read_state_dict(folder / "m.safetensors")
 
 
 def _make_mnist(folder: Path) -> None:
@@ -260,21 +196,9 @@ def _make_mnist(folder: Path) -> None:
         (folder / part).write_bytes(head + bytes(int(np.prod(shape))))
 
 
-def _read_mnist(folder: Path) -> None:
-    from data.images import mnist
-
-    mnist.read(folder, "validation")
-
-
 def _make_cifar(folder: Path) -> None:
     with (folder / "test_batch.bin").open("wb") as file:
         file.truncate(10_000 * (1 + 3 * 32 * 32))
-
-
-def _read_cifar(folder: Path) -> None:
-    from data.images import cifar
-
-    cifar.read(cifar.CIFAR10, folder, "validation")
 
 
 def _make_ijb(folder: Path) -> None:
@@ -282,16 +206,12 @@ def _make_ijb(folder: Path) -> None:
 
 
 def _read_ijb(folder: Path) -> None:
-    from evaluation.ijb.lists import find_lists, read_faces, read_pairs
-
-    lists = find_lists(folder / "IJBC")
-    read_faces(lists)
-    read_pairs(lists.pairs, template_ids(SIZES))
+    lists = lists_of_faces.find_lists(folder / "IJBC")
+    lists_of_faces.read_faces(lists)
+    lists_of_faces.read_pairs(lists.pairs, template_ids(SIZES))
 
 
 def _features(folder: Path) -> None:
-    from evaluation.ijb.features_folder import FeaturesFolder
-
     with FeaturesFolder(folder / "features", DESCRIPTION) as features:
         features.claim()
         if features.missing():
@@ -309,18 +229,6 @@ def _make_run(folder: Path) -> None:
     (folder / "report" / "samples.jpg").write_bytes(_image())
 
 
-def _read_run(folder: Path) -> None:
-    from evaluation.report.run_files import read
-
-    read(folder)
-
-
-def _write_file(folder: Path) -> None:
-    from runtime.files import write_atomically
-
-    write_atomically(folder / "file", b"content")
-
-
 def _lock_run(folder: Path) -> None:
     from training.run_folder import locked
 
@@ -329,27 +237,17 @@ def _lock_run(folder: Path) -> None:
 
 
 def _log(folder: Path) -> None:
-    import logging
-
-    from runtime.errors import DataError
     from training.log.handlers import FileHandler
 
-    try:
-        handler = FileHandler(folder, 0)
-    except OSError as error:
-        raise DataError(f"it cannot be written: {error.strerror}") from None
+    handler = FileHandler(folder, 0)
     handler.emit(logging.makeLogRecord({"msg": "x"}))
     handler.close()
 
 
 def _write_metrics(folder: Path) -> None:
-    from runtime.errors import DataError
     from training.log.metric_files import MetricFiles
 
-    try:
-        files = MetricFiles(folder)
-    except OSError as error:
-        raise DataError(f"it cannot be written: {error.strerror}") from None
+    files = MetricFiles(folder)
     files.write(1, {"loss": 0.5})
     files.close()
 
@@ -360,62 +258,60 @@ def _trace(folder: Path) -> None:
     Trace(str(folder), "worker-0").write("word")
 
 
-def _nothing(_: Path) -> None:
-    pass
-
-
-def _make_logs(folder: Path) -> None:
-    (folder / "logs").mkdir()
-
-
 READ = {
     "rec": Case(_make_set, "train.rec", _use_set),
     "idx": Case(_make_set, "train.idx", _use_set),
     "property": Case(_make_set, "property", _use_set),
-    "shard": Case(_make_shards, "train-00001.rec", _use_shards),
-    "packed image": Case(_make_images, "a/a_0001.jpg", _pack),
-    "embedded image": Case(_make_images, "a/a_0001.jpg", _embed),
-    "listed face": Case(_make_images, "a/a_0001.jpg", _listed_faces),
-    "bin": Case(_make_pairs, "a.bin", _read_bin),
-    "pairs": Case(_make_pairs_list, "pairs.txt", _read_pairs),
-    "points": Case(_writes("points.txt", _POINTS), "points.txt", _read_points),
-    "groups": Case(_writes("groups.txt", b"a\nb\n"), "groups.txt", _read_groups),
-    "hosts": Case(_writes("hosts", b"a slots=2\n"), "hosts", _read_hosts),
+    "shard": Case(_make_shards, "train-00001.rec", lambda at: open_sets([at])),
+    "packed image": Case(_make_images, _IMAGE, lambda at: ImageReader().read(str(at / _IMAGE))),
+    "embedded image": Case(_make_images, _IMAGE, _embed),
+    "listed face": Case(_make_images, _IMAGE, lambda at: ListedFaces(at, [_IMAGE], _FACE).read(0)),
+    "bin": Case(_make_pairs, "a.bin", lambda at: read_bin(at / "a.bin")),
+    "pairs": Case(_make_pairs_list, "pairs.txt", lambda at: read_pairs(at / "pairs.txt", at)),
+    "points": _written("points.txt", _POINTS, lambda path: PointsFile(path, path.parent)),
+    "groups": _written("groups.txt", b"a\nb\n", lambda path: read_groups(path, 2, "rfw")),
+    "hosts": _written("hosts", b"a slots=2\n", host_lists.read_file),
     "servers": Case(_make_servers, "servers", _read_servers),
-    "data_sharding": Case(_writes("data_sharding", b"0 1\n"), "data_sharding", _read_shares),
-    "npy": Case(_make_embeddings, "e.npy", _read_embeddings),
-    "tsv": Case(_make_embeddings, "e.tsv", _read_embeddings),
-    "params": Case(_make_params, "m-0000.params", _read_params),
+    "data_sharding": _written(
+        "data_sharding", b"0 1\n", lambda path: cluster_files.read_lines(path, "two numbers")
+    ),
+    "npy": Case(_make_embeddings, "e.npy", lambda at: read_embeddings(at / "e.npy")),
+    "tsv": Case(_make_embeddings, "e.tsv", lambda at: read_embeddings(at / "e.npy")),
+    "params": Case(_make_params, _PARAMS, lambda at: parameter_file.read_parameters(at / _PARAMS)),
     "manifest": Case(_make_checkpoint, "manifest.json", _read_checkpoint),
     "rank": Case(_make_checkpoint, "rank-0000.bin", _read_checkpoint),
     "index of a store": Case(_make_store, "index.bin", _read_store),
-    "config": Case(_writes("config.json", b'{"lr": 0.5}'), "config.json", _read_config),
-    "state dict": Case(_make_state_dict, "m.safetensors", _read_state_dict),
-    "mnist": Case(_make_mnist, "t10k-images-idx3-ubyte", _read_mnist),
-    "cifar": Case(_make_cifar, "test_batch.bin", _read_cifar),
+    "config": _written("config.json", b'{"lr": 0.5}', _read_config),
+    "state dict": Case(
+        _make_state_dict, "m.safetensors", lambda at: read_state_dict(at / "m.safetensors")
+    ),
+    "mnist": Case(_make_mnist, "t10k-images-idx3-ubyte", lambda at: mnist.read(at, "validation")),
+    "cifar": Case(
+        _make_cifar, "test_batch.bin", lambda at: cifar.read(cifar.CIFAR10, at, "validation")
+    ),
     "ijb": Case(_make_ijb, "IJBC/meta/ijbc_face_tid_mid.txt", _read_ijb),
     "description of features": Case(_features, "features/features.json", _features),
-    "metrics": Case(_make_run, "metrics.jsonl", _read_run),
+    "metrics": Case(_make_run, "metrics.jsonl", run_files.read),
 }
 """Files without which a reader has to refuse."""
 
 OPTIONAL = {
     "cache of an index": Case(_make_set, "train.idx.cache", _use_set),
     "cache of labels": Case(_make_set, "train.labels.cache", _use_set),
-    "image of a class": Case(_make_images, "a/a_0001.jpg", _classify),
-    "compared image": Case(_make_images, "a/a_0001.jpg", _compare_hosts),
+    "image of a class": Case(_make_images, _IMAGE, _classify),
+    "compared image": Case(_make_images, _IMAGE, lambda at: fingerprint([at, at / _IMAGE])),
     "part of features": Case(_features, "features/part-00000.npy", _features),
     "store.json": Case(_make_store, "store.json", _read_store),
-    "scores": Case(_make_run, "report/scores-lfw.npy", _read_run),
-    "samples": Case(_make_run, "report/samples.jpg", _read_run),
-    "config of a run": Case(_make_run, "config.json", _read_run),
+    "scores": Case(_make_run, "report/scores-lfw.npy", run_files.read),
+    "samples": Case(_make_run, "report/samples.jpg", run_files.read),
+    "config of a run": Case(_make_run, "config.json", run_files.read),
 }
 """Files without which, or in place of which, a reader may go on."""
 
 WRITTEN = {
-    "file": Case(_nothing, "file", _write_file),
+    "file": Case(_nothing, "file", lambda at: write_atomically(at / "file", b"content")),
     "lock of a run": Case(_nothing, "run.lock", _lock_run),
-    "log": Case(_make_logs, "logs/rank-0000.log", _log),
+    "log": Case(lambda at: (at / "logs").mkdir(), "logs/rank-0000.log", _log),
     "metrics.jsonl": Case(_nothing, "metrics.jsonl", _write_metrics),
     "trace": Case(_nothing, "worker-0", _trace),
     "file of a rank": Case(_nothing, "rank-0000.bin", _write_checkpoint),

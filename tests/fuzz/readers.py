@@ -124,10 +124,6 @@ def _beside_a_set(name: str) -> Callable[[Path, bytes], None]:
     return read
 
 
-def _property_seeds(_: Path) -> list[bytes]:
-    return [b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8"]
-
-
 def _cache_seeds(folder: Path) -> list[bytes]:
     _write_set(folder)
     _use_set(folder)
@@ -152,14 +148,6 @@ def _read_cache(folder: Path, content: bytes) -> None:
     _use_set(folder)
 
 
-def _list_seeds(_: Path) -> list[bytes]:
-    return [
-        b"1\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\n",
-        b"2\nAnn 1 2\nAnn 2 1\nAnn 1 Bob 1\nBob 1 Ann 2\n",
-        b'1,1,,\r\n# same\r\nAnn,1,2,\r\n"Ann",1,Bob,1\r\n',
-    ]
-
-
 def _read_list(folder: Path, content: bytes) -> None:
     for name, count in (("Ann", 2), ("Bob", 1)):
         (folder / name).mkdir(exist_ok=True)
@@ -169,19 +157,9 @@ def _read_list(folder: Path, content: bytes) -> None:
     read_pairs(folder / "pairs.lst", folder)
 
 
-def _groups_seeds(_: Path) -> list[bytes]:
-    return [b"African\nAsian\n", "a\r\n\u00e9\r\n".encode()]
-
-
 def _read_groups(folder: Path, content: bytes) -> None:
     (folder / "groups.txt").write_bytes(content)
     read_groups(folder / "groups.txt", 2, "rfw")
-
-
-def _points_seeds(_: Path) -> list[bytes]:
-    celeba = b"1\nlefteye_x lefteye_y\na.jpg 69  109  106  113   77  142   73  152  108  154\n"
-    table = b'NAME_ID,P1X\n"n1/0001_01",75.8,110.2,103.4,104.7,90.6,133.0,85.4,144.3,107.3,140.1\n'
-    return [celeba, table, b"a b.jpg\t3\t5\t7\t5\t5\t7\t4\t9\t6\t9\t0.99\n"]
 
 
 def _read_points(folder: Path, content: bytes) -> None:
@@ -274,19 +252,10 @@ def _read_manifest(folder: Path, content: bytes) -> None:
     layout.read_part(folder)
 
 
-def _hosts_seeds(_: Path) -> list[bytes]:
-    return [b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"ip1:8, ip2,"]
-
-
 def _read_hosts(_: Path, content: bytes) -> None:
     from parallel.host_lists import read_list, slots_by_host
 
     slots_by_host(read_list(content.decode("utf-8", "surrogateescape")))
-
-
-def _hostfile_seeds(_: Path) -> list[bytes]:
-    lines = b"ip1 slots=8\nip2 slots=8 # two\n\n"
-    return [lines, b"# none\nip1\n", b"ip1 max_slots=4 slots=2\r\n", b"\xef\xbb\xbf" + lines]
 
 
 def _read_hostfile(folder: Path, content: bytes) -> None:
@@ -305,14 +274,35 @@ def _refusals() -> Iterator[None]:
         pass
 
 
+def _of(*seeds: bytes) -> Callable[[Path], list[bytes]]:
+    return lambda _: list(seeds)
+
+
+_PROPERTIES = _of(b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8")
+_LISTS = _of(
+    b"1\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\n",
+    b"2\nAnn 1 2\nAnn 2 1\nAnn 1 Bob 1\nBob 1 Ann 2\n",
+    b'1,1,,\r\n# same\r\nAnn,1,2,\r\n"Ann",1,Bob,1\r\n',
+)
+_POINTS = _of(
+    b"1\nlefteye_x lefteye_y\na.jpg 69  109  106  113   77  142   73  152  108  154\n",
+    b'NAME_ID,P1X\n"n1/0001_01",75.8,110.2,103.4,104.7,90.6,133.0,85.4,144.3,107.3,140.1\n',
+    b"a b.jpg\t3\t5\t7\t5\t5\t7\t4\t9\t6\t9\t0.99\n",
+)
+_SLOTS = b"ip1 slots=8\nip2 slots=8 # two\n\n"
+_HOST_FILES = _of(
+    _SLOTS, b"# none\nip1\n", b"ip1 max_slots=4 slots=2\r\n", b"\xef\xbb\xbf" + _SLOTS
+)
+_HOSTS = _of(b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"ip1:8, ip2,")
+
 READERS = {
     "rec": Reader(_rec_seeds, _read_rec, 14),
     "idx": Reader(_idx_seeds, _beside_a_set("train.idx"), 12),
-    "property": Reader(_property_seeds, _beside_a_set("property"), 8),
+    "property": Reader(_PROPERTIES, _beside_a_set("property"), 8),
     "cache": Reader(_cache_seeds, _read_cache, 8),
-    "lst": Reader(_list_seeds, _read_list, 10),
-    "groups": Reader(_groups_seeds, _read_groups, 3),
-    "points": Reader(_points_seeds, _read_points, 8),
+    "lst": Reader(_LISTS, _read_list, 10),
+    "groups": Reader(_of(b"African\nAsian\n", "a\r\n\u00e9\r\n".encode()), _read_groups, 3),
+    "points": Reader(_POINTS, _read_points, 8),
     "bin": Reader(_bin_seeds, _read_bin, 18),
     "image": Reader(_image_seeds, _read_image, 12),
     **MODEL_READERS,
@@ -320,6 +310,6 @@ READERS = {
     **RUN_READERS,
     **LINK_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
-    "hosts": Reader(_hosts_seeds, _read_hosts, 5),
-    "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),
+    "hosts": Reader(_HOSTS, _read_hosts, 5),
+    "hostfile": Reader(_HOST_FILES, _read_hostfile, 3),
 }

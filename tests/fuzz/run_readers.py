@@ -49,7 +49,7 @@ def _metrics_seeds(folder: Path) -> list[bytes]:
 def _read_metrics(folder: Path, content: bytes) -> None:
     """As numbers of a report, and of a model card."""
     from evaluation.export import card
-    from evaluation.report import figures, run_files, run_page
+    from evaluation.report import figures, pages, run_files
 
     run = folder / "run"
     if not run.exists():
@@ -58,9 +58,9 @@ def _read_metrics(folder: Path, content: bytes) -> None:
     found = run_files.read(run)
     for records in found.targets.values():
         [str(figures.accuracy(record)) for record in records]
-        [run_page.tar_at_far(record) for record in records]
+        [pages.tar_at_far(record) for record in records]
     figures.time_shares(found)
-    run_page.rate(found), run_page.last_loss(found), figures.duration(found)
+    pages.rate(found), pages.last_loss(found), figures.duration(found)
     card.write_card(Path("net.onnx"), b"", {}, [], run)
 
 

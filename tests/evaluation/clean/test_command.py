@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 import pytest
 
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from data.decoding import decode_file
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
@@ -19,6 +17,7 @@ from evaluation.embed import __main__ as embed
 from evaluation.embed.index import write_index
 from runtime.errors import ConfigError, DataError
 from tests.evaluation.clean.test_findings import people
+from tests.evaluation.untrained import export_network
 
 SIDE = 16
 # Person 1 is two classes, 1 and 30; image 12 has the label of class 9; image 40 is of none.
@@ -195,8 +194,7 @@ def test_embeddings_of_another_version_are_refused(faces: np.ndarray, old: str, 
 
 def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
     """Untrained: what it finds is not looked at, but which images were embedded."""
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(SIDE, SIDE)).export(Path("m"))
+    export_network(Path("m"), SIDE)
     words = ["--image-size", str(SIDE), str(SIDE), "--batch-size", "16", "--workers", "1"]
     words += ["--model", "m,0", "--verification", "v.bin", "--sheets", "1"]
     with open("faces/train.rec", "r+b") as file:

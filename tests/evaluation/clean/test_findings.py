@@ -206,8 +206,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
     for value in (np.nan, 1e30):
         spoiled = rows.copy()
         spoiled[7, 3] = value
-        with pytest.raises(DataError, match="embedding 7 of the set is not finite"):
+        with pytest.raises(DataError, match="row 7 of the set is not finite"):
             find(spoiled, owners)
         target = (pairs_of([True] * 40, "x" * 80), spoiled)
-        with pytest.raises(DataError, match="embedding 7 of t is not finite"):
+        with pytest.raises(DataError, match="row 7 of t is not finite"):
             find_all(faces, [target], NONE)

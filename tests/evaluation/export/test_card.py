@@ -55,20 +55,15 @@ def test_options_of_the_run_but_not_where_it_was_and_no_markup(tmp_path: Path) -
     assert "&lt;img src=x onerror=alert(1)>" in card and "| \\[x](javascript:alert)\\n# y |" in card
 
 
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
-@pytest.mark.parametrize("content", [b"{\n", b"[]\n", b"\xff\n", b"7\n"])
-def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=f"{name} is damaged.*; copy it again, or move it away$"):
-        card_of_nothing(tmp_path)
-
-
 @pytest.mark.parametrize("value", [None, "0.9", [0.9], True, 1e400])
 def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path, value: Any) -> None:
     assert "no `metrics.jsonl`" in card_of(tmp_path, {"target": "lfw", "accuracy": value}, {})
 
 
-def test_a_record_without_its_update_is_damage(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"target": "lfw", "accuracy": 0.9}\n')
-    with pytest.raises(DataError, match="metrics.jsonl is damaged"):
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.json", "[]"), ("metrics.jsonl", '{"target": "lfw"}\n')]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=f"{name} is damaged.*; copy it again, or move it away$"):
         card_of_nothing(tmp_path)

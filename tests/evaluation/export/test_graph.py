@@ -15,7 +15,7 @@ from backbones import classifiers
 from backbones.checkpoint import Checkpoint, read_checkpoint
 from backbones.classifiers import Normalization
 from backbones.graph.operators import OPERATORS
-from evaluation.export.comparison import draw_images, largest_difference
+from evaluation.export.__main__ import draw_images, largest_difference
 from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
 from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import DataError
@@ -239,19 +239,14 @@ def classifier(name: str, shape: tuple[int, int, int]) -> Checkpoint:
     [
         ("LeNet", (1, 28, 28)), ("RegNetY_400MF", (3, 32, 32)),
         ("mobilenet0.25", (3, 224, 224)), ("squeezenet1.1", (3, 224, 224)),
+        *(pytest.param(name, (3, 32, 32), marks=pytest.mark.models) for name in FOURTEEN),
     ],
 )  # fmt: skip
 def test_a_classifier(name: str, shape: tuple[int, int, int]) -> None:
     assert_equal(classifier(name, shape), 1e-4)
 
 
-@pytest.mark.models
-@pytest.mark.parametrize("name", FOURTEEN)
-def test_each_of_the_fourteen_classifiers_on_a_hundred_images(name: str) -> None:
-    images = draw_images(100, (3, 32, 32))
-    assert_equal(classifier(name, (3, 32, 32)), 1e-4, images=images, batch=7)
-
-
+@pytest.mark.thorough
 def test_the_published_network(toolkit_data: Path) -> None:
     found = read_checkpoint(toolkit_data / "mobilefacenet_y1" / "model", 0)
     assert_equal(found, 1e-4, images=draw_images(14, (3, 112, 112)), batch=7)

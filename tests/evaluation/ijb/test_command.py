@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 
 from backbones.model import Backbone
-from backbones.options import BackboneOptions
 from data.align.similarity import estimate
 from evaluation.export import __main__ as export
 from evaluation.ijb import __main__ as command
 from evaluation.ijb import features_folder
-from evaluation.ijb.identification import identify
 from evaluation.ijb.lists import find_lists, read_faces, read_pairs, read_subjects
-from evaluation.ijb.report import as_json
+from evaluation.ijb.protocols import cosines_of_pairs, identify, mean_of, verify
 from evaluation.ijb.templates import template_features
-from evaluation.ijb.verification import cosines_of_pairs, verify
 from runtime.errors import ConfigError, DataError
+from tests.evaluation.untrained import export_network
 from tests.support.ijb_set import MadeSet, Sizes, noise, template_ids, write_features, write_set
 from tests.support.thread_world import run_ranks
 
@@ -34,10 +32,7 @@ MADE = ("IJBC", "--model", "m.onnx", "--out", "out")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of an untrained network."""
-    prefix = tmp_path_factory.mktemp("model") / "m"
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(112, 112)).export(prefix)
-    return prefix
+    return export_network(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +91,14 @@ def test_results(made: MadeSet, words: str) -> None:
     cosines = cosines_of_pairs(templates(like == "ijb.py"), pairs)
     paths = (lists.probes, *lists.galleries)
     probes, *galleries = (read_subjects(path, faces.template_ids) for path in paths)
-    identified = [identify(templates(False), one, probes) for one in galleries]
     names = ["gallery_G1", "gallery_G2"]
+    identified = {
+        name: identify(templates(False), one, probes) for name, one in zip(names, galleries)
+    }
     assert found == {
         "set": "IJB-C", "model": "m.onnx", "like": like, "flip": True, **weighting,
-        **as_json(verify(cosines, pairs.same), dict(zip(names, identified))),
+        "1:1": verify(cosines, pairs.same)[0],
+        "1:N": {"galleries": identified, "mean": mean_of(identified)},
     }  # fmt: skip
     scores = np.load("IJBC_result/insightface.npy")
     assert scores.dtype == np.float64 and scores.tolist() == cosines.tolist()
@@ -223,7 +221,7 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
     with pairs.open("a") as file:
         file.write("10 13\n")
     shutil.rmtree("out", ignore_errors=True)
-    with pytest.raises(DataError, match=f"{pairs}, line 5001: '10 13' is not two templates and a"):
+    with pytest.raises(DataError, match=f"{pairs}, line 5001: '10 13' is not two templates th"):
         command.main(MADE)
     world = SimpleNamespace(
         rank=1, size=2, broadcast_object=lambda value, name: {**value, "model": "another"}
@@ -234,8 +232,7 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
 
 
 def test_a_network_for_another_size_is_refused(images: MadeSet) -> None:
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(32, 32)).export(Path("m"))
+    export_network(Path("m"), 32)
     export.main(["--model", "m,0", "--image-size", "32", "32", "--output", "m.onnx"])
     with pytest.raises(ConfigError, match="faces are aligned to 112 x 112, and m.onnx says 32 x"):
         command.main(MADE)

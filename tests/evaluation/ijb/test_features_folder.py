@@ -104,11 +104,17 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_part(folder: FeaturesFolder, tmp_path: Path) -> None:
     folder.write(1, ROWS[10:20])
-    path = tmp_path / "a/out/part-00001.npy"
-    content, rows = path.read_bytes(), ROWS[10:20].copy()
-    damaged = [pack_rows(rows[:9]), pack_rows(rows[:, :4]), b"", content[:-1], content + b"\0"]
-    rows[3, 1] = np.nan
-    for one in (*damaged, pack_rows(rows)):
-        path.write_bytes(one)
-        with pytest.raises(DataError, match="part-00001.npy is damaged or has features of an"):
-            list(folder.read())
+    spoiled = ROWS[:10].copy()
+    spoiled[3, 1] = np.nan
+    whole = pack_rows(ROWS[:10])
+    # Of other lengths and widths, also one that has no two views, cut off, and not finite.
+    others = [ROWS[:9], ROWS[:10, :4], ROWS[:10, :5], ROWS[:10, :0], spoiled]
+    for part, contents in (
+        (1, [*map(pack_rows, others), whole[:-1]]), (0, [*map(pack_rows, others[2:]), b""]),
+    ):  # fmt: skip
+        path = tmp_path / f"a/out/part-{part:05d}.npy"
+        for content in contents:
+            path.write_bytes(content)
+            with pytest.raises(DataError, match=f"{path.name} is damaged or has features of an"):
+                list(folder.read())
+        path.write_bytes(whole)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.ijb.identification import Identification, identify
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.ijb.report import as_json, identification_table, verification_table
-from evaluation.ijb.templates import template_features
-from evaluation.ijb.verification import (
+from evaluation.ijb.protocols import (
     FALSE_ACCEPT_RATES,
-    AcceptRate,
-    Verification,
     cosines_of_pairs,
+    identification_table,
+    identify,
+    mean_of,
+    verification_table,
     verify,
 )
+from evaluation.ijb.templates import template_features
 from runtime.errors import DataError
 
 
@@ -61,11 +60,11 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     features = template_features(parts, listed, unit_views=unit_views, norm_score=norm)
     first, second = chosen.astype(np.int32).T
     cosines = cosines_of_pairs(features, Pairs(first, second, same))
-    found = verify(cosines, same)
-    rates = [rate.true_accept_rate for rate in found.rates]
-    assert rates == pytest.approx(expected, abs=1e-6)
-    assert [rate.wanted for rate in found.rates] == list(FALSE_ACCEPT_RATES)
-    assert (found.pairs, found.same) == (60_000, same.sum())
+    found, _ = verify(cosines, same)
+    rates = found.pop("tar_at_far")
+    assert [rate["tar"] for rate in rates] == pytest.approx(expected, abs=1e-6)
+    assert [rate["far"] for rate in rates] == list(FALSE_ACCEPT_RATES)
+    assert (found["pairs"], found["same"]) == (60_000, same.sum())
 
 
 def test_templates_by_hand() -> None:
@@ -81,19 +80,26 @@ def test_templates_by_hand() -> None:
     assert rows[1:] == pytest.approx(np.array([[2, 6], [1, 1]]) / [[np.hypot(2, 6)], [2**0.5]])
 
 
+def rate(scores: Any, same: Any, place: int) -> tuple[Any, ...]:
+    """One of the rates: wanted, and those of the nearest point, with its threshold."""
+    found = verify(np.array(scores), np.array(same, np.bool_))[0]["tar_at_far"][place]
+    return tuple(found[name] for name in ("far", "nearest_far", "tar", "threshold"))
+
+
 def test_rates_by_hand() -> None:
     """Ten pairs of two people; one of them is more similar than two of one person."""
-    scores = np.concatenate([np.arange(10) / 20, [0.9, 0.8, 0.43, 0.2]])
-    found = verify(scores, np.arange(14) >= 10)
-    assert found.rates[-1] == (0.1, 0.1, 0.75, 0.43)
-    assert found.rates[0] == (1e-6, 0.0, 0.5, 0.8)
-    assert found.area == pytest.approx((2 * 10 + 9 + 4.5) / 40)
+    scores, same = np.concatenate([np.arange(10) / 20, [0.9, 0.8, 0.43, 0.2]]), np.arange(14) >= 10
+    assert rate(scores, same, -1) == (0.1, 0.1, 0.75, 0.43)
+    assert rate(scores, same, 0) == (1e-6, 0.0, 0.5, 0.8)
+    found, curve = verify(scores, same)
+    assert found["auc"] == pytest.approx((2 * 10 + 9 + 4.5) / 40)
+    assert curve[:, 0].tolist() == [0, 0] and curve[:, -1].tolist() == [1, 1]
     # Points on a line are left out as in the original: from 0 to 0.5 nothing is gained, so 0 is
     # nearer to 0.1 than any point that is left.
     scores[-2:] = 0.47, 0.22
-    assert verify(scores, np.arange(14) >= 10).rates[-1] == (0.1, 0.0, 0.75, 0.47)
-    nothing_before_the_first_other = verify(np.array([1.0, 0.5]), np.array([False, True]))
-    assert nothing_before_the_first_other.rates[0] == (1e-6, 0.0, 0.0, np.inf)
+    assert rate(scores, same, -1) == (0.1, 0.0, 0.75, 0.47)
+    # Nothing is accepted before the first pair of two people.
+    assert rate([1.0, 0.5], [False, True], 0) == (1e-6, 0.0, 0.0, None)
 
 
 def loops(
@@ -136,9 +142,9 @@ def test_identification_equals_the_loops_with_ties(
     gallery, probes = Subjects(places, owners[places]), Subjects(rest, owners[rest])
     found = identify(features, gallery, probes)
     ranks, rates = loops(features, gallery, probes)
-    assert [one / found.mated for one in found.ranks] == pytest.approx(ranks)
-    assert found.rates == pytest.approx(rates)
-    assert (found.templates, found.mated, found.strangers) == (people, mated, others)
+    assert [found[f"rank-{rank}"] for rank in (1, 5, 10)] == pytest.approx(ranks)
+    assert [*found["tpir_at_fpir"].values()] == pytest.approx(rates)
+    assert [found[name] for name in ("templates", "mated", "others")] == [people, mated, others]
 
 
 def subjects(pairs: list[tuple[int, int]]) -> Subjects:
@@ -159,14 +165,20 @@ def test_what_the_protocol_is_not_for(gallery, probes, message: str) -> None:
         identify(np.eye(3), subjects(gallery), subjects(probes))
 
 
-def test_tables_and_json() -> None:
+def gallery(templates: int, counts: tuple[int, ...], ranks: list[int], rates: list[float]) -> Any:
+    mated, others = counts
+    shares = {f"rank-{rank}": count / mated for rank, count in zip((1, 5, 10), ranks)}
+    by_rate = dict(zip(("0.01", "0.1"), rates))
+    return {"templates": templates, "mated": mated, "others": others, **shares,
+            "tpir_at_fpir": by_rate, "thresholds": {"0.01": 0.6, "0.1": 0.5}}  # fmt: skip
+
+
+def test_tables() -> None:
     """Ranks are averaged over probes, rates over galleries."""
-    wanted = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-    rates = [AcceptRate(far, far, 0.9 + n / 100, math.inf) for n, far in enumerate(wanted)]
-    verified = Verification(1000, 100, rates, 0.99, np.zeros((2, 0)))
+    verified = {"tar_at_far": [{"tar": 0.9 + n / 100} for n in range(6)], "auc": 0.99}
     galleries = {
-        "G1": Identification(1772, 10, 30, [5, 6, 8], [0.25, 0.5], [0.6, 0.5]),
-        "G2": Identification(1759, 30, 10, [30, 30, 30], [0.75, 1.0], [0.7, 0.6]),
+        "G1": gallery(1772, (10, 30), [5, 6, 8], [0.25, 0.5]),
+        "G2": gallery(1759, (30, 10), [30, 30, 30], [0.75, 1.0]),
     }
     table = """\
 +------------+-------+-------+--------+-------+-------+-------+-------+
@@ -184,16 +196,5 @@ def test_tables_and_json() -> None:
         ["G2", "1,759", "30", "10", "100.00", "100.00", "100.00", "75.00", "100.00"],
         ["mean", "", "", "", "87.50", "90.00", "95.00", "50.00", "75.00"],
     ]
-    found = as_json(verified, galleries)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert [found["1:1"][name] for name in ("pairs", "same", "auc")] == [1000, 100, 0.99]
-    assert found["1:1"]["tar_at_far"][2] == {
-        "far": 1e-4, "tar": 0.92, "nearest_far": 1e-4, "threshold": None,
-    }  # fmt: skip
-    assert found["1:N"]["galleries"]["G1"] == {
-        "templates": 1772, "mated": 10, "others": 30, "rank-1": 0.5, "rank-5": 0.6, "rank-10": 0.8,
-        "tpir_at_fpir": {"0.01": 0.25, "0.1": 0.5}, "thresholds": {"0.01": 0.6, "0.1": 0.5},
-    }  # fmt: skip
     mean = {"rank-1": 35 / 40, "rank-5": 36 / 40, "rank-10": 38 / 40}
-    assert found["1:N"]["mean"] == {**mean, "tpir_at_fpir": {"0.01": 0.5, "0.1": 0.75}}
-    assert as_json(verified, {}).keys() == {"1:1"}
+    assert mean_of(galleries) == {**mean, "tpir_at_fpir": {"0.01": 0.5, "0.1": 0.75}}

@@ -25,9 +25,7 @@ def test_the_interval_of_a_verification_covers_the_mean_of_its_folds() -> None:
     """Of many verifications whose folds scatter, 95 % of the intervals hold the true accuracy."""
     generator = np.random.default_rng(1)
     folds = generator.normal(0.8, 0.02, (4000, FOLDS))
-    found = [
-        accuracy({"accuracy": one.mean(), "accuracy_std": one.std()}) for one in folds
-    ]
+    found = [accuracy({"accuracy": one.mean(), "accuracy_std": one.std()}) for one in folds]
     share = np.mean([one.low <= 0.8 <= one.high for one in found])
     assert share == pytest.approx(0.95, abs=0.012)
 

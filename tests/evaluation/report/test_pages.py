@@ -11,9 +11,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from evaluation.report.comparison import with_names, write_comparison
+from evaluation.report.pages import with_names, write_comparison, write_page
 from evaluation.report.run_files import read
-from evaluation.report.run_page import write_page
 from tests.support import made_up_runs
 
 EVIL = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>$\\frac{1}{0}$"
@@ -121,11 +120,12 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     records = [made_up_runs.training_record(update, 1.0) for update in range(1, 100)]
     records[50]["loss"] = records[98]["loss"] = None
     records[98]["time"] = 1e250
-    for number, (accuracy, total) in enumerate([(2.0, 10), (-1e200, 1e-200), (1e299, None)]):
-        record = made_up_runs.verification("lfw", 10, accuracy) | {"total": total}
-        made_up_runs.write(tmp_path / str(number), [*records, record], {})
-        text = check(write_page(read(tmp_path / str(number)))).text
-        assert "nan" not in text and "accuracy lfw–" in text and "timein one part" not in text
+    for name, accuracy, total in (("a", 2.0, 10), ("b", -1e200, 1e-200), ("c", 1e299, None)):
+        records.append(made_up_runs.verification(name, 99, accuracy) | {"total": total})
+    made_up_runs.write(tmp_path / "bad", records, {})
+    text = check(write_page(read(tmp_path / "bad"))).text
+    assert "nan" not in text and "timein one part" not in text
+    assert all(f"accuracy {name}–" in text for name in "abc")
 
 
 def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -> None:

@@ -98,7 +98,3 @@ def test_held_out_pairs_do_not_choose_their_threshold() -> None:
     assert (found.held_out_far.accepted, found.held_out_far.pairs) == (10, 20)
     assert found.threshold_cosine == pytest.approx(0.36) and found.held_out_tar == 1.0
     assert hold_out(pairs, 0.06) is None
-
-
-def test_a_network_that_diverged_accepts_nothing() -> None:
-    assert curves.cosines_of_pairs(np.full((4, 2), np.nan, np.float32)).tolist() == [-1, -1]

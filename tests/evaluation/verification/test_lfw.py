@@ -49,6 +49,7 @@ def published(toolkit_data: Path) -> Backbone:
     return backbone
 
 
+@pytest.mark.thorough
 def test_the_accuracy_of_a_published_checkpoint(toolkit_data: Path, published: Backbone) -> None:
     """A hundred pairs: enough to see swapped channels or a wrong scale."""
     target = lfw_pairs(toolkit_data, 5, 5)

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from evaluation.network import open_network
-from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import ConfigError, DataError
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime, read_model
 
 SIZE = (4, 4)
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "read_model": lambda path: read_model(path, SIZE),
-    "OnnxNetwork": OnnxNetwork,
     "open_network": lambda path: open_network(
         Namespace(model=path, image_size=SIZE, dtype="float32")
     ),

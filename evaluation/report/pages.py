@@ -1,15 +1,19 @@
-"""The report of one run."""
+"""The pages: the report of one run, and the comparison of several."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from evaluation.report import elements, figures
+from evaluation.report.elements import Strong
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, number
 
 _AGAIN = "Made from the files of the run; python -m evaluation.report RUN makes it again."
+# Is different in every run, and its name says so.
+_LEFT_OUT = frozenset(("models_root",))
 _PART_COLUMNS = ("ranks", "host", "device", "processor", "processors")
 
 
@@ -95,7 +99,7 @@ def _accuracy_rows(run: RunFiles) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, records in run.targets.items():
         last, scores = records[-1], run.scores.get(name)
-        best = max(records, key=lambda one: _or_zero(number(one, "accuracy")))
+        best = _best(records)
         row = [
             name,
             grouped(number(last, "total") if scores is None else float(len(scores))),
@@ -124,8 +128,14 @@ def tar_at_far(record: Record) -> str:
     return ", ".join(found) or "–"
 
 
-def _or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def _best(records: Sequence[Record]) -> Record:
+    """Return the record with the best accuracy that is a number, or the first; none of none."""
+
+    def known(record: Record) -> float:
+        accuracy = number(record, "accuracy")
+        return accuracy if math.isfinite(accuracy) else -math.inf
+
+    return max(records, key=known, default={})
 
 
 def _parts(run: RunFiles) -> str:
@@ -137,3 +147,73 @@ def _parts(run: RunFiles) -> str:
     command = run.parts[-1].get("command") if run.parts else None
     shown = f'<p class="muted">Last command: <code>{elements.text(command)}</code></p>'
     return elements.table(titles, rows) + (shown if isinstance(command, str) else "")
+
+
+def write_comparison(runs: Sequence[RunFiles]) -> str:
+    """Return a page about several runs."""
+    runs = with_names(runs)
+    names = [run.name for run in runs]
+    differences = _differences(runs)
+    body = [
+        elements.section("Final figures", elements.table(["", *names], _final_rows(runs))),
+        elements.section(
+            "Differences in configuration",
+            elements.table(["option", *names], differences)
+            or '<p class="muted">None: all options are the same.</p>',
+        ),
+        elements.section(
+            "Accuracy", elements.figures([*figures.of_accuracy(runs), *figures.of_scores(runs)])
+        ),
+        elements.section("Training", elements.figures(figures.of_training(runs))),
+        "<footer>Made from the files of the runs by python -m evaluation.report.</footer>",
+    ]
+    title = " · ".join(names)
+    return elements.page("Comparison of runs", title, f"{len(runs)} runs", body)
+
+
+def with_names(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """Each run once, with a name that no other has: that of its folder, or its path."""
+    kept = list({run.folder: run for run in runs}.values())
+    names = [run.name for run in kept]
+    return [
+        replace(run, name=str(run.folder)) if names.count(run.name) > 1 else run for run in kept
+    ]
+
+
+def _differences(runs: Sequence[RunFiles]) -> list[list[str]]:
+    options = dict.fromkeys(name for run in runs for name in run.config)
+    missing = "no such option"
+    rows = []
+    for option in (name for name in options if name not in _LEFT_OUT):
+        found = [run.config.get(option, missing) for run in runs]
+        if any(one != found[0] for one in found):
+            rows.append([option, *map(elements.said, found)])
+    return rows
+
+
+def _final_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name in dict.fromkeys(name for run in runs for name in run.targets):
+        lasts = [run.targets[name][-1] if name in run.targets else {} for run in runs]
+        accuracies = [figures.accuracy(last) for last in lasts]
+        largest = max((one.value for one in accuracies if math.isfinite(one.value)), default=0.0)
+        shown = [
+            Strong(one) if one.value == largest and len(runs) > 1 else str(one)
+            for one in accuracies
+        ]
+        rows.append([f"accuracy {name}, 95 % interval", *shown])
+        best = [number(_best(run.targets.get(name, ())), "accuracy") for run in runs]
+        rows.append([f"best accuracy {name}", *(grouped(value, 4) for value in best)])
+        if any(key.startswith("tar_at_far") for last in lasts for key in last):
+            rows.append([f"TAR@FAR {name}", *map(tar_at_far, lasts)])
+        if any(name in run.scores for run in runs):
+            rows.append([f"area under ROC {name}", *(_area(run, name) for run in runs)])
+    rows.append(["loss of the last report", *map(last_loss, runs)])
+    rows.append(["updates", *(f"{figures.last_update(run):,}" for run in runs)])
+    rows.append(["images/s, median", *map(rate, runs)])
+    rows.append(["time", *(str(figures.duration(run) or "–") for run in runs)])
+    return rows
+
+
+def _area(run: RunFiles, name: str) -> str:
+    return f"{figures.analyze(name, run.scores[name]).area:.4f}" if name in run.scores else "–"

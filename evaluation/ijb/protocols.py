@@ -1,0 +1,229 @@
+"""The protocols on templates: pairs (1:1), and probes that are looked for in galleries (1:N).
+
+1:1: IJB-C has 15,658,489 pairs, so cosines are computed in blocks. The curve is scikit-learn's, and
+a rate is taken at the curve's point whose false accept rate is nearest, as in InsightFace's
+evaluation: so numbers can be compared with those that are published. Its program also leaves the
+cosines and the curve as two files, which are written here under the same names.
+
+1:N: IJB-B and IJB-C have two galleries, and each person is in one of them. So for each gallery the
+probes of the other one are strangers (open set), and the result is that of both galleries. The
+definitions are those of InsightFace's evaluation (``ijb_evals.py``), which follow Grother and Ngan
+2014 (Face Recognition Vendor Test, NIST IR 8009) and Maze et al. 2018 (IARPA Janus Benchmark-C):
+a probe is identified if its person is the most similar one and more similar than a threshold, and
+the threshold is that at which a share of the strangers is similar to anyone.
+
+Results are values of JSON, shares and not percent; tables show percent. Shape suffixes: P probes, M
+those whose person is in the gallery, G templates of the gallery.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import auc, roc_curve
+
+from evaluation.ijb.lists import Pairs, Subjects
+from evaluation.output_files import writing
+from runtime.errors import DataError
+from runtime.files import StagedFiles
+
+Result = dict[str, Any]
+"""The numbers of a protocol, under the names of the JSON output."""
+
+FALSE_ACCEPT_RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+_FALSE_ALARM_RATES = (0.01, 0.1)
+_RANKS = {f"rank-{rank}": rank for rank in (1, 5, 10)}
+# Both sides of a block stay in a processor's cache.
+_BLOCK = 512
+# A chart has fewer pixels in a row.
+_POINTS = 2000
+_LEAST_SHOWN = 0.3
+
+
+def cosines_of_pairs(features: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]:
+    """Return the cosine of each pair, float64 [P]; ``features`` [T, D] have the length 1."""
+    cosines = np.empty(len(pairs.same))
+    for start in range(0, len(cosines), _BLOCK):
+        one = slice(start, start + _BLOCK)
+        first, second = features[pairs.first[one]], features[pairs.second[one]]
+        np.einsum("ij,ij->i", first, second, out=cosines[one])
+    return cosines
+
+
+def verify(
+    cosines: NDArray[np.float64], same: NDArray[np.bool_]
+) -> tuple[Result, NDArray[np.float64]]:
+    """Return the result of 1:1, and the curve: false and true accept rates [2, points].
+
+    Pairs of equal cosines are accepted together. Of two points that are equally near, the one with
+    the larger false accept rate is taken. scikit-learn leaves out points of the curve between which
+    it is straight.
+
+    Args:
+        cosines: of the pairs [P].
+        same: whether they show one person [P]; there are both kinds.
+    """
+    curve = np.stack(roc_curve(same, cosines))
+    rates = []
+    for wanted in FALSE_ACCEPT_RATES:
+        # From the end, where the larger rates are.
+        nearest = curve.shape[1] - 1 - int(np.abs(curve[0, ::-1] - wanted).argmin())
+        far, tar, threshold = curve[:, nearest].tolist()
+        # Above all cosines if nothing is accepted; JSON has no infinity.
+        least = threshold if math.isfinite(threshold) else None
+        rates.append({"far": wanted, "tar": tar, "nearest_far": far, "threshold": least})
+    area = float(auc(*curve[:2]))
+    found = {"pairs": len(same), "same": int(same.sum()), "auc": area, "tar_at_far": rates}
+    return found, curve[:2]
+
+
+def identify(features: NDArray[np.float64], gallery: Subjects, probes: Subjects) -> Result:
+    """Return the result of 1:N on one gallery.
+
+    ``rank-1`` is the share of the mated probes, those whose person is in the gallery, that have
+    their person among as many of the most similar ones; ``tpir_at_fpir`` the share of them that is
+    identified at a false alarm rate; ``others`` the number of all other probes.
+
+    Args:
+        features: of the templates [T, D], of length 1.
+        gallery: has each subject once.
+        probes: are looked for.
+
+    Raises:
+        DataError: the gallery has a subject twice; no probe is of the gallery, or all are.
+    """
+    order = np.argsort(gallery.subjects, kind="stable")
+    subjects = gallery.subjects[order]
+    for twice in np.flatnonzero(np.diff(subjects) == 0)[:1]:
+        raise DataError(
+            f"the subject {subjects[twice]} has several templates in one gallery, where each has "
+            "one in the protocol; take the lists from InsightFace's release"
+        )
+    places_P = np.minimum(np.searchsorted(subjects, probes.subjects), len(order) - 1)
+    is_mated_P = subjects[places_P] == probes.subjects
+    if is_mated_P.all() or not is_mated_P.any():
+        raise DataError(
+            f"{int(is_mated_P.sum()):,} of {len(is_mated_P):,} probes are of subjects in a gallery "
+            f"of {len(order):,}; the protocol needs probes of subjects that are in it, and of "
+            "others"
+        )
+    mated_M = np.flatnonzero(is_mated_P)
+    columns_M = order[places_P[mated_M]]
+    cosines_PG = features[probes.templates] @ features[gallery.templates].T
+    own_M = cosines_PG[mated_M, columns_M]
+    cosines_PG[mated_M, columns_M] = -np.inf
+    best_other_P = cosines_PG.max(axis=1)
+    others_before_M = (cosines_PG[mated_M] >= own_M[:, np.newaxis]).sum(axis=1)
+    is_first_M = own_M > best_other_P[mated_M]
+    highest = np.sort(best_other_P[~is_mated_P])[::-1]
+    thresholds = {
+        rate: float(highest[max(int(len(highest) * rate) - 1, 0)]) for rate in _FALSE_ALARM_RATES
+    }
+    return {
+        "templates": len(order),
+        "mated": len(own_M),
+        "others": len(highest),
+        **{name: float((others_before_M < rank).mean()) for name, rank in _RANKS.items()},
+        "tpir_at_fpir": {
+            f"{rate:g}": float((is_first_M & (own_M > threshold)).mean())
+            for rate, threshold in thresholds.items()
+        },
+        "thresholds": {f"{rate:g}": threshold for rate, threshold in thresholds.items()},
+    }
+
+
+def mean_of(galleries: Mapping[str, Result]) -> Result:
+    """Return the ranks of all mated probes of the galleries, and the mean of the other rates."""
+    every = [*galleries.values()]
+    mated = sum(one["mated"] for one in every)
+    rates = zip(*(one["tpir_at_fpir"].values() for one in every))
+    return {
+        **{name: sum(round(one[name] * one["mated"]) for one in every) / mated for name in _RANKS},
+        "tpir_at_fpir": {
+            name: math.fsum(values) / len(every)
+            for name, values in zip(every[0]["tpir_at_fpir"], rates)
+        },
+    }
+
+
+def verification_table(name: str, found: Result) -> str:
+    """Return the true accept rates in percent, in the form of InsightFace's table."""
+    heading = ["TAR at FAR", *(f"{far:g}" for far in FALSE_ACCEPT_RATES), "AUC"]
+    return _table(heading, [[name, *(rate["tar"] for rate in found["tar_at_far"]), found["auc"]]])
+
+
+def identification_table(galleries: Mapping[str, Result]) -> str:
+    """Return the rates of each gallery and their mean, in percent."""
+    heading = ["gallery", "templates", "mated", "others", *_RANKS]
+    heading += [f"TPIR at FPIR {rate:g}" for rate in _FALSE_ALARM_RATES]
+    rows = [
+        [
+            name,
+            *(f"{one[count]:,}" if count in one else "" for count in heading[1:4]),
+            *(one[rank] for rank in _RANKS),
+            *one["tpir_at_fpir"].values(),
+        ]
+        for name, one in {**galleries, "mean": mean_of(galleries)}.items()
+    ]
+    return _table(heading, rows)
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Lay out rows; a float is a share, which is shown in percent."""
+    cells = [
+        [f"{100 * cell:.2f}" if isinstance(cell, float) else cell for cell in row]
+        for row in (heading, *rows)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
+    lines = [
+        "|".join(["", *(f" {cell:^{width}} " for cell, width in zip(row, widths)), ""])
+        for row in cells
+    ]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+
+
+def result_files(folder: Path, release: str, job: str) -> tuple[Path, Path]:
+    """Return where InsightFace's program writes the cosines of a job, and its curve."""
+    results = folder / f"{release}_result"
+    return results / f"{job}.npy", results / f"{job}.pdf"
+
+
+def write_results(
+    paths: tuple[Path, Path], cosines: NDArray[np.float64], curve: NDArray[np.float64], text: str
+) -> None:
+    """Write the cosines float64 [P] in the order of the list of pairs, and a picture of the curve.
+
+    Raises:
+        DataError: the disk is full.
+    """
+    cosines_path, curve_path = paths
+    with writing(cosines_path, "--result-dir"), StagedFiles() as files:
+        np.save(files.open(cosines_path), cosines)
+        _draw(files.open(curve_path), curve, text)
+
+
+def _draw(target: BinaryIO, curve: NDArray[np.float64], text: str) -> None:
+    # Its import takes longer than a wrong option may take to be answered.
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    FigureCanvasPdf(figure)
+    axes = figure.add_subplot(
+        title="ROC on IJB", xlabel="false accept rate", ylabel="true accept rate", xscale="log"
+    )
+    shown = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
+    axes.plot(shown, np.interp(shown, *curve), linewidth=1, label="its text comes below")
+    axes.set(xlim=(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1]), ylim=(_LEAST_SHOWN, 1))
+    axes.grid(linestyle="--")
+    # Here, because a label that begins with an underscore is left out, and a dollar is no formula.
+    label = axes.legend(loc="lower right").get_texts()[0]
+    label.set_text(text)
+    label.set_parse_math(False)
+    figure.savefig(target, format="pdf")
