@@ -145,6 +145,7 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
         ("-np 2 -H a:0 true", "has '0' for slots"),
         ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
+        ("-np 2 --output-filename /proc/x true", "--output-filename /proc/x is no folder, and"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
         ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
         # No abbreviations.
@@ -181,6 +182,7 @@ def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
         ("a: [\n", " config is no YAML"),
         ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
         ("[" * 5000, " config is no YAML"),
+        ("params: 3\n", ": a section or a number in it has another type"),
         ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
     ],
 )

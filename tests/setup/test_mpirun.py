@@ -140,7 +140,9 @@ PLACES = {"PBS_NODEFILE": "other"}
         # Open MPI answers these with pages of text.
         ("-np 3 -H a:1,b:1 p", {}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1; add slots"),
         ("-np 3 -H a:1,b:1 p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTS a:1,b:1; add"),
+        ("-np 3 --hostfile bare p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTFILE bare"),
         ("-np 5 -H a:1 -H b:1 p", {}, "-np 5 is more"),
+        ("-np 3 --nooversubscribe -H a:1,b:1 p", {}, "-np 3 is more"),
         ("-np x -H a:1 p", {}, "-np 'x' is not a number of ranks"),
         ("-np 0 p", {}, "-np '0' is not a number of ranks"),
         ("-H a,,b p", RUN_SH, "HOSTS 'a,,b', host 2: '' is empty"),
@@ -218,6 +220,7 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         ("-np 2 train", {}, "^tcp"),
         ("-np 2 --hostfile own train", {}, "^tcp"),
         (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
+        ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
         # What the user types or sets of transports stays.
         (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
         (f"-mca btl self,vader,tcp {ONE}", {}, "self,vader,tcp"),
