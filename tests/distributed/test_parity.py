@@ -63,7 +63,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> Found:
     ("launcher", "ranks"),
     [
         ("--gloo", 2),
-        *(pytest.param(*one, marks=pytest.mark.thorough) for one in (("--gloo", 3), ("--mpi", 2))),
+        pytest.param("--mpi", 3, marks=pytest.mark.thorough),
     ],
 )
 def test_three_updates_equal_one_process(
@@ -99,7 +99,6 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.parametrize(
     ("launcher", "ranks", "engine"),
     [
-        ("--gloo", 2, "ThreadedEnginePerDevice"),
         ("--mpi", 3, "ThreadedEnginePerDevice"),
         # Each operator ends before the next begins, also the collectives.
         ("--gloo", 2, "NaiveEngine"),
