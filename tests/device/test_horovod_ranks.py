@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,10 @@ from parallel.world import HorovodWorld
 from runtime.mxnet import mx
 from tests.device.test_updates import assert_equal_updates
 from tests.device.updates import DEVICE, ON_GPU, UPDATES, Faces, FaceUpdates, Updated
-from tests.support.launch import clean_environment
+from tests.support.launch import finish, ranks
 from tests.support.thread_world import run_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
-HOROVODRUN = Path(sys.executable).with_name("horovodrun")
-LOSSES = ("cosface", "adaface", "curricularface", "magface")
+LOSSES = ("adaface", "curricularface")
 
 
 @pytest.mark.thorough
@@ -28,18 +25,10 @@ LOSSES = ("cosface", "adaface", "curricularface", "magface")
 @pytest.mark.skipif(ON_GPU and mx.context.num_gpus() < 2, reason="there is one GPU")
 @pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
 def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
-    result = subprocess.run(
-        [
-            *(str(HOROVODRUN), launcher, "-np", "2", "-H", "localhost:2"),
-            *(sys.executable, "-m", "tests.device.test_horovod_ranks", str(tmp_path)),
-        ],
-        cwd=ROOT, env=clean_environment(),
-        capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
-    ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]
+    finish(*ranks(launcher, 2), sys.executable, "-m", "tests.device.test_horovod_ranks", tmp_path)
+    of_ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]
     for loss in LOSSES:
-        for found, (before, expected) in zip(ranks, run_ranks(2, partial(as_thread, loss))):
+        for found, (before, expected) in zip(of_ranks, run_ranks(2, partial(as_thread, loss))):
             updates = [updated(found, f"{loss}/{number}/") for number in range(UPDATES)]
             assert_equal_updates(updates, expected, before)
 

@@ -71,26 +71,17 @@ def assert_same_run(found: Path, expected: Path) -> None:
             np.testing.assert_allclose(parameters[name], values, atol=allowed)
 
 
-def test_a_run_on_a_device_is_that_on_the_host(faces: Path, tmp_path: Path) -> None:
-    further = ("--recompute", "--on-nan", "skip")
-    with watched_operators() as contexts:
-        run_on(DEVICE, train, *options(faces, tmp_path / "device", 3, *further))
-    assert str(DEVICE) in contexts
-    run_on(HOST, train, *options(faces, tmp_path / "host", 3, *further))
-    assert_same_run(tmp_path / "device", tmp_path / "host")
-
-
-@pytest.mark.parametrize(("first", "second"), [(DEVICE, HOST), (HOST, DEVICE)])
-def test_a_checkpoint_of_one_context_goes_on_on_another(
-    first: object, second: object, faces: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_one_context_goes_on_on_another(faces: Path, tmp_path: Path) -> None:
     further = ["--loss", "curricularface", "--optimizer", "adamw", "--wd", "0.05"]
-    run_on(first, train, *options(faces, tmp_path / "parts", 2, *further))
-    with watched_operators():
-        said = run_on(second, train, *options(faces, tmp_path / "parts", 4, *further))
-    assert "update 3/4" in said and "update 1/4" not in said
     run_on(HOST, train, *options(faces, tmp_path / "whole", 4, *further))
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    for first, second in ((DEVICE, HOST), (HOST, DEVICE)):
+        models = tmp_path / f"from {first}"
+        with watched_operators() as contexts:
+            run_on(first, train, *options(faces, models, 2, *further, "--on-nan", "skip"))
+            said = run_on(second, train, *options(faces, models, 4, *further, "--on-nan", "skip"))
+        assert "update 3/4" in said and "update 1/4" not in said
+        assert str(DEVICE) in contexts
+        assert_same_run(models, tmp_path / "whole")
 
 
 def test_a_classifier_on_a_device_is_that_on_the_host(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_two_ranks(choices: Faces) -> None:
         assert_equal_updates(rank, expected, before)
 
 
-@pytest.mark.parametrize("options", [{}, {"mixup": 0.2}, {"model": "LeNet"}])
+@pytest.mark.parametrize("options", [{"mixup": 0.2}, {"model": "LeNet"}])
 def test_classifiers(options: Any) -> None:
     host = ClassifierUpdates(HOST, **options)
     before, expected = host.arrays(), host.followed()
