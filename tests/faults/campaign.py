@@ -36,6 +36,8 @@ UPDATES, INTERVAL = 60, 5
 OPTIONS = (
     "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16, "--batch-size", 4,
     "--save-interval", INTERVAL, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
+    # Nothing is verified, which would take most of the time.
+    "--rec", ".",
 )  # fmt: skip
 _LAST = f"checkpoints/update-{UPDATES:08d}"
 _LONGEST = 240.0
@@ -61,18 +63,16 @@ class Setup(NamedTuple):
     """Whether the class centers of the runs that are killed are in a store."""
     kills: int = 1
 
-    @property
-    def options(self) -> tuple[object, ...]:
-        """Of all runs. Those with a store verify nothing, which would take most of their time."""
-        return (*OPTIONS, "--rec", ".") if self.stored else OPTIONS
 
-
-def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
-    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure."""
-    options = (*setup.options, "--max-update", UPDATES)
-    uninterrupted = folder / "uninterrupted"
-    with Job("run.sh", setup.ranks, uninterrupted, *options) as job:
+def train(models: Path, ranks: int) -> Path:
+    """Train without interruption."""
+    with Job("run.sh", ranks, models, *OPTIONS, "--max-update", UPDATES) as job:
         assert job.wait(_LONGEST) == 0, job.said()
+    return models
+
+
+def run(rounds: int, seed: int, folder: Path, setup: Setup, uninterrupted: Path) -> list[str]:
+    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure."""
     kills = _choose(random.Random(seed), setup)
     lines = []
     for number in range(1, rounds + 1):
@@ -137,7 +137,7 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Pat
     done = []
     store = models / "centers" if setup.stored else None
     further = ("--center-store", store) if store else ()
-    options = (*setup.options, "--max-update", UPDATES, "--restarts", len(kills), *further)
+    options = (*OPTIONS, "--max-update", UPDATES, "--restarts", len(kills), *further)
     with Job("run.sh", setup.ranks, models, *options) as job:
         for kill in kills:
             done.append(_kill(job, kill))
@@ -178,7 +178,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         setup = Setup(options.ranks, options.center_store)
-        lines = run(options.kills, options.seed, Path(folder), setup)
+        uninterrupted = train(Path(folder, "uninterrupted"), options.ranks)
+        lines = run(options.kills, options.seed, Path(folder), setup, uninterrupted)
     equal = sum(line.endswith(": equal") for line in lines)
     print(f"{equal} of {options.kills} went on and ended equal, {time.monotonic() - began:.0f} s")
     return 0 if equal == options.kills else 1
