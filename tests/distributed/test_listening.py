@@ -16,7 +16,8 @@ from typing import Union
 import pytest
 
 from tests.support import processes
-from tests.support.job import ROOT, Started
+from tests.support.job import Started
+from tests.support.launch import ROOT
 from tests.support.listeners import listeners
 from tests.support.security_page import ONE_HOST, table
 from tests.support.stranger import AS_ROOT
