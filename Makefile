@@ -164,9 +164,8 @@ newcomer: env ### run every command of the README in a fresh clone, an hour; TOO
 	@$(IN_VENV) python -m tests.newcomer $(if $(PYTHON),--python "$(PYTHON)")
 
 ONLY ?= 3.9,3.10,3.11,3.12
-PLACE ?=
-pythons: env ### install, train, test, import all with every supported Python of the machine; ONLY=3.9,3.12 PLACE=space
-	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
+pythons: env ### install, train, test, import all with every supported Python of the machine; ONLY=3.9,3.12
+	@$(IN_VENV) python -m tests.pythons --only $(ONLY)
 
 clean: ## remove the environment and the caches of the tools; not the data, not the models
 	@rm -rf .venv .venv-bench .venv-docs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -190,6 +190,40 @@ def test_the_environment_is_read_in_runtime_alone() -> None:
     assert touching and all(path.startswith("runtime/") for path in touching), touching
 
 
+# Modules that open files of the system and of this project, and temporary ones of this process.
+OPENERS = {
+    *("parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py", "runtime/files.py"),
+    *("runtime/kernels/compiled.py", "runtime/processors.py", "runtime/untrusted/child.py"),
+    *("setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py"),
+    *("training/log/run_log.py", "training/run_folder.py"),
+}
+METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "touch"}
+FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}
+# Several files together, and parts of an open one.
+OPEN_ONES = ("files", "staged", "self._files", "archive", "tarfile", "gzip")
+
+
+def opens_a_file(call: ast.Call) -> bool:
+    """Return True if a call opens a file by its path."""
+    if not isinstance(call.func, ast.Attribute):
+        given = ast.unparse(call.args[0]) if call.args else ""
+        is_open = "open_kept" in given or given in ("descriptor", "lock")
+        return getattr(call.func, "id", "") == "open" and not is_open
+    method, owner = call.func.attr, ast.unparse(call.func.value)
+    is_method = method in METHODS and owner not in OPEN_ONES
+    return is_method or method in FUNCTIONS.get(owner, ())
+
+
+def test_files_are_opened_in_one_place() -> None:
+    found = [
+        f"{name(path)}:{node.lineno}"
+        for path in (*PRODUCT, *modules("setup-utils"))
+        for node in ast.walk(tree_of(path))
+        if name(path) not in OPENERS and isinstance(node, ast.Call) and opens_a_file(node)
+    ]
+    assert not found, "use open_regular, read_file, create or open_kept of runtime/files.py"
+
+
 def test_command_lines_take_no_abbreviations() -> None:
     """An option of another program is an abbreviation of ours: --mode of --model."""
     for path in (*ALL, *modules("setup-utils", "tests")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,13 +16,11 @@ import classify as program
 from data.records.recordio import encode
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
-from tests.support.job import Job
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, clean_environment, finish, ranks
 from tests.support.locks import holder
 from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 
-ROOT = Path(__file__).resolve().parents[1]
 # LeNet on small drawn images: seconds, of which the imports take most.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 512, "--batch-size", 32]
 
@@ -38,18 +35,8 @@ def trained(*options):
     return result
 
 
-def horovodrun(ranks, *options):
-    launcher = Path(sys.executable).with_name("horovodrun")
-    words = (
-        *(launcher, "--gloo", "-np", ranks, "-H", f"localhost:{ranks}"),
-        *(sys.executable, "classify.py", *options),
-    )
-    result = subprocess.run(
-        [str(word) for word in words],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result
+def horovodrun(number, *options):
+    return finish(*ranks("--gloo", number), sys.executable, "classify.py", *options)
 
 
 def records(models: Path) -> list[dict]:
@@ -171,26 +158,6 @@ def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
     rates = {one["update"]: one["lr"] for one in records(tmp_path) if "lr" in one}
     assert [rates[update] for update in range(33, 65)] == pytest.approx(expected)
     assert "update 64 of 64 is finished already: nothing to train" in trained(*again).stdout
-
-
-@pytest.mark.thorough
-@pytest.mark.launcher
-def test_one_rank_that_is_told_ends_all_with_a_checkpoint(tmp_path):
-    options = [*SMALL, "--epochs", 10_000, "--frequent", 1, "--save-frequency", 0]
-    with Job("--gloo", 2, tmp_path, *options, program="classify.py") as job:
-        job.wait_until(lambda: "update 3/" in job.log(0))
-        os.kill(job.processes()[1], signal.SIGTERM)
-        assert job.wait(60) != 0
-        ends = [
-            line.split("told to end:")[1]
-            for rank in (0, 1)
-            for line in job.log(rank).splitlines()
-            if "told to end:" in line
-        ]
-    assert len(ends) == 2 and ends[0] == ends[1], job.said()
-    update = int(ends[0].split("after update")[1].split()[0])
-    (saved,) = (tmp_path / "checkpoints").glob("update-*")
-    assert saved.name == f"update-{update:08d}"
 
 
 def test_the_status_is_that_of_the_signal(tmp_path):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,55 +138,6 @@ def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 # An exchange scheme.
-
-NEW_SCHEME = """
-import os
-from dataclasses import replace
-from parallel.parameter_server import schemes
-# The row, and nothing else.
-schemes.SCHEMES = {**schemes.SCHEMES, "dist_bounded_gsync": schemes.Scheme(
-    "BGSP", "dist_async", is_bounded=True, has_groups=True)}
-
-from parallel.launch.__main__ import main
-from parallel.parameter_server.assignment import WORKER, Assignment
-from runtime.errors import ConfigError
-from training.config.exchange import check
-from training.config.images import parse
-from training.exchange.worker_groups import WorkerGroups
-
-job = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
-grouped = replace(job, groups=((0, 1), (2, 3)), worker=1)
-os.environ.update(grouped.variables())
-line = "--dataset synthetic --kv-store dist_bounded_gsync"
-config = parse(f"{line} --staleness 2 --rebalance 3".split())
-launch = ["-n", "4", "-s", "1", "--", "python", "classify.py", *line.split()]
-for refused in (
-    lambda: check(config.exchange, config.classifier, config.optimizer, job), lambda: main(launch)
-):
-    try:
-        refused()
-    except ConfigError as error:
-        print(error)
-groups = WorkerGroups(schemes.SCHEMES["dist_bounded_gsync"], grouped, 10)
-print(config.exchange.bound, groups.contributors, groups.saves, groups.updates(400))
-"""
-
-
-def test_an_exchange_scheme() -> None:
-    """Command line, checks, groups and launcher know a scheme by its row.
-
-    In a process of its own: modules take the table when they are imported.
-    """
-    finished = subprocess.run(
-        [sys.executable, "-c", NEW_SCHEME], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    without_groups, launched, numbers = finished.stdout.splitlines()
-    assert "--kv-store dist_bounded_gsync needs groups" in without_groups
-    assert launched.startswith("--kv-store dist_bounded_gsync needs --groups FILE")
-    # Two workers with a quarter of 400 images each, ten at a time.
-    assert numbers == "2 2 True [10, 10]"
-
 
 def test_nothing_asks_for_a_scheme_by_its_name() -> None:
     paths = [path for room in ("parallel", "training") for path in (ROOT / room).rglob("*.py")]

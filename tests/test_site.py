@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,37 +27,6 @@ table {{ display: block; overflow: auto }} pre {{ overflow: auto }} </style>
 _RENDER = "import markdown, sys; print(markdown.markdown(sys.stdin.read(), extensions=%r))"
 _EXTENSIONS = ["fenced_code", "tables", "sane_lists"]
 _BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
-
-
-@pytest.fixture(scope="module")
-def site_pages():
-    """The hooks of mkdocs.yml."""
-    spec = importlib.util.spec_from_file_location(
-        "site_pages", ROOT / "setup-utils" / "site_pages.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_items_of_lists_are_moved_to_the_fourth_column(site_pages) -> None:
-    before = "1. one:\n\n   ```\n   make x\n     more\n\n   ```\n\n  two\n"
-    after = "1. one:\n\n    ```\n    make x\n      more\n\n    ```\n\n    two\n"
-    assert site_pages.indented("1. a\n\n   b\n2. c\n") == "1. a\n\n    b\n\n2. c\n"
-    as_it_is = "```\n  kept\n```\n    four\n"
-    assert site_pages.indented(before + as_it_is) == after + as_it_is
-
-
-def test_links_that_leave_the_documents(site_pages) -> None:
-    def on(page: str, text: str) -> str:
-        file = SimpleNamespace(src_uri=page)
-        return site_pages.on_page_markdown(text, page=SimpleNamespace(file=file))
-
-    assert on("a.md", "[c](../CONTRIBUTING.md#style)") == "[c](contributing.md#style)"
-    assert on("lab/a.md", "[c](../../CHANGELOG.md)") == "[c](../changelog.md)"
-    assert on("lab/a.md", "[f](../faq.md)") == "[f](../faq.md)"
-    assert on("a.md", "[r](../run.sh) ![p](../p.svg)") == "r ![p](../p.svg)"
 
 
 @pytest.fixture(scope="module")

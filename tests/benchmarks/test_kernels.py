@@ -127,7 +127,7 @@ def _layouts(field: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("network", networks("MobileNetV2", "r18-se"))
+@pytest.mark.parametrize("network", networks("MobileNetV2", "tiny"))
 def test_a_network_has_fast_kernels(network: str, work: str) -> None:
     step = third_step(network, work, batch=8)
     # Several for each layer; it is the whole step.

@@ -89,8 +89,7 @@ def losses(models: Path) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(
-    "ranks",
-    [1, *(pytest.param(n, marks=[pytest.mark.launcher, pytest.mark.thorough]) for n in (2, 3))],
+    "ranks", [1, pytest.param(3, marks=[pytest.mark.launcher, pytest.mark.thorough])]
 )
 def test_bit_for_bit(ranks: int, faces: Path, whole: Path, tmp_path: Path) -> None:
     if ranks > 1:
@@ -124,14 +123,13 @@ def test_a_finished_run_trains_nothing_and_a_longer_goes_on(
 
 @pytest.mark.launcher
 @pytest.mark.thorough
-@pytest.mark.parametrize("more", [2, 3])
-def test_another_number_of_ranks(more: int, faces: Path, whole: Path, tmp_path: Path) -> None:
+def test_another_number_of_ranks(faces: Path, whole: Path, tmp_path: Path) -> None:
     models = Path(shutil.copytree(whole, tmp_path / "models"))
-    many = train(more, faces, models, "--batch-size", 12 // more, "--max-update", 5)
-    assert f"and re-cut for {more}" in many
+    many = train(2, faces, models, "--batch-size", 6, "--max-update", 5)
+    assert "and re-cut for 2" in many
     assert "the global batch was 4 and is 12: going on at image 16 of epoch 0" in many
     one = train_here(faces, models, "--batch-size", 12, "--max-update", 6)
-    assert f"written by {more} ranks and re-cut for 1" in one.stdout
+    assert "written by 2 ranks and re-cut for 1" in one.stdout
 
 
 def test_training_that_diverges(faces: Path, tmp_path: Path) -> None:

@@ -60,19 +60,24 @@ class Setup(NamedTuple):
     stored: bool = False
     """Whether the class centers of the runs that are killed are in a store."""
     kills: int = 1
+    verified: bool = False
+    """Whether the runs verify, too, which takes most of their time."""
 
     @property
     def options(self) -> tuple[object, ...]:
-        """Of all runs. Those with a store verify nothing, which would take most of their time."""
-        return (*OPTIONS, "--rec", ".") if self.stored else OPTIONS
+        """Of all runs."""
+        return (*OPTIONS, "--max-update", UPDATES, *(() if self.verified else ("--rec", ".")))
 
 
-def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
-    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure."""
-    options = (*setup.options, "--max-update", UPDATES)
-    uninterrupted = folder / "uninterrupted"
-    with Job("run.sh", setup.ranks, uninterrupted, *options) as job:
+def train(models: Path, setup: Setup) -> Path:
+    """Train without interruption."""
+    with Job("run.sh", setup.ranks, models, *setup.options) as job:
         assert job.wait(_LONGEST) == 0, job.said()
+    return models
+
+
+def run(rounds: int, seed: int, folder: Path, setup: Setup, uninterrupted: Path) -> list[str]:
+    """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure."""
     kills = _choose(random.Random(seed), setup)
     lines = []
     for number in range(1, rounds + 1):
@@ -137,7 +142,7 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Pat
     done = []
     store = models / "centers" if setup.stored else None
     further = ("--center-store", store) if store else ()
-    options = (*setup.options, "--max-update", UPDATES, "--restarts", len(kills), *further)
+    options = (*setup.options, "--restarts", len(kills), *further)
     with Job("run.sh", setup.ranks, models, *options) as job:
         for kill in kills:
             done.append(_kill(job, kill))
@@ -177,8 +182,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = parser.parse_args(argv)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(options.ranks, options.center_store)
-        lines = run(options.kills, options.seed, Path(folder), setup)
+        setup = Setup(options.ranks, options.center_store, verified=not options.center_store)
+        uninterrupted = train(Path(folder, "uninterrupted"), setup)
+        lines = run(options.kills, options.seed, Path(folder), setup, uninterrupted)
     equal = sum(line.endswith(": equal") for line in lines)
     print(f"{equal} of {options.kills} went on and ended equal, {time.monotonic() - began:.0f} s")
     return 0 if equal == options.kills else 1

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from data.align.similarity import TEMPLATE
+from tests.newcomer import walk
 from tests.support import typed
 from tests.support.launch import clean_environment
 
@@ -107,6 +108,14 @@ def test_all_kinds_of_commands_are_found() -> None:
         "mount -t tmpfs -o size=140G tmpfs /mnt/faces",
     ]
     assert [text for text in wanted if text not in TEXTS] == []
+
+
+def test_every_command_of_the_readme_has_a_plan_and_no_plan_is_left_over() -> None:
+    found = list(walk.read((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert found[0].text == "make train" and found[0].output and len(found) > 15
+    assert [typed.text for typed in found if walk.plan_of(typed.text) is None] == []
+    for begin in walk.PLANS:
+        assert any(typed.text.startswith(begin) for typed in found), begin
 
 
 def test_what_a_program_does_not_understand_is_noticed(tmp_path) -> None:

@@ -16,10 +16,9 @@ from parallel.horovod import rendezvous
 from parallel.world import HorovodWorld, LoneWorld, World, join_ranks
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, finish, ranks
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
@@ -28,12 +27,8 @@ KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
     # Other groups, one of all ranks, and again the first groups.
     formations = "0,2 1 then 0 1,2 then 0,1,2 then 0,2 1"
-    finished = subprocess.run(
-        [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", "3", "-H", "localhost:3",
-         sys.executable, "-m", "tests.parallel.group_ranks", tmp_path, *formations.split()],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+    module = (sys.executable, "-m", "tests.parallel.group_ranks")
+    finish(*ranks("--gloo", 3), *module, tmp_path, *formations.split())
     for group in ([0, 2], [1]):
         for rank, number in enumerate(group):
             assert json.loads((tmp_path / str(number)).read_text()) == {

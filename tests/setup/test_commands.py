@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -94,9 +94,7 @@ EACH = (LAUNCHER, "run.sh", HOROVODRUN)
     ],
     ids=str,
 )  # fmt: skip
-def test_wrong_variables_are_one_line(
-    sandbox: Sandbox, commands: list[str], variables: dict[str, str], reason: str
-) -> None:
+def test_wrong_variables_are_one_line(sandbox, commands, variables, reason) -> None:
     for command in commands:
         result = sandbox.run("bash", *command.split(" "), **variables)
         assert_one_line(result, reason)
@@ -131,9 +129,7 @@ PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
         ("0,MIG-5fa2", {"HOSTFILE": "hosts"}, None),
     ],
 )
-def test_all_hosts_are_told_which_gpus_ranks_see(
-    sandbox: Sandbox, shown: str, others: dict[str, str], passed: Optional[list[str]]
-) -> None:
+def test_all_hosts_are_told_which_gpus_ranks_see(sandbox, shown, others, passed) -> None:
     """Unless Slurm tells each host its own; a GPU's UUID names nothing on another host."""
     (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
     gpus = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -177,14 +178,18 @@ def test_accept_returns_connections_of_this_user_only(
 @pytest.mark.thorough
 def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
     """What has polled a socket would do nothing else meanwhile."""
-    closed = [("127.0.0.1", "closed")]
-    for blocks in ("waits", "polls"):
-        began = time.monotonic()
-        assert accept(library, "127.0.0.1", blocks, closed)[0] == ["ConnectionAbortedError"]
-        assert time.monotonic() - began > 4
-    # No file can be opened.
-    said, _ = accept(library, "127.0.0.1", "waits", closed, few=["few"])
-    assert said == ["ConnectionAbortedError"]
+
+    def end(blocks: str, *few: str) -> float:
+        began, closed = time.monotonic(), [("127.0.0.1", "closed")]
+        said, _ = accept(library, "127.0.0.1", blocks, closed, few=few)
+        assert said == ["ConnectionAbortedError"]
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor() as pool:
+        # Of the last, no file can be opened.
+        cases = ("waits",), ("polls",), ("waits", "few")
+        waits, polls, _ = pool.map(lambda case: end(*case), cases)
+    assert min(waits, polls) > 4
     assert accept(library, "127.0.0.1", "polls")[0] == ["BlockingIOError"]
 
 

@@ -108,6 +108,9 @@ def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> Iterator[s
 
 def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_path: Path) -> None:
     options = ("-p", "77", "-o", "Compression=no")
+    # The launcher has thirty seconds, which are tenths here.
+    (tmp_path / "sleep").write_text('#!/bin/sh\n[ $1 = 300 ] || set 0.1\nexec /bin/sleep $1\n')
+    (tmp_path / "sleep").chmod(0o755)
     with shell(tmp_path, "exit 255", *options, "host7", "daemon", "-x") as process:
         assert process.stdout.readline().startswith("error: the connection to host7 is lost (ssh)")
         assert process.stdout.readline() == "255\n"

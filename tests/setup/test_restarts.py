@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.setup.conftest import SILENT, assert_one_line
+from tests.setup.conftest import SILENT
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -88,9 +88,7 @@ SSH = """\
         ("*", 75, ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "sleep 10"]),
     ],
 )  # fmt: skip
-def test_a_restart_goes_on_without_hosts_that_do_not_answer(
-    sandbox: Sandbox, gone: str, status: int, calls: list[str]
-) -> None:
+def test_a_restart_goes_on_without_hosts_that_do_not_answer(sandbox, gone, status, calls) -> None:
     sandbox.stub("orterun", MPIRUN_THAT_FAILS)
     sandbox.stub("sleep", SLEEP)
     sandbox.stub("ssh", SSH)
@@ -100,19 +98,6 @@ def test_a_restart_goes_on_without_hosts_that_do_not_answer(
     assert result.returncode == status
     line = "run.sh: host ip" if gone == "*" else "run.sh: ip2 cannot be reached by ssh; the run go"
     assert result.stderr.count(line) == 2
-
-
-def test_a_host_that_does_not_answer_at_the_start_is_one_line(sandbox: Sandbox) -> None:
-    hosts = {"HOSTS": "localhost:1,ip2:1"}
-    sandbox.stub("ssh", "#!/usr/bin/env bash\necho Permission denied. >&2\nexit 255\n")
-    for restarts in ("0", "3"):
-        result = sandbox.run("bash", "run.sh", "--restarts", restarts, **hosts)
-        assert_one_line(result, "error: host ip2: no connection by ssh (Permission denied.); it ha")
-        assert not sandbox.calls
-    (sandbox.stubs / "ssh").unlink()
-    result = sandbox.run("bash", "run.sh", **hosts)
-    assert_one_line(result, "error: the program ssh cannot be started (No such file")
-    assert not sandbox.calls
 
 
 PAUSE = "#!/usr/bin/env bash\npause() { read -t $1 <> <(:) || :; }\n"

@@ -85,21 +85,30 @@ def ends(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail(f"still there after {LONGEST} s: {process.communicate()}")
-    assert not left(folder)
+    # What was killed may take a moment to be gone on a busy machine.
+    end = time.monotonic() + 5
+    while left(folder):
+        assert time.monotonic() < end, left(folder)
+        time.sleep(0.05)
     return output, errors
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_host_that_does_not_let_in_is_one_line(launcher: str, tmp_path: Path) -> None:
-    process = start(tmp_path, launcher)
-    output, errors = ends(process, tmp_path)
-    assert process.returncode == 2, errors
-    if launcher == "check":
-        assert not errors and "\nwrong  ip2: " in output
-        return
-    assert not output
-    assert errors.startswith("error: host ip2: no connection by ssh (")
-    assert len(errors.splitlines()) == 1
+def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
+    """All at once: most of them wait."""
+    started = []
+    for number, launcher in enumerate(LAUNCHERS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        started.append((launcher, folder, start(folder, launcher)))
+    for launcher, folder, process in started:
+        output, errors = ends(process, folder)
+        assert process.returncode == 2, (launcher, errors)
+        if launcher == "check":
+            assert not errors and "\nwrong  ip2: " in output
+            continue
+        assert not output
+        assert errors.startswith("error: host ip2: no connection by ssh ("), launcher
+        assert len(errors.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,6 @@ def test_a_host_that_does_not_let_in_is_one_line(launcher: str, tmp_path: Path) 
         ("mpirun", signal.SIGTERM),
         ("horovodrun", signal.SIGINT),
         ("launch", signal.SIGTERM),
-        ("autogroup", signal.SIGINT),
         ("check", signal.SIGTERM),
     ],
 )

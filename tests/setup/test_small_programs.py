@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -34,9 +34,7 @@ def loaded(name: str) -> ModuleType:
         ("10.2", 10020, 10010, "/a/libcudnn.so.8 is a cuDNN for CUDA 10.1, not for the package's"),
     ],
 )
-def test_cuda_that_does_not_fit_is_told(
-    monkeypatch: pytest.MonkeyPatch, package: str, runtime: int, cudnn: int, mistake: Optional[str]
-) -> None:
+def test_cuda_that_does_not_fit_is_told(monkeypatch, package, runtime, cudnn, mistake) -> None:
     class Library:
         def __init__(self, path: str) -> None:
             self.cudnnGetCudartVersion: Any = lambda: cudnn

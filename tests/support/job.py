@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import processes
-from tests.support.launch import clean_environment
+from tests.support import launch, processes
+from tests.support.launch import ROOT, clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.05
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -76,8 +75,7 @@ class Job(Started):
         if launcher == "run.sh":
             command = ["bash", "run.sh"]
         else:
-            horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-            command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
+            command = launch.ranks(launcher, ranks)
             words = [] if program.endswith(".py") else ["-m"]
             config, own = ["bash", "config.sh"], [sys.executable, *words, program]
             command += config if program == "train.py" else own

@@ -1,10 +1,16 @@
-"""Starting ranks from a test."""
+"""Starting programs and ranks from a test."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Optional
 
 from runtime.environment import settings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def clean_environment() -> dict[str, str]:
@@ -14,3 +20,25 @@ def clean_environment() -> dict[str, str]:
     """
     ours = set(settings())
     return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def ranks(controller: str, number: int) -> list[str]:
+    """Words that start a command's ranks on this host; horovodrun's "--gloo" or "--mpi"."""
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    return [horovodrun, controller, "-np", str(number), "-H", f"localhost:{number}"]
+
+
+def finish(
+    *command: object,
+    folder: Path = ROOT,
+    status: Optional[int] = 0,
+    seconds: float = 280,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, which has to have this status; None: any."""
+    done = subprocess.run(
+        [*map(str, command)], cwd=folder, env={**clean_environment(), **variables},
+        capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done

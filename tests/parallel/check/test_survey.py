@@ -153,9 +153,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
     return calls
 
 
-def test_options_and_the_variables_of_run_sh(
-    asked: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_options_and_the_variables_of_run_sh(asked, tmp_path, monkeypatch, capsys) -> None:
     assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
     assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
     assert capsys.readouterr().out.endswith("healthy: nothing is wrong\n")

@@ -46,9 +46,7 @@ def path(tmp_path: Path) -> Path:
         ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
     ],
 )
-def test_lines_of_hosts_are_the_workers_addresses(
-    path: Path, content: str, workers: int, logins: str, note: str
-) -> None:
+def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins, note) -> None:
     path.write_text(content)
     found = read_hosts(path, workers)
     assert found.logins == tuple(logins.split())
@@ -65,9 +63,7 @@ def test_lines_of_hosts_are_the_workers_addresses(
         (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
     ],
 )
-def test_a_line_is_a_group(
-    path: Path, hosts: tuple[str, ...], content: str, groups: tuple[tuple[int, ...], ...]
-) -> None:
+def test_a_line_is_a_group(path, hosts, content, groups) -> None:
     path.write_text(content)
     assert read_groups(path, hosts) == groups
 
@@ -135,9 +131,7 @@ def test_text_that_is_written(path: Path) -> None:
         ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(
-    path: Path, name: str, content: str, message: str
-) -> None:
+def test_a_mistake_is_named_with_its_line(path, name, content, message) -> None:
     path.write_text(content)
     with pytest.raises(DataError, match=f"^{re.escape(str(path))}{message}") as caught:
         READERS[name](path)

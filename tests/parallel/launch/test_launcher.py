@@ -63,9 +63,7 @@ SYNC = "-- x.py --kv-store dist_sync"
         (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
     ],
 )
-def test_mistakes_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
-) -> None:
+def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
     Path("ssh").touch(0o755)
