@@ -20,7 +20,7 @@ from backbones.classifiers import Normalization, classifier
 from backbones.classifiers.classifier import Classifier
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.options import ClassifierOptions
-from data.batches import broken, image_loader, loader
+from data.batches import image_loader, loader
 from data.drawn import patterns
 from data.images import class_files, mnist
 from parallel.parameter_server import exchange
@@ -237,7 +237,7 @@ class OneOfTwo(LoneWorld):
 # Whatever obeys an option.
 # fmt: off
 WATCHED: tuple[tuple[Any, ...], ...] = (
-    (patterns, "DrawnImages"), (image_loader, "ImageLoader"), (broken, "BrokenImages"),
+    (patterns, "DrawnImages"), (image_loader, "ImageLoader"), (loader, "BrokenImages"),
     (loader, "Prefetcher"), (image_data, "each_once"), (Classifier, "create", "load_pretrained"),
     (classifier, "_last_gammas"), (classifiers, "build"), (classify_step, "SoftTargets"),
     (classify_step.ClassifyStep, "__call__"), (mx.gluon, "Trainer"), (parameter_updates, "clip"),
