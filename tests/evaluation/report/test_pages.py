@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -122,8 +123,11 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     records[98]["time"] = 1e250
     for name, accuracy, total in (("a", 2.0, 10), ("b", -1e200, 1e-200), ("c", 1e299, None)):
         records.append(made_up_runs.verification(name, 99, accuracy) | {"total": total})
+    for update, accuracy in ((97, math.nan), (98, 0.75), (99, 0.5)):
+        records.append(made_up_runs.verification("d", update, accuracy))
     made_up_runs.write(tmp_path / "bad", records, {})
     text = check(write_page(read(tmp_path / "bad"))).text
+    assert "0.7500 at 98" in text
     assert "nan" not in text and "timein one part" not in text
     assert all(f"accuracy {name}–" in text for name in "abc")
 
