@@ -165,6 +165,9 @@ def parse_args() -> Any:
         )
     if arguments.num_proc is not None and arguments.num_proc < 1:
         raise ConfigError(f"-np {arguments.num_proc} is not a number of ranks; give one from 1 on")
+    # It would be a folder in the user's home, which may be missing or not the user's; and what
+    # was found an hour ago may be gone.
+    arguments.disable_cache = True
     if arguments.output_filename is not None:
         make_output_folder(arguments.output_filename)
     if arguments.hosts is not None:

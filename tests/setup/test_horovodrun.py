@@ -112,6 +112,11 @@ def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeyp
     assert horovodrun.check_ssh(["ip2"], None, None, True) is True
 
 
+def test_nothing_is_kept_in_the_users_home(horovodrun) -> None:
+    """A home may be missing, as of a user of a container; and what was found there may be old."""
+    assert started(horovodrun, "-np", "1", "-H", "localhost:1", "true").disable_cache
+
+
 def test_ranks_are_words_and_variables_of_this_process(horovodrun, monkeypatch, capsys) -> None:
     """What starts ranks gets no variables; mpirun takes the place of the shell that Horovod has."""
     statuses, become = iter([0, 137]), []
