@@ -99,7 +99,7 @@ class Person:
 
 
 class View:
-    """What differs between two images of one identity: pose and expression."""
+    """The pose and the expression of one image."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Draw a view."""
@@ -107,7 +107,7 @@ class View:
         self.pitch = float(np.clip(rng.normal(0, 0.12), -0.3, 0.3))
         self.roll = float(rng.normal(0, 0.12))
         self.scale = float(rng.uniform(0.86, 1.14))
-        # Of the face's center, in image widths, ``[2]``.
+        # The face's center moves by this, in image widths, ``[2]``.
         self.shift = rng.uniform(-0.07, 0.07, 2)
         self.smile = float(rng.normal(0.03, 0.06))
         self.mouth_opening = float(max(0.0, rng.normal(-0.02, 0.06)))

@@ -161,7 +161,7 @@ def pooling(op: Operator) -> str:
     axes = list(zip(sides, made, kernel, stride, pad))
     if any((count - 1) * step - one >= side for side, count, _, step, one in axes):
         raise UnknownOperatorError("has windows that lie outside of the maps")
-    # What the last window reads after the padding ("full": sizes are rounded up).
+    # With "full", sizes are rounded up, and the last window reads beyond the padding.
     more = [
         max(0, (count - 1) * step + size - side - 2 * one) for side, count, size, step, one in axes
     ]

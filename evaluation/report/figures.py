@@ -137,7 +137,7 @@ def duration(run: RunFiles) -> Optional[timedelta]:
     for start, stop in zip(starts, [*starts[1:], math.inf]):
         within = times[(times >= start) & (times < stop)]
         total += float(within.max() - start) if len(within) else 0.0
-    # Of a damaged record it can be none.
+    # The times of a damaged record can add up to more than timedelta holds.
     return timedelta(seconds=round(total)) if total < _LONGEST_SECONDS else None
 
 

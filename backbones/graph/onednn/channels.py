@@ -74,7 +74,7 @@ def is_common(node: Node) -> bool:
 
 
 def is_bend(node: Node) -> bool:
-    """Whether this is a function of numbers that oneDNN has, with two slopes that meet at 0."""
+    """Whether a node is ReLU or leaky ReLU: oneDNN has both, and each has two slopes."""
     kind = node.get("attrs", {}).get("act_type")
     return (node["op"], kind) in (("Activation", "relu"), ("LeakyReLU", "leaky"))
 

@@ -73,7 +73,7 @@ class _Dividing(Rewriter):
         waiting = [source for source, *_ in node["inputs"] if source in self._waiting]
         if not waiting:
             return super().make(index)
-        # Of two waiting convolutions, the second is computed whole.
+        # Only one convolution can be split around a sum: another one is computed whole.
         for source in waiting[1:]:
             self.indices[source] = self._append_parts(source, self.given[source]["name"], None)
         (other,) = (entry for entry in node["inputs"] if entry[0] != waiting[0])
