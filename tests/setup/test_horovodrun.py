@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shlex
@@ -163,11 +164,31 @@ def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason
     assert reason in refusal(horovodrun, capsys, *words.split())
 
 
+def elastic_options() -> list[str]:
+    """All spellings, as the installed Horovod has them."""
+    found: list[str] = []
+
+    class Recorder(argparse.ArgumentParser):
+        def parse_args(self, *_: object) -> Any:  # type: ignore[override]
+            (group,) = [one for one in self._action_groups if one.title == "elastic arguments"]
+            for action in group._group_actions:
+                found.extend(action.option_strings)
+            raise InterruptedError
+
+    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Recorder})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(launch, "argparse", changed)
+        launch.parse_args()
+    return [*found, "--host-discovery-script"]
+
+
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
     """With its reason, whatever else is missing or wrong in the command line."""
-    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
-    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
-    for name in names.split():
+    names = elastic_options()
+    known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    assert set(known.split()) == set(names)
+    for name in names:
         for words in ((f"{name}=1", "q"), ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "q")):
             said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
@@ -175,6 +196,26 @@ def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
         # They belong to the program.
         found = started(horovodrun, "-np", "2", "train", name, "1")
         assert found.command == ["train", name, "1"]
+
+
+@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
+def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
+    """Also where no option of this version leads."""
+    parse = horovodrun._parse
+
+    def with_option() -> Any:
+        options = parse()
+        setattr(options, name, 2)
+        return options
+
+    monkeypatch.setattr(horovodrun, "_parse", with_option)
+    monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
+    with pytest.raises(SystemExit, match="2"):
+        horovodrun.main()
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith("error: Horovod's elastic and run-function modes are closed")
 
 
 @pytest.mark.parametrize(
