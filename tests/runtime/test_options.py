@@ -97,6 +97,9 @@ def test_the_factor_of_the_learning_rate(program: Any) -> None:
     steps = "8,20" if program is faces else "1,2"
     falls = rates(f"{warm} --lr-factor 0.2 --lr-steps {steps}")
     assert falls == pytest.approx([0.5, 0.1, 0.02, 0.02])
+    for wrong in ("--lr-schedule step", "--lr-steps 0,2", "--lr-steps 2,2", "--lr-steps 3,2"):
+        with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
+            of(wrong)
 
 
 def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
@@ -124,15 +127,19 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
     ("program", "line", "more"),
     [
         (faces, "--dataset synthetic", "--max-update 20"),
+        (faces, "--dataset synthetic", "--loss arcface"),
         (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
         (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
         (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
         (faces, "--dataset synthetic", "--models-root other --network r18"),
+        (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
         (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
+        (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
         (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
         (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
         (images, "--dataset synthetic", "--epochs 9 --models-root other"),
         (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
+        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
     ],
 )
 def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
@@ -175,6 +182,7 @@ def test_adam_needs_lr_and_wd_with_a_configuration_of_sgd(tmp_path: Path) -> Non
         ('{"lr_steps": [1, "two"]}', ["--lr-steps: 'two' is not a whole number"]),
         ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
         ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
+        ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
     ],
     ids=str,
 )

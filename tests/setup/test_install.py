@@ -87,7 +87,9 @@ def test_pip_checks_the_hash_of_everything_that_it_downloads(sandbox: Sandbox) -
         ("make", {}, ("make is missing",)),
     ],
 )
-def test_what_is_missing_is_told_first(sandbox, removed, variables, words) -> None:
+def test_what_is_missing_is_told_first(
+    sandbox: Sandbox, removed: str, variables: dict[str, str], words: tuple[str, ...]
+) -> None:
     if removed:
         (sandbox.stubs / removed).unlink()
     assert_one_line(sandbox.install(**variables), *words)
@@ -109,6 +111,10 @@ def test_the_first_python_that_fits_is_taken(sandbox: Sandbox) -> None:
             "CMake Error at FindPackage.cmake:230 (message):\n"
             "  Could NOT find MPI_CXX\nERROR: Could not build wheels for horovod",
             "Could NOT find MPI_CXX",
+        ),
+        (
+            "make: x\n  a.cc:3:10: fatal error: b.h: No such file\nERROR: Could not build wheels",
+            "a.cc:3:10: fatal error: b.h: No such file",
         ),
         ("ERROR: first\nERROR: No matching distribution\n", "ERROR: No matching distribution"),
     ],
@@ -172,7 +178,9 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
         (DOCS, ".venv-docs", "--require-hashes"),
     ],
 )
-def test_tools_get_separate_environments(sandbox, script, folder, words) -> None:
+def test_tools_get_separate_environments(
+    sandbox: Sandbox, script: str, folder: str, words: str
+) -> None:
     assert_one_line(sandbox.run("bash", script), "'make env' first")
     assert sandbox.install().returncode == 0
     before = {*(sandbox.folder / ".venv").rglob("*")}

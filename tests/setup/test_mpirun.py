@@ -143,6 +143,7 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("-np 3 --hostfile bare p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTFILE bare"),
         ("-np 5 -H a:1 -H b:1 p", {}, "-np 5 is more"),
         ("-np 3 --nooversubscribe -H a:1,b:1 p", {}, "-np 3 is more"),
+        ("-np 3 -H a,b p", {}, "-np 3 is more"),
         ("-np x -H a:1 p", {}, "-np 'x' is not a number of ranks"),
         ("-np 0 p", {}, "-np '0' is not a number of ranks"),
         ("-H a,,b p", RUN_SH, "HOSTS 'a,,b', host 2: '' is empty"),
@@ -151,7 +152,9 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("-np 1 --host=a:1 p", {}, "write --host a:1"),
         ("-np 1 -hostfile bare -H b p", {}, "-H b is not among the hosts of --hostfile bare; add"),
         ("", {}, "there is no program to start"),
+        ("-np 2 -H localhost:2", {}, "there is no program to start"),
         ("-np 1 -H localhost:2 train : -np 1 ./none", {}, "'./none' is not a program of this host"),
+        ("--output-filename log.txt p", {}, "--output-filename log.txt is no folder, and"),
         ("--output-filename log.txt/a:nocopy p", {}, "--output-filename log.txt/a is no folder"),
         ("-np 3 -H a:2,b:1 p", SLURM, "3 ranks are more than the 2 tasks of Slurm's allocation; a"),
         ("-H a:2,b:1 p", {**SLURM, **RUN_SH}, "as in salloc --ntasks=3, or start fewer"),
@@ -159,7 +162,9 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
     ],
 )
-def test_what_cannot_work_is_one_line(launch, words, variables, reason) -> None:
+def test_what_cannot_work_is_one_line(
+    launch: Launch, words: str, variables: dict[str, str], reason: str
+) -> None:
     with pytest.raises(UserError, match=re.escape(reason)) as raised:
         launch(words, **variables)
     assert len(str(raised.value).splitlines()) == 1
@@ -170,16 +175,20 @@ def test_what_cannot_work_is_one_line(launch, words, variables, reason) -> None:
     ("words", "variables"),
     [
         ("-np 2 -H a:1 -H b:1 p", {}),
+        ("-np 2 -H a,b p", {}),
         ("-np 9 -hostfile bare p", {}),
+        ("-np 9 -H a:1 -hostfile bare p : q", {}),
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
         ("-np 3 --oversubscribe -H a:1,b:1 p", {}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
         ("-np 1 -hostfile own -H 127.0.0.1 train", {}),
+        ("-np 1 -H ip1:2 of-that-host", {}),
         ("--version", {}),
         ("--app programs", {}),
         ("-np 1 -H localhost:2 --flag-of-another-version train nothing", {}),
         ("-np 2 -H a:1,b:1 p", SLURM),
         ("-np 3 -H a:2,b:1 p", {**SLURM, "OMPI_MCA_ras": "^slurm"}),
+        ("-np 3 -H localhost:3 train", SLURM),
         ("-np 2 -H localhost:2 train", PLACES),
         ("-np 4 p", {"PBS_NODEFILE": "own"}),
     ],
@@ -223,6 +232,7 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
         # What the user types or sets of transports stays.
         (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
+        (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
         (f"-mca btl self,vader,tcp {ONE}", {}, "self,vader,tcp"),
         (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
         (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
@@ -231,10 +241,14 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         ("-np 1 -H localhost:1 train : -np 1 -H ip1:1 train", {}, ""),
         ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""),
         ("-np 2 train", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
+        ("-np 2 --default-hostfile other train", {}, ""),
         ("-np 2 -H +n0 train", {}, ""),
+        ("--app programs", {}, ""),
     ],
 )
-def test_the_ports_of_a_job_on_this_host_are_closed(launch, words, variables, transports) -> None:
+def test_the_ports_of_a_job_on_this_host_are_closed(
+    launch: Launch, words: str, variables: dict[str, str], transports: str
+) -> None:
     said = launch(words, **variables)
     typed = re.findall(r"mca btl (\S+)", said.words)
     set_there = said.variables.get("OMPI_MCA_btl", "")
@@ -253,6 +267,7 @@ THREE = "-H ip1:1,ip2:2,ip3:3 train"
     ("words", "variables", "left"),
     [
         (THREE, {"GONE": "ip2"}, "-np 4 -H ip1:1,ip3:3 train"),
+        (f"-np 5 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
         (f"-np 6 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
         (THREE, {}, f"-np 6 {THREE}"),
         # Neither the allocation of a cluster nor another agent is asked.

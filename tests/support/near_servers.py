@@ -6,6 +6,8 @@ function is called before each of them, and may let another worker act, wait, or
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,7 @@ class WeightedExchange(Exchange):
 
 
 class NearServers:
-    """The arrays of some servers. Not for threads that run at once.
+    """The arrays of some servers. Not for threads that run at once; see ``in_random_turns``.
 
     Attributes:
         arrays: by key.
@@ -112,6 +114,48 @@ class _NearStore:
     def read_table(self) -> SharedTable:
         self._servers.pull(self._table_key, self._rows)
         return SharedTable.decode(self._rows.asnumpy())
+
+
+def in_random_turns(
+    servers: NearServers, workers: int, seed: int, work: Callable[[int], None]
+) -> None:
+    """Let workers do their ``work``, one at a time, by an order that depends on the seed alone.
+
+    It may change before each push and pull of a bucket; the last worker is the fastest.
+    """
+    rng, own, errors = random.Random(seed), threading.local(), []
+    may_run = {number: threading.Semaphore(0) for number in range(workers)}
+
+    def choose() -> None:
+        if may_run:
+            numbers = sorted(may_run)
+            (chosen,) = rng.choices(numbers, weights=[2**number for number in numbers])
+            may_run[chosen].release()
+
+    def stop(what: str, bucket: int) -> None:
+        mine = may_run[own.number]
+        choose()
+        mine.acquire()
+
+    def take_part(number: int) -> None:
+        own.number = number
+        may_run[number].acquire()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+        del may_run[number]
+        choose()
+
+    servers.before = stop
+    threads = [threading.Thread(target=take_part, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    choose()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
 
 
 def gradients() -> list:

@@ -235,7 +235,9 @@ def stub_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_connection_that_leads_to_no_guard_ends(quick, tmp_path, monkeypatch, capfd) -> None:
+def test_a_connection_that_leads_to_no_guard_ends(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As where a server accepts a connection and says nothing, after all hosts have reported."""
     stub_ssh(tmp_path, "", monkeypatch)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 0.3)
@@ -254,6 +256,19 @@ def test_a_job_that_ends_starts_no_more_processes(
     stub_ssh(tmp_path, f"echo >>{started}; {eighth}", monkeypatch)
     assert job.run([spec()] * 11, by_ssh, tolerates=False) == status
     assert started.read_text().count("\n") == 8
+
+
+def test_few_log_in_to_a_host_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins = tmp_path / "logins"
+    script = f"echo in >>{logins}; sleep 0.2; echo out >>{logins}; echo; exit 0"
+    stub_ssh(tmp_path, script, monkeypatch)
+    assert job.run([spec()] * 14, by_ssh, tolerates=False) == 0
+    words = logins.read_text().split()
+    assert words.count("out") == 14
+    waiting = [words[:end].count("in") - words[:end].count("out") for end in range(len(words))]
+    assert 1 < max(waiting) <= 8
 
 
 def test_a_process_does_not_start_after_a_signal(tmp_path: Path) -> None:

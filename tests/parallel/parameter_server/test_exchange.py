@@ -10,7 +10,7 @@ import pytest
 from parallel.parameter_server.messages import TAIL
 from runtime.errors import DataError
 from tests.soak.replay import replay
-from tests.support.near_servers import NearServers, applied, gradients
+from tests.support.near_servers import NearServers, applied, gradients, in_random_turns
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 
@@ -82,6 +82,27 @@ def test_a_worker_killed_between_two_buckets_leaves_usable_servers(
     found = replay(tmp_path, is_complete=False)
     assert found.messages == [] and found.mismatches == 0
     assert (found.largest, found.uneven, other.version) == (2, 3, 3)
+
+
+def test_overlapping_pushes_of_many_buckets(tmp_path: Path, monkeypatch) -> None:
+    workers, servers, steps = 3, 3, 6
+    near = NearServers(monkeypatch, workers, servers, trace=str(tmp_path), bucket_elements=2)
+    versions: list[list[int]] = [[] for _ in range(workers)]
+
+    def work(number: int) -> None:
+        worker = near.worker(number)
+        for _ in range(steps):
+            worker.step(gradients(), lr=0.001)
+            versions[number].append(worker.version)
+
+    in_random_turns(near, workers, seed=servers, work=work)
+    found = replay(tmp_path)
+    assert found.messages == [] and found.mismatches == 0
+    assert found.buckets >= 7 and found.pushes == workers * steps
+    assert found.updates == found.buckets * workers * steps
+    # They did overlap, as buckets with different versions show.
+    assert found.largest > workers and found.uneven > steps
+    assert all(own == sorted(own) for own in versions)
 
 
 def test_a_worker_checks_what_it_receives(monkeypatch) -> None:
