@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import os
@@ -9,7 +8,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,8 +30,6 @@ from runtime.files import (
     read_text,
     write_atomically,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -322,42 +318,3 @@ def test_a_lock_that_another_run_has_made_ends_this_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"--models-root {tmp_path}: run.lock was removed during"):
         held.check()
     held.close()
-
-
-# Files of the system and of this project, temporary folders of this process.
-_ALLOWED = {
-    "parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py",
-    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/processors.py",
-    "runtime/untrusted/child.py", "training/run_folder.py",
-    "setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py",
-    "training/log/run_log.py",
-}  # fmt: skip
-_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "touch"}
-_FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}
-# Several files together, and parts of an open one.
-_OTHERS = ("files", "staged", "self._files", "archive", "tarfile", "gzip")
-
-
-def opens_a_file(call: ast.Call) -> bool:
-    """Return True if a call opens a file by its path, with another function than this module's."""
-    if not isinstance(call.func, ast.Attribute):
-        given = ast.unparse(call.args[0]) if call.args else ""
-        is_open = "open_kept" in given or given in ("descriptor", "lock")
-        return getattr(call.func, "id", "") == "open" and not is_open
-    name, owner = call.func.attr, ast.unparse(call.func.value)
-    is_method = name in ("open", *_METHODS) and owner not in _OTHERS
-    return is_method or name in _FUNCTIONS.get(owner, ())
-
-
-def test_files_are_opened_in_one_place() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-    )
-    rooms = ("tests/", "benchmarks/", "docs/", "examples/")
-    found = []
-    for name in listed.stdout.decode().splitlines():
-        if not name.startswith(rooms) and name not in _ALLOWED and (ROOT / name).exists():
-            tree = ast.parse((ROOT / name).read_text())
-            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-            found += [f"{name}:{call.lineno}" for call in calls if opens_a_file(call)]
-    assert not found, "use open_regular, read_file, create or open_kept of runtime/files.py"
