@@ -8,7 +8,7 @@ SHELL := bash
 unexport PYTHONSAFEPATH
 
 PYTHON_FILES := .
-SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/[!_]*/* docs/lab/*.sh .ci/run
+SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/launchers/* setup-utils/horovod-build/{cmake,mpicxx} docs/lab/*.sh .ci/run
 
 # The environment in .venv, even if another one is active in the calling shell. The installer runs without it, since it
 # searches the system's Python.

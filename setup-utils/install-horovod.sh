@@ -76,20 +76,21 @@ build_through_link() {
     if [[ ! -x $VENV/bin/mpicxx ]]; then
         LIBRARY_FOLDERS+=";$(mpicxx -showme:libdirs | tr ' ' ';')"
     fi
-    build_settings+=("HOROVOD_CMAKE=$PROJECT_LINK/setup-utils/build-through-link/cmake")
-    seen=$PROJECT_LINK/.venv
+    seen=$PROJECT_LINK
 }
 
 # build FOLDER: builds a wheel of Horovod in an empty folder with a plain path.
 build() {
-    local folder=$1 seen=$VENV processors
+    local folder=$1 seen=$ROOT processors
     # Horovod would start eight compilers on any machine, and each takes up to 1 GB.
     processors=$("$VENV/bin/python" -m runtime.processors)
-    build_settings+=("MAKEFLAGS=-j$processors" "TMPDIR=$folder")
     is_plain "$VENV" || build_through_link "$folder"
+    build_settings+=(
+        "MAKEFLAGS=-j$processors" "TMPDIR=$folder" "HOROVOD_CMAKE=$seen/setup-utils/horovod-build/cmake"
+    )
     locked_package requirements-single.lock horovod >"$folder/horovod.lock"
     logged horovod "building Horovod" env "${build_settings[@]}" \
-        "PATH=$seen/bin:${cuda_home:+$cuda_home/bin:}$PATH" "$seen/bin/python" -m pip wheel \
+        "PATH=$seen/.venv/bin:${cuda_home:+$cuda_home/bin:}$PATH" "$seen/.venv/bin/python" -m pip wheel \
         --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --require-hashes --wheel-dir "$folder" \
         --requirement "$folder/horovod.lock"
 }
@@ -101,7 +102,7 @@ if [[ -n $cuda_version ]]; then
 fi
 check_mxnet
 if [[ -n $(missing_part) ]]; then
-    say "building Horovod for $MXNET_PACKAGE (2 to 5 minutes)"
+    say "building Horovod for $MXNET_PACKAGE (1 to 4 minutes)"
     folder=${TMPDIR:-/tmp}
     is_plain "$folder" || folder=/tmp
     folder=$(mktemp -d "$folder/horovod-XXXXXX") || fail "no temporary folder can be made in $folder: set TMPDIR to one"

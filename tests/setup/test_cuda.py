@@ -68,6 +68,7 @@ def test_the_build_gets_one_toolkit_by_all_names(
         misleading = {**misleading, "CUDA_HOME": f"{other}", way: f"{home}/"}
     found = built(sandbox, **misleading)
     assert "-m venv --clear" in sandbox.calls, "another package, another environment"
+    assert "-O3" in sandbox.calls and "UNITY" not in sandbox.calls
     assert shutil.which("nvcc", path=found["PATH"]) == f"{home}/bin/nvcc"
     expected = {
         **dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDAToolkit_ROOT", "CUDA_PATH"), f"{home}"),

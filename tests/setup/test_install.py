@@ -30,8 +30,10 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     assert "requirements.lock" in installs[0] and "horovod-0.28.1.whl" in installs[1]
     (build,) = [line for line in sandbox.calls.splitlines() if line.startswith("build ")]
     folder = build.split()[-1]
-    assert build == f"build {sandbox.folder}/.venv/bin/python -j3  {folder}"
-    assert not Path(folder).exists()
+    program = f"{sandbox.folder}/setup-utils/horovod-build/cmake"
+    assert build == f"build {sandbox.folder}/.venv/bin/python -j3 {program} {folder}"
+    assert "cmake -S . -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O3 -DNDEBUG -DCMAKE_UNITY" in sandbox.calls
+    assert not Path(folder).exists() and "RPATH" not in sandbox.calls
     lock = Path(f"{sandbox.calls_file}.lock").read_text()
     assert lock.startswith("horovod==0.28.1 ") and lock.count("==") == 1
     programs = sandbox.folder / ".venv/bin"
@@ -164,7 +166,7 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
     assert " -DCMAKE_INSTALL_RPATH=$ORIGIN/../../mxnet;$ORIGIN/../../../.." in cmake
     assert str(sandbox.folder) not in cmake
     if wheel:
-        assert cmake.endswith("build-through-link/mpicxx")
+        assert cmake.endswith("horovod-build/mpicxx")
         assert f"-I{folder}/project/.venv/include" in sandbox.calls.splitlines()
     else:
         assert "MPI_CXX_COMPILER" not in cmake and cmake.endswith(";/opt/mpi/lib;/x")

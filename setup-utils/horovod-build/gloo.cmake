@@ -1,0 +1,1 @@
+set(CMAKE_UNITY_BUILD OFF)
