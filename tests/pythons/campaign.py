@@ -30,10 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.9", "3.10", "3.11", "3.12")
 # Options, files and what may be in them, records, checkpoints, heads, launchers: a minute or two.
 TIER = (
-    *("tests/runtime", "tests/data", "tests/training/config", "tests/training/checkpoint"),
-    *("tests/partial_fc/rows", "tests/partial_fc/test_head.py", "tests/setup"),
+    *("tests/runtime", "tests/data", "tests/training/config", "tests/setup"),
+    *("tests/training/checkpoint/test_files.py", "tests/training/checkpoint/test_layout.py"),
+    *("tests/partial_fc/rows", "tests/partial_fc/test_head.py"),
 )
-_UPDATES = 20
+_UPDATES = 5
 _LIMIT_SECONDS = 1800
 # What an outer make, and the environment that this process runs in, leave.
 _NOT_OURS = ("VIRTUAL_ENV", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "PYTHONPATH", "NP")
