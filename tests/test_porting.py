@@ -30,6 +30,10 @@ TEXT = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
 # Two options that go together stand in one row.
 PAIRS = {"--rec-val": "--rec-train"}
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
+NETWORKS = {
+    "networks": ("train.py", "--network", backbones.names()),
+    "models": ("classify.py", "--model", classifiers.names()),
+}
 SYNTHETIC = ("--dataset", "synthetic")
 
 
@@ -62,14 +66,20 @@ def refusal(parse_line: Callable[[list[str]], object], *words: str) -> str:
     return str(caught.value)
 
 
-def check_option(row: Row, folder: Path) -> None:
-    program, here = row.kind.rpartition(" ")[2], spans(row.here)
-    for command in here:
+def check_commands(row: Row, folder: Path, program: str = "") -> list[str]:
+    """Check what the second column says to type; returns the first word of each."""
+    for command in spans(row.here):
         if command.startswith("--"):
             accept(program, command.split(), folder)
         else:
             check(command, folder)
-    typed = [command.split()[0] for command in here]
+    assert program or spans(row.here)
+    return [command.split()[0] for command in spans(row.here)]
+
+
+def check_option(row: Row, folder: Path) -> None:
+    program = row.kind.rpartition(" ")[2]
+    typed = check_commands(row, folder, program)
     for there in spans(row.there):
         is_variable = re.fullmatch("[a-z_0-9]+", there)
         name, *values = (f"--{there.replace('_', '-')}" if is_variable else there).split()
@@ -80,7 +90,7 @@ def check_option(row: Row, folder: Path) -> None:
             accept(program, [name, *values], folder)
         else:
             message = refusal(PROGRAMS[program].parse, *SYNTHETIC, name, *values)
-            assert f"{name} is not an option here: {'' if here else row.here}" in message
+            assert f"{name} is not an option here: {'' if typed else row.here}" in message
             assert all(one in message for one in typed)
 
 
@@ -108,11 +118,7 @@ def check_option_of_the_launcher(row: Row, _: Path) -> None:
 
 
 def check_network(row: Row, _: Path) -> None:
-    program, option, known = (
-        ("train.py", "--network", backbones.names())
-        if row.kind == "networks"
-        else ("classify.py", "--model", classifiers.names())
-    )
+    program, option, known = NETWORKS[row.kind]
     here = spans(row.here)
     for name in spans(row.there):
         if row.here == "the same":
@@ -125,18 +131,11 @@ def check_network(row: Row, _: Path) -> None:
         assert name.startswith("iresnet") or all(one in message for one in here[:1])
 
 
-def check_commands(row: Row, folder: Path) -> None:
-    assert spans(row.here)
-    for command in spans(row.here):
-        check(command, folder)
-
-
-CHECKS = {
+CHECKS: dict[str, Callable[[Row, Path], object]] = {
     "options of train.py": check_option,
     "options of classify.py": check_option,
     "options of the launcher": check_option_of_the_launcher,
-    "networks": check_network,
-    "models": check_network,
+    **dict.fromkeys(NETWORKS, check_network),
     "commands": check_commands,
 }
 
