@@ -60,6 +60,7 @@ def test_programs_run_without_assertions_and_say_that_mxnet_needs_docstrings(
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     else:
         assert_one_line(done, "error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
+        assert done.stderr.count("\n") == 1
     shown, expected = (
         finish(*command[:2], "--help", PYTHONOPTIMIZE=level) for level in (optimize, "")
     )
