@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import classify as program
-from data.records.recordio import encode
 from runtime.mxnet import mx
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
+from tests.support.foreign_records import im2rec, write_records
 from tests.support.launch import ROOT, clean_environment, finish, ranks
 from tests.support.locks import holder
 from training.checkpoint.reader import Checkpoint
@@ -30,21 +30,17 @@ def write_set(folder: Path, broken=()):
     """Write two record files of three colors, 48 and 24 images, some of them broken."""
     rng = np.random.default_rng(0)
     for name, count in (("train", 48), ("val", 24)):
-        index, size = [], 0
-        with (folder / f"{name}.rec").open("wb") as file:
-            for key in range(count):
-                pixels = rng.integers(0, 60, (40, 40, 3), np.uint8)
-                pixels[..., key % 3] += 180
-                payload = cv2.imencode(".jpg", pixels)[1].tobytes()
-                index.append(f"{key}\t{size}\n")
-                payload = payload[:200] if key in broken else payload
-                size += file.write(encode((float(key % 3),), key, payload))
-        (folder / f"{name}.idx").write_text("".join(index))
+        keys, labels = np.arange(count), np.arange(count) % 3
+        pixels = rng.integers(0, 60, (count, 40, 40, 3), np.uint8)
+        pixels[keys, :, :, labels] += 180
+        encoded = [bytes(cv2.imencode(".jpg", image)[1]) for image in pixels]
+        payloads = [one[:200] if key in broken else one for key, one in enumerate(encoded)]
+        write_records(folder / name, im2rec(labels.tolist(), payloads, keys.tolist()))
     return [
-        *("--dataset", "imagenet", "--rec-train", folder / "train.rec"),
-        *("--rec-val", folder / "val.rec", "--image-size", 32, "--models-root", folder / "models"),
-        *("--batch-size", 8, "--epochs", 2, "--lr", 0.001, "--model", "LeNet"),
-        *("--warmup-epochs", 0),
+        *("--dataset", "imagenet", "--rec-train", folder / "train/train.rec"),
+        *("--rec-val", folder / "val/train.rec", "--models-root", folder / "models"),
+        *("--image-size", 32, "--batch-size", 8, "--epochs", 2, "--lr", 0.001),
+        *("--model", "LeNet", "--warmup-epochs", 0),
     ]
 
 
@@ -60,8 +56,8 @@ def test_broken_records_are_skipped_and_named(tmp_path):
     said = trained(program, *options)
     for name in ("train", "val"):
         for key in (0, 7, 13):
-            line = f"skipped a broken record: {tmp_path}/{name}.rec: record {key}: the image cannot"
-            assert said.count(line) == 1, said
+            line = f"{tmp_path}/{name}/train.rec: record {key}: the image cannot"
+            assert said.count(f"skipped a broken record: {line}") == 1, said
     assert metrics(tmp_path / "models", "total", **OF) == [21, 21]
     assert said.count("3 of 24 images to validate on cannot be read, and do not count") == 2
     few = run_alone(program, *options, "--resume", "never", "--max-bad-records", 2)
