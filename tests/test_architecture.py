@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,13 @@ ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
 ROOMS_OF_PROGRAMS = {
-    "evaluation/verification/__main__.py": {"parallel"},
+    **{f"evaluation/{name}/__main__.py": {"parallel"}
+       for name in ("verification", "embed", "ijb", "clean")},
+    "evaluation/compare.py": {"parallel"},
+    "evaluation/export/__main__.py": {"backbones"},
     # What several of the programs of this room begin with.
     "evaluation/network.py": {"backbones"},
-    "evaluation/export/__main__.py": {"backbones"},
-    "evaluation/embed/__main__.py": {"parallel"},
-    "evaluation/compare.py": {"parallel"},
-    "evaluation/ijb/__main__.py": {"parallel"},
-    "evaluation/clean/__main__.py": {"parallel"},
-}
+}  # fmt: skip
 # Rooms above others, which all of their modules may import.
 BELOW = {"evaluation": {"data"}}
 MODULES_PER_ROOM = 16
@@ -49,38 +48,41 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(text_of(path))
 
 
-def runtime_nodes(path: Path) -> Iterator[ast.AST]:
-    """The nodes of a file without those under ``if TYPE_CHECKING``."""
-    waiting: list[ast.AST] = [tree_of(path)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        waiting += ast.iter_child_nodes(node)
+def nodes(paths: Iterable[Path], *kinds: type) -> Iterator[tuple[Path, Any]]:
+    """Yield the nodes of some kinds of files, without those under ``if TYPE_CHECKING``."""
+    for path in paths:
+        waiting: list[ast.AST] = [tree_of(path)]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, kinds):
+                yield path, node
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+                waiting += ast.iter_child_nodes(node)
 
 
 @lru_cache(None)
 def imports(path: Path, inside_functions: bool = True) -> frozenset[str]:
     """The modules that a file imports, and what it takes from them."""
-    nodes = runtime_nodes(path) if inside_functions else iter(tree_of(path).body)
+    own = tree_of(path).body
+    everywhere = (node for _, node in nodes([path], ast.Import, ast.ImportFrom))
     found: set[str] = set()
-    for node in nodes:
+    for node in everywhere if inside_functions else own:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
     return frozenset(found)
+
+
+def roots(path: Path, inside_functions: bool = True) -> set[str]:
+    return {module.split(".")[0] for module in imports(path, inside_functions)}
 
 
 def files_of(path: Path) -> set[Path]:
     """The files of this project that a file imports, but for those of the packages around them."""
-    found = set()
-    for module in imports(path):
-        stem = ROOT / module.replace(".", "/")
-        found |= {file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.exists()}
-    return found
+    stems = [ROOT / module.replace(".", "/") for module in imports(path)]
+    files = {file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")}
+    return {file for file in files if file.exists()}
 
 
 def reached_from(program: str) -> set[str]:
@@ -92,22 +94,21 @@ def reached_from(program: str) -> set[str]:
     return {name(path) for path in reached}
 
 
-def roots(path: Path, inside_functions: bool = True) -> set[str]:
-    return {module.split(".")[0] for module in imports(path, inside_functions)}
-
-
 PRODUCT = [*modules(*ROOMS, "training", "runtime"), *(ROOT / program for program in PROGRAMS)]
 ALL = [*PRODUCT, *modules("benchmarks")]
 
 
-def test_horovod_mxnet_and_numba_have_one_door_each() -> None:
-    """Whatever reads variables while it is imported is imported behind the environment's table."""
-    for package, door in (
+@pytest.mark.parametrize(
+    ("package", "door"),
+    [
         ("horovod", "parallel/horovod.py"),
         ("mxnet", "runtime/mxnet.py"),
         ("numba", "runtime/kernels/compiled.py"),
-    ):
-        assert [name(path) for path in ALL if package in roots(path)] == [door]
+    ],
+)
+def test_horovod_mxnet_and_numba_have_one_door_each(package: str, door: str) -> None:
+    """Whatever reads variables while it is imported is imported behind the environment's table."""
+    assert [name(path) for path in ALL if package in roots(path)] == [door]
 
 
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:
@@ -166,27 +167,18 @@ def test_a_room_has_several_modules_and_not_too_many() -> None:
         assert len(found) > 1 or lines > 200, f"{name(folder)} is a room for one small module"
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_functions_fit_on_a_screen_and_take_few_parameters(path: Path) -> None:
-    for function in ast.walk(tree_of(path)):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        where = f"{name(path)}:{function.name}"
-        assert function.end_lineno is not None
+def test_functions_fit_on_a_screen_and_take_few_parameters() -> None:
+    for path, function in nodes(PRODUCT, ast.FunctionDef):
+        where, found = f"{name(path)}:{function.name}", function.args
         assert function.end_lineno - function.lineno < LINES_PER_FUNCTION, where
-        found = function.args
         parameters = {one.arg for one in (*found.posonlyargs, *found.args, *found.kwonlyargs)}
         assert len(parameters - {"self", "cls"}) <= PARAMETERS, where
 
 
 def test_the_environment_is_read_in_runtime_alone() -> None:
     """So one file tells what a variable does; Horovod's and MXNet's are set before their import."""
-    touching = {
-        name(path)
-        for path in PRODUCT
-        for node in runtime_nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
-    }
+    names = ("environ", "getenv", "putenv")
+    touching = {name(path) for path, one in nodes(PRODUCT, ast.Attribute) if one.attr in names}
     assert touching and all(path.startswith("runtime/") for path in touching), touching
 
 
@@ -216,29 +208,25 @@ def opens_a_file(call: ast.Call) -> bool:
 
 def test_files_are_opened_in_one_place() -> None:
     found = [
-        f"{name(path)}:{node.lineno}"
-        for path in (*PRODUCT, *modules("setup-utils"))
-        for node in ast.walk(tree_of(path))
-        if name(path) not in OPENERS and isinstance(node, ast.Call) and opens_a_file(node)
+        f"{name(path)}:{call.lineno}"
+        for path, call in nodes((*PRODUCT, *modules("setup-utils")), ast.Call)
+        if name(path) not in OPENERS and opens_a_file(call)
     ]
     assert not found, "use open_regular, read_file, create or open_kept of runtime/files.py"
 
 
 def test_command_lines_take_no_abbreviations() -> None:
     """An option of another program is an abbreviation of ours: --mode of --model."""
-    for path in (*ALL, *modules("setup-utils", "tests")):
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ArgumentParser"):
-                given = {one.arg: ast.unparse(one.value) for one in node.keywords}
-                assert given.get("allow_abbrev") == "False", name(path)
-            if isinstance(node, ast.Attribute) and node.attr == "allow_abbrev":
-                assert name(path) == "runtime/command_line.py"
+    for path, node in nodes((*ALL, *modules("setup-utils", "tests")), ast.Call, ast.Attribute):
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "allow_abbrev" or name(path) == "runtime/command_line.py"
+        elif ast.unparse(node.func).endswith("ArgumentParser"):
+            given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            assert given.get("allow_abbrev") == "False", name(path)
 
 
 def test_tests_have_the_folders_of_the_product() -> None:
-    rooms = [ROOT / "tests" / room for room in (*ROOMS, "training", "runtime")]
-    folders = {path.parent for room in rooms for path in room.rglob("test_*.py")}
-    product = {path.parent for path in modules(*ROOMS, "training", "runtime")}
-    assert {folder.relative_to(ROOT / "tests") for folder in folders} == {
-        folder.relative_to(ROOT) for folder in product
-    }
+    rooms, tests = (*ROOMS, "training", "runtime"), ROOT / "tests"
+    tested = {path.parent for room in rooms for path in (tests / room).rglob("test_*.py")}
+    product = {path.parent for path in modules(*rooms)}
+    assert {one.relative_to(tests) for one in tested} == {one.relative_to(ROOT) for one in product}

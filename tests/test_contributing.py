@@ -20,55 +20,32 @@ from parallel.parameter_server.schemes import SCHEMES
 from partial_fc import margin as margins
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
-from partial_fc.margin import Margin
 from partial_fc.options import LOSSES, HeadOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import State
 from tests.soak import soak
 from tests.support.thread_world import ThreadWorld, run_ranks
+from tests.test_architecture import ROOT, modules, nodes
 from tests.test_documents import REFERENCE, names_in
 from training import image_data
 from training.config import images
 from training.config.recipes import RECIPES
 
-ROOT = Path(__file__).resolve().parents[1]
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PROGRAMS = ("train.py", "classify.py")
-
-_CELL = re.compile(r"(?<!\\)\|")
-
 
 @pytest.mark.documents
 def test_every_row_of_a_checklist_names_its_place_and_a_test() -> None:
-    _, _, text = CONTRIBUTING.partition("## Checklists")
-    sections = text.split("\n### ")[1:]
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Checklists")[2]
     titles = ["A margin", "A backbone", "A data set", "An exchange scheme"]
-    assert [section.partition("\n")[0] for section in sections] == titles
-    lines = [line for line in text.splitlines() if re.match(r"\| (?!do )", line)]
+    assert re.findall("^### (.*)$", text, re.MULTILINE) == titles
+    lines = re.findall(r"^\| (?!do ).*", text, re.MULTILINE)
     assert len(lines) > 20
     for line in lines:
-        do, where, fails = _CELL.split(line)[1:-1]
+        do, where, fails = re.split(r"(?<!\\)\|", line)[1:-1]
         tests = REFERENCE.findall(fails)
         are_tests = [path[:6] == "tests/" and name[:5] == "test_" for path, name in tests]
         # What is only measured has no test that fails.
         assert REFERENCE.findall(where) and (all(are_tests) if tests else "is measured" in do), do
-
-
-# A margin.
-
-
-def make_head(loss: str, world: ThreadWorld) -> PartialFC:
-    options = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5)
-    rows = optimizers.build("sgd", 0.9, 5e-4)
-    return PartialFC.create(options, (10, 4), world, mx.cpu(), optimizer=rows, seed=1)
-
-
-def step(head: PartialFC, update: int) -> list[Any]:
-    generator = np.random.default_rng(update)
-    features, labels = generator.normal(size=(6, 4)), generator.integers(10, size=6)
-    result = head.step(mx.nd.array(features), labels, update, 0.1)
-    return [float(result.loss.asscalar()), *result.gradient.asnumpy().ravel().tolist()]
 
 
 def test_every_margin_has_a_row() -> None:
@@ -76,7 +53,7 @@ def test_every_margin_has_a_row() -> None:
     classes = {
         name
         for name, found in vars(margins).items()
-        if inspect.isclass(found) and found is not Margin and has_state <= set(dir(found))
+        if inspect.isclass(found) and found is not margins.Margin and has_state <= set(dir(found))
     }
     assert classes == {loss.margin for loss in LOSSES.values()}
 
@@ -89,7 +66,7 @@ def test_every_margin_is_tested() -> None:
     assert not missing, f"tests/partial_fc/test_head.py has no row for {missing}"
 
 
-def remembered(state: State) -> Any:
+def as_saved(state: State) -> Any:
     """A state as it comes back from a checkpoint."""
     arrays = {name: stored.array for name, stored in state.arrays.items()}
     return SimpleNamespace(
@@ -102,25 +79,29 @@ def remembered(state: State) -> Any:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_margin_continues_where_it_was_saved(loss: str) -> None:
+    def step(head: PartialFC, update: int) -> list[Any]:
+        generator = np.random.default_rng(update)
+        features, labels = generator.normal(size=(6, 4)), generator.integers(10, size=6)
+        result = head.step(mx.nd.array(features), labels, update, 0.1)
+        return [float(result.loss.asscalar()), *result.gradient.asnumpy().ravel().tolist()]
+
     def rank_main(world: ThreadWorld) -> None:
-        head, resumed = make_head(loss, world), make_head(loss, world)
+        options, shape = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5), (10, 4)
+        head, resumed = (
+            PartialFC.create(options, shape, world, mx.cpu(), optimizer=rows, seed=1)
+            for rows in (optimizers.build("sgd", 0.9, 5e-4), optimizers.build("sgd", 0.9, 5e-4))
+        )
         for update in range(3):
             step(head, update)
-        resumed.load_state(remembered(head.export_state(3)))
+        resumed.load_state(as_saved(head.export_state(3)))
         assert step(resumed, 3) == step(head, 3)
 
     run_ranks(1, rank_main)
 
 
-# A backbone.
-
-
 def test_every_body_has_a_row() -> None:
     bodies = {path.stem for path in (ROOT / "backbones").glob("*.py") if "body" in names_in(path)}
     assert bodies == {architecture.module for architecture in backbones._ARCHITECTURES.values()}
-
-
-# A data set.
 
 
 def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -137,15 +118,11 @@ def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         image_data.open_images(config.data, seed=1)
 
 
-# An exchange scheme.
-
 def test_nothing_asks_for_a_scheme_by_its_name() -> None:
-    paths = [path for room in ("parallel", "training") for path in (ROOT / room).rglob("*.py")]
-    for path in [*paths, *(ROOT / program for program in PROGRAMS)]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Compare):
-                compared = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
-                assert not compared & set(SCHEMES), f"{path}:{node.lineno}"
+    paths = (*modules("parallel", "training"), ROOT / "train.py", ROOT / "classify.py")
+    for path, node in nodes(paths, ast.Compare):
+        compared = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+        assert not compared & set(SCHEMES), f"{path}:{node.lineno}"
 
 
 def test_every_scheme_is_tested() -> None:

@@ -19,7 +19,10 @@ from training.config.recipes import RECIPES
 pytestmark = pytest.mark.documents
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = {
+    path: path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")))
+}
 ROOMS = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
 REFERENCE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|md))(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
@@ -31,12 +34,10 @@ def names_in(path: Path) -> frozenset[str]:
     """The classes, functions and values at the top of a file."""
     found: list[str] = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found += [target.id for target in targets if isinstance(target, ast.Name)]
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             found.append(node.name)
-        elif isinstance(node, ast.Assign):
-            found += [target.id for target in node.targets if isinstance(target, ast.Name)]
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.append(node.target.id)
     return frozenset(found)
 
 
@@ -45,8 +46,7 @@ def test_files_and_names_in_documents_exist() -> None:
     inside = chain.from_iterable((ROOT / folder).rglob("*") for folder in folders)
     everything = {path.name for path in (*ROOT.iterdir(), *inside) if path.is_file()}
     wrong = []
-    for document in DOCUMENTS:
-        text = document.read_text(encoding="utf-8")
+    for document, text in DOCUMENTS.items():
         for path, name in REFERENCE.findall(_FENCE.sub("", text)):
             has_file = (ROOT / path).is_file() if "/" in path or name else path in everything
             if not has_file or (name and name not in names_in(ROOT / path)):
@@ -56,26 +56,24 @@ def test_files_and_names_in_documents_exist() -> None:
 
 def test_links_lead_somewhere() -> None:
     wrong = []
-    for document in DOCUMENTS:
-        for target, anchor in _LINK.findall(document.read_text(encoding="utf-8")):
+    for document, text in DOCUMENTS.items():
+        for target, anchor in _LINK.findall(text):
             path = (document.parent / target).resolve() if target else document
             if target.startswith("http") or (path.exists() and not anchor):
                 continue
-            text = path.read_text(encoding="utf-8") if path.is_file() else ""
-            if anchor not in map(_anchor, re.findall(r"^#+ (.*)$", text, re.MULTILINE)):
+            titles = re.findall(r"^#+ (.*)$", DOCUMENTS.get(path, ""), re.MULTILINE)
+            # As GitHub makes an anchor of a title.
+            plain = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            if anchor not in plain:
                 wrong.append(f"{document.name}: {target}#{anchor}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_tests_that_the_promises_name_exist() -> None:
     """Names may be cut off with an ellipsis at either end."""
-    known = "\n".join(
-        name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
-    )
-    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    named = [name for name in re.findall(r"`(…?\w+…?)`", text) if name.startswith(("test_", "…"))]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    known = "\n".join(name for text in sources for name in re.findall(r"def (test_\w+)", text))
+    named = re.findall(r"`((?:…|test_)\w*…?)`", DOCUMENTS[ROOT / "docs/reliability.md"])
     assert len(named) > 5
     patterns = [re.sub("^…|…$", ".*", name) for name in named]
     wrong = [one for one in patterns if not re.search(f"^{one}$", known, re.MULTILINE)]
@@ -91,13 +89,8 @@ def test_documents_name_every_row() -> None:
         "docs/grouping-sgd.md": SCHEMES,
     }
     for path, names in wanted.items():
-        text = (ROOT / path).read_text(encoding="utf-8")
+        text = DOCUMENTS[ROOT / path]
         missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
         assert not missing, f"{path} says nothing of {missing}"
-    mathematics = (ROOT / "docs/partial-fc.md").read_text(encoding="utf-8").lower()
+    mathematics = DOCUMENTS[ROOT / "docs/partial-fc.md"].lower()
     assert [name for name in LOSSES if name != "softmax" and name not in mathematics] == []
-
-
-def _anchor(title: str) -> str:
-    """As GitHub makes one of a title."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -15,16 +15,16 @@ import yaml  # type: ignore[import-untyped]
 pytestmark = pytest.mark.documents
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = (ROOT / "docs/many-hosts.md").read_text(encoding="utf-8")
+DOCUMENT, DOCKERFILE, INSTALLER, IGNORED, KEPT_OUT = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("docs/many-hosts.md", "Dockerfile", "setup-utils/install.sh", ".gitignore",
+                 ".dockerignore")
+)  # fmt: skip
 # Without comments, each instruction on one line.
-LINES = re.sub(r"^#.*\n|\\\n\s*", "", (ROOT / "Dockerfile").read_text("utf-8"), flags=re.M)
+LINES = re.sub(r"^#.*\n|\\\n\s*", "", DOCKERFILE, flags=re.M)
 PROGRAMS = Path(sys.executable).parent
 ROW = re.compile(r"^\| `(\w+?)(?:=\w+)?` \| .* \| ([^|]*) \|$", re.MULTILINE)
 VARIABLES = {name: default.strip("`") for name, default in ROW.findall(DOCUMENT)}
-
-
-def words_of(name: str) -> list[str]:
-    return (ROOT / name).read_text(encoding="utf-8").split()
 
 
 def test_what_the_installer_runs_is_copied_before_it() -> None:
@@ -37,27 +37,24 @@ def test_what_the_installer_runs_is_copied_before_it() -> None:
     assert not {*files, "requirements.lock", "requirements-single.lock", "setup-utils"} - {*copied}
 
 
-def test_the_image_for_gpus_has_the_version_of_its_package() -> None:
-    """The command in the document and the one in the Dockerfile; the package is in both tables."""
-    for text in (DOCUMENT, (ROOT / "Dockerfile").read_text(encoding="utf-8")):
-        text = re.sub(r"\\\n[# ]*", "", text)
-        (cuda,) = re.findall(r"BASE=nvidia/cuda:(\d+\.\d+)\.\d+-cudnn8-devel-ubuntu20\.04", text)
-        (package,) = re.findall(r"MXNET_PACKAGE=(mxnet-cu\d+)", text)
-        assert package == f"mxnet-cu{cuda.replace('.', '')}"
-        assert package in (ROOT / "setup-utils/install.sh").read_text(encoding="utf-8")
-        assert re.search(r"PYTHON=python3\.9\b", text), "that of Ubuntu 20.04 is 3.8"
+@pytest.mark.parametrize("text", [DOCUMENT, DOCKERFILE], ids=["document", "Dockerfile"])
+def test_the_image_for_gpus_has_the_version_of_its_package(text: str) -> None:
+    """The package is in both tables."""
+    text = re.sub(r"\\\n[# ]*", "", text)
+    (cuda,) = re.findall(r"BASE=nvidia/cuda:(\d+\.\d+)\.\d+-cudnn8-devel-ubuntu20\.04", text)
+    (package,) = re.findall(r"MXNET_PACKAGE=(mxnet-cu\d+)", text)
+    assert package == f"mxnet-cu{cuda.replace('.', '')}" and package in INSTALLER
+    assert re.search(r"PYTHON=python3\.9\b", text), "that of Ubuntu 20.04 is 3.8"
 
 
 def test_what_git_ignores_and_keys_do_not_get_into_the_image() -> None:
     """The keys that the document makes, and others that users have beside them."""
-    kept_out, ignored = set(words_of(".dockerignore")), words_of(".gitignore")
-    for name in (line.strip("/") for line in ignored):
-        assert {name, f"**/{name}"} & kept_out, name
+    kept_out, ignored = set(KEPT_OUT.split()), [name.strip("/") for name in IGNORED.split()]
+    assert [name for name in ignored if not {name, f"**/{name}"} & kept_out] == []
     assert {".git", "keys", "**/*.pem", "**/id_ed25519*", "**/.ssh"} <= kept_out
     assert "mkdir keys && ssh-keygen -t ed25519 -N '' -f keys/id_rsa" in DOCUMENT
     for path in ("keys/id_rsa", "keys/known_hosts", "a/id_ed25519", "a/b.pem", ".ssh/config"):
-        parts = Path(path).parts
-        assert any(fnmatch(part, one.strip("/")) for part in parts for one in ignored), path
+        assert any(fnmatch(part, one) for part in path.split("/") for one in ignored), path
 
 
 def test_the_job_for_kubernetes_fits_the_image() -> None:
@@ -97,5 +94,4 @@ def test_horovod_has_the_variables() -> None:
     (library,) = Path(found.origin).parent.glob("mxnet/mpi_lib*.so")
     named = [name for name in VARIABLES if name.startswith("HOROVOD_")]
     assert len(named) == 6
-    text = library.read_bytes()
-    assert [name for name in named if f"\0{name}\0".encode() not in text] == []
+    assert all(f"\0{name}\0".encode() in library.read_bytes() for name in named)

@@ -7,6 +7,7 @@ first column, and in the second what to type here, or why nothing is to be typed
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,11 @@ TEXT = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
 # Two options that go together stand in one row.
 PAIRS = {"--rec-val": "--rec-train"}
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
-_SPAN = re.compile(r"`([^`]+)`")
+NETWORKS = {
+    "networks": ("train.py", "--network", backbones.names()),
+    "models": ("classify.py", "--model", classifiers.names()),
+}
+SYNTHETIC = ("--dataset", "synthetic")
 
 
 class Row(NamedTuple):
@@ -41,65 +46,71 @@ class Row(NamedTuple):
 
 def rows(kind: str) -> list[Row]:
     tables = [table.splitlines()[2:] for named, table in _TABLE.findall(TEXT) if named == kind]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in chain(*tables)]
-    assert len(cells) > 3, kind
-    return [Row(kind, *found[:3]) for found in cells]
+    found = [Row(kind, *cells_of(line)[:3]) for line in chain(*tables)]
+    assert len(found) > 3, kind
+    return found
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def spans(cell: str) -> list[str]:
-    return _SPAN.findall(cell)
+    return re.findall("`([^`]+)`", cell)
 
 
-def refusal(program: str, word: str) -> str:
-    base = ["--dataset", "synthetic"]
+def refusal(parse_line: Callable[[list[str]], object], *words: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        PROGRAMS[program].parse([*base, *word.split()])
+        parse_line([*words])
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def check_option(row: Row, folder: Path) -> None:
-    program = row.kind.rpartition(" ")[2]
-    here = spans(row.here)
-    for command in here:
+def check_commands(row: Row, folder: Path, program: str = "") -> list[str]:
+    """Check what the second column says to type; returns the first word of each."""
+    for command in spans(row.here):
         if command.startswith("--"):
             accept(program, command.split(), folder)
         else:
             check(command, folder)
+    assert program or spans(row.here)
+    return [command.split()[0] for command in spans(row.here)]
+
+
+def check_option(row: Row, folder: Path) -> None:
+    program = row.kind.rpartition(" ")[2]
+    typed = check_commands(row, folder, program)
     for there in spans(row.there):
-        word = there if not re.fullmatch("[a-z_0-9]+", there) else "--" + there.replace("_", "-")
-        name = word.split()[0]
+        is_variable = re.fullmatch("[a-z_0-9]+", there)
+        name, *values = (f"--{there.replace('_', '-')}" if is_variable else there).split()
         if name in names_of(program):
-            assert [command.split()[0] for command in here] in ([name], [PAIRS.get(name)])
-            continue
-        if program == "classify.py" and name in originals.SYNONYMS:
-            assert [command.split()[0] for command in here] == [originals.SYNONYMS[name]]
-            accept(program, word.split(), folder)
-            continue
-        message = refusal(program, word)
-        assert f"{name} is not an option here: " in message
-        for command in here:
-            assert command.split()[0] in message
-        if not here:
-            assert f"{name} is not an option here: {row.here}" in message
+            assert typed in ([name], [PAIRS.get(name)])
+        elif program == "classify.py" and name in originals.SYNONYMS:
+            assert typed == [originals.SYNONYMS[name]]
+            accept(program, [name, *values], folder)
+        else:
+            message = refusal(PROGRAMS[program].parse, *SYNTHETIC, name, *values)
+            assert f"{name} is not an option here: {'' if typed else row.here}" in message
+            assert all(one in message for one in typed)
 
 
 def check_option_of_the_launcher(row: Row, _: Path) -> None:
     """Each is taken for what the second column says, or refused with it."""
+
+    def parse_options(words: list[str]) -> object:
+        return parse(launch_parser(), ["-n", "2", *words, "--", "python", "x.py"])
+
     here = spans(row.here)
     for there in spans(row.there):
-        line = ["-n", "2", *there.split(), "--", "python", "x.py"]
+        name, *values = there.split()
         if row.why.startswith(("both", "all", "taken")):
             (typed,) = here
-            wanted = parse(launch_parser(), ["-n", "2", *typed.split(), "--", "python", "x.py"])
-            assert parse(launch_parser(), line) == wanted
+            assert parse_options([name, *values]) == parse_options(typed.split())
             continue
-        with pytest.raises(ConfigError) as caught:
-            parse(launch_parser(), line)
-        message = str(caught.value)
-        assert "\n" not in message and there.split()[0] in message
-        if there.split()[0] in ("--launcher", "--cluster"):
-            assert f"{there.split()[1]} is not ported; give --launcher ssh" in message
+        message = refusal(parse_options, name, *values)
+        assert name in message
+        if name in ("--launcher", "--cluster"):
+            assert f"{values[0]} is not ported; give --launcher ssh" in message
         elif here and here[0].startswith("-"):
             assert here[0].split()[0] in message
         else:
@@ -107,36 +118,24 @@ def check_option_of_the_launcher(row: Row, _: Path) -> None:
 
 
 def check_network(row: Row, _: Path) -> None:
-    program, option, known = (
-        ("train.py", "--network", backbones.names())
-        if row.kind == "networks"
-        else ("classify.py", "--model", classifiers.names())
-    )
+    program, option, known = NETWORKS[row.kind]
     here = spans(row.here)
     for name in spans(row.there):
         if row.here == "the same":
             assert name in known
             continue
-        message = refusal(program, f"--network {name}")
+        message = refusal(PROGRAMS[program].parse, *SYNTHETIC, "--network", name)
         assert f"{option} {name!r} does not exist here" in message
-        assert here or row.here in message
-        assert set(here) <= set(known)
+        assert set(here) <= set(known) and (here or row.here in message)
         # Of a family, a row has one of several.
         assert name.startswith("iresnet") or all(one in message for one in here[:1])
 
 
-def check_commands(row: Row, folder: Path) -> None:
-    assert spans(row.here)
-    for command in spans(row.here):
-        check(command, folder)
-
-
-CHECKS = {
+CHECKS: dict[str, Callable[[Row, Path], object]] = {
     "options of train.py": check_option,
     "options of classify.py": check_option,
     "options of the launcher": check_option_of_the_launcher,
-    "networks": check_network,
-    "models": check_network,
+    **dict.fromkeys(NETWORKS, check_network),
     "commands": check_commands,
 }
 
@@ -163,21 +162,19 @@ def test_what_a_table_says_is_so(kind: str, tmp_path: Path) -> None:
 
 def test_presets_are_those_of_the_tables() -> None:
     text = TEXT.partition("## Presets")[2].partition("### Differences")[0]
-    lines = [line for line in text.splitlines() if line.startswith("| `")]
-    tables = [line for line in lines if not line.startswith("| `--dataset`")]
-    named = [name for line in tables for name in spans(line.split("|")[1])]
-    assert sorted(named) == sorted([*PRESETS, *(name for name in RECIPES if name != "synthetic")])
-    for line in tables:
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        for name in spans(cells[0]):
-            if len(cells) == 8:
-                recipe = PRESETS[name]
-                steps = " ".join(f"{step:,}" for step in recipe.lr_steps)
-                targets = " ".join(recipe.get("val_targets", ())) or "none"
-                numbers = [f"{recipe.max_update:,}", str(recipe.sample_ratio)]
-                assert cells[4:] == [f"{recipe.lr}, {steps}", *numbers, targets]
-                assert "debug" in recipe or cells[3] == f"{recipe.num_classes:,}"
-            elif len(cells) == 7:
-                row = RECIPES[name]
-                assert cells[1:4] == [row.model, str(row.batch_size), str(row.lr)]
-                assert cells[5] == str(row.epochs)
+    lines = [line for line in text.splitlines() if re.match(r"\| `(?!--dataset`)", line)]
+    tables = [(name, cells_of(line)) for line in lines for name in spans(line.split("|")[1])]
+    recipes = [name for name in RECIPES if name != "synthetic"]
+    assert sorted(name for name, _ in tables) == sorted([*PRESETS, *recipes])
+    for name, cells in tables:
+        if len(cells) == 8:
+            recipe = PRESETS[name]
+            steps = " ".join(f"{step:,}" for step in recipe.lr_steps)
+            targets = " ".join(recipe.get("val_targets", ())) or "none"
+            numbers = [f"{recipe.max_update:,}", str(recipe.sample_ratio)]
+            assert cells[4:] == [f"{recipe.lr}, {steps}", *numbers, targets]
+            assert "debug" in recipe or cells[3] == f"{recipe.num_classes:,}"
+        elif len(cells) == 7:
+            row = RECIPES[name]
+            assert cells[1:4] == [row.model, str(row.batch_size), str(row.lr)]
+            assert cells[5] == str(row.epochs)

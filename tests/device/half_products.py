@@ -40,34 +40,30 @@ def emulate_float16(patch: pytest.MonkeyPatch) -> None:
 
 def _with_casts(symbol: Symbol) -> Symbol:
     """Return a float16 graph with the same parameters whose products compute in float32."""
-    graph = to_json(symbol)
-    internals = symbol.get_internals()
+    graph, internals = to_json(symbol), symbol.get_internals()
     _, outputs, _ = internals.infer_type(data="float32")
     types = dict(zip(internals.list_outputs(), outputs))
-    types_of = {
-        name: next(types[f"{name}{end}"] for end in _ENDS if f"{name}{end}" in types)
-        for name in (node["name"] for node in graph["nodes"])
-    }
     nodes: list[Node] = []
     indices: dict[int, int] = {}
+
+    def cast(name: str, dtype: str, entry: list[int]) -> list[int]:
+        attributes = {"dtype": dtype}
+        nodes.append({"op": "Cast", "name": name, "attrs": attributes, "inputs": [entry]})
+        return [len(nodes) - 1, 0, 0]
+
     for index, node in enumerate(graph["nodes"]):
-        inputs = [moved(entry, indices) for entry in node["inputs"]]
+        name, inputs = node["name"], [moved(entry, indices) for entry in node["inputs"]]
+        dtype = next(types[f"{name}{end}"] for end in _ENDS if f"{name}{end}" in types)
         if node["op"] == "null":
             # A cast does not tell the type of what it reads.
-            number = str(mx.nd.ndarray._DTYPE_NP_TO_MX[types_of[node["name"]]])
+            number = str(mx.nd.ndarray._DTYPE_NP_TO_MX[dtype])
             node = {**node, "attrs": {**node.get("attrs", {}), "__dtype__": number}}
-        if node["op"] in _WIDENED and types_of[node["name"]] == np.float16:
-            for place, entry in enumerate(inputs[: _WIDENED[node["op"]]]):
-                nodes.append(_cast(f"{node['name']}_wide{place}", "float32", entry))
-                inputs[place] = [len(nodes) - 1, 0, 0]
-            nodes.append({**node, "inputs": inputs})
-            nodes.append(_cast(f"{node['name']}_half", "float16", [len(nodes) - 1, 0, 0]))
-        else:
-            nodes.append({**node, "inputs": inputs})
+        widened = _WIDENED.get(node["op"], 0) if dtype == np.float16 else 0
+        for place, entry in enumerate(inputs[:widened]):
+            inputs[place] = cast(f"{name}_wide{place}", "float32", entry)
+        nodes.append({**node, "inputs": inputs})
+        if widened:
+            cast(f"{name}_half", "float16", [len(nodes) - 1, 0, 0])
         indices[index] = len(nodes) - 1
     heads = [moved(entry, indices) for entry in graph["heads"]]
     return from_json({**graph, "nodes": nodes, "heads": heads})
-
-
-def _cast(name: str, dtype: str, entry: list[int]) -> Node:
-    return {"op": "Cast", "name": name, "attrs": {"dtype": dtype}, "inputs": [entry]}

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -27,41 +27,33 @@ import pytest
 from runtime.mxnet import mx
 
 _ROOT = Path(__file__).resolve().parents[2]
+_GPU_KERNELS = Path(__file__).with_name("gpu_kernels.txt")
 # The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
 _HOST_MEMORY = ("cpu(0)", "cpu_pinned(", "cpu_shared(")
 # What no array of a device may be: slow there, and twice as large as it needs to be.
 _WIDE = {"float64", "int64"}
-WAITING = {
-    *("gather_nd", "_contrib_boolean_mask", "_npx_nonzero", "_npi_unique", "_npi_bincount"),
-    *("_npi_percentile", "_npx_constraint_check", "_npi_boolean_mask_assign_scalar"),
-    *("_npi_boolean_mask_assign_tensor", "_npi_multinomial", "_adamw_update", "_mp_adamw_update"),
-    *("_multi_adamw_update", "_multi_mp_adamw_update"),
-}
+WAITING = set(
+    "gather_nd _contrib_boolean_mask _npx_nonzero _npi_unique _npi_bincount _npi_percentile "
+    "_npx_constraint_check _npi_boolean_mask_assign_scalar _npi_boolean_mask_assign_tensor "
+    "_npi_multinomial _adamw_update _mp_adamw_update _multi_adamw_update "
+    "_multi_mp_adamw_update".split()
+)
 """Operators that wait for the GPU inside, to look at a number (``cudaStreamSynchronize``)."""
 
 
 @lru_cache(None)
 def with_gpu_kernel() -> frozenset[str]:
     """Return the names in ``gpu_kernels.txt``, whose first line is a title."""
-    listed = Path(__file__).with_name("gpu_kernels.txt")
-    return frozenset(listed.read_text(encoding="utf-8").splitlines()[1:])
+    return frozenset(_GPU_KERNELS.read_text(encoding="utf-8").splitlines()[1:])
 
 
-class Array(NamedTuple):
-    """What is known of an array without a look at its numbers."""
-
-    context: str
-    dtype: str
-
-
-def fault(operator: str, arrays: Sequence[Array]) -> str:
-    """Return what is wrong with a call, or nothing."""
-    contexts = {array.context for array in arrays}
+def fault(operator: str, arrays: Sequence[tuple[str, str]]) -> str:
+    """Return what is wrong with a call on arrays of these contexts and types, or nothing."""
+    contexts = {context for context, _ in arrays}
     if len(contexts) > 1 and operator != "_copyto":
         return f"{operator} has arrays on {', '.join(sorted(contexts))}"
-    on_device = [array for array in arrays if not array.context.startswith(_HOST_MEMORY)]
-    wide = {array.dtype for array in on_device} & _WIDE
-    if wide:
+    on_device = [dtype for context, dtype in arrays if not context.startswith(_HOST_MEMORY)]
+    if wide := _WIDE.intersection(on_device):
         return f"{operator} has a {wide.pop()} array on {contexts.pop()}"
     if on_device and operator not in with_gpu_kernel() | {"CachedOp", "backward"}:
         return f"{operator} has no kernel for GPUs"
@@ -82,7 +74,7 @@ def watched_operators() -> Iterator[set[str]]:
 
     def note(operator: str, handles: Sequence[Any]) -> None:
         arrays = [_describe(handle) for handle in handles]
-        contexts.update(array.context for array in arrays)
+        contexts.update(context for context, _ in arrays)
         wrong = fault(operator, arrays)
         assert not wrong, f"{site()}: {wrong}"
 
@@ -100,14 +92,11 @@ def watched_operators() -> Iterator[set[str]]:
         note("backward", [*heads, *(one for one in gradients or () if one)])
         return int(original(*arguments))
 
-    wrappers: dict[str, Callable[..., int]] = {
-        "MXImperativeInvokeEx": invoke,
-        "MXInvokeCachedOpEx": partial(invoke, name="CachedOp"),
-        "MXAutogradBackwardEx": backward,
-    }
     library = mx.base._LIB
+    names = ("MXImperativeInvokeEx", "MXInvokeCachedOpEx", "MXAutogradBackwardEx")
+    wrappers: tuple[Any, ...] = (invoke, partial(invoke, name="CachedOp"), backward)
     with pytest.MonkeyPatch.context() as patch:
-        for function, wrapper in wrappers.items():
+        for function, wrapper in zip(names, wrappers):
             patch.setattr(library, function, partial(wrapper, getattr(library, function)))
         yield contexts
 
@@ -123,7 +112,8 @@ def site(frame: Optional[FrameType] = None) -> str:
     return "unknown"
 
 
-def _describe(handle: Any) -> Array:
+def _describe(handle: Any) -> tuple[str, str]:
+    """Return context and type of an array without a look at its numbers."""
     pointer = handle if isinstance(handle, ctypes.c_void_p) else ctypes.c_void_p(handle)
     kind, number, dtype = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library, check = mx.base._LIB, mx.base.check_call
@@ -131,7 +121,7 @@ def _describe(handle: Any) -> Array:
     check(library.MXNDArrayGetDType(pointer, ctypes.byref(dtype)))
     known = mx.nd.ndarray._DTYPE_MX_TO_NP.get(dtype.value)
     device = mx.Context.devtype2str.get(kind.value, "none")
-    return Array(f"{device}({number.value})", np.dtype(known).name if known else "none")
+    return f"{device}({number.value})", np.dtype(known).name if known else "none"
 
 
 def _name_of(operator: int) -> str:

@@ -26,19 +26,17 @@ class _Context(ctypes.Structure):
 
 
 class Stall:
-    """An operation that ends when it is told to, or after some seconds.
+    """An operation that holds the thread of a device until its end, or for some seconds.
 
     ``waiting`` is the line of the project in which the thread that began the stall was after these
     seconds; empty if it ended in time.
     """
 
     def __init__(self, patience: float) -> None:
-        self._patience, self._told = patience, threading.Event()
-        self._thread = threading.get_ident()
-        self.began, self.waiting = threading.Event(), ""
+        self._patience, self._thread = patience, threading.get_ident()
+        self._told, self.began, self.waiting = threading.Event(), threading.Event(), ""
 
     def run(self, *_: Any) -> None:
-        """Hold the thread of the device."""
         self.began.set()
         if not self._told.wait(self._patience):
             self.waiting = site(sys._current_frames()[self._thread])
@@ -50,12 +48,9 @@ class Stall:
 
 @contextmanager
 def stalled(context: Any, patience: float = 20.0) -> Iterator[Stall]:
-    """Let a CPU context run nothing that is queued from here on until the end of the context.
+    """Let a CPU context, on which nothing else runs, run nothing until the end of this context.
 
-    Args:
-        context: of which nothing else may be queued elsewhere meanwhile.
-        patience: seconds after which the device goes on by itself: a test then fails, and does not
-            hang.
+    After ``patience`` seconds the device goes on by itself: a test then fails, and does not hang.
     """
     stall = Stall(patience)
     function, touched = _Function(stall.run), mx.nd.zeros((1,), ctx=context)

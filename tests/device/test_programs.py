@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +17,7 @@ from tests.device.half_products import emulate_float16
 from tests.device.operator_calls import watched_operators
 from tests.device.test_updates import WITHOUT_EFFECT
 from tests.device.updates import DEVICE, HOST, ON_GPU
-from tests.support.alone import run_alone
+from tests.support.alone import metrics, trained
 
 pytestmark = pytest.mark.thorough
 CLASSIFIER = ("--dataset", "synthetic", "--num-images", 200, "--batch-size", 32, "--epochs", 1)
@@ -35,9 +34,7 @@ def run_on(context: object, program: ModuleType, *words: object) -> str:
     """Run a program to its end on a context; returns what it printed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "choose", lambda *_: context)
-        result = run_alone(program, *words)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+        return trained(program, *words)
 
 
 def options(faces: Path, models: Path, updates: int, *further: object) -> list[object]:
@@ -49,26 +46,20 @@ def options(faces: Path, models: Path, updates: int, *further: object) -> list[o
     ]
 
 
-def reports(folder: Path, name: str) -> list[float]:
-    """The numbers of this name in the reports of a run, such as "loss" or "accuracy"."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [record[name] for record in map(json.loads, lines) if name in record]
-
-
 def assert_same_run(found: Path, expected: Path) -> None:
     """The same losses, accuracies and model, but for rounding, of which a GPU has more."""
-    losses = reports(found, "loss"), reports(expected, "loss")
-    assert losses[0]
-    np.testing.assert_allclose(*losses, rtol=2e-2 if ON_GPU else 1e-3)
-    accuracies = reports(found, "accuracy"), reports(expected, "accuracy")
+    losses, wanted = metrics(found, "loss"), metrics(expected, "loss")
+    assert losses
+    np.testing.assert_allclose(losses, wanted, rtol=2e-2 if ON_GPU else 1e-3)
+    last = [metrics(run, "accuracy")[-1] for run in (found, expected)]
     # A pair or two whose distance is next to the threshold.
-    np.testing.assert_allclose(accuracies[0][-1], accuracies[1][-1], atol=0.05)
-    parameters, wanted = (read_parameters(run / "model-0000.params") for run in (found, expected))
-    assert parameters.keys() == wanted.keys()
-    for name, values in wanted.items():
+    np.testing.assert_allclose(*last, atol=0.05)
+    ours, theirs = (read_parameters(run / "model-0000.params") for run in (found, expected))
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
         if not name.endswith(WITHOUT_EFFECT):
             allowed = (0.1 if ON_GPU else 0.02) * abs(values).max()
-            np.testing.assert_allclose(parameters[name], values, atol=allowed)
+            np.testing.assert_allclose(ours[name], values, atol=allowed)
 
 
 @pytest.mark.parametrize("program", [train, classify])
@@ -108,6 +99,6 @@ def test_the_quick_start_learns(
     folder = tmp_path / "models"
     words = ("--dataset", "synthetic", "--rec", tmp_path / "synthetic", "--batch-size", 128)
     run_on(DEVICE, train, *words, "--dtype", dtype, "--models-root", folder)
-    accuracies, losses = reports(folder, "accuracy"), reports(folder, "loss")
+    accuracies, losses = metrics(folder, "accuracy"), metrics(folder, "loss")
     assert accuracies[0] < 0.6 and accuracies[-1] >= 0.93, accuracies
     assert losses[-1] < 0.5 * losses[0]

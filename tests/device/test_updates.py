@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Optional
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Union
 
 import numpy as np
 import pytest
@@ -13,21 +14,16 @@ import backbones
 from backbones.graph.nodes import to_json
 from partial_fc.options import LOSSES
 from partial_fc.shard import STATES
+from runtime.mxnet import mx
 from tests.device.half_products import emulate_float16
 from tests.device.operator_calls import WAITING, watched_operators, with_gpu_kernel
 from tests.device.stalled_device import stalled
-from tests.device.updates import (
-    DEVICE,
-    HOST,
-    ON_GPU,
-    ClassifierUpdates,
-    Faces,
-    FaceUpdates,
-    Updated,
-)
+from tests.device.updates import DEVICE, HOST, ON_GPU, ClassifierUpdates, FaceUpdates, Updated
+from tests.support.launch import finish, ranks
 from tests.support.thread_world import run_ranks
 from training.update import loss_scale
 
+Kind = Union[type[FaceUpdates], type[ClassifierUpdates]]
 # Differences allowed after the first update and after the second, of an array's largest number:
 # rounding moves the first by 2e-6. In the second a number may be on the other side of a ReLU's
 # bend, which moved a beta by 4 %; a momentum that is not added moves it by half.
@@ -43,14 +39,6 @@ def half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """float16 products, and a loss scale at which a batch of a few images does not overflow."""
     emulate_float16(monkeypatch)
     monkeypatch.setattr(loss_scale, "_INITIAL", 8.0)
-
-
-def on_device(updates: Any, *arguments: Any, **options: Any) -> list[Updated]:
-    """What updates on the device ended with; all of their operators are watched."""
-    with watched_operators() as contexts:
-        found = updates(*arguments, **options).followed()
-    assert str(DEVICE) in contexts
-    return found
 
 
 def assert_equal_updates(
@@ -87,25 +75,47 @@ def assert_similar_updates(
         assert 0.8 * lengths[1] <= lengths[0] <= 1.25 * lengths[1], (names, lengths)
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        *map(Faces, LOSSES),
-        *(Faces(optimizer=optimizer) for optimizer in sorted(STATES.keys() - {"sgd"})),
-        *(Faces("arcface", optimizer, dtype="float16") for optimizer in sorted(STATES)),
-        Faces("curricularface", filter_threshold=0.2),
-        *(Faces(recompute=True, dtype=dtype) for dtype in ("float32", "float16")),
-        *(Faces(sync_bn=True, dtype=dtype) for dtype in ("float32", "float16")),
-    ],
-    ids=str,
-)
-def test_updates_of_faces(choices: Faces) -> None:
+def is_wide(given: dict[str, Any]) -> bool:
+    return given.get("dtype", "float32") == "float32"
+
+
+def assert_like_wide(kind: Kind, given: dict[str, Any], compare: Callable[..., None]) -> None:
     """float32 beside the host, float16 beside float32 on the device."""
-    is_wide = choices.dtype == "float32"
-    wide = FaceUpdates(replace(choices, dtype="float32"), HOST if is_wide else DEVICE)
+    wide = kind(HOST if is_wide(given) else DEVICE, **{**given, "dtype": "float32"})
     before, expected = wide.arrays(), wide.followed()
-    compare = assert_equal_updates if is_wide else assert_similar_updates
-    compare(on_device(FaceUpdates, choices, DEVICE), expected, before)
+    with watched_operators() as contexts:
+        found = kind(DEVICE, **given).followed()
+    assert str(DEVICE) in contexts
+    compare(found, expected, before)
+
+
+def label(value: Any) -> str:
+    """Name a test by its class and its options."""
+    return getattr(value, "__name__", None) or "-".join(map(str, value.values())) or "default"
+
+
+HALF = {"dtype": "float16"}
+OF_FACES: list[dict[str, Any]] = [
+    *({"loss": loss} for loss in LOSSES),
+    *({"optimizer": optimizer} for optimizer in sorted(STATES.keys() - {"sgd"})),
+    *({"loss": "arcface", "optimizer": optimizer, **HALF} for optimizer in sorted(STATES)),
+    {"loss": "curricularface", "filter_threshold": 0.2},
+    *({name: True, **dtype} for name in ("recompute", "sync_bn") for dtype in ({}, HALF)),
+]
+OF_CLASSIFIERS: list[dict[str, Any]] = [{}, {"mixup": 0.2}, {"model": "LeNet"}, HALF]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        *((FaceUpdates, given) for given in OF_FACES),
+        *((ClassifierUpdates, given) for given in OF_CLASSIFIERS),
+    ],
+    ids=label,
+)
+def test_updates(kind: Kind, given: dict[str, Any]) -> None:
+    compare = assert_equal_updates if is_wide(given) else assert_similar_updates
+    assert_like_wide(kind, given, compare)
 
 
 @pytest.mark.device
@@ -113,43 +123,49 @@ def test_updates_of_faces(choices: Faces) -> None:
 @pytest.mark.parametrize(("network", "size"), [("r18", 32), ("mbf", 112)])
 def test_other_networks(network: str, size: int, dtype: str) -> None:
     """Their PReLU, and mbf's grouped convolutions; rounding moves so many layers further."""
-    choices = Faces(network=network, image_size=(size, size), global_batch=8)
-    host = FaceUpdates(choices, HOST)
-    before, expected = host.arrays(), host.followed()
-    found = on_device(FaceUpdates, replace(choices, dtype=dtype), DEVICE)
-    assert_similar_updates(found, expected, before)
+    given = {"network": network, "image_size": (size, size), "global_batch": 8, "dtype": dtype}
+    assert_like_wide(FaceUpdates, given, assert_similar_updates)
 
 
-TWO = [*map(Faces, ("adaface", "curricularface", "magface")), Faces(sync_bn=True)]
+def as_threads(context: Any, given: dict[str, Any]) -> list[tuple[Any, list[Updated]]]:
+    """What two ranks begin with, each with its part of batches and centers, and end with."""
+
+    def rank_main(world: Any) -> tuple[Any, list[Updated]]:
+        updates = FaceUpdates(context, world, **given)
+        return updates.arrays(), updates.followed()
+
+    return run_ranks(2, rank_main)
 
 
-@pytest.mark.parametrize("choices", TWO, ids=str)
-def test_two_ranks(choices: Faces) -> None:
-    """As threads, each with its part of the batches and of the centers, on one device."""
+GATHERED = ("adaface", "curricularface", "magface")
 
-    def run_on(context: Any) -> list[tuple[dict[str, Any], list[Updated]]]:
-        def rank_main(world: Any) -> Any:
-            updates = FaceUpdates(choices, context, world)
-            return updates.arrays(), updates.followed()
 
-        return run_ranks(2, rank_main)
-
+@pytest.mark.parametrize(
+    "given", [*({"loss": loss} for loss in GATHERED), {"sync_bn": True}], ids=label
+)
+def test_two_ranks_on_one_device(given: dict[str, Any]) -> None:
     with watched_operators() as contexts:
-        found = run_on(DEVICE)
+        found = as_threads(DEVICE, given)
     assert str(DEVICE) in contexts
     losses = [[updated.loss for updated in rank] for _, rank in found]
     assert losses[0] == losses[1], "the loss is that of the global batch"
-    for (_, rank), (before, expected) in zip(found, run_on(HOST)):
+    for (_, rank), (before, expected) in zip(found, as_threads(HOST, given)):
         assert_equal_updates(rank, expected, before)
 
 
-@pytest.mark.parametrize("options", [{}, {"mixup": 0.2}, {"model": "LeNet"}, {"dtype": "float16"}])
-def test_classifiers(options: Any) -> None:
-    is_wide = "dtype" not in options
-    wide = ClassifierUpdates(HOST, **options) if is_wide else ClassifierUpdates(DEVICE)
-    before, expected = wide.arrays(), wide.followed()
-    compare = assert_equal_updates if is_wide else assert_similar_updates
-    compare(on_device(ClassifierUpdates, DEVICE, **options), expected, before)
+@pytest.mark.thorough
+@pytest.mark.launcher
+@pytest.mark.skipif(ON_GPU and mx.context.num_gpus() < 2, reason="there is one GPU")
+@pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
+def test_ranks_of_horovod_compute_what_threads_do(launcher: str, tmp_path: Path) -> None:
+    """On one device, or on two GPUs."""
+    losses = ("cosface", *GATHERED)
+    finish(*ranks(launcher, 2), sys.executable, "-m", "tests.device.updates", tmp_path, *losses)
+    for loss in losses:
+        for rank, (before, expected) in enumerate(as_threads(DEVICE, {"loss": loss})):
+            found = [dict(np.load(tmp_path / f"{rank}-{loss}-{update}.npz")) for update in (0, 1)]
+            updates = [Updated(float(one.pop("loss")), one) for one in found]
+            assert_equal_updates(updates, expected, before)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -164,21 +180,23 @@ def test_every_operator_of_a_network_has_a_kernel(dtype: str) -> None:
 
 @pytest.mark.skipif(ON_GPU, reason="only a processor can be told to stand still")
 @pytest.mark.parametrize(
-    "choices",
+    ("kind", "given"),
     [
-        *(Faces("curricularface", filter_threshold=0.2), Faces("magface", "adam", "float16")),
-        # With dropout, whose generator is given a seed in each update; and a classifier.
-        *(Faces("adaface", "adamw", net_output="E"), None),
+        (FaceUpdates, {"loss": "curricularface", "filter_threshold": 0.2}),
+        (FaceUpdates, {"loss": "magface", "optimizer": "adam", **HALF}),
+        # With dropout, whose generator is given a seed in each update.
+        (FaceUpdates, {"loss": "adaface", "optimizer": "adamw", "net_output": "E"}),
+        (ClassifierUpdates, {}),
     ],
-    ids=str,
+    ids=label,
 )
-def test_nothing_in_an_update_waits_for_the_device(choices: Optional[Faces]) -> None:
-    run = ClassifierUpdates(DEVICE) if choices is None else FaceUpdates(choices, DEVICE)
+def test_nothing_in_an_update_waits_for_the_device(kind: Kind, given: dict[str, Any]) -> None:
+    run = kind(DEVICE, **given)
     run.train(2)
     # Its numbers are read in the next one.
-    run.step(run.batch(2), 2, 0.01)
+    run.step(run.batch(2), 2, run.lr)
     with stalled(DEVICE) as stall:
-        run.step(run.batch(3), 3, 0.01)
+        run.step(run.batch(3), 3, run.lr)
         stall.end()
         assert not stall.waiting
     run.step.finish()

@@ -1,4 +1,4 @@
-"""Whole updates in one process, on the host and on a device.
+"""Whole updates on the host and on a device, in one process or by ranks of Horovod.
 
 The device is that of ``TOOLKIT_DEVICE``, by default ``cpu(1)``: a processor, but the product and
 MXNet treat it as a device. ``make test-gpu`` sets ``gpu(0)``.
@@ -7,8 +7,7 @@ MXNet treat it as a device. ``make test-gpu`` sets ``gpu(0)``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import sys
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,18 +16,16 @@ from numpy.typing import NDArray
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
-from parallel.world import LoneWorld, TimedWorld, World
+from parallel.world import HorovodWorld, LoneWorld, TimedWorld, World
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
-from partial_fc.options import HeadOptions
-from runtime import devices
+from runtime import devices, options
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
-from training.config.faces import FaceOptimizerOptions
-from training.config.images import LossOptions
+from training.config.faces import FaceConfig
+from training.config.images import ImageConfig
 from training.config.schedule import OptimizerOptions
 from training.update.classify_step import ClassifyStep, SoftTargets
 from training.update.epoch_counts import EpochCounts
@@ -39,48 +36,47 @@ from training.update.optimizer import BackboneOptimizer
 _KIND, _, _NUMBER = os.environ.get("TOOLKIT_DEVICE", "cpu(1)").rstrip(")").partition("(")
 HOST, DEVICE = mx.cpu(), mx.Context(_KIND, int(_NUMBER or 0))
 ON_GPU = DEVICE.device_type == "gpu"
-CLASSES, EMBEDDING, GLOBAL_BATCH = 40, 16, 24
-LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+CLASSES, GLOBAL_BATCH = 40, 24
 # After more of them, numbers on two sides of a ReLU's bend outweigh the rounding.
 UPDATES = 2
-
-
-@dataclass(frozen=True)
-class Faces:
-    """The choices of a face run that an update depends on."""
-
-    loss: str = "cosface"
-    optimizer: str = "sgd"
-    dtype: str = "float32"
-    filter_threshold: float = 1.0
-    network: str = "tiny"
-    net_output: Optional[str] = None
-    recompute: bool = False
-    sync_bn: bool = False
-    image_size: tuple[int, int] = (32, 32)
-    global_batch: int = GLOBAL_BATCH
-
-    def __str__(self) -> str:
-        """Name a test by what differs from the defaults."""
-        found = ((getattr(self, field.name), field.default) for field in fields(self))
-        return "-".join(str(value) for value, default in found if value != default) or "cosface"
+Arrays = dict[str, NDArray[Any]]
 
 
 class Updated(NamedTuple):
     """What an update ended with: its loss, and all arrays."""
 
     loss: float
-    arrays: dict[str, NDArray[Any]]
+    arrays: Arrays
 
 
 class Updates:
-    """A network with its optimizer on one context, and batches for it."""
+    """A network with its optimizer on one context, and the same batches for it in every run."""
 
     network: Any
     step: Any
     lr: float
-    batch: Callable[[int], Batch]
-    """This rank's images and labels of an update; the same numbers in every run."""
+    classes: int
+    image_size: tuple[int, int] = (32, 32)
+    global_batch = GLOBAL_BATCH
+
+    def __init__(self, context: Any, world: Optional[World] = None) -> None:
+        self.world, self.stopwatch = world or LoneWorld(), Stopwatch()
+        # As in a run: every update is measured on the host, none of these on a device.
+        if not devices.is_host(context):
+            self.stopwatch.sample()
+
+    def optimizer(self, rule: OptimizerOptions, world: World, dtype: str) -> BackboneOptimizer:
+        """Make that of the network."""
+        parameters = self.network.parameters
+        return BackboneOptimizer(rule, parameters, world, dtype=dtype, stopwatch=self.stopwatch)
+
+    def batch(self, update: int) -> Batch:
+        """This rank's images and labels of an update."""
+        generator, count = np.random.default_rng((5, update)), self.global_batch
+        images = generator.integers(256, size=(count, 3, *self.image_size), dtype=np.uint8)
+        labels = generator.integers(self.classes, size=count)
+        own = slice(self.world.rank, None, self.world.size)
+        return Batch(images[own], labels[own])
 
     def train(self, count: int, start: int = 0) -> list[float]:
         """Do ``count`` updates from update ``start`` on; returns their losses."""
@@ -93,93 +89,79 @@ class Updates:
         """Do ``UPDATES`` updates; returns what each of them ended with."""
         return [Updated(self.train(1, start)[0], self.arrays()) for start in range(UPDATES)]
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """The parameters."""
         named = self.network.parameters.items()
         return {name: parameter.data().asnumpy() for name, parameter in named}
 
 
 class FaceUpdates(Updates):
-    """A face network, its head and its optimizers."""
+    """A face network, its head and its optimizers, with options of train.py."""
 
-    def __init__(self, choices: Faces, context: Any, world: Optional[World] = None) -> None:
-        options = BackboneOptions(
-            network=choices.network, net_output=choices.net_output, embedding_size=EMBEDDING,
-            dtype=choices.dtype, recompute=choices.recompute,
-        )  # fmt: skip
-        stopwatch = _stopwatch(context)
-        self.world = world or LoneWorld()
-        timed = TimedWorld(self.world, stopwatch)
-        self._choices, self.lr = choices, LR[choices.optimizer]
-        self.network = Backbone.create(options, image_size=choices.image_size, seed=1, ctx=context)
+    classes = CLASSES
+
+    def __init__(
+        self, context: Any, world: Optional[World] = None, *,
+        image_size: tuple[int, int] = (32, 32), global_batch: int = GLOBAL_BATCH, **given: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(context, world)
+        self.image_size, self.global_batch = image_size, global_batch
+        small = {"network": "tiny", "embedding_size": 16, "scale": 16.0, "sample_ratio": 0.5}
+        config = options.compose(FaceConfig, {**small, **given})
+        rule, dtype = config.optimizer, config.backbone.dtype
+        self.lr = 0.05 if rule.optimizer == "sgd" else 1e-3
+        timed = TimedWorld(self.world, self.stopwatch)
+        self.network = Backbone.create(config.backbone, image_size=image_size, seed=1, ctx=context)
         self.network.hybridize()
-        if choices.sync_bn:
+        if config.backbone.sync_bn:
             self.network.synchronize(timed)
-        rule = FaceOptimizerOptions(optimizer=choices.optimizer)
-        head = HeadOptions(
-            choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
-        )
         self.head = PartialFC.create(
-            head, (CLASSES, EMBEDDING), timed, context, seed=5,
+            config.head, (CLASSES, config.backbone.embedding_size), timed, context, seed=5,
             optimizer=optimizers.build(rule.rule, rule.momentum, rule.wd),
         )  # fmt: skip
-        optimizer = BackboneOptimizer(
-            rule, self.network.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
-        )
         self.step = FaceStep(
-            self.network, self.head, optimizer, 1.0, stopwatch=stopwatch, guard=FiniteGuard()
-        )
+            self.network, self.head, self.optimizer(rule, timed, dtype), 1.0,
+            stopwatch=self.stopwatch, guard=FiniteGuard(),
+        )  # fmt: skip
 
-    def batch(self, update: int) -> Batch:
-        """This rank's part of the global batch."""
-        generator, count = np.random.default_rng((5, update)), self._choices.global_batch
-        shape = (count, 3, *self._choices.image_size)
-        images = generator.integers(256, size=shape, dtype=np.uint8)
-        labels = generator.integers(CLASSES, size=count)
-        own = count // self.world.size
-        rows = slice(self.world.rank * own, (self.world.rank + 1) * own)
-        return Batch(images[rows], labels[rows])
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """The parameters, and the centers with their states."""
         rows = {name: values.copy() for name, values in self.head.rows.export().items()}
         return {**super().arrays(), **rows}
 
 
 class ClassifierUpdates(Updates):
-    """A classifier and its optimizer."""
+    """A classifier and its optimizer, with options of classify.py."""
 
-    lr = 0.01
+    lr, classes = 0.01, 10
 
-    def __init__(
-        self, context: Any, *, model: str = "ResNet18", dtype: str = "float32", mixup: float = 0.0
-    ) -> None:
-        stopwatch, world = _stopwatch(context), LoneWorld()
+    def __init__(self, context: Any, **given: Any) -> None:
+        super().__init__(context)
+        small = {"model": "ResNet18", "label_smoothing": 0.1}
+        config = options.compose(ImageConfig, {**small, **given})
         self.network = Classifier.create(
-            ClassifierOptions(model=model, dtype=dtype), classes=10, image_shape=(3, 32, 32),
+            config.classifier, classes=self.classes, image_shape=(3, *self.image_size),
             normalization=Normalization((0.5,) * 3, (0.25,) * 3), seed=3, ctx=context,
         )  # fmt: skip
         self.network.hybridize()
-        optimizer = BackboneOptimizer(
-            OptimizerOptions(), self.network.parameters, world, dtype=dtype, stopwatch=stopwatch
-        )
+        optimizer = self.optimizer(config.optimizer, self.world, config.classifier.dtype)
         plan = EpochPlan(num_images=100 * GLOBAL_BATCH, global_batch=GLOBAL_BATCH)
-        targets = SoftTargets(LossOptions(label_smoothing=0.1, mixup=mixup), 10, seed=1)
+        targets = SoftTargets(config.loss, self.classes, seed=1)
         self.step = ClassifyStep(
-            self.network, optimizer, targets, EpochCounts(world, lambda: plan),
-            stopwatch=stopwatch, guard=FiniteGuard(),
+            self.network, optimizer, targets, EpochCounts(self.world, lambda: plan),
+            stopwatch=self.stopwatch, guard=FiniteGuard(),
         )  # fmt: skip
 
-    def batch(self, update: int) -> Batch:
-        """Images of 32 x 32."""
-        generator = np.random.default_rng((6, update))
-        images = generator.integers(256, size=(GLOBAL_BATCH, 3, 32, 32), dtype=np.uint8)
-        return Batch(images, generator.integers(10, size=GLOBAL_BATCH))
+
+def main(folder: str, *losses: str) -> None:
+    """Write what each update of this rank ended with: ``FOLDER/rank-loss-update.npz``."""
+    world = HorovodWorld()
+    device = mx.gpu(world.rank) if ON_GPU else DEVICE
+    for loss in losses:
+        for update, one in enumerate(FaceUpdates(device, world, loss=loss).followed()):
+            np.savez(f"{folder}/{world.rank}-{loss}-{update}.npz", loss=one.loss, **one.arrays)
+    world.barrier()
 
 
-def _stopwatch(context: Any) -> Stopwatch:
-    """One that measures as in a run: every update on the host, none of these on a device."""
-    stopwatch = Stopwatch()
-    if not devices.is_host(context):
-        stopwatch.sample()
-    return stopwatch
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Union
 
 import pytest
 
-from tests.support import processes
 from tests.support.job import Started
 from tests.support.launch import ROOT
 from tests.support.listeners import listeners
-from tests.support.security_page import ONE_HOST, table
+from tests.support.security_page import ONE_HOST, role, table
 from tests.support.stranger import AS_ROOT
 
 pytestmark = pytest.mark.launcher
 
-PROGRAMS = Path(sys.executable).parent
 # They do not end by themselves.
 FACES = (
     "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 --frequent 1 "
@@ -39,11 +36,11 @@ LATER = 'sleep "$((2 * HOROVOD_RANK))"; exec bash config.sh "$@"'
 RANKS = ("bash", "-c", LATER, "config.sh", *FACES)
 # The second and third would have MXNet's scheduler listen elsewhere.
 OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}
-MPIRUN, HOROVODRUN = (str(PROGRAMS / name) for name in ("mpirun", "horovodrun"))
+MPIRUN, HOROVODRUN = (str(Path(sys.executable).with_name(one)) for one in ("mpirun", "horovodrun"))
 TWO = ("-np", "2", "-H", "localhost:2")
 LAUNCH = (sys.executable, "-m", "parallel.launch", "-n", "2", "-s", "1")
 CLASSIFY = ("--", sys.executable, "classify.py", *IMAGES, "--kv-store")
-GROUPED = (*LAUNCH, "--groups", "{groups}", *CLASSIFY, "dist_gsync")
+GROUPED = (*LAUNCH, "--groups", "{folder}/groups", *CLASSIFY, "dist_gsync")
 COMMANDS = {
     "run.sh": ("bash", "run.sh", *FACES),
     "mpirun": (MPIRUN, "-np", "2", "-bind-to", "none", *RANKS),
@@ -59,31 +56,25 @@ COMMANDS = {
 LIKE = ("mpirun", "dist_sync", "dist_ssync")
 
 
-def role(running: processes.Running) -> str:
-    """The process's name in the table."""
-    words, variables = running.words, running.variables
-    names = {Path(word).name for word in words}
-    if "DMLC_ROLE" in variables and "parallel.launch.guard" not in words:
-        return variables["DMLC_ROLE"]
-    for name in ("mpirun", "horovodrun", "parallel.launch"):
-        if names & {name, f"{name}.py"}:
-            return name
-    return "rank" if names & {"train.py"} else " ".join(words)
-
-
-def watch(job: str, folder: Path) -> dict[str, set[str]]:
-    """Start a job; returns who listens from its start until it has trained for some updates."""
+def start(folder: Path, *command: str) -> Started:
+    """Start a job that writes below a folder."""
+    folder.mkdir(exist_ok=True)
     (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
-    command = [word.format(groups=folder / "groups") for word in COMMANDS[job]]
-    if "config.sh" not in command and "run.sh" not in command:
-        command += ["--models-root", str(folder / "models")]
+    words = [word.replace("{folder}", str(folder)) for word in command]
+    return Started(folder, *words, "--models-root", folder / "models", **OF_A_SHELL)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("job", [job for job in COMMANDS if job not in LIKE])
+def test_processes_listen_where_the_page_says(job: str, tmp_path: Path) -> None:
+    """From its start until it has trained for some updates."""
     found: dict[str, set[str]] = {}
     before: set[tuple[int, str, str]] = set()
 
     def look() -> bool:
         nonlocal before
         now = {
-            (running.pid, role(running), address)
+            (running.pid, role(running.words, running.variables), address)
             for running in started.running()
             for address, _ in listeners(running.pid)
         }
@@ -94,16 +85,10 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
         before = now
         return "update 10/" in started.said()
 
-    with Started(folder, *command, **OF_A_SHELL) as started:
+    with start(tmp_path, *COMMANDS[job]) as started:
         started.wait_until(look, 200)
-    return found
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("job", [job for job in COMMANDS if job not in LIKE])
-def test_processes_listen_where_the_page_says(job: str, tmp_path: Path) -> None:
     said = {name: addresses for name, addresses in table(ONE_HOST)[job].items() if addresses}
-    assert watch(job, tmp_path) == said
+    assert found == said
 
 
 def test_the_table_has_these_jobs_and_no_open_address() -> None:
@@ -123,10 +108,7 @@ DISTURBED = {
 
 def train(job: str, folder: Path) -> Union[bytes, str]:
     """Run a job to its end; returns the trained weights, or what it said if it failed."""
-    folder.mkdir()
-    (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
-    command = [word.format(groups=folder / "groups") for word in DISTURBED[job]]
-    with Started(folder, *command, "--models-root", folder / "models", NETWORK="tiny") as started:
+    with start(folder, *DISTURBED[job]) as started:
         if started.wait(300):
             return started.said()
     (weights,) = (folder / "models").rglob("model-0000.params")
@@ -134,15 +116,13 @@ def train(job: str, folder: Path) -> Union[bytes, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Union[bytes, str]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):
     """Return what trains a program alone; two ranks' sums are the same however they are made."""
 
-    @cache
+    @lru_cache(None)
     def alone(job: str) -> Union[bytes, str]:
-        folder = tmp_path_factory.mktemp("alone")
         # The first run compiles, and may round differently.
-        train(job, folder / "compiled")
-        return train(job, folder / "undisturbed")
+        return [train(job, tmp_path_factory.mktemp("alone")) for _ in range(2)][1]
 
     return alone
 
@@ -150,9 +130,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Uni
 @AS_ROOT
 @pytest.mark.thorough
 @pytest.mark.parametrize("job", DISTURBED)
-def test_another_user_changes_nothing(
-    job: str, tmp_path: Path, undisturbed: Callable[[str], Union[bytes, str]]
-) -> None:
+def test_another_user_changes_nothing(job: str, tmp_path: Path, undisturbed) -> None:
     weights = undisturbed("dist_gsync" if job == "dist_gsync" else "run.sh")
     command = [sys.executable, "-m", "tests.support.stranger"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

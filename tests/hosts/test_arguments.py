@@ -6,14 +6,12 @@ import base64
 import os
 import re
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, TwoHosts
+from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, TwoHosts, repeated
 
 pytestmark = MARKS
 SECRETS = {
@@ -21,33 +19,11 @@ SECRETS = {
 }  # fmt: skip
 SHOW = "echo $(hostname) $MXNET_KEPT $WANDB_API_KEY $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME "
 SHOW += "$(command -v python); sleep 1"
+SHOWN = ("-np", "2", "-H", NAMES, "sh", "-c", SHOW)
 SERVERS = (
     "parallel.launch -n 2 -s 1 -H hosts -i eth0 --launcher ssh -- python classify.py --kv-store "
     "dist_async --dataset synthetic --image-size 16 --num-images 64 --batch-size 16 --epochs 1"
 ).split()
-
-
-@contextmanager
-def arguments_seen() -> Iterator[set[bytes]]:
-    """Read the arguments of all processes but this one, again and again within the context."""
-    seen: set[bytes] = set()
-    is_over = threading.Event()
-
-    def look() -> None:
-        own = str(os.getpid())
-        while not is_over.wait(0.005):
-            for name in filter(str.isdecimal, os.listdir("/proc")):
-                if name != own:
-                    with suppress(OSError):
-                        seen.add(Path("/proc", name, "cmdline").read_bytes())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def objects(text: bytes) -> list[bytes]:
@@ -60,9 +36,9 @@ def objects(text: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     ("words", "process"),
     [
-        (("mpirun", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"orted"),
-        (("horovodrun", "--mpi", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"orted"),
-        (("horovodrun", "--gloo", "-np", "2", "-H", NAMES, "sh", "-c", SHOW), b"remote-guard"),
+        (("mpirun", *SHOWN), b"orted"),
+        (("horovodrun", "--mpi", *SHOWN), b"orted"),
+        (("horovodrun", "--gloo", *SHOWN), b"remote-guard"),
         (("python", "-m", *SERVERS), b"parallel.launch.guard"),
         (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
     ],
@@ -79,7 +55,15 @@ def test_no_argument_has_a_key_or_a_value(
         folder, words = project, (*words, "--models-root", str(tmp_path))
     else:
         folder, own["SEND_VARIABLES"] = ROOT, "WANDB_API_KEY"
-    with arguments_seen() as seen:
+    seen: set[bytes] = set()
+
+    def look() -> None:
+        """Read the arguments of all processes but this one."""
+        for name in filter(str.isdecimal, set(os.listdir("/proc")) - {str(os.getpid())}):
+            with suppress(OSError):
+                seen.add(Path("/proc", name, "cmdline").read_bytes())
+
+    with repeated(look, 0.005):
         path = (ROOT / "setup-utils/launchers", PROGRAMS)
         said = two.run(*words, folder=folder, path=path, **own)
     if SHOW in words:

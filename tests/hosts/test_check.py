@@ -5,13 +5,8 @@ Ssh, network, disks and packages are real; what the second host has instead is m
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,8 +20,11 @@ BOTH = ("-H", f"{FIRST}:1,{SECOND}:1")
 LONGEST = 90
 # The kernel refuses 65535 in a rule.
 DROP = "pref 0 iif eth0 ipproto tcp dport 1024-65534 blackhole"
-# Scripts of the second host ($1: its own folder, $2: programs, $3: the project) that begin and end
-# a mistake, and how it is told.
+# Files of ssh are mounted on the hosts, so they are written where they are.
+KEEP = 'cd "$4"; cp ssh_config kept; test -e other || ssh-keygen -q -t ed25519 -N "" -f other; '
+RESTORE = 'cat "$4/kept" >"$4/ssh_config"; '
+# Scripts of the second host ($1: its own folder, $2: programs, $3: the project, $4: files of ssh,
+# $5: the ssh server) that begin and end a mistake, and how it is told.
 MISTAKES = {
     "a process that hangs": (
         'mount -t tmpfs tmpfs "$2"; printf "#!/bin/sh\\nkill -STOP \\$\\$\\n" >"$2/python"; '
@@ -59,54 +57,34 @@ MISTAKES = {
         'mount -t tmpfs -o ro tmpfs "$1"', 'umount -l "$1"',
         f"{SECOND}: --models-root cannot be used .*/own disk cannot be written",
     ),
+    "a refused key": (
+        KEEP + 'sed "s,$4/key,$4/other," kept >ssh_config', RESTORE,
+        rf"{SECOND}: ssh without a password is refused; ssh-copy-id 10\.77\.0\.2",
+    ),
+    "a changed host key": (
+        KEEP + 'sed "s/HostKeyChecking no/HostKeyChecking ask/" kept >ssh_config; '
+        f'echo "{SECOND} $(cat other.pub)" >known_hosts',
+        RESTORE + 'rm "$4/known_hosts"',
+        f"{SECOND}: its host key is another one .*ssh-keygen -R",
+    ),
+    "an ssh server that hangs": (
+        'kill -STOP "$5"', 'kill -CONT "$5"', f"{SECOND}: ssh gets no answer; "
+    ),
 }  # fmt: skip
-# Of ssh.
-REFUSED, CHANGED, HANGS = "a refused key", "a changed host key", "an ssh server that hangs"
-OF_SSH = {
-    REFUSED: rf"{SECOND}: ssh without a password is refused; ssh-copy-id 10\.77\.0\.2",
-    CHANGED: f"{SECOND}: its host key is another one .*ssh-keygen -R",
-    HANGS: f"{SECOND}: ssh gets no answer; ",
-}
 
 
-@contextmanager
-def planted(two: TwoHosts, private: Path, name: str) -> Iterator[None]:
-    if name in MISTAKES:
-        begins, ends, _ = MISTAKES[name]
-        two.second.sh(begins, private, PROGRAMS, ROOT)
-        try:
-            yield
-        finally:
-            two.second.sh(ends, private, PROGRAMS, ROOT)
-        return
-    config, known, other = (two.folder / name for name in ("ssh_config", "known_hosts", "other"))
-    text, keys = config.read_text(), known.read_text() if known.exists() else ""
-    if not other.exists():
-        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)]
-        subprocess.run(key, check=True)
-    if name == REFUSED:
-        config.write_text(text.replace(f"{two.folder}/key", str(other)))
-    elif name == CHANGED:
-        known.write_text(f"{SECOND} {other.with_suffix('.pub').read_text()}")
-        config.write_text(text.replace("HostKeyChecking no", "HostKeyChecking ask"))
-    else:
-        os.kill(two.second.server_pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(two.second.server_pid, signal.SIGCONT)
-        config.write_text(text)
-        known.write_text(keys)
-
-
-@pytest.mark.parametrize("name", [*MISTAKES, *OF_SSH])
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_found_and_no_other(two: TwoHosts, private: Path, name: str) -> None:
-    pattern = OF_SSH[name] if name in OF_SSH else MISTAKES[name][2]
+    begins, ends, pattern = MISTAKES[name]
+    places = (private, PROGRAMS, ROOT, two.folder, two.second.server_pid)
     words = ("python", "-m", "parallel.check", *BOTH, "--models-root", private)
-    with planted(two, private, name):
+    two.second.sh(begins, *places)
+    try:
         start = time.monotonic()
         result = two.run(*words, folder=ROOT, path=[PROGRAMS])
         seconds = time.monotonic() - start
+    finally:
+        two.second.sh(ends, *places)
     assert (result.returncode, result.stderr) == (2, ""), result.stdout
     assert seconds < LONGEST, result.stdout
     lines = [line[7:] for line in result.stdout.splitlines() if line.startswith("wrong  ")]

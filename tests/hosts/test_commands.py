@@ -6,37 +6,26 @@ compute what two ranks on one host compute, bit for bit.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import (
-    ADDRESSES,
-    INTERFACES,
-    MARKS,
-    MPI_FLAGS,
-    NAMES,
-    PROGRAMS,
-    ROOT,
-    TwoHosts,
-)
+from tests.support import hosts
+from tests.support.hosts import ADDRESSES, INTERFACES, NAMES, PROGRAMS, ROOT, TwoHosts
 
-pytestmark = MARKS
-OPTIONS = "--dataset synthetic --debug --network tiny --batch-size 8 --max-update 3".split()
-FLAGS = (*MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
-CONFIG = ("bash", "config.sh", "--debug")
-RUN = ("bash", "run.sh", "--debug")
+pytestmark = hosts.MARKS
+CONFIG, RUN = ("bash", "config.sh", "--debug"), ("bash", "run.sh", "--debug")
 LAUNCHERS = [("mpirun",), ("horovodrun",), ("horovodrun", "--gloo")]
+FLAGS = (*hosts.MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
+OPTIONS = "--dataset synthetic --debug --network tiny --batch-size 8 --max-update 3".split()
 
 
 def train(
     two: TwoHosts, models: Path, *command: str, active: bool = True, **variables: str
-) -> subprocess.CompletedProcess[str]:
+) -> None:
     result = two.train(models, *command, active=active, **variables)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result
 
 
 def results(models: Path) -> dict[str, bytes]:
@@ -87,8 +76,8 @@ def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> Non
     def sent(**variables: str) -> list[int]:
         """Bytes that leave the first host on each interface."""
         before = [two.first.bytes_sent(name) for name in INTERFACES]
-        train(two, tmp_path, *command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never",
-              active=True, **variables)  # fmt: skip
+        words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never")
+        train(two, tmp_path, *words, **variables)
         return [two.first.bytes_sent(name) - old for name, old in zip(INTERFACES, before)]
 
     try:
@@ -107,10 +96,11 @@ def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> Non
 @pytest.mark.parametrize("controller", [None, "--mpi", "--gloo"])
 def test_hosts_with_docker_find_each_other(two, one_host, tmp_path, controller) -> None:
     """Its bridges have one address on all hosts."""
+    added = ("link add docker0 type bridge", "addr add 172.17.0.1/16 dev docker0",
+             "link set docker0 up")  # fmt: skip
     for host in two.all:
-        host.ip("link", "add", "docker0", "type", "bridge")
-        host.ip("addr", "add", "172.17.0.1/16", "dev", "docker0")
-        host.ip("link", "set", "docker0", "up")
+        for words in added:
+            host.ip(*words.split())
     try:
         command = ("horovodrun", controller, "-np", "2", "-H", ADDRESSES, *CONFIG)
         train(two, tmp_path, *(command if controller else RUN), HOSTS=NAMES)

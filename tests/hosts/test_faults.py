@@ -21,18 +21,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-import psutil
 import pytest
 
 from tests.support import relay
-from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, TwoHosts
+from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
 
 HAS_DEVICE = Path(relay.DEVICE).exists()
 pytestmark = [*MARKS, pytest.mark.skipif(not HAS_DEVICE, reason=f"needs {relay.DEVICE}")]
 
-HOST_TIMEOUT = 40
-RANKS = ("-np", "2", "-H", NAMES)
-CONFIG = ("bash", "config.sh")
+RANKS, CONFIG = ("-np", "2", "-H", NAMES), ("bash", "config.sh")
 LAUNCHERS = {
     "run.sh": ("bash", "run.sh"),
     "mpirun": ("mpirun", *RANKS, "-bind-to", "none", *CONFIG),
@@ -41,13 +38,12 @@ LAUNCHERS = {
 }
 # The checkout's launchers, whatever .venv/bin has links to.
 PATH = (ROOT / "setup-utils/launchers", PROGRAMS)
-UPDATES, INTERVAL = 30, 5
+UPDATES, HOST_TIMEOUT = 30, 40
 OPTIONS = (
-    "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16, "--batch-size", 4,
-    "--save-interval", INTERVAL, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
-    "--max-update", UPDATES, "--stall-timeout", 60,
-)  # fmt: skip
-LONGEST, AFTER_DEATH, AFTER_CUT, DISTURBED = 250.0, 30.0, HOST_TIMEOUT + 60.0, 20.0
+    "--debug --num-classes 60 --num-images 60 --embedding-size 16 --batch-size 4 --save-interval 5 "
+    f"--frequent 1 --verbose 10000 --sample-ratio 0.5 --max-update {UPDATES} --stall-timeout 60"
+).split()
+AFTER_DEATH, AFTER_CUT = 30.0, HOST_TIMEOUT + 60.0
 CUT = "cut the link"
 
 
@@ -67,33 +63,25 @@ class Process(NamedTuple):
         return re.match("sshd: .*@notty", self.words[0]) is not None
 
 
-class HostJob:
-    """One job, by one of ``LAUNCHERS`` on the first host, started or started again."""
+class FaultyJob(HostJob):
+    """One job, by one of ``LAUNCHERS``, started or started again."""
 
     def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
-        self.two, self.models = two, models
-        self.output = two.folder / f"{models.name}.output"
+        self.models = models
         choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": NAMES}
         choices.update(HOST_TIMEOUT=str(HOST_TIMEOUT), OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix)
-        with self.output.open("ab") as output:
-            self.process = two.start(
-                *LAUNCHERS[launcher], *OPTIONS, *options, folder=ROOT, path=PATH,
-                variables=choices, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-
-    def said(self) -> str:
-        return self.output.read_text(errors="replace")
+        super().__init__(
+            two, two.folder / f"{models.name}.output", *LAUNCHERS[launcher], *OPTIONS, *options,
+            folder=ROOT, path=PATH, variables=choices, start_new_session=True,
+        )  # fmt: skip
 
     def processes(self) -> list[Process]:
         """What runs on the hosts, without the ssh servers."""
-        found = []
-        for number, host in enumerate(self.two.all):
-            for pid in set(host.processes()) - {host.server_pid}:
-                with suppress(psutil.Error):
-                    # An ended process has no words any more.
-                    if words := psutil.Process(pid).cmdline():
-                        found.append(Process(number, pid, tuple(words)))
-        return found
+        return [
+            Process(number, process.pid, tuple(words))
+            for number, host in enumerate(self.two.all)
+            for process, words in host.running()
+        ]
 
     def results(self) -> dict[str, bytes]:
         """The last weights, not the best, and the arrays of all ranks in the last checkpoint."""
@@ -101,43 +89,35 @@ class HostJob:
         found = [*self.models.glob("model-0*.params"), *last]
         return {path.name: path.read_bytes() for path in found}
 
-    def wait_until(self, true: Callable[[], object], seconds: float = LONGEST) -> None:
-        """Wait for something to become true."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < end, f"waited {seconds} s in vain: {self.said()[-3000:]}"
-            time.sleep(0.1)
+    def wait_for_words(self, pattern: str, seconds: float = 5) -> None:
+        self.wait_until(lambda: re.search(pattern, self.said()), seconds, may_end=True)
 
     def wait_for_the_end_of(self, processes: Sequence[Process], seconds: float) -> None:
-        self.wait_until(lambda: not {*processes} & {*self.processes()}, seconds)
+        self.wait_until(lambda: not {*processes} & {*self.processes()}, seconds, may_end=True)
 
     def end(self) -> int:
         """Wait for its end; return the status, which may be that of a user's error."""
-        status = self.process.wait(LONGEST)
+        status = self.process.wait(250)
         assert status in (0, 2), self.said()[-3000:]
         return status
-
-    def __enter__(self) -> HostJob:
-        """Return the job."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing behind, whatever state the job is in."""
         self.two.disturb()
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        super().__exit__()
         for process in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
 
 
-Moment = Callable[[HostJob, int], None]
-"""What happens to a job, of which a rank may be the victim."""
+Moment = Callable[[FaultyJob, int], None]
 
 
 class Fault(NamedTuple):
-    """What happens to a job; ``seconds`` are those in which it ends, None if it goes on."""
+    """What happens to a job, of which a rank may be the victim.
+
+    ``seconds`` are those in which it ends, None if it goes on.
+    """
 
     begin: Moment
     seconds: Optional[float] = None
@@ -147,7 +127,7 @@ class Fault(NamedTuple):
 
 
 def kill(matches: Callable[[int, Process], object]) -> Moment:
-    def begin(job: HostJob, rank: int) -> None:
+    def begin(job: FaultyJob, rank: int) -> None:
         victim = next(one for one in job.processes() if matches(rank, one))
         os.kill(victim.pid, signal.SIGKILL)
 
@@ -157,7 +137,7 @@ def kill(matches: Callable[[int, Process], object]) -> Moment:
 def disturb(seconds: float = 0, **effects: float) -> Moment:
     """Disturb the network for some time, or for good."""
 
-    def begin(job: HostJob, rank: int) -> None:
+    def begin(job: FaultyJob, rank: int) -> None:
         job.two.disturb(**effects)
         if seconds:
             time.sleep(seconds)
@@ -166,7 +146,7 @@ def disturb(seconds: float = 0, **effects: float) -> Moment:
     return begin
 
 
-def fill_disk(job: HostJob, rank: int) -> None:
+def fill_disk(job: FaultyJob, rank: int) -> None:
     with suppress(OSError), (job.models.parent / "filler").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(1 << 20))
@@ -192,8 +172,8 @@ FAULTS = {
         AFTER_DEATH, "error: the connection to host2 is lost",
     ),
     CUT: Fault(disturb(loss=1.0), AFTER_CUT, "error: the connection to host2 is lost", disturb()),
-    "cut the link for 20 s": Fault(disturb(DISTURBED, loss=1.0)),
-    "delay 50 +- 20 ms, lose 1 %": Fault(disturb(DISTURBED, delay=0.05, spread=0.02, loss=0.01)),
+    "cut the link for 20 s": Fault(disturb(20, loss=1.0)),
+    "delay 50 +- 20 ms, lose 1 %": Fault(disturb(20, delay=0.05, spread=0.02, loss=0.01)),
     "fill the disk": Fault(
         fill_disk, AFTER_DEATH, "No space left on device",
         lambda job, rank: (job.models.parent / "filler").unlink(),
@@ -230,7 +210,7 @@ def two(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHos
 def expected(two: TwoHosts, disk: Path) -> dict[str, bytes]:
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
-        with HostJob(two, "run.sh", disk / name, "--max-update", updates) as job:
+        with FaultyJob(two, "run.sh", disk / name, "--max-update", updates) as job:
             assert job.end() == 0, job.said()
     assert len(job.results()) == 3
     return job.results()
@@ -244,10 +224,9 @@ def test_a_job_ends_or_goes_on_and_has_the_same_result(
 ) -> None:  # fmt: skip
     fault, models, rng = FAULTS[name], disk / tmp_path.name, random.Random(name)
     restarts = ("--restarts", 1) if launcher == "run.sh" else ()
-    with HostJob(two, launcher, models, *restarts) as job:
+    with FaultyJob(two, launcher, models, *restarts) as job:
         # There is a checkpoint, and the end is not too near.
-        update = f"update {rng.randint(8, 18)}/"
-        job.wait_until(lambda: update in job.said())
+        job.wait_for_words(f"update {rng.randint(8, 18)}/", 250)
         time.sleep(rng.uniform(0, 0.5))
         before, began = job.processes(), time.monotonic()
         fault.begin(job, rank)
@@ -258,13 +237,12 @@ def test_a_job_ends_or_goes_on_and_has_the_same_result(
                       and not (name == CUT and one.is_session)]  # fmt: skip
             job.wait_for_the_end_of(waited, fault.seconds + began - time.monotonic())
             assert restarts or job.process.wait(10) != 0
-            pattern = fault.says.format(rank=rank, host=f"host{rank + 1}")
-            job.wait_until(lambda: re.search(pattern, job.said()), 5)
+            job.wait_for_words(fault.says.format(rank=rank, host=f"host{rank + 1}"))
             if restarts and name == "kill the launcher":
-                job.wait_until(lambda: "run ended with status 137" in job.said(), 5)
+                job.wait_for_words("run ended with status 137")
             if restarts and name == CUT:
                 # The other host is left out as long as the link is cut.
-                job.wait_until(lambda: "run.sh: host2 cannot be reached by ssh" in job.said(), 120)
+                job.wait_for_words("run.sh: host2 cannot be reached by ssh", 120)
             fault.end(job, rank)
         # A full disk is an error of the user's, after which run.sh does not start the ranks again.
         status = job.end() if restarts or fault.seconds is None else 2
@@ -273,7 +251,7 @@ def test_a_job_ends_or_goes_on_and_has_the_same_result(
         return
     assert status == 0 or fault.seconds is not None
     if status:
-        with HostJob(two, launcher, models) as job:
+        with FaultyJob(two, launcher, models) as job:
             assert job.end() == 0, job.said()[-3000:]
             rest = [process for process in job.processes() if not process.is_session]
             job.wait_for_the_end_of(rest, AFTER_DEATH)

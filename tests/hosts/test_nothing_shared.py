@@ -11,29 +11,26 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.state import REPLICATED
-from tests.support.hosts import ADDRESSES, MARKS, MPI_FLAGS, PROGRAMS, ROOT, Host, TwoHosts
+from tests.support.hosts import ADDRESSES, MARKS, MPI_FLAGS, PROGRAMS, ROOT, Host, HostJob, TwoHosts
 from training.checkpoint import layout
 
 pytestmark = MARKS
 SWAPPED, ALONE = "10.77.0.2:1,10.77.0.1:1", "10.77.0.1:2"
-UPDATES, INTERVAL = 30, 10
 VARIABLES = {
     "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": sys.prefix,
-    "PATH": f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": str(UPDATES),
+    "NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": "30",
 }  # fmt: skip
-CHOICES = ("--debug", "--save-interval", str(INTERVAL), "--keep", "9", "--models-root")
+CHOICES = "--debug --save-interval 10 --keep 9 --models-root".split()
 IMAGES = (
     "--dataset synthetic --num-examples 320 --batch-size 16 --epochs 3 --save-frequency 1 --keep 9 "
     "--models-root"
-)
+).split()
 # Of a folder that another host has into one that is here.
 RSYNC = """\
 #!/bin/sh
@@ -42,7 +39,6 @@ test -d "$3" || mkdir "$3"
 path=${2#*:}
 ssh "${2%%:*}" tar -C "'${path%/*}'" -cf - "'${path##*/}'" | tar -C "$3" -xf -
 """
-_SECONDS = 400
 
 
 def horovodrun(names: str) -> list[str]:
@@ -54,34 +50,24 @@ def run_sh(names: str) -> list[str]:
 
 
 def classify(names: str) -> list[str]:
-    words = ["mpirun", "-np", "2", "-H", names, *MPI_FLAGS, "python", "classify.py"]
-    return [*words, *IMAGES.split()]
+    return ["mpirun", "-np", "2", "-H", names, *MPI_FLAGS, "python", "classify.py", *IMAGES]
 
 
-class Training:
-    """A command on the first host, or on the second; its last word is the --models-root."""
-
-    def __init__(self, two: TwoHosts, command: list[str], models: Path, host: int = 0) -> None:
-        self._files = [two.folder / name for name in ("output", "errors")]
-        words = ["sh", "-c", 'cd "$0" && exec "$@"', ROOT, *command, models]
-        with self._files[0].open("wb") as output, self._files[1].open("wb") as errors:
-            self.process = subprocess.Popen(
-                two.all[host].inside(*words), env={"HOME": str(two.folder / "home"), **VARIABLES},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-            )  # fmt: skip
-
-    def end(self) -> tuple[int, str, str]:
-        """Its status, output and errors."""
-        status = self.process.wait(_SECONDS)
-        output, errors = (file.read_text() for file in self._files)
-        return status, output, errors
+def start(two: TwoHosts, command: list[str], models: Path, host: int = 0) -> HostJob:
+    """Start a command, whose last word is the --models-root, on the first or the second host."""
+    output = two.folder / "output"
+    output.unlink(missing_ok=True)
+    how: dict[str, Any] = {"folder": ROOT, "path": [PROGRAMS], "variables": VARIABLES}
+    return HostJob(two, output, *command, models, host=host, **how)
 
 
-def train(two: TwoHosts, command: list[str], models: Path, host: int = 0) -> str:
-    """The same, to its end; returns its output."""
-    status, output, errors = Training(two, command, models, host).end()
-    assert status == 0, output + errors
-    return output
+def train(
+    two: TwoHosts, command: list[str], models: Path, host: int = 0, status: int = 0
+) -> str:
+    """The same, to its end; returns what it has printed."""
+    with start(two, command, models, host) as job:
+        assert job.process.wait(400) == status, job.said()
+    return job.said()
 
 
 def content(host: Host, models: Path) -> dict[str, Any]:
@@ -107,13 +93,8 @@ def content(host: Host, models: Path) -> dict[str, Any]:
 
 
 def ranks_on(host: Host) -> list[int]:
-    """The processes of ranks."""
-    found = []
-    for process in host.processes():
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        if any(word.endswith((b"train.py", b"classify.py")) for word in words[1:2]):
-            found.append(process)
-    return found
+    programs = ("train.py", "classify.py")
+    return [one.pid for one, words in host.running() if "".join(words[1:2]).endswith(programs)]
 
 
 def exists(host: Host, path: Path) -> bool:
@@ -154,14 +135,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     two: TwoHosts, private: Path, on_one_host, command, program: str, dies: int
 ) -> None:
     models = private / command.__name__
-    job = Training(two, command(ADDRESSES), models)
-    saved = models / f"checkpoints/update-000000{INTERVAL}"
-    end = time.monotonic() + _SECONDS
-    while not all(exists(host, saved) for host in two.all):
-        assert job.process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
-    os.kill(ranks_on(two.all[dies])[0], signal.SIGKILL)
-    assert job.end()[0] != 0
+    saved = models / "checkpoints/update-00000010"
+    with start(two, command(ADDRESSES), models) as job:
+        job.wait_until(lambda: all(exists(host, saved) for host in two.all), 400)
+        os.kill(ranks_on(two.all[dies])[0], signal.SIGKILL)
+        assert job.process.wait(400) != 0
     assert not any(ranks_on(host) for host in two.all)
     said = train(two, command(ADDRESSES), models)
     assert "resumed at update " in said and "re-cut" not in said
@@ -194,8 +172,7 @@ def test_a_run_continues_after_the_commands_of_its_error(
     for host in two.all if before == ADDRESSES else [two.first]:
         host.sh('cp -r "$1" "$2" && rm -rf "$3" "$4" "$2"/model-*', whole, models, *later)
     # Open MPI gives rank 0 to the host on which it is started.
-    status, _, errors = Training(two, horovodrun(now), models, starts_on).end()
-    assert status == 2
+    errors = train(two, horovodrun(now), models, starts_on, status=2)
     line = next(line for line in errors.splitlines() if "error: " in line)
     commands = re.findall(r"(host\d) lacks .*?, type there: (.*?);", line)
     assert [name for name, _ in commands] == typed
@@ -205,7 +182,7 @@ def test_a_run_continues_after_the_commands_of_its_error(
             script = f'HOME="$1" PATH="$2:$PATH"; export HOME; {command}'
             two.all[int(name[-1]) - 1].sh(script, two.folder / "home", tmp_path)
     said = train(two, horovodrun(now), models, starts_on)
-    assert f"resumed at update {INTERVAL} from" in said
+    assert "resumed at update 10 from" in said
     parts = [content(host, models) for host in two.all]
     if now == ALONE:
         assert parts[0] == on_one_host["train.py"]

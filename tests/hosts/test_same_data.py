@@ -22,8 +22,8 @@ pytestmark = MARKS
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set, in a folder that both hosts see."""
-    folder, generator = tmp_path_factory.mktemp("original"), np.random.default_rng(1)
-    pixels = generator.integers(0, 256, (12, 28, 28, 3), np.uint8).repeat(4, 1).repeat(4, 2)
+    folder = tmp_path_factory.mktemp("original")
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 112, 112, 3), np.uint8)
     images = [bytes(cv2.imencode(".jpg", image)[1]) for image in pixels]
     with RecordWriter(folder, image_size=(112, 112)) as writer:
         for number, image in enumerate(images):
@@ -42,8 +42,8 @@ def copies(two: TwoHosts, original: Path, private: Path) -> Path:
 
 def run(two: TwoHosts, models: Path, command: str) -> tuple[int, str]:
     """Return the status of a command and what it has printed."""
-    choices = {"BATCH_SIZE": "4", "MAX_UPDATE": "2", "HOSTS": NAMES}
-    result = two.train(models, *shlex.split(command), active=True, **choices)
+    words = shlex.split(command)
+    result = two.train(models, *words, BATCH_SIZE="4", MAX_UPDATE="2", HOSTS=NAMES)
     return result.returncode, result.stdout + result.stderr
 
 

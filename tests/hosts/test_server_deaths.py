@@ -40,7 +40,7 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
 ) -> None:
     role, place, number, line, expected = VICTIMS[victim]
     with Job(two, project, tmp_path, scheme) as job:
-        job.wait_until("update 10/")
+        job.wait_for("update 10/")
         host = two.all[place]
         killed = process_of(host, role, number) if role else psutil.Process(job.process.pid)
         if victim == "ssh session":

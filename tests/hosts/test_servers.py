@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
@@ -56,7 +55,7 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
     two, project, tmp_path, scheme
 ) -> None:
     with Job(two, project, tmp_path, scheme) as job:
-        job.wait_until("update 10/")
+        job.wait_for("update 10/")
         # Of the scheduler, two servers and four workers, on the interface of their addresses.
         ports = [
             at
@@ -65,17 +64,14 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
             if at.startswith(host.address) and not at.endswith(":22")
         ]
         assert len(ports) == 7
-        running = [psutil.Process(pid) for host in two.all for pid in host.processes()]
-        (key,) = {key for one in running if (key := one.environ().get(KEY))}
-        assert not any(key in word for one in running for word in one.cmdline())
+        running = [one for host in two.all for one in host.running()]
+        (key,) = {key for one, _ in running if (key := one.environ().get(KEY))}
+        assert not any(key in word for _, words in running for word in words)
         for host in two.all:
             command = host.inside(sys.executable, attacker.__file__, "5", *ports)
             assert subprocess.run(command, timeout=200, check=False).returncode == 0
         before = job.said().count(" update ")
-        end = time.monotonic() + 60
-        while job.said().count(" update ") < before + 4:
-            assert job.process.poll() is None and time.monotonic() < end, job.said()
-            time.sleep(0.1)
+        job.wait_until(lambda: job.said().count(" update ") >= before + 4, 60)
         assert "no process of this job" in job.said()
         job.process.send_signal(signal.SIGINT)
         assert job.process.wait(SECONDS) == 130, job.said()

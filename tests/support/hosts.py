@@ -12,11 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +141,15 @@ class Host:
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         return list(map(int, found.stdout.split()))
 
+    def running(self) -> Iterator[tuple[psutil.Process, list[str]]]:
+        """Yield what runs here beside the ssh server that listens, with its words."""
+        for pid in set(self.processes()) - {self.server_pid}:
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                # An ended process has no words any more.
+                if words := process.cmdline():
+                    yield process, words
+
     def end(self) -> None:
         """Kill what runs here and remove the host."""
         for process in self.processes():
@@ -207,12 +219,13 @@ class TwoHosts:
         folder: Path,
         path: Iterable[Path] = (),
         variables: Optional[dict[str, str]] = None,
+        host: int = 0,
         **further: Any,
     ) -> subprocess.Popen[str]:
-        """Start a command on the first host, in a folder, with folders before the system's PATH."""
+        """Start a command on a host, in a folder, with folders before the system's PATH."""
         search = ":".join([*map(str, path), _SYSTEM_PATH])
         return subprocess.Popen(
-            self.first.inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
+            self.all[host].inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
             env={"HOME": str(self.folder / "home"), "PATH": search, **(variables or {})},
             stdin=subprocess.DEVNULL, text=True, **further,
         )  # fmt: skip
@@ -257,3 +270,52 @@ class TwoHosts:
     def __exit__(self, *_: object) -> None:
         """End them."""
         self.end()
+
+
+@contextmanager
+def repeated(look: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function again and again, with a pause, in a thread of its own."""
+    is_over = threading.Event()
+
+    def go_on() -> None:
+        while not is_over.wait(seconds):
+            look()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class HostJob:
+    """A command on a host, whose output goes to the end of a file; see ``TwoHosts.start``."""
+
+    def __init__(self, two: TwoHosts, output: Path, *command: object, **how: Any) -> None:
+        self.two, self._output = two, output
+        with output.open("ab") as file:
+            self.process = two.start(*command, stdout=file, stderr=file, **how)
+
+    def said(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def wait_until(
+        self, true: Callable[[], object], seconds: float = 250, *, may_end: bool = False
+    ) -> None:
+        """Wait for something to become true, while the job runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert may_end or self.process.poll() is None, self.said()[-3000:]
+            assert time.monotonic() < end, f"waited {seconds} s in vain: {self.said()[-3000:]}"
+            time.sleep(0.05)
+
+    def __enter__(self):
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait(_START_SECONDS)

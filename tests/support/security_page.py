@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
@@ -21,3 +22,18 @@ def table(title: str) -> dict[str, dict[str, set[str]]]:
             of_job = found.setdefault(job, {})
             of_job.setdefault(process, set()).update(re.findall("`(.+?)`", addresses))
     return found
+
+
+def role(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """A process's name in the tables, by its command line and environment; empty for sshd."""
+    names = {Path(word).name.removesuffix(".py") for word in words}
+    if "sshd" in names or any(word.startswith("sshd:") for word in words):
+        return ""
+    if "DMLC_ROLE" in variables and "parallel.launch.guard" not in words:
+        return variables["DMLC_ROLE"]
+    if "horovod.runner.task_fn" in words:
+        return "horovodrun"
+    for name in ("mpirun", "orted", "horovodrun", "parallel.launch"):
+        if name in names:
+            return name
+    return "rank" if "train" in names else " ".join(words)

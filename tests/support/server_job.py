@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.hosts import PROGRAMS, ROOT, Host, TwoHosts
+from tests.support.hosts import PROGRAMS, ROOT, Host, HostJob, TwoHosts
 
 PRODUCT = (
     *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
@@ -51,20 +51,10 @@ def write_files(project: Path, names: tuple[str, str]) -> None:
     (project / "data_sharding").write_text("0.0 0.25\n0.25 0.5\n0.5 0.75\n0.75 1.0\n")
 
 
-def left(two: TwoHosts) -> list[str]:
-    """What runs on the hosts beside the ssh servers that listen."""
-    found = []
-    for host in two.all:
-        for pid in set(host.processes()) - {host.server_pid}:
-            with suppress(psutil.Error):
-                found.append(f"{host.name} {pid} {psutil.Process(pid).cmdline()}")
-    return found
-
-
 def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
-    """Wait until nothing is left; returns the seconds since then."""
+    """Wait until only the ssh servers are left; returns the seconds since then."""
     begin = begin or time.monotonic()
-    while remaining := left(two):
+    while remaining := [(host.name, *one) for host in two.all for one in host.running()]:
         assert time.monotonic() - begin < SECONDS, remaining
         time.sleep(0.05)
     return time.monotonic() - begin
@@ -83,51 +73,32 @@ def run(
     )  # fmt: skip
 
 
-class Job:
-    """A job whose output goes into a file; by default it trains until something ends it."""
+class Job(HostJob):
+    """A job that by default trains until something ends it."""
 
     def __init__(
         self, two: TwoHosts, project: Path, models: Path, scheme: str,
         training: Sequence[str] = tuple(ENDLESS.split()),
     ) -> None:  # fmt: skip
-        self.two, self.output = two, models / "output"
         write_files(project, NAMES)
         groups = GROUPED if scheme == "dist_gsync" else ()
-        with self.output.open("w") as output:
-            self.process = two.start(
-                "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
-                "--kv-store", scheme, *SCHEMES[scheme], *training,
-                "--models-root", str(models / "models"),
-                folder=project, path=[PROGRAMS], stdout=output, stderr=output,
-            )  # fmt: skip
+        super().__init__(
+            two, models / "output", "python", *LAUNCH, "-i", "eth0", *groups, "--", "python",
+            "classify.py", "--kv-store", scheme, *SCHEMES[scheme], *training,
+            "--models-root", models / "models", folder=project, path=[PROGRAMS],
+        )  # fmt: skip
 
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_until(self, word: str) -> None:
+    def wait_for(self, word: str) -> None:
         """Wait for a word in its output, while it goes on."""
-        end = time.monotonic() + 200
-        while word not in self.said():
-            assert self.process.poll() is None and time.monotonic() < end, self.said()
-            time.sleep(0.1)
-
-    def __enter__(self) -> Job:
-        """Return the job."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait(SECONDS)
+        self.wait_until(lambda: word in self.said())
 
 
 def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
     """The process of a role on a host, a worker's by its number; not the guard before it."""
-    for pid in host.processes():
+    for process, words in host.running():
         with suppress(psutil.Error):
-            running = psutil.Process(pid)
-            variables, words = running.environ(), running.cmdline()
+            variables = process.environ()
             own = variables.get("DMLC_ROLE"), variables.get("GROUPING_WORKER")
             if own == (role, str(worker)) and "parallel.launch.guard" not in words:
-                return running
+                return process
     raise AssertionError(f"there is no {role} {worker} on {host.name}")

@@ -19,7 +19,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 import pytest
 
@@ -43,24 +43,6 @@ class Call:
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
-
-
-class Row(NamedTuple):
-    """How a test sees that an option is obeyed."""
-
-    run: str
-    """The run that the option is given to."""
-    words: str
-    """The option as it is typed."""
-    seen: Callable[[Witness], Any]
-    """What has arrived, from what was witnessed of the run."""
-    expected: Any
-    """What should have."""
-
-
-def by_option(*rows: Row) -> dict[str, Row]:
-    """Rows by the field of the option that the words of each begin with."""
-    return {row.words.split()[0][2:].replace("-", "_"): row for row in rows}
 
 
 class Witness:
@@ -98,9 +80,17 @@ class Witness:
         assert self._calls[name], f"{name} was never called; called were {sorted(self._calls)}"
         return self._calls[name]
 
-    def call(self, name: str) -> Call:
-        (call,) = self.calls(name)
-        return call
+    def values(self, path: str) -> list[Any]:
+        """Return where a path leads in each call: ``PART.ARGUMENT`` or ``PART.result``, and on.
+
+        What follows are attributes, as in ``FaceLoader.options.threads``.
+        """
+        parts = [name for name in self._calls if path.startswith(f"{name}.")]
+        assert parts, f"{path} was never called; called were {sorted(self._calls)}"
+        name = max(parts, key=len)
+        first, *attributes = path[len(name) + 1 :].split(".")
+        found = [one.result if first == "result" else one[first] for one in self.calls(name)]
+        return [functools.reduce(getattr, attributes, one) for one in found]
 
     def was_called(self, name: str) -> bool:
         return bool(self._calls[name])
@@ -142,22 +132,8 @@ class Witness:
         return wrapper
 
 
-def given(name: str, argument: str) -> Callable[[Witness], Any]:
-    """Make a function that tells what a part was called with."""
-    return lambda seen: seen.call(name)[argument]
-
-
-def each(name: str, argument: str) -> Callable[[Witness], Any]:
-    """Make a function that tells what a part was called with each time, without repetitions."""
-    return lambda seen: {call[argument] for call in seen.calls(name)}
-
-
-def updates(seen: Witness, name: str) -> list[int]:
-    return [call["update"] for call in seen.calls(name)]
-
-
 def models_of(seen: Witness) -> Path:
-    return Path(seen.call("RunLog")["models_root"])
+    return Path(seen.values("RunLog.models_root")[0])
 
 
 def files_of(seen: Witness, folder: str = "") -> list[str]:
@@ -169,7 +145,7 @@ def saves(seen: Witness) -> list[list[int]]:
     """Return the updates at which the model, not the best one, and checkpoints were saved."""
     last = seen.calls("ModelSaver")[1].result
     models = [call["update"] for call in seen.calls("ModelSaver.save") if call["self"] is last]
-    return [models, updates(seen, "Checkpointer.save")]
+    return [models, seen.values("Checkpointer.save.update")]
 
 
 def reports(seen: Witness, *, have_targets: bool) -> list[int]:
