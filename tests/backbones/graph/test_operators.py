@@ -29,9 +29,9 @@ from backbones.graph.operators import (
     checked_attributes,
     is_common,
 )
+from backbones.maps import OUTPUTS
 from runtime.mxnet import mx
 
-OUTPUTS = ["E", "F", "FC", "GAP", "GDC", "GNAP", "J"]
 PLAIN = Normalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
