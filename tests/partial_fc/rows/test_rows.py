@@ -77,14 +77,11 @@ def test_a_zero_center_stays_finite(make_rows):
     assert np.array_equal(rows.export()["centers"][4], np.zeros(D))
 
 
-@pytest.mark.parametrize(
-    ("width", "optimizer"),
-    [
-        *((D, optimizer) for optimizer in (SGD_09, ADAM, Adam(0.2, decoupled=True))),
-        # A device writes pieces of rows, whose length divides the width.
-        *((width, SGD_09) for width in (1, 4, 6, 7, 20)),
-    ],
-)
+@pytest.mark.parametrize(("width", "optimizer"), [
+    *((D, optimizer) for optimizer in (SGD_09, ADAM, Adam(0.2, decoupled=True))),
+    # A device writes pieces of rows, whose length divides the width.
+    *((width, SGD_09) for width in (1, 4, 6, 7, 20)),
+])
 def test_updates_move_sampled_rows_only(make_rows, width, optimizer):
     centers, sampled = drawn(width), np.sort(np.random.default_rng(1).permutation(C)[:S])
     gradient = np.random.default_rng(2).normal(size=(S, width)).astype(np.float32)
@@ -140,10 +137,9 @@ def exponentiate(rows, matrix, sample=None, targets=None, rules=None):
     return *(array.asnumpy() for array in found), left
 
 
-@pytest.mark.parametrize(
-    ("columns", "part_bytes"),
-    [(1, 2**27), (16, 1), (37, 4 * 37 * 4), (65, 2**27), (200, 1), (1000, 2**27)],
-)
+@pytest.mark.parametrize(("columns", "part_bytes"), [
+    (1, 2**27), (16, 1), (37, 4 * 37 * 4), (65, 2**27), (200, 1), (1000, 2**27),
+])
 @pytest.mark.parametrize(
     ("limit", "adapts"), [(None, False), (10.0, True), (NEVER, True), (10.0, False)]
 )
@@ -216,10 +212,9 @@ def squares_of(vectors):
     return found
 
 
-@pytest.mark.parametrize(
-    ("width", "first", "count"),
-    [(16, 0, 1), (100, 1, 31), (128, 16, 32), (130, 0, 33), (512, 4, 99)],
-)
+@pytest.mark.parametrize(("width", "first", "count"), [
+    (16, 0, 1), (100, 1, 31), (128, 16, 32), (130, 0, 33), (512, 4, 99),
+])
 def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> None:
     """Each number is the product of the vector's and 1 / norm, and nothing beside is written."""
     generator = np.random.default_rng(width)
