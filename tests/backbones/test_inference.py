@@ -1,5 +1,3 @@
-"""What a network computes for verification, against what it computes itself."""
-
 from __future__ import annotations
 
 import os
@@ -55,10 +53,9 @@ def check(network: Network, images: np.ndarray) -> None:
     assert np.ptp(plain, axis=0).max() > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "output"),
-    [("mbf", None), ("r18-se", "J"), *(("tiny", output) for output in ("E", "F", "GAP", "GDC"))],
-)
+@pytest.mark.parametrize(("name", "output"), [
+    ("mbf", None), ("r18-se", "J"), *(("tiny", output) for output in ("E", "F", "GAP", "GDC")),
+])
 def test_backbones(name: str, output: Optional[str], images: np.ndarray) -> None:
     check(create(name, net_output=output), images[:3])
 

@@ -99,23 +99,20 @@ def write_tensors(path: Path, **changes: Any) -> None:
     mx.nd.save(str(path), weights)
 
 
-@pytest.mark.parametrize(
-    ("file", "spoil", "message"),
-    [
-        ("m-symbol.json", Path.unlink, "m-symbol.json does not exist"),
-        ("m-symbol.json", lambda path: path.write_text("{"), "no MXNet .* no JSON"),
-        (PARAMETERS, Path.unlink, "m-0000.params does not exist"),
-        (PARAMETERS, lambda path: path.write_bytes(b"no parameters"), "no MXNet parameter"),
-        (PARAMETERS, lambda path: path.write_bytes(b""), "cannot be read"),
-        (PARAMETERS, lambda path: write_tensors(path, arg_bn0_beta=None), "lacks 'bn0_beta'"),
-        (
-            PARAMETERS,
-            lambda path: write_tensors(path, aux_bn0_moving_var=mx.nd.ones((3,))),
-            r"'bn0_moving_var' has shape \(3,\).* \(32,\)",
-        ),
-        (PARAMETERS, lambda path: mx.nd.save(str(path), [mx.nd.ones((2,))]), "without names"),
-    ],
-)
+@pytest.mark.parametrize(("file", "spoil", "message"), [
+    ("m-symbol.json", Path.unlink, "m-symbol.json does not exist"),
+    ("m-symbol.json", lambda path: path.write_text("{"), "no MXNet .* no JSON"),
+    (PARAMETERS, Path.unlink, "m-0000.params does not exist"),
+    (PARAMETERS, lambda path: path.write_bytes(b"no parameters"), "no MXNet parameter"),
+    (PARAMETERS, lambda path: path.write_bytes(b""), "cannot be read"),
+    (PARAMETERS, lambda path: write_tensors(path, arg_bn0_beta=None), "lacks 'bn0_beta'"),
+    (
+        PARAMETERS,
+        lambda path: write_tensors(path, aux_bn0_moving_var=mx.nd.ones((3,))),
+        r"'bn0_moving_var' has shape \(3,\).* \(32,\)",
+    ),
+    (PARAMETERS, lambda path: mx.nd.save(str(path), [mx.nd.ones((2,))]), "without names"),
+])
 def test_broken_checkpoints(tmp_path, file, spoil, message) -> None:
     create().export(tmp_path / "m")
     spoil(tmp_path / file)

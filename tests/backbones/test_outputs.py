@@ -1,5 +1,3 @@
-"""Every output and network of InsightFace's: names, a step, export and reload."""
-
 from __future__ import annotations
 
 import json

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backbones.graph.parameter_file import write_parameters
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.model import Backbone
 from runtime.errors import DataError
@@ -18,6 +16,7 @@ from runtime.mxnet import mx
 from tests.backbones.passes import DATA, act, conv, norm
 
 SIZE = (16, 12)
+IMAGES = np.random.default_rng(7).integers(0, 256, (3, 3, *SIZE), dtype=np.uint8)
 PIXELS = (DATA - 127.5) * 0.0078125
 
 
@@ -85,30 +84,22 @@ def write(folder: Path, symbol: Any) -> Path:
     names = [f"arg:{name}" for name in network.list_arguments()]
     names += [f"aux:{name}" for name in network.list_auxiliary_states()]
     shapes = zip(names, found + auxiliary)
-    arrays = {name: rng.uniform(0.1, 1.1, shape).astype("f4") for name, shape in shapes}
+    arrays = {name: mx.nd.array(rng.uniform(0.1, 1.1, shape)) for name, shape in shapes}
     del arrays["arg:data"]
-    with Path(f"{prefix}-0000.params").open("wb") as file:
-        write_parameters(file, arrays)
+    mx.nd.save(f"{prefix}-0000.params", arrays)
     return prefix
 
 
-@pytest.fixture
-def images() -> np.ndarray:
-    return np.random.default_rng(7).integers(0, 256, (3, 3, *SIZE), dtype=np.uint8)
-
-
 @pytest.mark.parametrize("graph", [with_norm_aware_pooling, mobile_net_v3, dense, shuffled])
-def test_a_published_form_gives_what_mxnet_gives_and_is_exported_again(
-    tmp_path: Path, images: np.ndarray, graph: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_gives_what_mxnet_gives_and_is_exported_again(tmp_path, graph, monkeypatch) -> None:
     prefix = write(tmp_path, graph())
     backbone = Backbone.load(prefix, image_size=SIZE)
-    features = backbone.extract(images)
+    features = backbone.extract(IMAGES)
     assert features.shape == (3, 4) and np.ptp(features, axis=0).min() > 0
     output = mx.sym.load(f"{prefix}-symbol.json").get_internals()["fc1_output"]
     block = mx.gluon.SymbolBlock(output, mx.sym.var("data", dtype="float32"))
     block.load_parameters(f"{prefix}-0000.params", ignore_extra=True)
-    expected = block(mx.nd.array(images, dtype="float32")).asnumpy()
+    expected = block(mx.nd.array(IMAGES, dtype="float32")).asnumpy()
     np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
     backbone.export(tmp_path / "again")
     # The same graph has been tried out.
@@ -117,17 +108,15 @@ def test_a_published_form_gives_what_mxnet_gives_and_is_exported_again(
     again.parameters["conv_weight"].set_data(mx.nd.zeros(again.parameters["conv_weight"].shape))
     tensors = again.load_pretrained(prefix, 0)
     assert "conv_weight" in tensors.loaded and not tensors.missing and not tensors.left_over
-    np.testing.assert_array_equal(again.extract(images), features)
+    np.testing.assert_array_equal(again.extract(IMAGES), features)
 
 
-def test_float16_runs_in_float32_and_names_of_earlier_versions_are_known(
-    tmp_path: Path, images: np.ndarray
-) -> None:
+def test_float16_runs_in_float32_and_names_of_earlier_versions_are_known(tmp_path) -> None:
     """MXNet cannot run float16 on a CPU; until 1.0 it called ``a / b`` and the like otherwise."""
     narrow = mx.sym.Cast(DATA, dtype="float16")
     half = embedded(mx.sym.identity(convolved((narrow - 127.5) * 0.0078125, "conv")))
     found, expected = (
-        Backbone.load(write(tmp_path, graph), image_size=SIZE).extract(images)
+        Backbone.load(write(tmp_path, graph), image_size=SIZE).extract(IMAGES)
         for graph in (half, embedded(CONV))
     )
     np.testing.assert_array_equal(found, expected)

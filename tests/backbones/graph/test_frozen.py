@@ -1,5 +1,3 @@
-"""Parameters that are not trained: which are found, and what a training pass does with them."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -17,33 +15,27 @@ FIRST = ("conv0_*", "bn0_*", "stage1_*", "stage2_*")
 TINY = backbones.build("tiny", embedding_size=16)
 
 
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        ("", ""),
-        ("conv0_weight", "conv0_weight"),
-        ("bn0_gamma bn0_beta", "bn0_gamma bn0_beta"),
-        ("bn0_*", "bn0_gamma bn0_beta bn0_moving_mean bn0_moving_var"),
-        # One of the two statistics would contradict the other.
-        ("bn0_moving_m*", "bn0_moving_mean bn0_moving_var"),
-        ("fc1_gamm? pre_fc1_[bw]*", "fc1_gamma pre_fc1_bias pre_fc1_weight"),
-    ],
-)
+@pytest.mark.parametrize(("patterns", "expected"), [
+    ("", ""),
+    ("conv0_weight", "conv0_weight"),
+    ("bn0_gamma bn0_beta", "bn0_gamma bn0_beta"),
+    ("bn0_*", "bn0_gamma bn0_beta bn0_moving_mean bn0_moving_var"),
+    # One of the two statistics would contradict the other.
+    ("bn0_moving_m*", "bn0_moving_mean bn0_moving_var"),
+    ("fc1_gamm? pre_fc1_[bw]*", "fc1_gamma pre_fc1_bias pre_fc1_weight"),
+])
 def test_patterns_are_those_of_file_names(patterns: str, expected: str) -> None:
     assert frozen.find(patterns.split(), TINY) == {*expected.split()}
 
 
-@pytest.mark.parametrize(
-    ("patterns", "message"),
-    [
-        ("conv0_* stage9_*", r"--freeze 'stage9_\*' fits no parameter .* \(did you mean 'sta"),
-        ("conv0_wieght", r"fits no parameter .* \(did you mean 'conv0_weight'\?\)"),
-        ("CONV0*", "fits no parameter .*; its first are conv0_weight"),
-        ("data", "fits no parameter"),
-        ("*", r"--freeze \* leaves no parameter"),
-        ("*_weight *_bias *_gamma *_beta", "leaves no parameter .*narrower"),
-    ],
-)
+@pytest.mark.parametrize(("patterns", "message"), [
+    ("conv0_* stage9_*", r"--freeze 'stage9_\*' fits no parameter .* \(did you mean 'sta"),
+    ("conv0_wieght", r"fits no parameter .* \(did you mean 'conv0_weight'\?\)"),
+    ("CONV0*", "fits no parameter .*; its first are conv0_weight"),
+    ("data", "fits no parameter"),
+    ("*", r"--freeze \* leaves no parameter"),
+    ("*_weight *_bias *_gamma *_beta", "leaves no parameter .*narrower"),
+])
 def test_other_patterns_are_refused_in_one_line(patterns: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         frozen.find(patterns.split(), TINY)

@@ -11,13 +11,10 @@ from runtime.mxnet import mx
 from tests.backbones.passes import DATA, act, assert_same, conv, create, norm, train
 
 
-@pytest.mark.parametrize(
-    ("name", "output", "side"),
-    [
-        *(("tiny", "GNAP", 112), ("r18", "E", 48)),
-        pytest.param("mbf", "F", 112, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize(("name", "output", "side"), [
+    *(("tiny", "GNAP", 112), ("r18", "E", 48)),
+    pytest.param("mbf", "F", 112, marks=pytest.mark.thorough),
+])
 def test_two_updates_equal_those_of_the_whole_graph(name, output, side, images) -> None:
     images = images[:, :, :side, :side]
     whole, parts = (create(name, side, net_output=output, recompute=one) for one in (False, True))

@@ -1,5 +1,3 @@
-"""Graphs of checkpoints: damaged ones, those for one batch size, and those that ask for much."""
-
 from __future__ import annotations
 
 import json
@@ -75,59 +73,54 @@ def of_node(index: int, **values: object) -> Callable[[Any], object]:
     return lambda graph: graph["nodes"][index].update(values)
 
 
+SAME_NAMES = "flat_output", "flat_output0", "fc1_weight"
+
+
+def split(count: object) -> Callable[[Any], object]:
+    return of_node(1, op="split", attrs={"num_outputs": count})
+
+
 def inputs(*first: object) -> Callable[[Any], object]:
     return of_node(4, inputs=[*first, [2, 0, 0], [3, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda graph: graph.clear(), "it has no list of nodes"),
-        (lambda graph: graph.update(nodes=[1]), "it has no list of nodes"),
-        (lambda graph: graph.update(nodes=graph["nodes"] * 5000), "it has 25000 nodes, more than"),
-        *((versions(number), "no known version of MXNet") for number in (0, 999_999, "1")),
-        (of_node(4, inputs=3), "node 4 has no list of inputs"),
-        (of_node(4, inputs=[[1]]), "node 4 has an input of no known form"),
-        *((inputs(entry), "no earlier node") for entry in ([-1, 0, 0], [4, 0, 0], [1, 0, 2])),
-        *((inputs([1, i, 0]), f"takes output {i} of node 1") for i in (1, -1)),
-        (inputs([1, 0, 0], [1, 0, 0]), "the operator 'fc1' has 4 inputs instead of 3"),
-        # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
-        (of_node(2, op="BatchNorm", attrs={}), "the operator 'fc1_weight' has no inputs"),
-        (of_node(2, inputs=[[0, 0, 0]]), "the variable 'fc1_weight' has inputs"),
-        (of_node(1, op=3), "node 'flat' has no operator"),
-        (of_node(1, attrs=3), "the attributes of node 'flat' are no table"),
-        (of_node(1, attrs={"shape": 3}), "node 'flat' has an attribute that is no text"),
-        # MXNet would split the name; a terminal would obey it.
-        (of_node(1, name="fl$at"), r"has a \$"),
-        *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
-        # The shape of one would be taken for that of the other, which hides a damaged Reshape.
-        *(
-            (of_node(3, name=name), "two of its tensors have the same name")
-            for name in ("flat_output", "flat_output0", "fc1_weight")
-        ),
-        *(
-            (of_node(1, op="split", attrs={"num_outputs": count}), "is no number from 1 to 64")
-            for count in ("", "65", "9" * 5000, 2)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda graph: graph.clear(), "it has no list of nodes"),
+    (lambda graph: graph.update(nodes=[1]), "it has no list of nodes"),
+    (lambda graph: graph.update(nodes=graph["nodes"] * 5000), "it has 25000 nodes, more than"),
+    *((versions(number), "no known version of MXNet") for number in (0, 999_999, "1")),
+    (of_node(4, inputs=3), "node 4 has no list of inputs"),
+    (of_node(4, inputs=[[1]]), "node 4 has an input of no known form"),
+    *((inputs(entry), "no earlier node") for entry in ([-1, 0, 0], [4, 0, 0], [1, 0, 2])),
+    *((inputs([1, i, 0]), f"takes output {i} of node 1") for i in (1, -1)),
+    (inputs([1, 0, 0], [1, 0, 0]), "the operator 'fc1' has 4 inputs instead of 3"),
+    # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
+    (of_node(2, op="BatchNorm", attrs={}), "the operator 'fc1_weight' has no inputs"),
+    (of_node(2, inputs=[[0, 0, 0]]), "the variable 'fc1_weight' has inputs"),
+    (of_node(1, op=3), "node 'flat' has no operator"),
+    (of_node(1, attrs=3), "the attributes of node 'flat' are no table"),
+    (of_node(1, attrs={"shape": 3}), "node 'flat' has an attribute that is no text"),
+    # MXNet would split the name; a terminal would obey it.
+    (of_node(1, name="fl$at"), r"has a \$"),
+    *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
+    # The shape of one would be taken for that of the other, which hides a damaged Reshape.
+    *((of_node(3, name=name), "have the same name") for name in SAME_NAMES),
+    *((split(count), "is no number from 1 to 64") for count in ("", "65", "9" * 5000, 2)),
+])
 def test_damaged_graphs_are_refused_in_one_line(path, change, message) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read_graph(changed(save(path, FLAT), change))
     assert str(path) in str(caught.value) and str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ("(1, -1)", "for one batch size only"),
-        ("(0, 8)", "is damaged: 'flat' reshapes 48 elements to 8"),
-        # MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape; of the
-        # last one it ends the process that infers it, which is another one.
-        *((one, "model-symbol.json") for one in ("(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)")),
-        *((one, "model-symbol.json") for one in ("(-2, -1)", "(0, 0)", "(65536, 65536, -1)")),
-    ],
-)
+@pytest.mark.parametrize(("shape", "message"), [
+    ("(1, -1)", "for one batch size only"),
+    ("(0, 8)", "is damaged: 'flat' reshapes 48 elements to 8"),
+    # MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape; of the
+    # last one it ends the process that infers it, which is another one.
+    *((one, "model-symbol.json") for one in ("(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)")),
+    *((one, "model-symbol.json") for one in ("(-2, -1)", "(0, 0)", "(65536, 65536, -1)")),
+])
 def test_reshapes_that_would_end_the_process(path, shape, message, monkeypatch) -> None:
     if not shape.startswith("(65536"):
         monkeypatch.setattr("runtime.untrusted.child.ask", lambda *_: None)

@@ -21,20 +21,17 @@ def convolutions(symbol: Any) -> list[tuple[int, int]]:
     return [(int(one["num_filter"]), int(one.get("num_group", "1"))) for one in found]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "groups", "filled"),
-    [
-        # ResNeXt29_32x4d; DPN92; groups of unequal channels; one group; depthwise ones.
-        *((128, 128, 32, (128, 8)), (96, 96, 32, (96, 2)), (24, 48, 3, (64, 2))),
-        *((24, 40, 1, (48, 1)), (32, 24, 1, (32, 1)), (24, 24, 24, (32, 32))),
-        (16, 32, 16, (32, 1)),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "outputs", "groups", "filled"), [
+    # ResNeXt29_32x4d; DPN92; groups of unequal channels; one group; depthwise ones.
+    *((128, 128, 32, (128, 8)), (96, 96, 32, (96, 2)), (24, 48, 3, (64, 2))),
+    *((24, 40, 1, (48, 1)), (32, 24, 1, (32, 1)), (24, 24, 24, (32, 32))),
+    (16, 32, 16, (32, 1)),
+])
 def test_a_convolution(inputs: int, outputs: int, groups: int, filled: tuple[int, int]) -> None:
     shape = (BATCH, inputs, 6, 5)
     for no_bias in (True, False):
         settings = {"num_group": groups, "no_bias": no_bias, "stride": (2, 1)}
-        plain = conv(MAPS, "conv0", outputs, **settings)
+        plain = conv(MAPS, "conv0", outputs, 3, **settings)
         fast = blocked.rewrite(plain, shape, 16)
         assert convolutions(fast) == [filled]
         compare(plain, fast, shape)
@@ -80,10 +77,9 @@ def test_addends_come_in_one_layout_and_the_later_first() -> None:
     assert (16, 16) not in convolutions(blocked.rewrite(product + product, shape, 16))
 
 
-@pytest.mark.parametrize(
-    ("pool_type", "size", "count"),
-    [("avg", (8, 6), 2), ("avg", (7, 8), 1), ("avg", (2, 2), 1), ("max", (8, 6), 1)],
-)
+@pytest.mark.parametrize(("pool_type", "size", "count"), [
+    ("avg", (8, 6), 2), ("avg", (7, 8), 1), ("avg", (2, 2), 1), ("max", (8, 6), 1),
+])
 def test_means_of_quarters(pool_type: str, size: tuple[int, int], count: int) -> None:
     shape = (BATCH, 32, *size)
     # oneDNN needs a kernel.

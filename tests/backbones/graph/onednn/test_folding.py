@@ -74,16 +74,13 @@ CONV = conv(PIXELS, "conv", 4)
 LINEAR = mx.sym.FullyConnected(CONV, num_hidden=4, name="fc", no_bias=True)
 
 
-@pytest.mark.parametrize(
-    ("layer", "settings"),
-    [
-        (CONV, {"eps": 0.25}),
-        (conv(PIXELS, "conv", 4, no_bias=True), {"fix_gamma": True}),
-        (conv(PIXELS, "conv", 6, num_group=3), {}),
-        (LINEAR, {"eps": 0.25}),
-        (norm(CONV, "another"), {"fix_gamma": True}),
-    ],
-)
+@pytest.mark.parametrize(("layer", "settings"), [
+    (CONV, {"eps": 0.25}),
+    (conv(PIXELS, "conv", 4, no_bias=True), {"fix_gamma": True}),
+    (conv(PIXELS, "conv", 6, num_group=3), {}),
+    (LINEAR, {"eps": 0.25}),
+    (norm(CONV, "another"), {"fix_gamma": True}),
+])
 def test_a_batch_norm_goes_into_the_layer_before_it(layer: Any, settings: Any) -> None:
     # MXNet's defaults are those of a BatchNorm without attributes.
     for one in (norm(layer, **settings), mx.sym.BatchNorm(layer, name="bn")):
@@ -94,9 +91,8 @@ def test_a_batch_norm_goes_into_the_layer_before_it(layer: Any, settings: Any) -
 KERNEL = mx.sym.var("kernel", shape=(3, 3, 3, 3))
 SAME = {"weight": KERNEL, "no_bias": True}
 FIRST = conv(PIXELS, "a", 3, **SAME)
-SHARED = {
-    name: mx.sym.var(f"own_{name}") for name in ("gamma", "beta", "moving_mean", "moving_var")
-}
+NAMES = "gamma", "beta", "moving_mean", "moving_var"
+SHARED = {name: mx.sym.var(f"own_{name}") for name in NAMES}
 BENT = act(CONV, "tanh")
 OTHER = conv(CONV, "conv2", 4)
 MEAN = mx.sym.mean(CONV, axis=(2, 3), keepdims=True)
@@ -108,37 +104,32 @@ SCALED = {"Convolution": 2, "LeakyReLU": 1, "elemwise_add": 1, "BatchNorm": 0, "
 LEAKY = {"Convolution": 1, "LeakyReLU": 1, "elemwise_add": 0, "BatchNorm": 0}
 
 
-@pytest.mark.parametrize(
-    ("symbol", "slopes", "expected"),
-    [
-        # Of two consumers, the other one needs the convolution as it is.
-        (norm(CONV) + CONV, None, {"BatchNorm": 1}),
-        (norm(CONV, "a") + norm(CONV, "b"), None, {"BatchNorm": 2}),
-        # Not behind a layer, of the pixels, along another axis, of a kernel that is computed.
-        (norm(BENT), None, {"BatchNorm": 1}),
-        (norm(PIXELS), None, {"BatchNorm": 1}),
-        (norm(CONV, axis=3), None, {"BatchNorm": 1}),
-        (norm(conv(PIXELS, "a", 3, weight=2 * KERNEL, no_bias=True)), None, {"BatchNorm": 1}),
-        # What two layers share is folded for each.
-        (norm(conv(norm(FIRST), "b", 3, **SAME), "n"), None, {"BatchNorm": 0}),
-        (norm(conv(norm(CONV, "a", **SHARED), "c", 4), "b", **SHARED), None, {"BatchNorm": 0}),
-        # Sums of other names are joined, unless they broadcast.
-        (mx.sym.broadcast_add(OTHER, CONV), None, {"elemwise_add": 1}),
-        (mx.sym.broadcast_add(OTHER, MEAN), None, {"broadcast_add": 1}),
-        # A PReLU scales the layer before it, or a BatchNorm that stays.
-        (act(norm(CONV), "prelu"), SLOPES, SCALED),
-        *(
-            (act(norm(TWICE, fix_gamma=fixed), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1})
-            for fixed in (True, False)
-        ),
-        # Not where the layer is used again, or there is none, or a slope is steep.
-        (act(CONV, "prelu") + CONV, SLOPES, {"Activation": 1}),
-        (act(BENT, "prelu"), SLOPES, {"Activation": 2}),
-        (act(CONV, "prelu"), [0.25, -STEEPNESS, 0.5, 0.5], {"Activation": 1}),
-        (act(norm(CONV), "prelu"), [0.25] * 4, LEAKY),
-        (act(CONV, "prelu"), [-2.0], LEAKY),
-    ],
-)
+@pytest.mark.parametrize(("symbol", "slopes", "expected"), [
+    # Of two consumers, the other one needs the convolution as it is.
+    (norm(CONV) + CONV, None, {"BatchNorm": 1}),
+    (norm(CONV, "a") + norm(CONV, "b"), None, {"BatchNorm": 2}),
+    # Not behind a layer, of the pixels, along another axis, of a kernel that is computed.
+    (norm(BENT), None, {"BatchNorm": 1}),
+    (norm(PIXELS), None, {"BatchNorm": 1}),
+    (norm(CONV, axis=3), None, {"BatchNorm": 1}),
+    (norm(conv(PIXELS, "a", 3, weight=2 * KERNEL, no_bias=True)), None, {"BatchNorm": 1}),
+    # What two layers share is folded for each.
+    (norm(conv(norm(FIRST), "b", 3, **SAME), "n"), None, {"BatchNorm": 0}),
+    (norm(conv(norm(CONV, "a", **SHARED), "c", 4), "b", **SHARED), None, {"BatchNorm": 0}),
+    # Sums of other names are joined, unless they broadcast.
+    (mx.sym.broadcast_add(OTHER, CONV), None, {"elemwise_add": 1}),
+    (mx.sym.broadcast_add(OTHER, MEAN), None, {"broadcast_add": 1}),
+    # A PReLU scales the layer before it, or a BatchNorm that stays.
+    (act(norm(CONV), "prelu"), SLOPES, SCALED),
+    (act(norm(TWICE), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
+    (act(norm(TWICE, fix_gamma=True), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
+    # Not where the layer is used again, or there is none, or a slope is steep.
+    (act(CONV, "prelu") + CONV, SLOPES, {"Activation": 1}),
+    (act(BENT, "prelu"), SLOPES, {"Activation": 2}),
+    (act(CONV, "prelu"), [0.25, -STEEPNESS, 0.5, 0.5], {"Activation": 1}),
+    (act(norm(CONV), "prelu"), [0.25] * 4, LEAKY),
+    (act(CONV, "prelu"), [-2.0], LEAKY),
+])
 def test_what_else_is_folded_and_what_stays(symbol: Any, slopes: Slopes, expected: Any) -> None:
     found = check(symbol, slopes)
     assert {op: found[op] for op in expected} == expected
@@ -160,17 +151,12 @@ def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.Monke
     check(symbol)
 
 
-@pytest.mark.parametrize(
-    ("block", "dtype", "parts"),
-    [
-        (16, "float32", {"wide_from0", "wide_from144"}),
-        (8, "float32", {"wide"}),
-        (16, "bfloat16", {"wide"}),
-    ],
-)
-def test_many_channels_over_short_rows_are_computed_in_parts(
-    block: int, dtype: str, parts: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("block", "dtype", "parts"), [
+    (16, "float32", {"wide_from0", "wide_from144"}),
+    (8, "float32", {"wide"}),
+    (16, "bfloat16", {"wide"}),
+])
+def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeypatch) -> None:
     monkeypatch.setattr(form, "channel_block", lambda: block)
     monkeypatch.setattr(form, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
     symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)

@@ -47,34 +47,27 @@ def parts(symbol: Any) -> list[str]:
     return ["+".join(some) for some in names if some]
 
 
-def leaky(x: Any) -> Any:
-    return mx.sym.LeakyReLU(x, act_type="leaky", slope=0.125)
-
-
 C0 = conv(DATA, "c0")
 C1 = conv(C0, "c1")
 ODD = conv(DATA, "c0", 6)
 C, BOTH, RELU = "Convolution", "Convolution+elemwise_add", "Convolution+Activation"
 
 
-@pytest.mark.parametrize(
-    ("symbol", "expected"),
-    [
-        (act(C0), [RELU]),
-        (act(C1 + C0), [C, BOTH + "+Activation"]),
-        (leaky(C0 + C1), [C, BOTH + "+LeakyReLU"]),
-        (act(C1) + C0, [C, RELU, "elemwise_add"]),
-        (act(act(C0)), ["Activation", RELU]),
-        # With its own input; with itself.
-        (conv(DATA, "c0", 3) + DATA, [BOTH]),
-        (C0 + C0, [C, "elemwise_add"]),
-        (conv(ODD, "c1", 6, num_group=6) + ODD, [C, BOTH]),
-        # Needed by another; the first may not write over what the second adds to.
-        (mx.sym.Concat(act(C0), C0), ["Activation", "Concat", C]),
-        (mx.sym.Concat(C1 + C0, conv(C1, "c2") + C0), ["Concat", C, C, BOTH, "elemwise_add"]),
-        (mx.sym.Group([C0, act(C0)]), ["Activation", C]),
-    ],
-)
+@pytest.mark.parametrize(("symbol", "expected"), [
+    (act(C0), [RELU]),
+    (act(C1 + C0), [C, BOTH + "+Activation"]),
+    (act(C0 + C1, "leaky"), [C, BOTH + "+LeakyReLU"]),
+    (act(C1) + C0, [C, RELU, "elemwise_add"]),
+    (act(act(C0)), ["Activation", RELU]),
+    # With its own input; with itself.
+    (conv(DATA, "c0", 3) + DATA, [BOTH]),
+    (C0 + C0, [C, "elemwise_add"]),
+    (conv(ODD, "c1", 6, num_group=6) + ODD, [C, BOTH]),
+    # Needed by another; the first may not write over what the second adds to.
+    (mx.sym.Concat(act(C0), C0), ["Activation", "Concat", C]),
+    (mx.sym.Concat(C1 + C0, conv(C1, "c2") + C0), ["Concat", C, C, BOTH, "elemwise_add"]),
+    (mx.sym.Group([C0, act(C0)]), ["Activation", C]),
+])
 def test_joined_operators_compute_the_same(symbol: Any, expected: list[str]) -> None:
     found, values = from_json(join(to_json(symbol))), weights(symbol)
     assert sorted(parts(found)) == expected
@@ -95,25 +88,22 @@ def divided(symbol: Any, values: dict[str, Any], size: tuple[int, int]) -> tuple
     return from_json(graph), found
 
 
-@pytest.mark.parametrize(
-    ("symbol", "channels"),
-    [
-        (conv(WIDE, "c1", 8), {f"c1_from{i}": 200 for i in (0, 200, 400)}),
-        (conv(conv(DATA, "c0", 301), "c1", 8), {"c1_from0": 151, "c1_from151": 150}),
-        (STRIDED, HALVES),
-        # Added to another one, to another that is divided, to itself.
-        (act(W1 + W0), HALVES),
-        (W1 + conv(W0, "c2", 300), {"c1_from0": 150, "c2_from150": 150}),
-        (W1 + W1, HALVES),
-        (conv(act(W1), "c2", 300), {"c2_from150": 150}),
-        (mx.sym.Group([W1, act(W1)]), HALVES),
-        # Not of fewer channels, of one pixel, of one dimension, of groups.
-        (conv(conv(DATA, "c0", 256), "c1", 300), {"c1": 256}),
-        (conv(W0, "c1", 300, 1), {"c1": 300}),
-        (conv(ROW, "c1", 300, kernel=(3,), pad=(1,)), {"c1": 300}),
-        (conv(WIDE, "c1", 600, num_group=2), {"c1": 300}),
-    ],
-)
+@pytest.mark.parametrize(("symbol", "channels"), [
+    (conv(WIDE, "c1", 8), {f"c1_from{i}": 200 for i in (0, 200, 400)}),
+    (conv(conv(DATA, "c0", 301), "c1", 8), {"c1_from0": 151, "c1_from151": 150}),
+    (STRIDED, HALVES),
+    # Added to another one, to another that is divided, to itself.
+    (act(W1 + W0), HALVES),
+    (W1 + conv(W0, "c2", 300), {"c1_from0": 150, "c2_from150": 150}),
+    (W1 + W1, HALVES),
+    (conv(act(W1), "c2", 300), {"c2_from150": 150}),
+    (mx.sym.Group([W1, act(W1)]), HALVES),
+    # Not of fewer channels, of one pixel, of one dimension, of groups.
+    (conv(conv(DATA, "c0", 256), "c1", 300), {"c1": 256}),
+    (conv(W0, "c1", 300, 1), {"c1": 300}),
+    (conv(ROW, "c1", 300, kernel=(3,), pad=(1,)), {"c1": 300}),
+    (conv(WIDE, "c1", 600, num_group=2), {"c1": 300}),
+])
 def test_parts_add_up_to_the_whole(symbol: Any, channels: dict[str, int]) -> None:
     given = weights(symbol)
     found, values = divided(symbol, given, SHAPE[2:])
