@@ -78,7 +78,7 @@ device_rows = partial(one_device_block, max_elements=7 * EMBEDDING + 3)
 
 def make_batches(num_classes, updates=3, deviations=(3.0, 3.0)) -> Iterator[tuple[Any, Any]]:
     generator = np.random.default_rng(3)
-    factors = np.linspace(*deviations, GLOBAL_BATCH, dtype=np.float32)[:, None]
+    factors = np.linspace(deviations[0], deviations[1], GLOBAL_BATCH, dtype=np.float32)[:, None]
     for _ in range(updates):
         features = generator.normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32) * factors
         labels = generator.integers(num_classes, size=GLOBAL_BATCH)
