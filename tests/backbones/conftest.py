@@ -1,5 +1,3 @@
-"""What the tests of networks share: deterministic images."""
-
 from __future__ import annotations
 
 import numpy as np

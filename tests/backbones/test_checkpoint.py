@@ -1,30 +1,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import backbones
 from backbones.checkpoint import read_checkpoint
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
-from backbones.graph.parameter_file import read_parameters, write_parameters
+from backbones.graph.parameter_file import read_parameters
 from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from runtime.errors import DataError
 from runtime.mxnet import mx
-
-
-def classifier(shape: tuple[int, ...], classes: int = 7, model: str = "LeNet", **more: Any):
-    colors = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.3, 0.4)[: shape[0]])
-    options = ClassifierOptions(model=model, **more)
-    return Classifier.create(options, classes=classes, image_shape=shape, normalization=colors)
+from tests.backbones.passes import classifier, create
 
 
 def test_the_graph_and_the_arrays_of_a_backbone(tmp_path: Path, images: np.ndarray) -> None:
-    created = Backbone.create(BackboneOptions(network="mbf", embedding_size=16))
+    created = create("mbf")
     created.export(tmp_path / "model")
     found = read_checkpoint(tmp_path / "model", 0)
     assert found.output == "fc1_output" and found.image_shape == (3, 112, 112)
@@ -41,7 +32,7 @@ def test_the_graph_and_the_arrays_of_a_backbone(tmp_path: Path, images: np.ndarr
 
 @pytest.mark.parametrize(("model", "shape"), [("LeNet", (1, 28, 28)), ("resnet20", (3, 32, 32))])
 def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
-    network = classifier(shape, model=model)
+    network = classifier(model, shape)
     network.export(tmp_path / "model")
     found = read_checkpoint(tmp_path / "model", 0, shape[1:])
     assert found.output == "output_output" and found.image_shape == shape
@@ -56,31 +47,28 @@ def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
 
 def spoil(prefix: Path, name: str, value: float) -> None:
     """Give one number of a weight another value; it becomes float64."""
-    path = prefix.with_name(f"{prefix.name}-0000.params")
-    arrays = {key: array.copy() for key, array in read_parameters(path).items()}
-    arrays[f"arg:{name}"] = array = arrays[f"arg:{name}"].astype(np.float64)
+    arrays = mx.nd.load(f"{prefix}-0000.params")
+    array = arrays[f"arg:{name}"].asnumpy().astype(np.float64)
     array.flat[-1] = value
-    with path.open("wb") as file:
-        write_parameters(file, arrays)
+    mx.nd.save(f"{prefix}-0000.params", {**arrays, f"arg:{name}": mx.nd.array(array, dtype="f8")})
 
 
 # The last is a float64, and too large for the float32 that MXNet makes of it.
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
     """By whatever takes a network: on the way activations make numbers of them again."""
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    created, side = Backbone.create(options, image_size=(32, 32)), (32, 32)
+    created, side, shape = create(side=32), (32, 32), (1, 28, 28)
     created.export(tmp_path / "m")
     spoil(tmp_path / "m", "conv0_weight", value)
-    classifier((1, 28, 28)).export(tmp_path / "c")
+    classifier("LeNet", shape).export(tmp_path / "c")
     spoil(tmp_path / "c", "fc_output_weight", value)
     for take in (
         lambda: Backbone.load(tmp_path / "m", image_size=side),
         lambda: read_checkpoint(tmp_path / "m", 0, side),
         lambda: created.load_pretrained(tmp_path / "m", 0),
-        lambda: classifier((1, 28, 28), pretrained=f"{tmp_path}/c,0"),
+        lambda: classifier("LeNet", shape, pretrained=f"{tmp_path}/c,0"),
     ):
         with pytest.raises(DataError, match="-0000.params: '.*_weight' has values that are not"):
             take()
     # A layer that is not taken does not count.
-    classifier((1, 28, 28), 5, pretrained=f"{tmp_path}/c,0")
+    classifier("LeNet", shape, classes=5, pretrained=f"{tmp_path}/c,0")

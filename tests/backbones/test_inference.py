@@ -1,5 +1,3 @@
-"""What a network computes for verification, against what it computes itself."""
-
 from __future__ import annotations
 
 import os
@@ -11,26 +9,24 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph.onednn import form
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
-from backbones.options import BackboneOptions, ClassifierOptions
 from runtime import processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
+from tests.backbones.passes import classifier, create, values
 
 ROOT = Path(__file__).parents[2]
 
 
-def thorough(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.thorough)
+def thorough(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
 
 
-DEEPER = "VGG16 ResNeXt29_32x4d DenseNet121 PreActResNet18 DLA".split()
-CLASSIFIERS = ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small"]
+def pictures(count: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(7).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def train_a_little(network: Network) -> None:
@@ -43,8 +39,8 @@ def train_a_little(network: Network) -> None:
     for name, parameter in network.parameters.items():
         if not name.endswith(("weight", "bias")):
             low, high = (-0.5, 1.5) if "relu" in name else (0.4, 1.1)
-            values = generator.uniform(low, high, parameter.shape)
-            parameter.set_data(mx.nd.array(values).astype(parameter.dtype))
+            numbers = generator.uniform(low, high, parameter.shape)
+            parameter.set_data(mx.nd.array(numbers).astype(parameter.dtype))
 
 
 def check(network: Network, images: np.ndarray) -> None:
@@ -57,35 +53,28 @@ def check(network: Network, images: np.ndarray) -> None:
     assert np.ptp(plain, axis=0).max() > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "output"),
-    [
-        *(("mbf", None), ("r18-se", "J")),
-        *(("tiny", output) for output in ("E", "F", "GAP", "GDC")),
-    ],
-)
+@pytest.mark.parametrize(("name", "output"), [
+    ("mbf", None), ("r18-se", "J"), *(("tiny", output) for output in ("E", "F", "GAP", "GDC")),
+])
 def test_backbones(name: str, output: Optional[str], images: np.ndarray) -> None:
-    options = BackboneOptions(network=name, embedding_size=16, net_output=output)
-    check(Backbone.create(options), images[:3])
+    check(create(name, net_output=output), images[:3])
 
 
-@pytest.mark.parametrize("name", [*CLASSIFIERS, *map(thorough, DEEPER)])
+DEEPER = thorough("VGG16", "ResNeXt29_32x4d", "DenseNet121", "PreActResNet18", "DLA")
+
+
+@pytest.mark.parametrize(
+    "name", ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small", *DEEPER]
+)
 def test_classifiers(name: str) -> None:
     shape = (1, 28, 28) if name == "LeNet" else (3, 32, 32)
-    classifier = Classifier.create(
-        ClassifierOptions(model=name),
-        classes=10,
-        image_shape=shape,
-        normalization=Normalization((0.5,) * shape[0], (0.25,) * shape[0]),
-    )
-    check(classifier, np.random.default_rng(7).integers(0, 256, (3, *shape), dtype=np.uint8))
+    check(classifier(name, shape), pictures(3, *shape))
 
 
 @pytest.fixture(scope="module")
 def network() -> Backbone:
     """One for images of any size."""
-    options = BackboneOptions(network="tiny", embedding_size=8, net_output="GAP")
-    backbone = Backbone.create(options)
+    backbone = create(net_output="GAP", embedding_size=8)
     train_a_little(backbone)
     return backbone
 
@@ -94,10 +83,9 @@ def network() -> Backbone:
 def test_any_number_of_images_by_turns(network: Backbone, count: int, side: int) -> None:
     passes = [images_of_pass(size, size) for size in (112, 32, 1024)]
     assert passes == [8, 98, 1] and images_of_pass(112, 112, lanes=2) == 4
-    infer, other = network.inference(), np.zeros((2, 3, 48, 48), np.uint8)
-    images = np.random.default_rng(1).integers(0, 256, (count, 3, side, side), dtype=np.uint8)
+    infer, images = network.inference(), pictures(count, 3, side, side)
     # A view of memory that is read backwards.
-    for given in (images, other, images[..., ::-1]):
+    for given in (images, np.zeros((2, 3, 48, 48), np.uint8), images[..., ::-1]):
         expected = network.extract(np.ascontiguousarray(given))
         np.testing.assert_allclose(infer(given), expected, rtol=1e-4, atol=1e-4)
 
@@ -126,7 +114,7 @@ def test_lanes_compute_the_same(network: Backbone, tmp_path: Path) -> None:
 
 
 def test_the_weights_are_those_of_its_moment(images: np.ndarray) -> None:
-    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8))
+    backbone = create()
     infer = backbone.inference()
     before = infer(images)
     for name, change in (("fc1_beta", 3), ("fc1_moving_mean", -2)):
@@ -137,20 +125,19 @@ def test_the_weights_are_those_of_its_moment(images: np.ndarray) -> None:
     np.testing.assert_allclose(later, backbone.extract(images), rtol=1e-4, atol=1e-4)
     assert np.abs(later - before).min() > 1
     # A device computes by the graph that trains.
-    other = Backbone.create(BackboneOptions(network="tiny", embedding_size=8), ctx=mx.cpu(1))
+    other = create(ctx=mx.cpu(1))
     assert other.inference() == other.extract
 
 
 @pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
 @pytest.mark.parametrize("unit", [*Bfloat16Unit])
-@pytest.mark.parametrize("name", ["tiny", *(thorough(name) for name in ("mbf", "r18-se"))])
+@pytest.mark.parametrize("name", ["tiny", *thorough("mbf", "r18-se")])
 def test_bfloat16(name, unit, images, monkeypatch) -> None:
     """Where there is no such unit, oneDNN computes what it would by other instructions."""
     monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
-    network = Backbone.create(BackboneOptions("bfloat16", network=name, embedding_size=32), seed=2)
+    network = create(name, seed=2, dtype="bfloat16", embedding_size=32)
     train_a_little(network)
-    weights = {name: one.data().asnumpy() for name, one in network.parameters.items()}
-    wide = HostInference(network.graph, weights)(images)
+    wide = HostInference(network.graph, values(network))(images)
     for found in (network.inference()(images), network.extract(images)):
         assert 0 < np.abs(found - wide).max() < 0.1 * np.abs(wide).max()
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wide, axis=1)

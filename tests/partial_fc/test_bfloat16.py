@@ -1,5 +1,3 @@
-"""bfloat16 in NumPy and in kernels against MXNet's own conversion."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -37,11 +37,9 @@ def test_any_number_of_ranks_reads_those_of_any_other(theirs: int, tmp_path: Pat
         shards = [Shard(rank, ours, CLASSES) for rank in range(ours)]
         found = [read_centers(folder, shard, SIZE) for shard in shards]
         np.testing.assert_array_equal(np.concatenate(found), CENTERS)
-    options = HeadOptions(pretrained_centers=str(folder))
-    rule = optimizers.build("sgd", 0.9, 5e-4)
-    head = PartialFC.create(
-        options, (CLASSES, SIZE), LoneWorld(), mx.cpu(), optimizer=rule, seed=1
-    )
+    options, rule = HeadOptions(pretrained_centers=str(folder)), optimizers.build("sgd", 0.9, 5e-4)
+    shape, world = (CLASSES, SIZE), LoneWorld()
+    head = PartialFC.create(options, shape, world, mx.cpu(), optimizer=rule, seed=1)
     np.testing.assert_array_equal(head.rows.export()["centers"], CENTERS)
 
 

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
+import pytest
 
 from parallel.world import LoneWorld
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.store.header import Origin
+from partial_fc.store.saved_rows import SavedRows
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 
@@ -119,6 +122,19 @@ def restored(
             return head.rows.export()
 
     return joined(run_ranks(len(folders), run))
+
+
+def refused(match: str, origin: Origin, update: int, *folders: Path) -> None:
+    """Assert that a run with these folders, and who reads the first, refuse the store in a line."""
+
+    def verify() -> None:
+        with SavedRows(folders[0], origin, update) as rows:
+            rows.verify()
+
+    for use in (lambda: restored(origin, update, *folders), verify):
+        with pytest.raises(DataError, match=match) as raised:
+            use()
+        assert "\n" not in str(raised.value) and str(folders[0]) in str(raised.value)
 
 
 def joined(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:

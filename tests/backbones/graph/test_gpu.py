@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 
 import backbones
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph import gpu
 from backbones.graph.nodes import to_json
 from backbones.graph.recompute import cut
 from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from runtime.mxnet import mx
-
-HOST, DEVICE = mx.cpu(), mx.cpu(1)
+from tests.backbones.passes import classifier, create
 
 
 def workspaces(network: Any) -> set[Any]:
@@ -24,6 +20,21 @@ def workspaces(network: Any) -> set[Any]:
     symbol = network._block._cached_graph[1] if hasattr(network, "_block") else network
     nodes = to_json(symbol)["nodes"]
     return {node["attrs"].get("workspace") for node in nodes if node["op"] == "Convolution"}
+
+
+@pytest.mark.parametrize(
+    ("ctx", "expected"), [(mx.cpu(), {None}), (mx.cpu(1), {str(gpu.WORKSPACE)})]
+)
+def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatch) -> None:
+    recomputed: list[Any] = []
+    monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
+    backbone = create(side=32, ctx=ctx, recompute=True)
+    backbone.export(tmp_path / "tiny")
+    assert workspaces(mx.sym.load(str(tmp_path / "tiny-symbol.json"))) == {None}
+    loaded = Backbone.load(tmp_path / "tiny", image_size=(32, 32), ctx=ctx)
+    lenet = classifier("LeNet", (1, 16, 16), ctx=ctx)
+    for network in (backbone, recomputed[0], loaded, lenet):
+        assert workspaces(network) == expected
 
 
 def test_nothing_else_of_a_graph_changes() -> None:
@@ -35,21 +46,3 @@ def test_nothing_else_of_a_graph_changes() -> None:
         elif node["op"] == "Dropout":
             node["attrs"]["cudnn_off"] = "True"
     assert nodes == expected
-
-
-@pytest.mark.parametrize(("ctx", "expected"), [(HOST, {None}), (DEVICE, {"256"})])
-def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatch) -> None:
-    recomputed: list[Any] = []
-    monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
-    options = BackboneOptions(network="tiny", embedding_size=8, recompute=True)
-    backbone = Backbone.create(options, image_size=(32, 32), ctx=ctx)
-    assert workspaces(backbone) == workspaces(recomputed[0]) == expected
-    backbone.export(tmp_path / "tiny")
-    assert workspaces(mx.sym.load(str(tmp_path / "tiny-symbol.json"))) == {None}
-    loaded = Backbone.load(tmp_path / "tiny", image_size=(32, 32), ctx=ctx)
-    assert workspaces(loaded) == expected
-    classifier = Classifier.create(
-        ClassifierOptions(model="LeNet"), classes=5, image_shape=(1, 16, 16),
-        normalization=Normalization((0.5,), (0.25,)), ctx=ctx,
-    )  # fmt: skip
-    assert workspaces(classifier) == expected

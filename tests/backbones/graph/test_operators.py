@@ -1,5 +1,3 @@
-"""The table of operators and the values of their attributes: what they keep from MXNet."""
-
 from __future__ import annotations
 
 import re
@@ -11,27 +9,12 @@ import pytest
 import backbones
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph.attribute_kinds import (
-    flag,
-    integer,
-    one_of,
-    optional,
-    real,
-    several,
-    target_shape,
-)
+from backbones.graph import attribute_kinds as kinds
+from backbones.graph import operators
 from backbones.graph.nodes import to_json
-from backbones.graph.operators import (
-    OPERATORS,
-    DamagedGraph,
-    UnsupportedGraph,
-    attributes,
-    checked_attributes,
-    is_common,
-)
+from backbones.maps import OUTPUTS
 from runtime.mxnet import mx
 
-OUTPUTS = ["E", "F", "FC", "GAP", "GDC", "GNAP", "J"]
 PLAIN = Normalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
@@ -40,12 +23,12 @@ def node(op: str, **found: str) -> dict[str, Any]:
 
 
 def test_operators_and_attributes_are_those_of_mxnet() -> None:
-    assert OPERATORS.keys() - {*mx.operator.get_all_registered_operators()} == {"null"}
-    for op in OPERATORS.keys() - {"null"}:
+    assert operators.OPERATORS.keys() - {*mx.operator.get_all_registered_operators()} == {"null"}
+    for op in operators.OPERATORS.keys() - {"null"}:
         known = {*mx.operator.get_operator_arguments(op).names}
         # MXNet does not name the number of arguments where there is nothing else.
         known |= {"num_args"} if known == {"args"} else set()
-        assert OPERATORS[op].attributes.keys() <= known, op
+        assert operators.OPERATORS[op].attributes.keys() <= known, op
 
 
 # Values that would be read as positions, sizes or divisors, or crash MXNet.
@@ -69,8 +52,8 @@ _image_normalize mean (1.0, 2.0); _image_normalize mean (); _image_normalize std
 @pytest.mark.parametrize("text", re.split("[;\n] ?", REFUSED.strip()))
 def test_values_out_of_range_are_refused(text: str) -> None:
     op, key, value = text.split(maxsplit=2)
-    with pytest.raises(DamagedGraph, match=f"has {key} = "):
-        checked_attributes(node(op, **{key: value}))
+    with pytest.raises(operators.DamagedGraph, match=f"has {key} = "):
+        operators.checked_attributes(node(op, **{key: value}))
 
 
 def graphs() -> Iterator[Any]:
@@ -88,54 +71,53 @@ def test_networks_are_read_as_they_are_built() -> None:
     """Without a trial, and with the attributes that MXNet writes."""
     for graph in graphs():
         for one in to_json(graph)["nodes"]:
-            assert one["op"] == "null" or checked_attributes(one) == attributes(one)
-            assert is_common(one), one
+            if one["op"] != "null":
+                assert operators.checked_attributes(one) == operators.attributes(one)
+            assert operators.is_common(one), one
     unusual = {"kernel": "(17, 1)"}, {"kernel": "(3, 3)", "pad": "(2, 0)"}, {"dilate": "(2, 2)"}
     for found in (*unusual, {"stride": "(17, 1)"}):
-        assert not is_common(node("Convolution", **found))
-    assert is_common(node("Convolution", kernel="(3, 3)", pad="(1, 1)", stride="(16, 2)"))
-    with pytest.raises(UnsupportedGraph, match="'kernel', which this reader does not know of Flat"):
-        checked_attributes(node("Flatten", kernel="(3, 3)"))
+        assert not operators.is_common(node("Convolution", **found))
+    assert operators.is_common(node("Convolution", kernel="(3, 3)", pad="(1, 1)", stride="(16, 2)"))
+    unknown = "'kernel', which this reader does not know of Flat"
+    with pytest.raises(operators.UnsupportedGraph, match=unknown):
+        operators.checked_attributes(node("Flatten", kernel="(3, 3)"))
     # Of training, as MXNet has written them in all its versions.
     found = {"lr_mult": "x", "w_wd_mult": "2", "__ctx_group__": "a", "num_hidden": "4"}
-    assert attributes(node("FullyConnected", **found)) == {"num_hidden": "4"}
+    assert operators.attributes(node("FullyConnected", **found)) == {"num_hidden": "4"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "accepted", "refused"),
-    [
-        (one_of("relu", "tanh"), {"tanh": "tanh"}, ["Tanh"]),
-        (flag, {"true": "True", "0": "False"}, ["2", "None"]),
-        (optional(flag), {"None": "None", "1": "True"}, ["2"]),
-        # MXNet makes 4294967295 of -1.
-        (integer(1, 7), {"7": "7", "3L": "3"}, ["8", "0", "-1", "1.0", "0x1", "١"]),
-        (integer(0, 7), {"-0": "0"}, ["-1", "8"]),
-        # Python reads no number with leading zeros.
-        (real(0, 9), {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0"}, ["9.5", "nan"]),
-        (real(-9, 9), {"-00.50": "-0.50"}, ["-9.5"]),
-        (real(-1e300, 1e300), {"1": "1"}, ["inf", "1e999", "1_0"]),
-        (
-            several(integer(1, 1024), 0, 2),
-            {"[3L, 3L]": "(3, 3)", "(3,5)": "(3, 5)", "()": "()"},
-            ["(3,)", "(3, 3, 3)", "(3, )3", "(,)", "(0, 3)", "3"],
-        ),
-        (several(integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
-        (several(integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
-        (
-            target_shape,
-            {"(0, -1)": "(0, -1)", "(0, -4, 2, -1, -2)": "(0, -4, 2, -1, -2)", "(8, 6)": "(8, 6)"},
-            [
-                # MXNet divides by the other factor.
-                *("(-4, 0, -1)", "(0, -4, -1, 0)", "(-4, -1, -1)", "(-4, -2, 3)", "(-4, 2)"),
-                # It writes the size of -1 beyond the end of the shape.
-                *("(-4, 1, 2, -4, 1, 2, -1)", "(-2, -1)", "(-1, -1)"),
-                # It takes any other negative number for a size.
-                *("(-5, 7)", "(-2147483648,)", "()", "-1", "(0, 0, 0, 0, 0, 0, 0, 0, 0)"),
-                "(1048577,)",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "accepted", "refused"), [
+    (kinds.one_of("relu", "tanh"), {"tanh": "tanh"}, ["Tanh"]),
+    (kinds.flag, {"true": "True", "0": "False"}, ["2", "None"]),
+    (kinds.optional(kinds.flag), {"None": "None", "1": "True"}, ["2"]),
+    # MXNet makes 4294967295 of -1.
+    (kinds.integer(1, 7), {"7": "7", "3L": "3"}, ["8", "0", "-1", "1.0", "0x1", "١"]),
+    (kinds.integer(0, 7), {"-0": "0"}, ["-1", "8"]),
+    # Python reads no number with leading zeros.
+    (kinds.real(0, 9), {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0"}, ["9.5", "nan"]),
+    (kinds.real(-9, 9), {"-00.50": "-0.50"}, ["-9.5"]),
+    (kinds.real(-1e300, 1e300), {"1": "1"}, ["inf", "1e999", "1_0"]),
+    (
+        kinds.several(kinds.integer(1, 1024), 0, 2),
+        {"[3L, 3L]": "(3, 3)", "(3,5)": "(3, 5)", "()": "()"},
+        ["(3,)", "(3, 3, 3)", "(3, )3", "(,)", "(0, 3)", "3"],
+    ),
+    (kinds.several(kinds.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
+    (kinds.several(kinds.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
+    (
+        kinds.target_shape,
+        {"(0, -1)": "(0, -1)", "(0, -4, 2, -1, -2)": "(0, -4, 2, -1, -2)", "(8, 6)": "(8, 6)"},
+        [
+            # MXNet divides by the other factor.
+            *("(-4, 0, -1)", "(0, -4, -1, 0)", "(-4, -1, -1)", "(-4, -2, 3)", "(-4, 2)"),
+            # It writes the size of -1 beyond the end of the shape.
+            *("(-4, 1, 2, -4, 1, 2, -1)", "(-2, -1)", "(-1, -1)"),
+            # It takes any other negative number for a size.
+            *("(-5, 7)", "(-2147483648,)", "()", "-1", "(0, 0, 0, 0, 0, 0, 0, 0, 0)"),
+            "(1048577,)",
+        ],
+    ),
+])
 def test_values_are_as_mxnet_writes_them(kind, accepted, refused) -> None:
     assert {value: kind(value) for value in accepted} == accepted
     assert {value: kind(value) for value in refused} == dict.fromkeys(refused)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
+from backbones.graph.memory import output_elements, recomputed_elements
 from backbones.graph.recompute import cut
 from runtime.mxnet import mx
-from tests.backbones.passes import assert_same, create, train
-
-SIZE = (112, 112)
+from tests.backbones.passes import DATA, act, assert_same, conv, create, norm, train
 
 
-@pytest.mark.parametrize(
-    ("name", "output", "side"),
-    [
-        *(("tiny", "GNAP", 112), ("r18", "E", 48)),
-        pytest.param("mbf", "F", 112, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize(("name", "output", "side"), [
+    *(("tiny", "GNAP", 112), ("r18", "E", 48)),
+    pytest.param("mbf", "F", 112, marks=pytest.mark.thorough),
+])
 def test_two_updates_equal_those_of_the_whole_graph(name, output, side, images) -> None:
     images = images[:, :, :side, :side]
     whole, parts = (create(name, side, net_output=output, recompute=one) for one in (False, True))
@@ -31,17 +25,25 @@ def test_two_updates_equal_those_of_the_whole_graph(name, output, side, images) 
 
 
 def test_where_a_graph_is_cut() -> None:
-    data: Any = mx.sym.var("data")
-    long_way = mx.sym.Activation(mx.sym.Activation(data, act_type="relu"), act_type="tanh")
-    parts = cut(mx.sym.elemwise_add(data, long_way, name="fc1"), SIZE)
+    parts = cut(mx.sym.elemwise_add(DATA, act(act(DATA), "tanh"), name="fc1"), (112, 112))
     assert [part.source for part in parts] == ["data"]
     assert parts[0].symbol.list_outputs() == ["fc1_output"]
     # Dropout is in the last part, and so drawn once.
-    maps = data
+    maps = DATA
     for number in range(4):
-        name = f"conv{number}"
-        maps = mx.sym.Convolution(maps, num_filter=4, kernel=(1, 1), no_bias=True, name=name)
+        maps = conv(maps, f"conv{number}", 4, 1, no_bias=True)
         maps = mx.sym.Dropout(maps, p=0.4, name="dropped") if number == 1 else maps
     parts = cut(maps, (8, 8))
     assert [part.source for part in parts] == ["data", "conv1"]
     assert "dropped_output" in parts[-1].symbol.get_internals().list_outputs()
+
+
+def test_sizes_of_feature_maps_by_hand() -> None:
+    x = norm(conv(DATA, "first", 4, no_bias=True))
+    x = x + conv(x, "second", 4, no_bias=True)
+    symbol = mx.sym.FullyConnected(x, num_hidden=2, name="features")
+    maps = 4 * 8 * 6
+    # Statistics of a BatchNorm are no maps.
+    assert output_elements(symbol, (3, 8, 6)) == 4 * maps + 2
+    # Cut after the norm and after the sum, which both parts before have as large outputs.
+    assert recomputed_elements(symbol, (8, 6)) == (2 * maps, 2 * maps)

@@ -1,5 +1,3 @@
-"""Graphs of checkpoints: damaged ones, those for one batch size, and those that ask for much."""
-
 from __future__ import annotations
 
 import json
@@ -15,25 +13,27 @@ from backbones.graph import limits
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.untrusted import child
+from tests.backbones.passes import DATA, act, conv, norm
 
-DATA, SHARED = mx.sym.var("data"), mx.sym.var("w")
+SHARED = mx.sym.var("w")
+FLAT = mx.sym.reshape(DATA, shape=(0, -1), name="flat")
 
 
-def save(folder: Path, maps: Any, hidden: int = 8) -> Path:
-    path = folder / "model-symbol.json"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model-symbol.json"
+
+
+def save(path: Path, maps: Any, hidden: int = 8) -> Path:
     mx.sym.FullyConnected(maps, num_hidden=hidden, name="fc1").save(str(path))
     return path
 
 
-def shapes_of(folder: Path, maps: Any, side: int = 4, channels: int = 3, **settings: int) -> Any:
-    path = save(folder, maps, **settings)
+def shapes_of(path: Path, maps: Any, side: int = 4, channels: int = 3, **settings: int) -> Any:
+    save(path, maps, **settings)
     assert path.stat().st_size < 20_000
     return infer_shapes(read_graph(path), (side, side), path, channels)
-
-
-def reshaped(folder: Path, shape: tuple[int, ...] = (0, -1)) -> Path:
-    """Nodes: data, flat, fc1_weight, fc1_bias, fc1."""
-    return save(folder, mx.sym.reshape(DATA, shape=shape, name="flat"))
 
 
 def changed(path: Path, change: Callable[[Any], object]) -> Path:
@@ -43,18 +43,17 @@ def changed(path: Path, change: Callable[[Any], object]) -> Path:
     return path
 
 
-def convolved(**attributes: Any) -> Any:
-    sizes = {"kernel": (1, 1), "num_filter": 2, "name": "wide"}
-    return mx.sym.Convolution(DATA, **{**sizes, **attributes})
+def wide(**attributes: Any) -> Any:
+    return conv(DATA, "wide", 2, 1, **attributes)
 
 
 @pytest.mark.parametrize("name", ["BatchNorm", "LeakyReLU", "InstanceNorm", "LayerNorm"])
-def test_parameters_whose_shape_mxnet_does_not_check_are_refused(tmp_path: Path, name: str) -> None:
+def test_parameters_whose_shape_mxnet_does_not_check_are_refused(path: Path, name: str) -> None:
     def layer(maps: Any, gamma: Any) -> Any:
         more = {"act_type": "prelu"} if name == "LeakyReLU" else {}
         return getattr(mx.sym, name)(maps, name="layer", gamma=gamma, **more)
 
-    maps = convolved(weight=SHARED, num_filter=4, no_bias=True)
+    maps = wide(weight=SHARED, num_filter=4, no_bias=True)
     for graph, message in (
         (layer(maps, DATA), "takes a parameter from the image"),
         (layer(maps, mx.sym.Flatten(SHARED)), "takes a parameter .* or another"),
@@ -62,7 +61,7 @@ def test_parameters_whose_shape_mxnet_does_not_check_are_refused(tmp_path: Path,
         (mx.sym.broadcast_mul(layer(DATA + 1, SHARED), SHARED), "shares a parameter"),
     ):
         with pytest.raises(DataError, match=f"'layer' {message}"):
-            read_graph(save(tmp_path, graph))
+            read_graph(save(path, graph))
 
 
 def versions(number: object) -> Callable[[Any], object]:
@@ -70,123 +69,119 @@ def versions(number: object) -> Callable[[Any], object]:
 
 
 def of_node(index: int, **values: object) -> Callable[[Any], object]:
+    """Nodes: data, flat, fc1_weight, fc1_bias, fc1."""
     return lambda graph: graph["nodes"][index].update(values)
 
 
-WEIGHTS = [[2, 0, 0], [3, 0, 0]]
+SAME_NAMES = "flat_output", "flat_output0", "fc1_weight"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda graph: graph.clear(), "it has no list of nodes"),
-        (lambda graph: graph.update(nodes=[1]), "it has no list of nodes"),
-        (lambda graph: graph.update(nodes=graph["nodes"] * 5000), "it has 25000 nodes, more than"),
-        *((versions(number), "no known version of MXNet") for number in (0, 999_999, "1")),
-        (of_node(4, inputs=3), "node 4 has no list of inputs"),
-        (of_node(4, inputs=[[1]]), "node 4 has an input of no known form"),
-        *(
-            (of_node(4, inputs=[entry, *WEIGHTS]), "an input that is no earlier node")
-            for entry in ([-1, 0, 0], [4, 0, 0], [1, 0, 2])
-        ),
-        *(
-            (of_node(4, inputs=[[1, output, 0], *WEIGHTS]), f"takes output {output} of node 1")
-            for output in (1, -1)
-        ),
-        (of_node(4, inputs=[[1, 0, 0]] * 4), "the operator 'fc1' has 4 inputs instead of 3"),
-        # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
-        (of_node(2, op="BatchNorm", attrs={}), "the operator 'fc1_weight' has no inputs"),
-        (of_node(2, inputs=[[0, 0, 0]]), "the variable 'fc1_weight' has inputs"),
-        (of_node(1, op=3), "node 'flat' has no operator"),
-        (of_node(1, attrs=3), "the attributes of node 'flat' are no table"),
-        (of_node(1, attrs={"shape": 3}), "node 'flat' has an attribute that is no text"),
-        # MXNet would split the name; a terminal would obey it.
-        (of_node(1, name="fl$at"), r"has a \$"),
-        *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
-        # The shape of one would be taken for that of the other, which hides a damaged Reshape.
-        *(
-            (of_node(3, name=name), "two of its tensors have the same name")
-            for name in ("flat_output", "flat_output0", "fc1_weight")
-        ),
-        *(
-            (of_node(1, op="split", attrs={"num_outputs": count}), "is no number from 1 to 64")
-            for count in ("", "65", "9" * 5000, 2)
-        ),
-    ],
-)
-def test_damaged_graphs_are_refused_in_one_line(tmp_path, change, message) -> None:
-    path = changed(reshaped(tmp_path), change)
+def split(count: object) -> Callable[[Any], object]:
+    return of_node(1, op="split", attrs={"num_outputs": count})
+
+
+def inputs(*first: object) -> Callable[[Any], object]:
+    return of_node(4, inputs=[*first, [2, 0, 0], [3, 0, 0]])
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda graph: graph.clear(), "it has no list of nodes"),
+    (lambda graph: graph.update(nodes=[1]), "it has no list of nodes"),
+    (lambda graph: graph.update(nodes=graph["nodes"] * 5000), "it has 25000 nodes, more than"),
+    *((versions(number), "no known version of MXNet") for number in (0, 999_999, "1")),
+    (of_node(4, inputs=3), "node 4 has no list of inputs"),
+    (of_node(4, inputs=[[1]]), "node 4 has an input of no known form"),
+    *((inputs(entry), "no earlier node") for entry in ([-1, 0, 0], [4, 0, 0], [1, 0, 2])),
+    *((inputs([1, i, 0]), f"takes output {i} of node 1") for i in (1, -1)),
+    (inputs([1, 0, 0], [1, 0, 0]), "the operator 'fc1' has 4 inputs instead of 3"),
+    # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
+    (of_node(2, op="BatchNorm", attrs={}), "the operator 'fc1_weight' has no inputs"),
+    (of_node(2, inputs=[[0, 0, 0]]), "the variable 'fc1_weight' has inputs"),
+    (of_node(1, op=3), "node 'flat' has no operator"),
+    (of_node(1, attrs=3), "the attributes of node 'flat' are no table"),
+    (of_node(1, attrs={"shape": 3}), "node 'flat' has an attribute that is no text"),
+    # MXNet would split the name; a terminal would obey it.
+    (of_node(1, name="fl$at"), r"has a \$"),
+    *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
+    # The shape of one would be taken for that of the other, which hides a damaged Reshape.
+    *((of_node(3, name=name), "have the same name") for name in SAME_NAMES),
+    *((split(count), "is no number from 1 to 64") for count in ("", "65", "9" * 5000, 2)),
+])
+def test_damaged_graphs_are_refused_in_one_line(path, change, message) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read_graph(path)
+        read_graph(changed(save(path, FLAT), change))
     assert str(path) in str(caught.value) and str(caught.value).isprintable()
 
 
-# MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape; of the last
-# one it ends the process that infers it, which is another one.
-SHAPES = {
-    "(1, -1)": "for one batch size only",
-    "(0, 8)": "is damaged: 'flat' reshapes 48 elements to 8",
-    **dict.fromkeys(("(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)", "(-2, -1)"), "model-symbol.json"),
-    **dict.fromkeys(("(0, 0)", "(65536, 65536, -1)"), "model-symbol.json"),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_reshapes_that_would_end_the_process(
-    tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("shape", "message"), [
+    ("(1, -1)", "for one batch size only"),
+    ("(0, 8)", "is damaged: 'flat' reshapes 48 elements to 8"),
+    # MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape; of the
+    # last one it ends the process that infers it, which is another one.
+    *((one, "model-symbol.json") for one in ("(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)")),
+    *((one, "model-symbol.json") for one in ("(-2, -1)", "(0, 0)", "(65536, 65536, -1)")),
+])
+def test_reshapes_that_would_end_the_process(path, shape, message, monkeypatch) -> None:
     if not shape.startswith("(65536"):
         monkeypatch.setattr("runtime.untrusted.child.ask", lambda *_: None)
-    path = changed(reshaped(tmp_path), of_node(1, attrs={"shape": shape}))
-    with pytest.raises(DataError, match=SHAPES[shape]) as caught:
+    changed(save(path, FLAT), of_node(1, attrs={"shape": shape}))
+    with pytest.raises(DataError, match=message) as caught:
         infer_shapes(read_graph(path), (4, 4), path)
     assert "\n" not in str(caught.value)
 
 
-def test_graphs_that_are_read_and_those_that_are_tried_out(tmp_path, monkeypatch) -> None:
+def test_graphs_that_are_read_and_those_that_are_tried_out(path: Path, monkeypatch) -> None:
     ask = Mock(return_value=None)
     monkeypatch.setattr("runtime.untrusted.child.ask", ask)
     shapes = {"fc1_weight": (8, 48), "fc1_bias": (8,)}
-    assert shapes_of(tmp_path, mx.sym.Concat(DATA, name="one")) == shapes
-    assert shapes_of(tmp_path, convolved(kernel=(3, 3)))["fc1_weight"] == (8, 8)
+    assert shapes_of(path, mx.sym.Concat(DATA, name="one")) == shapes
+    assert shapes_of(path, wide(kernel=(3, 3)))["fc1_weight"] == (8, 8)
     ask.assert_not_called()
-    assert shapes_of(tmp_path, mx.sym.reshape(DATA, shape=(0, -1))) == shapes
+    assert shapes_of(path, FLAT) == shapes
     assert ask.call_args.args[0] == "backbones.trial"
+    assert shapes_of(path, mx.sym.mean(DATA, axis=1), channels=4096)
+    # A window is limited and fits the image.
+    read_graph(save(path, wide(pad=(1024, 0))))
+    one_row = mx.sym.min(DATA, axis=2)
+    window = {"kernel": (2, 2), "pad": (0, 1), "global_pool": True, "name": "pool"}
+    for maps, channels, message in (
+        (wide(pad=(1025, 0)), 3, "has pad = '.1025, 0.'"),
+        (wide(kernel=(9, 9)), 3, r"does not take images of 4 x 4 pixels \(.*wide"),
+        (mx.sym.Pooling(one_row, **window), 3, "'pool' pools 3 dimensions with a kernel of 2"),
+        *((DATA, count, "takes images of .* channels") for count in (0, 4097)),
+    ):
+        with pytest.raises(DataError, match=message):
+            shapes_of(path, maps, channels=channels)
     ask.return_value = "it ends the process that tries it out (SIGFPE)"
     with pytest.raises(DataError, match=r"model-symbol.json is refused: it ends .* \(SIGFPE\)"):
-        shapes_of(tmp_path, mx.sym.reshape(DATA, shape=(0, -1)))
-    # A window is limited and fits the image.
-    read_graph(save(tmp_path, convolved(pad=(1024, 0))))
-    with pytest.raises(DataError, match="has pad = '.1025, 0.'"):
-        read_graph(save(tmp_path, convolved(pad=(1025, 0))))
-    with pytest.raises(DataError, match=r"does not take images of 4 x 4 pixels \(.*wide"):
-        shapes_of(tmp_path, convolved(kernel=(9, 9)))
-    pooled = mx.sym.Pooling(
-        mx.sym.min(DATA, axis=2), kernel=(2, 2), pad=(0, 1), global_pool=True, name="pool"
-    )
-    with pytest.raises(DataError, match="'pool' pools 3 dimensions with a kernel of 2"):
-        shapes_of(tmp_path, pooled)
-    for channels in (0, 4097):
-        with pytest.raises(DataError, match="takes images of .* channels"):
-            shapes_of(tmp_path, DATA, channels=channels)
-    assert shapes_of(tmp_path, mx.sym.mean(DATA, axis=1), channels=4096)
+        shapes_of(path, FLAT)
 
 
-def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(tmp_path: Path) -> None:
+def test_a_sound_graph_is_run_and_one_that_ends_mxnet_is_a_reason(path: Path) -> None:
+    """The table of operators has refused the second before."""
+    x = act(norm(conv(DATA, "conv", 4, pad=(0, 0), no_bias=True)), "prelu")
+    sound = mx.sym.Reshape(mx.sym.L2Normalization(x, mode="channel"), shape=(0, -1))
+    reason = "it ends the process that tries it out (SIGFPE)"
+    for maps, expected in ((sound, None), (mx.sym.Reshape(DATA, shape=(-4, 0, -1)), reason)):
+        header = {"path": path.name, "image_shape": (3, 8, 8)}
+        content = save(path, maps).read_bytes()
+        assert child.ask("backbones.trial", header, content, child.GIGABYTE) == expected
+
+
+def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(path: Path) -> None:
     def as_before(graph: dict[str, Any]) -> None:
         del graph["attrs"]
         (norm,) = [node for node in graph["nodes"] if node["op"] == "BatchNorm"]
         del norm["inputs"][3:]
 
-    path = changed(save(tmp_path, mx.sym.BatchNorm(DATA, name="norm")), as_before)
+    changed(save(path, mx.sym.BatchNorm(DATA, name="norm")), as_before)
     shapes = infer_shapes(read_graph(path), (4, 4), path)
     assert shapes["norm_moving_mean"] == shapes["norm_gamma"] == (3,)
-    changed(path, versions(10901))
     with pytest.raises(DataError, match="'norm' has 3 inputs instead of 5"):
-        read_graph(path)
+        read_graph(changed(path, versions(10901)))
 
 
-def test_attributes_are_not_read_anew_for_each_use(tmp_path: Path) -> None:
+def test_attributes_are_not_read_anew_for_each_use(path: Path) -> None:
     """1,280 entries by 100,000 attributes took minutes."""
     attributes = {"num_outputs": "64", **{f"a{number}": "1" for number in range(100_000)}}
     entries = [[1, output, 0] for output in range(64)]
@@ -198,7 +193,6 @@ def test_attributes_are_not_read_anew_for_each_use(tmp_path: Path) -> None:
         *({**counted, "name": f"c{number}"} for number in range(20)),
         {**last, "inputs": [[2 + number, 0, 0] for number in range(20)]},
     ]
-    path = tmp_path / "model-symbol.json"
     path.write_text(json.dumps({"nodes": nodes}))
     began = time.monotonic()
     with pytest.raises(DataError, match="node 's' has the attribute 'a0', which this reader"):
@@ -206,41 +200,41 @@ def test_attributes_are_not_read_anew_for_each_use(tmp_path: Path) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_gigabytes_are_refused(tmp_path: Path) -> None:
-    assert shapes_of(tmp_path, DATA, 112, hidden=7000)["fc1_weight"] == (7000, 37632)
+def test_gigabytes_are_refused(path: Path) -> None:
+    assert shapes_of(path, DATA, 112, hidden=7000)["fc1_weight"] == (7000, 37632)
     for hidden in (7200, 131072):
         with pytest.raises(DataError, match="more than 268,435,456 parameters"):
-            shapes_of(tmp_path, DATA, 112, hidden=hidden)
+            shapes_of(path, DATA, 112, hidden=hidden)
     maps = mx.sym.Pooling(DATA, kernel=(2, 2), stride=(2, 2), pool_type="avg")
     tiled = mx.sym.tile(mx.sym.mean(maps, axis=1, keepdims=True), reps=(1, 50_000, 1, 1))
-    x = mx.sym.Convolution(DATA, kernel=(1, 1), num_filter=512, no_bias=True)
     # Each is 6,422,528 elements; those of a chain are needed by two at a time.
-    chain = x
+    chain = x = conv(DATA, "x", 512, 1, no_bias=True)
     for _ in range(20):
         chain = mx.sym.relu(chain)
-    assert shapes_of(tmp_path, mx.sym.mean(chain, axis=1), 112)
+    assert shapes_of(path, mx.sym.mean(chain, axis=1), 112)
     for many in (tiled, mx.sym.add_n(*(mx.sym.relu(x) for _ in range(11)))):
         with pytest.raises(DataError, match="results of more than 67,108,864 elements"):
-            shapes_of(tmp_path, mx.sym.mean(many, axis=1), 112)
+            shapes_of(path, mx.sym.mean(many, axis=1), 112)
 
 
 def test_multiplications_of_minutes_are_refused() -> None:
-    """A weight that many layers share is small."""
-
     def infer(maps: Any) -> Any:
         symbol = mx.sym.FullyConnected(mx.sym.mean(maps, axis=1), num_hidden=8, name="fc1")
         return limits.infer(symbol, (1, 3, 112, 112), Path("m"))
 
-    weight, sizes = mx.sym.var("shared"), {"kernel": (1, 1), "num_filter": 8192, "no_bias": True}
+    def layer(x: Any, name: str, **settings: Any) -> Any:
+        return conv(x, name, 8192, 1, no_bias=True, **settings)
+
+    # A weight that many layers share is small.
+    shared = {"weight": mx.sym.var("shared")}
     x = mx.sym.Pooling(DATA, kernel=(4, 4), stride=(4, 4), pool_type="max")
-    x = mx.sym.Convolution(x, name="first", **sizes)
+    x = layer(x, "first")
     for number in range(4):
-        x = mx.sym.Convolution(x, weight, name=f"c{number}", **sizes)
-    assert infer(mx.sym.Convolution(x, weight, name="c4", **sizes))
-    twice = mx.sym.Convolution(mx.sym.Convolution(x, weight, name="c4", **sizes), weight, **sizes)
+        x = layer(x, f"c{number}", **shared)
+    once = layer(x, "c4", **shared)
+    assert infer(once)
     # Those of groups of channels, and of pooling, count as 16.
-    grouped = mx.sym.Convolution(x, num_group=8, **sizes)
     pooled = mx.sym.Pooling(x, kernel=(27, 27), pad=(13, 13), pool_type="max")
-    for maps in (twice, grouped, pooled):
+    for maps in (layer(once, "c5", **shared), layer(x, "grouped", num_group=8), pooled):
         with pytest.raises(DataError, match="more than 274,877,906,944 multiplications"):
             infer(maps)

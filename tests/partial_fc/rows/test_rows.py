@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from functools import partial
 from typing import Any
 
 import numba
@@ -12,12 +10,14 @@ import pytest
 
 from partial_fc.negatives import NEVER, Curriculum, Negatives
 from partial_fc.optimizers import SGD, Adam
+from partial_fc.row_memory import zeros
 from partial_fc.rows import device as device_module
 from partial_fc.rows import host
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Logits
 from partial_fc.shard import Sample
+from runtime.errors import ConfigError
 from runtime.kernels.sums import product_of
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
@@ -25,29 +25,30 @@ from tests.support.reference_optimizers import reference_update, zero_states
 # Vectors of two times 64 and a rest.
 C, S, D, B = 50, 13, 140, 6
 SGD_09 = SGD(momentum=0.9, weight_decay=0.01)
-MAKERS: dict[str, Any] = {
-    "host": HostRows,
-    # Blocks of eleven rows.
-    "device": partial(DeviceRows, context=mx.cpu(1), max_elements=11 * D),
-    "one block": partial(DeviceRows, context=mx.cpu(1)),
-}
+ADAM = Adam(0.01, decoupled=False)
 
 
-@pytest.fixture(params=list(MAKERS))
+@pytest.fixture(params=["host", "device", "one block"])
 def make_rows(request):
+    def make(centers: Any, optimizer: Any = SGD_09) -> Any:
+        if request.param == "host":
+            return HostRows(centers, optimizer)
+        # Blocks of eleven rows.
+        most = {"max_elements": 11 * centers.shape[1]} if request.param == "device" else {}
+        return DeviceRows(centers, optimizer, mx.cpu(1), **most)
+
     # The arrays of a test are made where the rows are: MXNet does not mind mixed contexts.
     with mx.cpu() if request.param == "host" else mx.cpu(1):
-        yield lambda centers, optimizer=SGD_09: MAKERS[request.param](centers, optimizer)
+        yield make
+
+
+def drawn(width: int = D) -> Any:
+    return np.random.default_rng(0).normal(size=(C, width)).astype(np.float32)
 
 
 @pytest.fixture
-def centers():
-    return np.random.default_rng(0).normal(size=(C, D)).astype(np.float32)
-
-
-@pytest.fixture
-def rows(make_rows, centers):
-    return make_rows(centers)
+def rows(make_rows):
+    return make_rows(drawn())
 
 
 def gather(rows, chosen, units, gradient):
@@ -56,45 +57,34 @@ def gather(rows, chosen, units, gradient):
     return rows.gather(rows.place(sample), slice(0, len(chosen)), units, gradient)
 
 
-def gathered(rows, chosen, width=D):
+def gathered(rows, chosen):
     """The unit vectors of some rows, the array for their gradient, and what ``update`` needs."""
-    units, gradient = mx.nd.empty((len(chosen), width)), mx.nd.empty((len(chosen), width))
+    shape = len(chosen), *rows.row_shapes["centers"]
+    units, gradient = mx.nd.empty(shape), mx.nd.empty(shape)
     return units, gradient, gather(rows, chosen, units, gradient)
 
 
-def update(rows, chosen, slope, lr=0.1, width=D):
-    _, gradient, what = gathered(rows, chosen, width)
+def update(rows, chosen, slope, lr=0.1):
+    _, gradient, what = gathered(rows, chosen)
     gradient[:] = slope
     rows.update(what, lr)
 
 
-def as_logits(rows, matrix):
-    """A matrix [B, columns] in blocks: on the host of eleven columns, or twice 64 and two."""
-    matrix = np.asarray(matrix, dtype=np.float32)
-    batch, columns = matrix.shape
-    height = min(130 if columns > 130 else 11, columns) if isinstance(rows, HostRows) else columns
-    logits = Logits(mx.nd.zeros((matrix.size,)), batch, columns, height)
-    for start, block in zip(range(0, columns, height), logits.blocks()):
-        block[:] = matrix[:, start : start + height]
-    return logits
-
-
-def test_a_zero_center_stays_finite(make_rows, centers):
-    centers[4] = 0.0
-    rows = make_rows(centers)
+def test_a_zero_center_stays_finite(make_rows):
+    rows = make_rows(np.zeros((C, D), np.float32))
     assert not gathered(rows, [4])[0].asnumpy().any()
     update(rows, [4], 0.0)
     assert np.array_equal(rows.export()["centers"][4], np.zeros(D))
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [SGD_09, Adam(0.01, decoupled=False), Adam(0.2, decoupled=True)],
-    ids=["sgd", "adam", "adamw"],
-)
-def test_updates_move_sampled_rows_only(make_rows, centers, optimizer):
-    sampled = np.sort(np.random.default_rng(1).choice(C, S, replace=False))
-    gradient = np.random.default_rng(2).normal(size=(S, D)).astype(np.float32)
+@pytest.mark.parametrize(("width", "optimizer"), [
+    *((D, optimizer) for optimizer in (SGD_09, ADAM, Adam(0.2, decoupled=True))),
+    # A device writes pieces of rows, whose length divides the width.
+    *((width, SGD_09) for width in (1, 4, 6, 7, 20)),
+])
+def test_updates_move_sampled_rows_only(make_rows, width, optimizer):
+    centers, sampled = drawn(width), np.sort(np.random.default_rng(1).permutation(C)[:S])
+    gradient = np.random.default_rng(2).normal(size=(S, width)).astype(np.float32)
     rows = make_rows(centers.copy(), optimizer)
     expected = zero_states(optimizer, centers)
     # The last sample is a part of the others, so that rows have seen different numbers of updates.
@@ -105,9 +95,8 @@ def test_updates_move_sampled_rows_only(make_rows, centers, optimizer):
         exact = expected["centers"][chosen] / norms
         tangent = (slope - (slope * exact).sum(axis=1, keepdims=True) * exact) / norms
         reference_update(optimizer, expected, chosen, tangent, 0.1)
-    actual = rows.export()
+    actual, untouched = rows.export(), np.setdiff1d(np.arange(C), sampled)
     assert actual.keys() == expected.keys()
-    untouched = np.setdiff1d(np.arange(C), sampled)
     for name, state in optimizer.states.items():
         assert actual[name] == pytest.approx(expected[name], abs=2e-5)
         assert actual[name].dtype == state.dtype and not actual[name][untouched].any()
@@ -116,122 +105,94 @@ def test_updates_move_sampled_rows_only(make_rows, centers, optimizer):
 
 
 @pytest.mark.parametrize("chosen", [range(5), range(C)], ids=["sampled", "all"])
-def test_a_step_without_its_update_leaves_no_trace(make_rows, centers, chosen):
+def test_a_step_without_its_update_leaves_no_trace(make_rows, chosen):
     """As with --on-nan skip; the arrays of the step before are used again."""
     slope = np.random.default_rng(2).normal(size=(len(chosen), D))
-    rows, expected = make_rows(centers.copy()), make_rows(centers.copy())
+    rows, expected = make_rows(drawn()), make_rows(drawn())
     units, gradient, _ = gathered(rows, chosen)
     what = gather(rows, chosen, units, gradient)
     gradient[:] = slope
     rows.update(what, 0.1)
     update(expected, chosen, slope)
     assert np.array_equal(rows.export()["centers"], expected.export()["centers"])
-    assert not np.array_equal(rows.export()["centers"], centers)
+    assert not np.array_equal(rows.export()["centers"], drawn())
 
 
-def exponentiate(rows, logits, columns=None, targets=None, rules=None):
-    """Where ``columns`` are given they are the targets, with these logits; else all are elsewhere.
+def exponentiate(rows, matrix, sample=None, targets=None, rules=None):
+    """Shifts, sums and what is left of a matrix [B, columns]; unless given, targets are elsewhere.
 
-    Returns the shifts, the sums, and the matrix that is left.
+    On the host the matrix is in blocks of eleven columns, or of twice 64 and two.
     """
-    array = as_logits(rows, logits)
-    batch, num_rows = np.shape(logits)
-    local = np.zeros(batch, bool) if columns is None else np.array(columns) >= 0
-    columns = np.zeros(batch, int) if columns is None else np.maximum(columns, 0)
-    sample = rows.place(Sample(np.arange(num_rows) % C, columns, local))
-    # Any number where the class belongs to another rank.
-    targets = np.full(batch, np.nan) if targets is None else targets
-    shift, sums = rows.exponentiate(array, sample, mx.nd.array(targets), rules)
-    left = np.concatenate([block.asnumpy() for block in array.blocks()], axis=1)
-    return shift.asnumpy(), sums.asnumpy(), left
+    matrix = np.asarray(matrix, dtype=np.float32)
+    batch, columns = matrix.shape
+    height = min(130 if columns > 130 else 11, columns) if isinstance(rows, HostRows) else columns
+    logits = Logits(mx.nd.zeros((matrix.size,)), batch, columns, height)
+    for start, block in zip(range(0, columns, height), logits.blocks()):
+        block[:] = matrix[:, start : start + height]
+    if sample is None:
+        sample = Sample(np.arange(columns) % C, np.zeros(batch, int), np.zeros(batch, bool))
+        targets = np.zeros(batch)
+    found = rows.exponentiate(logits, rows.place(sample), mx.nd.array(targets), rules)
+    left = np.concatenate([block.asnumpy() for block in logits.blocks()], axis=1)
+    return *(array.asnumpy() for array in found), left
 
 
-@pytest.mark.parametrize("columns", [1, 16, 65, 200, 1000])
-def test_exponentials_and_the_largest_logit_wherever_it_stands(rows, columns):
-    for spread in (1.0, 60.0):
-        logits = np.random.default_rng(3).normal(size=(B, columns)).astype(np.float32) * spread
-        shift, sums, found = exponentiate(rows, logits)
-        assert np.array_equal(shift, logits.max(axis=1))
-        exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-        assert found == pytest.approx(exact, rel=2e-5, abs=1e-37)
-        assert sums == pytest.approx(exact.sum(axis=1), rel=1e-5)
-    if columns <= 200:
-        shift, _, _ = exponentiate(rows, -2.0 + np.eye(columns, dtype=np.float32))
-        assert shift.tolist() == [-1.0] * columns
+@pytest.mark.parametrize(("columns", "part_bytes"), [
+    (1, 2**27), (16, 1), (37, 4 * 37 * 4), (65, 2**27), (200, 1), (1000, 2**27),
+])
+@pytest.mark.parametrize(
+    ("limit", "adapts"), [(None, False), (10.0, True), (NEVER, True), (10.0, False)]
+)
+def test_exponentials(rows, columns, limit, adapts, part_bytes, monkeypatch):
+    """Logits above the limit are left out, x above its threshold becomes x · (t + x / scale).
 
-
-def test_a_target_counts_with_its_margin_and_not_among_the_negatives(rows):
-    """Its own logit is the largest of the first sample, that with the margin of the second."""
-    logits = [[1.0, 9.0, 2.0, 1.5], [1.0, 2.0, -3.0, 0.0], [4.0, 3.0, 2.0, 1.0]]
-    shift, sums, found = exponentiate(rows, logits, [1, 2, -1], [1.25, 5.0, np.nan])
-    assert shift.tolist() == [2.0, 5.0, 4.0]
-    expected = np.exp(np.array([[-1, -np.inf, 0, -0.5], [-4, -3, -np.inf, -5], [0, -1, -2, -3]]))
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert found[0, 1] == found[1, 2] == 0.0
-    assert sums == pytest.approx(expected.sum(axis=1), rel=1e-6)
-
-
-@pytest.mark.parametrize("rules", [None, Negatives(5.0, None, scale=8.0)])
-def test_a_rank_without_negatives_has_no_weight(rows, rules):
-    """Of the first sample it has the target alone, of the second nothing that is not left out."""
-    shift, sums, found = exponentiate(rows, [[7.0], [-1e30]], [0, -1], [6.0, np.nan], rules)
-    assert shift[0] == 6.0 and shift[1] < -1e28
-    assert sums.tolist() == [0.0, 0.0] and found.tolist() == [[0.0], [0.0]]
-
-
-@pytest.mark.parametrize(("columns", "part_bytes"), [(1, 2**27), (37, 4 * 37 * 4), (200, 1)])
-@pytest.mark.parametrize(("limit", "adapts"), [(10.0, True), (NEVER, True), (10.0, False)])
-def test_rules_for_negatives(rows, columns, limit, adapts, part_bytes, monkeypatch):
-    """Logits above the limit are left out, x above its threshold becomes x · (t + x / scale)."""
+    Of targets on this rank the logit with the margin counts for the shift, and not in the sum.
+    """
     monkeypatch.setattr(device_module, "PART_BYTES", part_bytes)
     generator = np.random.default_rng(4)
-    logits = generator.normal(size=(B, columns)).astype(np.float32) * 8
+    logits = generator.normal(size=(B, columns)).astype(np.float32) * (60 if limit is None else 8)
     logits[0, 0] = -1e30
     thresholds = generator.normal(size=B).astype(np.float32) * 4
     thresholds[1] = 1e30
-    curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3])) if adapts else None
+    places, local = generator.integers(columns, size=B), np.arange(B) % 2 == 1
+    # Any number where the class belongs to another rank; one target is the largest of its sample.
+    targets = np.where(local, generator.normal(size=B) * 4, np.nan).astype(np.float32)
+    targets[3] = 300
+
     exact, hard = logits.astype(np.float64), (logits > thresholds[:, None]) & adapts
     ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
-    ruled[exact > limit] = -1e30
+    ruled[exact > (limit or NEVER)] = -np.inf
+    ruled[local, places[local]] = -np.inf
     slopes = np.where(hard, 0.3 + 2 * exact / 64, 1.0)
-    assert hard.any() == adapts and (limit == NEVER or columns == 1 or (exact > limit).any())
-    rules = Negatives(limit, curriculum, scale=64.0)
-    shift, sums, found = exponentiate(rows, logits, rules=rules)
-    largest = np.maximum(ruled.max(axis=1), -1e29)
-    assert shift == pytest.approx(largest, rel=1e-6)
+    largest = np.maximum(ruled.max(axis=1), np.where(local, targets, -1e29))
     exponentials = np.exp(ruled - largest[:, None])
+    assert hard.any() == adapts and (limit != 10 or columns == 1 or (exact > limit).any())
+
+    curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3])) if adapts else None
+    rules = None if limit is None else Negatives(limit, curriculum, scale=64.0)
+    sample = Sample(np.arange(columns) % C, places, local)
+    shift, sums, found = exponentiate(rows, logits, sample, targets, rules)
+    assert shift == pytest.approx(largest, rel=1e-6 if rules else 0, abs=0)
     assert sums == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
-    assert found == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
+    expected = exponentials * slopes
+    assert found == pytest.approx(expected, rel=2e-5, abs=1e-8 if rules else 1e-37)
+    assert not found[local, places[local]].any()
 
 
-def test_nan_is_not_hidden(rows):
+def test_the_largest_logit_is_found_wherever_it_stands_and_nan_is_not_hidden(rows):
+    for columns in (16, 65, 200):
+        shift, _, _ = exponentiate(rows, np.eye(columns) - 2.0)
+        assert shift.tolist() == [-1.0] * columns
     curriculum = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1]))
-    rules = (None, Negatives(5.0, None, scale=8.0), Negatives(5.0, curriculum, scale=8.0))
-    for place, rule in itertools.product((0, 70, 135), rules):
-        logits = np.zeros((1, 136), np.float32)
-        logits[0, place] = np.nan
-        assert np.isnan(exponentiate(rows, logits, rules=rule)[1]).all()
+    for rules in (None, Negatives(5.0, None, scale=8.0), Negatives(5.0, curriculum, scale=8.0)):
+        for place in (0, 70, 135):
+            logits = np.zeros((1, 136), np.float32)
+            logits[0, place] = np.nan
+            assert np.isnan(exponentiate(rows, logits, rules=rules)[1]).all()
 
 
-@pytest.mark.parametrize("width", [1, 4, 6, 7, 20])
-def test_rows_of_any_width_are_written_back(width):
-    """A device writes pieces of rows, whose length divides the width."""
-    before = np.random.default_rng(0).normal(size=(9, width)).astype(np.float32)
-    chosen = np.array([0, 3, 4, 8])
-    with mx.cpu(1):
-        rows = DeviceRows(before.copy(), SGD(0.0, 0.0), mx.cpu(1), max_elements=4 * width)
-        update(rows, chosen, 1.0, 0.5, width)
-    norms = np.linalg.norm(before, axis=1, keepdims=True)
-    exact, expected = before / norms, before.copy()
-    moved = before - 0.5 * (1 - exact.sum(axis=1, keepdims=True) * exact) / norms
-    expected[chosen] = moved[chosen]
-    assert rows.export()["centers"] == pytest.approx(expected, abs=1e-5)
-    others = np.setdiff1d(np.arange(9), chosen)
-    assert np.array_equal(rows.export()["centers"][others], before[others])
-
-
-def test_snapshots_use_the_same_memory(make_rows, centers):
-    rows = make_rows(centers.copy(), Adam(0.0, decoupled=False))
+def test_snapshots_use_the_same_memory(make_rows):
+    rows = make_rows(drawn(), ADAM)
     first = rows.snapshot()
     before = {name: array.copy() for name, array in first.items()}
     update(rows, range(C), np.random.default_rng(5).normal(size=(C, D)))
@@ -251,10 +212,9 @@ def squares_of(vectors):
     return found
 
 
-@pytest.mark.parametrize(
-    ("width", "first", "count"),
-    [(16, 0, 1), (100, 1, 31), (128, 16, 32), (130, 0, 33), (512, 4, 99)],
-)
+@pytest.mark.parametrize(("width", "first", "count"), [
+    (16, 0, 1), (100, 1, 31), (128, 16, 32), (130, 0, 33), (512, 4, 99),
+])
 def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> None:
     """Each number is the product of the vector's and 1 / norm, and nothing beside is written."""
     generator = np.random.default_rng(width)
@@ -268,3 +228,16 @@ def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> 
     np.testing.assert_array_equal(norms, expected)
     np.testing.assert_array_equal(units, vectors[rows] * expected[:, None])
     assert (line[:start] == 7).all() and (line[start + count * width :] == 7).all()
+
+
+def test_memory_for_rows() -> None:
+    for shape, dtype in (((3, 5), "u2"), ((5000, 512), "f4"), ((3_000_000,), "i4")):
+        array = zeros(shape, dtype)
+        assert array.shape == shape and array.dtype == dtype and array.flags.c_contiguous
+        assert not array.any()
+        array[-1] = 7
+        assert array.astype(np.int64).sum() == 7 * array[-1].size
+    # The number of classes in property may be anything.
+    for shape in ((1 << 24, 1 << 22), (1 << 55,)):
+        with pytest.raises(ConfigError, match=f"{shape[0]:,} rows .* number of classes .property"):
+            zeros(shape, np.float32)

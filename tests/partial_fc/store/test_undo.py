@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from types import SimpleNamespace
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ import pytest
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
-from partial_fc.store.header import Origin
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import DataError
-from tests.support.stored_head import LONE, are_equal, damage, reference, restored, saved, trained
+from tests.support import stored_head as runs
 
 LAYOUT = Layout(3, {})
 CLASSES, UPDATE = 4, 8
@@ -26,17 +26,9 @@ LOG = f"undo-{UPDATE:08d}.rank-0000"
 HEAD, RECORD = 32, 64
 
 
-class Killed(NamedTuple):
-    """A store as a killed process leaves it: rows by update, the newest undo log."""
-
-    folder: Path
-    origin: Origin
-    rows: dict[int, bytes]
-    log: bytes
-
-
-def opened(folder: Path) -> CenterStore:
-    return CenterStore(StoreOptions(folder, 1 << 20, 1), Shard(0, 1, CLASSES), LAYOUT, LONE)
+def opened(folder: Path) -> Any:
+    store = CenterStore(StoreOptions(folder, 1 << 20, 1), Shard(0, 1, CLASSES), LAYOUT, runs.LONE)
+    return closing(store)
 
 
 def write(store: CenterStore, classes: list[int], value: float) -> None:
@@ -54,42 +46,25 @@ def content(store: CenterStore) -> bytes:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Killed:
-    """Its log has two blocks: a new row and a record, and a new row. Of a third there is a part."""
+def killed(tmp_path: Path) -> Any:
+    """A store as a killed process leaves it: rows by update, and its newest undo log.
+
+    The log has two blocks: a new row and a record, and a new row. Of a third there is a part.
+    """
     folder, rows = tmp_path / "store", {}
-    store = opened(folder)
-    store.begin("")
-    rows[0] = content(store)
-    store.checkpoint(0)
-    write(store, [0, 1], 1.0)
-    rows[UPDATE] = content(store)
-    store.checkpoint(UPDATE)
-    write(store, [0, 2], 2.0)
-    write(store, [3], 3.0)
-    store.close()
+    with opened(folder) as store:
+        store.begin("")
+        rows[0] = content(store)
+        store.checkpoint(0)
+        write(store, [0, 1], 1.0)
+        rows[UPDATE] = content(store)
+        store.checkpoint(UPDATE)
+        write(store, [0, 2], 2.0)
+        write(store, [3], 3.0)
     log = (folder / LOG).read_bytes()
     assert len(log) == HEAD + (HEAD + 8 + 12 + RECORD) + (HEAD + 8)
-    return Killed(folder, store.origin(UPDATE), rows, log + log[HEAD : 2 * HEAD + 10])
-
-
-def outcome(
-    killed: Killed, log: bytes, scratch: Path, update: int = UPDATE
-) -> tuple[Optional[bytes], bool]:
-    """The rows to which a run returns, None for an error; and whether they are said to be intact.
-
-    An error is one line.
-    """
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(killed.folder, scratch)
-    (scratch / LOG).write_bytes(log)
-    found, is_intact = None, False
-    with one_line(), SavedRows(scratch, killed.origin, update) as rows:
-        rows.verify()
-        is_intact = True
-    with closing(opened(scratch)) as store, one_line():
-        store.restore(saved(killed.origin, update))
-        found = content(store)
-    return found, is_intact
+    log += log[HEAD : 2 * HEAD + 10]
+    return SimpleNamespace(folder=folder, origin=store.origin(UPDATE), rows=rows, log=log)
 
 
 @contextmanager
@@ -100,50 +75,67 @@ def one_line() -> Iterator[None]:
         assert "\n" not in str(error)
 
 
+def outcome(killed: Any, log: bytes, update: int = UPDATE) -> tuple[Optional[bytes], bool]:
+    """The rows to which a run returns, None for an error; and whether they are said to be intact.
+
+    An error is one line.
+    """
+    scratch = killed.folder.with_name("copy")
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(killed.folder, scratch)
+    (scratch / LOG).write_bytes(log)
+    found, is_intact = None, False
+    with one_line(), SavedRows(scratch, killed.origin, update) as rows:
+        rows.verify()
+        is_intact = True
+    with opened(scratch) as store, one_line():
+        store.restore(runs.saved(killed.origin, update))
+        found = content(store)
+    return found, is_intact
+
+
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.thorough)])
-def test_every_flipped_bit_is_detected_or_changes_nothing(
-    killed: Killed, tmp_path: Path, step: int
-) -> None:
+def test_every_flipped_bit_is_detected_or_changes_nothing(killed: Any, step: int) -> None:
     expected = killed.rows[UPDATE]
-    assert outcome(killed, killed.log, tmp_path / "copy") == (expected, True)
-    harmless = []
+    harmless: set[int] = set()
+    assert outcome(killed, killed.log) == (expected, True)
     # Of each byte a bit, or all.
     for bit in range(0, 8 * len(killed.log), step):
         log = bytearray(killed.log)
         log[bit // 8] ^= 1 << bit % 8
-        found, is_intact = outcome(killed, bytes(log), tmp_path / "copy")
+        found, is_intact = outcome(killed, bytes(log))
         assert found in (None, expected) and is_intact == (found is not None), bit
-        harmless += [bit // 8] if is_intact else []
+        harmless |= {bit // 8} if is_intact else set()
     # What a kill has cut off, behind its head.
     cut_off = {*range(len(killed.log) - 10, len(killed.log))}
-    assert {*harmless} == cut_off if step == 1 else {*harmless} <= cut_off
+    assert harmless == cut_off if step == 1 else harmless <= cut_off
 
 
-def test_a_log_that_has_lost_its_end_is_detected(killed: Killed, tmp_path: Path) -> None:
+def test_a_log_that_has_lost_its_end_is_detected(killed: Any) -> None:
     """A kill cuts off a block whose rows have not changed. These have."""
     whole = len(killed.log) - HEAD - 10
     for size in range(len(killed.log)):
-        found = outcome(killed, killed.log[:size], tmp_path / "copy")
-        assert found == ((None, False) if size < whole else (killed.rows[UPDATE], True)), size
+        expected = (None, False) if size < whole else (killed.rows[UPDATE], True)
+        assert outcome(killed, killed.log[:size]) == expected, size
 
 
-def test_no_memory_is_taken_for_more_than_the_file_holds(killed: Killed, tmp_path: Path) -> None:
+def test_no_memory_is_taken_for_more_than_the_file_holds(killed: Any) -> None:
     for counts in ((2**38, 0), (0, 2**63)):
         head = undo._head(undo._BLOCK, 0, *counts)
         log = killed.log[:HEAD] + head + killed.log[2 * HEAD :]
-        assert outcome(killed, log, tmp_path / "copy") == (None, False)
+        assert outcome(killed, log) == (None, False)
 
 
-def test_verify_reads_the_newer_records_of_a_row_too(killed: Killed, tmp_path: Path) -> None:
+def test_verify_reads_the_newer_records_of_a_row_too(killed: Any) -> None:
     """A run would put them back, one after the other."""
-    assert outcome(killed, killed.log, tmp_path / "copy", 0) == (killed.rows[0], True)
+    assert outcome(killed, killed.log, 0) == (killed.rows[0], True)
     log = bytearray(killed.log)
     log[2 * HEAD + 8 + 12] ^= 1
-    assert outcome(killed, bytes(log), tmp_path / "copy", 0) == (None, False)
+    assert outcome(killed, bytes(log), 0) == (None, False)
 
 
 def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as store:
+    with opened(tmp_path) as store:
         store.begin("")
         write(store, [0, 1], 1.0)
         store.checkpoint(4)
@@ -153,57 +145,48 @@ def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) 
         expected, origin = content(store), store.origin(UPDATE)
     old = tmp_path / "undo-00000004.rank-0000"
     log = old.read_bytes()
-    damage(old, -1)
+    runs.damage(old, -1)
     for damaged in (old.read_bytes(), log[: -HEAD - 8 - 12 - RECORD]):
         old.write_bytes(damaged)
-        with closing(opened(tmp_path)) as store:
-            with pytest.raises(DataError, match="damaged|does not lead back"):
-                store.restore(saved(origin, 4))
-        with closing(opened(tmp_path)) as store:
-            store.restore(saved(origin, UPDATE))
+        with opened(tmp_path) as store, pytest.raises(DataError, match="damaged|not lead back"):
+            store.restore(runs.saved(origin, 4))
+        with opened(tmp_path) as store:
+            store.restore(runs.saved(origin, UPDATE))
             assert content(store) == expected
 
 
 @pytest.mark.parametrize(("ranks", "removed", "first"), [(1, 0, 0), (3, 1, 500)])
-def test_a_log_that_was_removed_is_noticed(
-    tmp_path: Path, ranks: int, removed: int, first: int
-) -> None:
-    origin = trained(tmp_path, tmp_path)
+def test_a_log_that_was_removed_is_noticed(tmp_path, ranks, removed, first) -> None:
+    origin = runs.trained(tmp_path, tmp_path)
     (tmp_path / f"undo-{UPDATE:08d}.rank-{removed:04d}").unlink()
     message = f"the undo log of class {first} was removed; use another"
-    with pytest.raises(DataError, match=message):
-        restored(origin, UPDATE, *[tmp_path] * ranks)
-    with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, origin, UPDATE):
-        pass
+    runs.refused(message, origin, UPDATE, *[tmp_path] * ranks)
 
 
 def test_stores_of_two_hosts(tmp_path: Path) -> None:
     """Of ranks in turn: each host's classes have those of the other between them."""
     folders = [tmp_path / str(rank % 2) for rank in range(4)]
-    origin = trained(*folders)
-    assert are_equal(restored(origin, UPDATE, *folders), reference(UPDATE, ranks=4))
+    origin = runs.trained(*folders)
+    assert runs.are_equal(runs.restored(origin, UPDATE, *folders), runs.reference(UPDATE, ranks=4))
     with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
     # Copies: each has more classes than its ranks.
     first, second = tmp_path / "first", tmp_path / "second"
-    origin = trained(first)
+    origin = runs.trained(first)
     shutil.copytree(first, second)
-    assert are_equal(restored(origin, UPDATE, first, second), reference(UPDATE))
+    assert runs.are_equal(runs.restored(origin, UPDATE, first, second), runs.reference(UPDATE))
 
 
-def test_a_kill_while_other_ranks_begin_their_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks = 3
-    origin, begin = trained(tmp_path, tmp_path), CenterStore._begin_log
+def test_a_kill_while_other_ranks_begin_their_logs(tmp_path, monkeypatch) -> None:
+    origin, begin = runs.trained(tmp_path, tmp_path), CenterStore._begin_log
 
     def begun(store: CenterStore, *given: Any) -> None:
         if store.shard.rank == 0:
             begin(store, *given)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(CenterStore, "_begin_log", begun)
-        with pytest.raises(KeyboardInterrupt):
-            restored(origin, UPDATE, *[tmp_path] * ranks)
-    assert are_equal(restored(origin, UPDATE, tmp_path, tmp_path), reference(UPDATE, ranks=2))
+        runs.restored(origin, UPDATE, *[tmp_path] * 3)
+    found = runs.restored(origin, UPDATE, tmp_path, tmp_path)
+    assert runs.are_equal(found, runs.reference(UPDATE, ranks=2))
