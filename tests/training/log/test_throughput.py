@@ -34,16 +34,15 @@ def test_the_total_leaves_out_the_first_interval_and_adds_up_the_others() -> Non
     now = [0.0]
     meter = Meter(lambda: now[0], Stopwatch(lambda: now[0]))
     assert meter.total() is None
-    found = []
-    for update, (seconds, images) in enumerate([(100.0, 7), (2.0, 10), (3.0, 20)], 1):
+    # The first is all there is at first.
+    for update, seconds, images, expected in (
+        (1, 100.0, 7, (7, 100.0)), (2, 2.0, 10, (10, 2.0)), (3, 3.0, 20, (30, 5.0)),
+    ):  # fmt: skip
         now[0] += seconds
         meter.count(update, images)
         meter.report(0.5, 0.1, 4)
         whole = meter.total()
-        assert whole is not None
-        found.append((whole.images, whole.seconds))
-    # It is all there is at first.
-    assert found == [(7, 100.0), (10, 2.0), (30, 5.0)]
+        assert (whole.images, whole.seconds) == expected
 
 
 def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
@@ -62,7 +61,7 @@ def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
     meter.count(1, 64)
     assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
     whole = meter.total()
-    assert whole is not None and (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
+    assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
 
 
 def test_the_peak_is_read_not_what_is_used_now(tmp_path: Path) -> None:
