@@ -1,5 +1,3 @@
-"""What a worker pushes to the servers, and what it keeps to itself."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -13,6 +13,7 @@ import pytest
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
+from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
@@ -21,6 +22,7 @@ from training.config.images import resolve
 from training.exchange import server_workers, workers
 from training.exchange.ranks import agreed_stop, own_speed
 from training.exchange.server_workers import ServerWorkers
+from training.exchange.worker_groups import WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 
@@ -30,6 +32,7 @@ PLACE = Assignment(
     local_worker=1,
 )  # fmt: skip
 UNEQUAL = replace(PLACE, groups=((0,), (1, 2, 3)))
+PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 
 def exchange(scheme, assignment, world, **options: Any) -> Mock:
@@ -60,7 +63,6 @@ def served(assignment: Assignment = PLACE, kv_store="dist_async", **given: Any) 
 
 
 def told(joined: ServerWorkers) -> list[str]:
-    """What the servers were told."""
     return [one[0] for one in joined._exchange.mock_calls]
 
 
@@ -207,8 +209,7 @@ def test_a_process_ends_with_its_status(monkeypatch) -> None:
 
 def grouped(worker: int) -> tuple[ServerWorkers, Mock]:
     """A worker of two groups of two, and all four, as it meets them."""
-    place = replace(PLACE, worker=worker, groups=((0, 1), (2, 3)))
-    joined = served(place, "dist_gsync", rebalance=1)
+    joined = served(replace(PAIRS, worker=worker), "dist_gsync", rebalance=1)
     everybody = joined.world.all_ranks()
     everybody.allgather.return_value = mx.nd.array([2000.0, 500.0, 1990.0, 500.0])
     everybody.broadcast_object = Mock(side_effect=lambda value, name: value)
@@ -251,3 +252,53 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined._exchange.stop = 143
     assert joined.rebalance((6, 120), None, None) is None
     assert joined._stop_status == 143
+
+
+def groups(assignment: Assignment = PAIRS, scheme: str = "dist_gsync") -> WorkerGroups:
+    return WorkerGroups(SCHEMES[scheme], assignment, 10)
+
+
+def read(found: WorkerGroups) -> list[int]:
+    """The images of an epoch's order that the workers read in it."""
+    images: list[int] = []
+    for worker in range(4):
+        epoch_part = found.epoch_part(COUNT, worker)
+        images += range(epoch_part.first, epoch_part.first + epoch_part.updates_per_epoch * 10)
+    return sorted(images)
+
+
+def test_before_and_after_every_image_is_read_once() -> None:
+    before = groups()
+    assert before.updates(COUNT) == [100, 100] and read(before) == list(range(COUNT))
+    after = before.anew([2010.0, 502.0, 1990.0, 500.0], COUNT)
+    assert after is not None and after.assignment.groups == ((0, 2), (1, 3))
+    images = read(after)
+    # What is left of each share does not fill a batch; an epoch's order is another one each time.
+    assert len(set(images)) == len(images) > COUNT - 4 * 10
+    assert after.updates(COUNT) == [159, 40]
+    again = after.anew([1000.0, 1000.0, 1000.0, 1000.0], COUNT)
+    assert again is not None and again.assignment.groups == ((0, 1, 2, 3),)
+    assert again.updates(COUNT) == [100] and read(again) == list(range(COUNT))
+
+
+def test_each_worker_finds_its_own_place() -> None:
+    after = groups().anew([500.0, 2000.0, 500.0, 500.0], COUNT)
+    assert after is not None and after.assignment.groups == ((1,), (0, 2, 3))
+    places = (replace(after.assignment, worker=worker) for worker in range(4))
+    found = [replace(after, assignment=place) for place in places]
+    assert [one.contributors for one in found] == [3, 1, 3, 3]
+    # The group of worker 0, which has left worker 1.
+    assert [one.saves for one in found] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("speeds", [[2000.0, 2000.0, 0.0, 500.0], [2000.0, 2000.0, 1.0, 1.0]])
+def test_who_was_not_measured_or_would_read_nothing_keeps_all_as_they_are(speeds) -> None:
+    assert groups().anew(speeds, COUNT) is None
+
+
+def test_shares_that_were_given_are_those_of_the_beginning() -> None:
+    shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
+    assert groups(replace(PAIRS, shares=shares)).updates(COUNT) == [160, 40]
+    # Without shares, BSP cuts global batches.
+    epoch_part = groups(PLACE, "dist_sync").epoch_part(COUNT, 2)
+    assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * 10, 2 * 10)

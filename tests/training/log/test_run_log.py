@@ -17,10 +17,11 @@ import pytest
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError, DataError
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
 from tests.training.log.test_metric_files import no_file_above
 from training.log import run_log
-from training.log.run_log import RunLog
+from training.log.run_log import RunLog, peak_memory
+from training.log.throughput import Meter, Throughput
 
 LFW_RESULT = VerificationResult(
     accuracy=0.9912, accuracy_std=0.0034, threshold=1.5, xnorm=22.5,
@@ -92,9 +93,7 @@ def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None
     assert expected.items() <= run.metrics()[-1].items()
 
 
-def test_the_loss_is_read_only_when_it_is_reported_and_its_wait_is_time_of_updates(
-    tmp_path: Path,
-) -> None:
+def test_the_loss_is_read_when_it_is_reported_and_its_wait_is_time_of_updates(tmp_path) -> None:
     looks = []
     averages = {"mean_loss": 0.25, "accuracy": 0.75, "correct": 3, "total": 4, "rate/a": 5.4}
     with LoggedRun(tmp_path) as run:
@@ -191,9 +190,7 @@ def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_watchdog_has_its_short_limit_within_updates_and_none_in_the_report(
-    tmp_path: Path, rank: int
-) -> None:
+def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_path, rank) -> None:
     """The report may take longer, and must not end the run with another status."""
     watchdog, files = MagicMock(), MagicMock()
     with (
@@ -301,3 +298,51 @@ def test_a_name_makes_no_line_and_no_command_of_a_terminal(tmp_path: Path, monke
         assert "\nTraceback" in shown and "ValueError: \\x1b[2J\n" in shown
         assert not set(shown) & set("\x1b\u202e")
     assert "faces/\\udcff" in written
+
+
+def throughput(waiting: float, images: int = 2000, seconds: float = 10.0) -> Throughput:
+    parts = {WAITING: waiting, BACKBONE: 5.0, HEAD: 1.0, COMMUNICATION: 0.25}
+    return Throughput(images, seconds, parts)
+
+
+def test_shares_and_judgements_in_words() -> None:
+    both = throughput(0.5) + throughput(1.5, images=1000, seconds=20.0)
+    assert both.images_per_second == pytest.approx(100.0)
+    assert both.share(WAITING) == pytest.approx(2 / 30)
+    assert both.share(COMMUNICATION) == pytest.approx(1 / 60)
+    assert throughput(0.12).describe_shares() == (
+        "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
+    )
+    assert "is not the bottleneck: 1.2% of the time" in throughput(0.12).judge_input()
+    assert "a bottleneck: 2.0% of the time" in throughput(0.2).judge_input()
+    said = throughput(2.0).judge_input()
+    assert said.startswith("input is a bottleneck: 20.0% of the time went into waiting for data; ")
+    assert "200 images/s would be 250 (docs/troubleshooting.md)" in said
+    assert throughput(0.0).judge_debug().startswith("--debug: 200 images/s with batches from mem")
+
+
+def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
+    now = [0.0]
+    stopwatch = Stopwatch(lambda: now[0])
+    stopwatch.sample()
+    meter = Meter(lambda: now[0], stopwatch)
+    meter.start(0)
+    now[0] += 28.0
+    with meter.paused():
+        now[0] += 100.0
+    stopwatch.begin_sample()
+    with stopwatch.part(HEAD):
+        now[0] += 1.0
+    now[0] += 3.0
+    meter.count(1, 64)
+    assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
+    whole = meter.total()
+    assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
+
+
+def test_the_peak_is_read_not_what_is_used_now(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t     300 kB\nVmRSS:\t 100 kB\n")
+    assert peak_memory(status) == 300 * 1024
+    # Of this process, which has loaded Python at least.
+    assert 5 * 2**20 < peak_memory() < 2**40

@@ -130,11 +130,9 @@ def test_samples_and_the_copy_for_checkpoints_by_hand() -> None:
     assert memory.sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
     of_backbone = 4 * (1000 + 900)
     for line, shard, expected in (
-        ("", FIRST, 2 * ROWS + of_backbone),
-        ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
-        ("--center-store /nowhere", FIRST, of_backbone),
-        ("--keep 0", FIRST, 0),
-    ):
+        ("", FIRST, 2 * ROWS + of_backbone), ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
+        ("--center-store /nowhere", FIRST, of_backbone), ("--keep 0", FIRST, 0),
+    ):  # fmt: skip
         assert memory.checkpoint_bytes(small_config(line), shard, NETWORK) == expected
 
 
@@ -203,10 +201,10 @@ def test_the_most_classes_fit_exactly(gpu: str) -> None:
     assert planned(f"{line} 10 --memory 0.01")["most_classes"] == 0
 
 
-def test_the_limit_is_a_share_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_a_share_of_this_machine(monkeypatch) -> None:
     monkeypatch.setattr(processors, "available", lambda: 2)
     one, two, three = (plans.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
-    assert one is not None and two == three == one // 2 > 2**28
+    assert two == three == one // 2 > 2**28
     assert plans.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
     assert plans.memory_limit(small_config("--gpu"), 3) is None
 

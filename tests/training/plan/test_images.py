@@ -1,5 +1,3 @@
-"""The plan of a run of ``classify.py``, by hand."""
-
 from __future__ import annotations
 
 import json
