@@ -45,7 +45,8 @@ def train(parameters, optimizer, updates, factor=1.0):
 
 
 def trained(world, name, updates=2, factor=1.0):
-    found = train(*make(name, world), updates, factor)
+    parameters, optimizer = make(name, world)
+    found = train(parameters, optimizer, updates, factor)
     return {name: value.data().asnumpy() for name, value in found.items()}
 
 
