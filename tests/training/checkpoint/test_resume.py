@@ -66,17 +66,15 @@ class Clock:
 class Run:
     """A training run on one rank, from its beginning or from a checkpoint."""
 
-    def __init__(
-        self, world, root, loss="arcface", optimizer="sgd", batch_norm=False, go_on="auto"
-    ):
+    def __init__(self, world, root, loss="arcface", rule="sgd", batch_norm=False, go_on="auto"):
         self.world, self.clock = world, Clock()
         backbone = make_backbone(batch_norm)
         backbone.hybridize()
         self.head = PartialFC.create(
             HeadOptions(loss, scale=16.0), (CLASSES, EMBEDDING), world, mx.cpu(),
-            optimizer=build_rows(optimizer, 0.9, 5e-4), seed=7,
+            optimizer=build_rows(rule, 0.9, 5e-4), seed=7,
         )  # fmt: skip
-        options = FaceOptimizerOptions(momentum=0.9, wd=5e-4, optimizer=optimizer)
+        options = FaceOptimizerOptions(momentum=0.9, wd=5e-4, optimizer=rule)
         trainer = BackboneOptimizer(options, backbone.parameters, world, dtype="float32")
         self.parts = {"backbone": backbone, "optimizer": trainer, "head": self.head}
         self.parts["progress"] = self.clock
