@@ -6,11 +6,11 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE, Popen
 from textwrap import dedent
 
 import pytest
@@ -50,7 +50,6 @@ class Rank:
 
 @pytest.fixture
 def watch(tmp_path):
-    """Return a function that begins to watch a rank."""
     watched = []
 
     def start(seconds=LIMIT, folder=tmp_path):
@@ -145,8 +144,9 @@ def start(tmp_path):
 
         def started(lines):
             words = [sys.executable, "-u", "-c", PROCESS + dedent(lines), str(tmp_path / "log")]
-            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-            process = subprocess.Popen(words, cwd=ROOT, text=True, bufsize=1, **pipes)
+            process = Popen(
+                words, cwd=ROOT, text=True, bufsize=1, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            )
             stack.enter_context(process)
             stack.callback(process.kill)
             assert process.stdout.readline() == "ready\n", process.stderr.read()
