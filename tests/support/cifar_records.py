@@ -16,11 +16,12 @@ from data.records.recordio import encode
 CLASSES, SIDE = 10, 32
 
 
-def write(folder: Path, training: int, validation: int) -> None:
+def write(folder: Path, training: int, validation: int, seed: int = 1) -> None:
     """Write both files with so many images."""
     folder.mkdir(parents=True, exist_ok=True)
+    shape = SIDE, SIDE, 3
     for name, part, count in (("train", "training", training), ("test", "validation", validation)):
-        drawn = DrawnImages(part, num_classes=CLASSES, count=count, shape=(SIDE, SIDE, 3), seed=1)
+        drawn = DrawnImages(part, num_classes=CLASSES, count=count, shape=shape, seed=seed)
         index, size = [], 0
         with (folder / f"{name}.rec").open("wb") as file:
             for key in range(count):

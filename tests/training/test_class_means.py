@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -53,32 +54,29 @@ def centers_on(world: ThreadWorld, folder: Path) -> np.ndarray:
         HeadOptions(pretrained_centers=CLASS_MEANS), (CLASSES, EMBEDDING), world, mx.cpu(),
         optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
-    data = FaceDataOptions(batch_size=4, threads=1)
+    data, beat = FaceDataOptions(batch_size=4, threads=1), Mock()
     ranks = {"rank": world.rank, "world_size": world.size}
-    beats: list[None] = []
     with FaceLoader(RecordSet(folder / "set"), data, **ranks, seed=7) as faces:
-        class_means.start_from_means(head, backbone(), faces, lambda: beats.append(None))
-    assert len(beats) == -(-head.shard.size * IMAGES // 4)
+        class_means.start_from_means(head, backbone(), faces, beat)
+    assert beat.call_count == -(-head.shard.size * IMAGES // 4)
     return head.rows.export()["centers"].copy()
 
 
 def test_centers_are_the_mean_directions_as_long_as_drawn_ones(folder: Path) -> None:
-    records, network = RecordSet(folder / "set"), backbone()
     (centers,) = run_ranks(1, lambda world: centers_on(world, folder))
-    with FaceLoader(records, FaceDataOptions(batch_size=4), rank=0, world_size=1, seed=1) as faces:
-        batches = list(faces.images_of(0, CLASSES))
-    images = np.concatenate([batch.images for batch in batches])
-    labels = np.concatenate([batch.labels for batch in batches])
+    data = FaceDataOptions(batch_size=4)
+    with FaceLoader(RecordSet(folder / "set"), data, rank=0, world_size=1, seed=1) as faces:
+        images, labels = zip(*((one.images, one.labels) for one in faces.images_of(0, CLASSES)))
+    labels = np.concatenate(labels)
     assert np.bincount(labels).tolist() == [IMAGES] * CLASSES
-    embeddings = network.extract(images).astype(np.float64)
+    embeddings = backbone().extract(np.concatenate(images)).astype(np.float64)
     units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     for label, center in enumerate(centers):
         mean = units[labels == label].mean(axis=0)
         expected = mean / np.linalg.norm(mean) * 0.01 * np.sqrt(EMBEDDING)
         np.testing.assert_allclose(center, expected, rtol=1e-3, atol=1e-5)
-    drawn = initial_centers(Shard(0, 1, 1000), EMBEDDING, 3)
-    lengths = np.linalg.norm(centers, axis=1), np.linalg.norm(drawn, axis=1)
-    np.testing.assert_allclose(lengths[0], lengths[1].mean(), rtol=0.03)
+    drawn = np.linalg.norm(initial_centers(Shard(0, 1, 1000), EMBEDDING, 3), axis=1)
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), drawn.mean(), rtol=0.03)
     # Several ranks have the centers of one.
     several = np.concatenate(run_ranks(3, lambda world: centers_on(world, folder)))
     np.testing.assert_allclose(several, centers, rtol=1e-4, atol=1e-6)
@@ -113,13 +111,11 @@ def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
     words = (
         *("--rec", folder / "set", "--network", "tiny", "--embedding-size", EMBEDDING),
         *("--batch-size", 4, "--models-root", tmp_path, "--save-interval", 2, "--lr", 0.001),
-        *("--pretrained", f"{folder}/trained,0", "--frequent", 1),
+        *("--pretrained", f"{folder}/trained,0", "--frequent", 1, "--pretrained-centers"),
     )
-    first = run_alone(program, *words, "--pretrained-centers", "--max-update", 2)
-    assert first.returncode == 0, first.stderr
-    said = "initial class centers: means of 35 images of 7 classes"
-    log = tmp_path / "logs/rank-0000.log"
-    assert log.read_text().count(said) == 1
-    again = run_alone(program, *words, "--pretrained-centers", "--max-update", 4)
-    assert again.returncode == 0 and log.read_text().count(said) == 1
-    assert "resumed at update 2" in log.read_text()
+    for updates in (2, 4):
+        done = run_alone(program, *words, "--max-update", updates)
+        assert done.returncode == 0, done.stderr
+        written = (tmp_path / "logs/rank-0000.log").read_text()
+        assert written.count("initial class centers: means of 35 images of 7 classes") == 1
+    assert "resumed at update 2" in written

@@ -1,10 +1,9 @@
-"""What the options of a face run say about its data reaches the loader."""
-
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -22,21 +21,17 @@ from training import face_data, same_data
 from training.config.faces import FaceConfig, parse
 
 
-class World:
+def world_of(rank: int = 0, size: int = 1) -> Any:
     """A rank of a world that nobody meets in."""
-
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size, self.local_rank = rank, size, rank
-
-    def allgather_uneven(self, array, name: str):
-        return array
+    gather = Mock(side_effect=lambda array, name: array)
+    return SimpleNamespace(rank=rank, size=size, local_rank=rank, allgather_uneven=gather)
 
 
 def encoded(number: int) -> bytes:
     return cv2.imencode(".png", np.full((16, 16, 3), number, np.uint8))[1].tobytes()
 
 
-def write_set(folder: Path, counts: list[int], first: int = 0) -> Path:
+def write_set(folder: Path, *counts: int, first: int = 0) -> Path:
     with RecordWriter(folder, image_size=(16, 16)) as writer:
         for label, count in enumerate(counts):
             for number in range(count):
@@ -48,22 +43,24 @@ def config_of(*words: object) -> FaceConfig:
     return parse([str(word) for word in ("--batch-size", 4, *words)])
 
 
-def open_batches(config: FaceConfig, world: World | None = None):
-    return face_data.open_batches(config.data, config.run.seed, world or World())
+def open_batches(*words: object, rank: int = 0, size: int = 1):
+    config = config_of(*words)
+    return face_data.open_batches(config.data, config.run.seed, world_of(rank, size))
 
 
-def batches_of(config: FaceConfig, count: int, world: World | None = None):
-    with open_batches(config, world) as batches:
-        return list(islice(batches.batches(0), count))
+def labels_of(*words: object, rank: int = 0, size: int = 1) -> np.ndarray:
+    """Those of the first batch."""
+    with open_batches(*words, rank=rank, size=size) as batches:
+        return next(iter(batches.batches(0))).labels.copy()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_set(tmp_path / "set", [3, 1, 4])
+    return write_set(tmp_path / "set", 3, 1, 4)
 
 
 def test_record_sets_are_opened_joined_and_filtered(folder: Path, tmp_path: Path) -> None:
-    more = write_set(tmp_path / "more", [5, 5])
+    more = write_set(tmp_path / "more", 5, 5)
     for line, classes, images in (
         (["--rec", folder], 3, 8),
         # A record file means its folder.
@@ -71,7 +68,7 @@ def test_record_sets_are_opened_joined_and_filtered(folder: Path, tmp_path: Path
         (["--rec", folder, "--rec", more], 5, 18),
         (["--rec", folder, "--min-images", 3], 2, 7),
     ):
-        with open_batches(config_of(*line)) as batches:
+        with open_batches(*line) as batches:
             assert isinstance(batches, FaceLoader)
             assert (batches.num_classes, batches.num_images) == (classes, images)
             assert (batches.image_size, batches.global_batch) == ((16, 16), 4)
@@ -79,67 +76,59 @@ def test_record_sets_are_opened_joined_and_filtered(folder: Path, tmp_path: Path
         open_sets(config_of("--rec", folder, "--rec", folder).data.rec)
     # One of several files of a folder is the one that is named.
     (folder / "train.rec").rename(folder / "a.rec")
-    write_set(folder, [4, 4, 4])
+    write_set(folder, 4, 4, 4)
     (folder / "train.rec").rename(folder / "b.rec")
-    with open_batches(config_of("--rec", folder / "b.rec")) as batches:
+    with open_batches("--rec", folder / "b.rec") as batches:
         assert batches.num_images == 12
 
 
 def test_each_rank_takes_its_share_and_has_a_class(folder: Path) -> None:
-    config = config_of("--rec", folder)
-    whole = batches_of(config_of("--rec", folder, "--batch-size", 8), 1)[0]
-    parts = [batches_of(config, 1, World(rank, 2))[0] for rank in (0, 1)]
-    np.testing.assert_array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
-    config = config_of("--rec", folder, "--batch-size", 2)
-    with open_batches(config, World(2, 3)) as batches:
+    line = ("--rec", folder, "--batch-size")
+    parts = [labels_of(*line, 4, rank=rank, size=2) for rank in (0, 1)]
+    np.testing.assert_array_equal(np.concatenate(parts), labels_of(*line, 8))
+    with open_batches(*line, 2, rank=2, size=3) as batches:
         assert (batches.num_classes, batches.global_batch) == (3, 6)
     with pytest.raises(ConfigError, match="3 classes cannot be spread over 4 ranks"):
-        open_batches(config, World(0, 4))
+        open_batches(*line, 2, size=4)
 
 
 def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
-    batches_of(config_of("--rec", folder, "--num-classes", 3), 1)
+    open_batches("--rec", folder, "--num-classes", 3).close()
     assert not caplog.messages
-    batches_of(config_of("--rec", folder, "--num-classes", 9), 1)
+    open_batches("--rec", folder, "--num-classes", 9).close()
     assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
 
 
 def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:
-    for line, world, classes, size in (
-        (["--dataset", "100w"], World(), 10**6, (112, 112)),
-        (["--rec", folder, "--debug"], World(1, 2), 3, (16, 16)),
+    for line, ranks, classes, size in (
+        (["--dataset", "100w"], {}, 10**6, (112, 112)),
+        (["--rec", folder, "--debug"], {"rank": 1, "size": 2}, 3, (16, 16)),
     ):
-        with open_batches(config_of(*line), world) as batches:
+        with open_batches(*line, **ranks) as batches:
             assert isinstance(batches, MemoryBatches)
             assert (batches.num_classes, batches.image_size) == (classes, size)
-    first, other = (
-        batches_of(config_of("--dataset", "100w", "--seed", seed), 1)[0].labels for seed in (1, 2)
-    )
+    first, other = (labels_of("--dataset", "100w", "--seed", seed) for seed in (1, 2))
     assert len(first) == 4 and (first != other).any()
 
 
 def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None:
-    asked = []
-
-    def ensure(root: Path, **options: object) -> Path:
-        asked.append((root, options))
-        return write_set(root, [2] * 7)
-
+    ensure = Mock(side_effect=lambda root, **options: write_set(root, *[2] * 7))
     monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
     # The first of several folders is the one that is drawn.
-    own = write_set(tmp_path / "own", [3, 3])
+    own = write_set(tmp_path / "own", 3, 3)
     for name, more in (("drawn", []), ("other", ["--rec", own])):
-        batches_of(config_of(*line, "--rec", tmp_path / name, *more), 1)
+        open_batches(*line, "--rec", tmp_path / name, *more).close()
         options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
-        assert asked.pop() == (tmp_path / name, options) and not asked
+        ensure.assert_called_once_with(tmp_path / name, **options)
+        ensure.reset_mock()
 
 
 def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    compared = []
-    monkeypatch.setattr(same_data, "check", lambda paths, world: compared.append((paths, world)))
-    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
-    other, world = write_set(tmp_path / "other", [2, 2]), World(1, 2)
+    check = Mock()
+    monkeypatch.setattr(same_data, "check", check)
+    monkeypatch.setattr(face_set, "ensure", Mock())
+    other = write_set(tmp_path / "other", 2, 2)
     line = ("--rec", folder, "--rec", other / "train.rec", "--val-targets", "lfw")
     names = ("train.rec", "train.idx", "property")
     files = [path / name for path in (folder, other) for name in names]
@@ -151,29 +140,32 @@ def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch)
         (["--dataset", "synthetic", *line], [*files[3:], other / "lfw.bin"]),
         (["--dataset", "100w"], []),
     ):
-        open_batches(config_of(*words), world).close()
-        assert compared.pop() == (expected, world)
+        open_batches(*words, rank=1, size=2).close()
+        paths, world = check.call_args.args
+        assert paths == expected and world.size == 2
 
 
 def compared_images(*words: object) -> tuple[Any, Any]:
     config = config_of(*words)
-    with open_batches(config) as batches:
+    with open_batches(*words) as batches:
         images = face_data.compared_images(config.data, config.run.seed, batches)
         return images, images and contents.describe(images)
 
 
+OTHERS = ", of which some are others"
+
+
 def test_images_of_records_are_compared(tmp_path: Path) -> None:
     def write(name: str, *counts: int, first: int = 0) -> list[object]:
-        return ["--rec", write_set(tmp_path / name, [*counts], first=first)]
+        return ["--rec", write_set(tmp_path / name, *counts, first=first)]
 
     old, moved, more = write("old", 3, 1, 4), write("moved", 3, 1, 4), write("more", 5, 2, 4)
     other = write("other", 3, 1, 4, first=100)
-    others = ", of which some are others"
     for before, now, expected in (
         (old, more, (True, "8 images there, 11 here")),
-        (old, other, (False, f"8 images there, 8 here{others}")),
+        (old, other, (False, f"8 images there, 8 here{OTHERS}")),
         (old + other, moved + other, None),
-        (old + other, other + old, (False, f"16 images there, 16 here{others}")),
+        (old + other, other + old, (False, f"16 images there, 16 here{OTHERS}")),
     ):
         described = compared_images(*before)[1]
         assert contents.find_difference(*compared_images(*now), described) == expected
@@ -181,8 +173,8 @@ def test_images_of_records_are_compared(tmp_path: Path) -> None:
 
 def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
     """Processors round their pixels in several ways."""
-    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
-    folder = write_set(tmp_path / "drawn", [3, 1, 4])
+    monkeypatch.setattr(face_set, "ensure", Mock())
+    folder = write_set(tmp_path / "drawn", 3, 1, 4)
 
     def described(images: int, seed: int, *further: object) -> tuple[Any, Any]:
         line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", images)
@@ -193,21 +185,20 @@ def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, m
         (9, 1, None),
         (12, 1, (True, "9 images there, 12 here")),
         (6, 1, (False, "9 images there, 6 here")),
-        (9, 2, (False, "9 images there, 9 here, of which some are others")),
+        (9, 2, (False, f"9 images there, 9 here{OTHERS}")),
     ):
         assert contents.find_difference(*described(images, seed), old) == expected
     assert described(9, 1, "--debug")[0] is None
     # With others, all are compared by their bytes.
-    own = write_set(tmp_path / "own", [2, 2])
+    own = write_set(tmp_path / "own", 2, 2)
     assert isinstance(described(9, 1, "--rec", own)[0], JoinedSet)
 
 
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:
     caplog.set_level("INFO")
-    more = write_set(tmp_path / "more", [5, 5])
-    for place, number in (("set/lfw", 2), ("more/lfw", 4), ("more/agedb", 6)):
-        images = [encoded(number)] * number
-        write_bin(tmp_path / f"{place}.bin", images, [True] * (number // 2))
+    more = write_set(tmp_path / "more", 5, 5)
+    for place, number in ((folder / "lfw", 2), (more / "lfw", 4), (more / "agedb", 6)):
+        write_bin(place.with_suffix(".bin"), [encoded(number)] * number, [True] * (number // 2))
     line = ("--rec", folder / "train.rec", "--rec", more, "--val-targets", "lfw,none,agedb")
     data = config_of(*line).data
     targets = face_data.open_targets(data)

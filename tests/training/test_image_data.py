@@ -1,15 +1,13 @@
-"""The data sets of classifiers: which images, which shape, and what is done to them."""
-
 from __future__ import annotations
 
 import dataclasses
 import gzip
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Optional
+from unittest.mock import Mock, call
 
 import cv2
 import numpy as np
@@ -44,67 +42,62 @@ def test_drawn_images() -> None:
     assert dataset.num_classes == dataset.validation.num_classes == 7
     assert dataset.shape == (3, 16, 16) and not dataset.files
     assert dataset.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    assert isinstance(dataset.training_transform, Unchanged)
-    assert isinstance(dataset.validation_transform, Unchanged)
+    for transform in (dataset.training_transform, dataset.validation_transform):
+        assert isinstance(transform, Unchanged)
     first, validation = dataset.training.decoded(4), dataset.validation.decoded(4)
     assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
-    other = opened(f"{line} 4")
-    assert (other.training.decoded(4)[0] != first[0]).any(), "--seed has not arrived"
+    assert (opened(f"{line} 4").training.decoded(4)[0] != first[0]).any()
     assert len(opened("--dataset synthetic --num-images 3 --image-size 16").validation) == 1
 
 
 def test_mnist(monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(
-        mnist, "read", lambda folder, part: asked.append((folder, part)) or gray(9, 28, 1)
-    )
+    read = Mock(return_value=gray(9, 28, 1))
+    monkeypatch.setattr(mnist, "read", read)
+    folder = Path("/there")
     dataset = opened("--dataset mnist --data-dir /there")
-    assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
+    assert read.mock_calls[:2] == [call(folder, "training"), call(folder, "validation")]
     assert (dataset.shape, dataset.normalization) == ((1, 28, 28), ((0.1307,), (0.3081,)))
-    assert dataset.files == mnist.files_of(Path("/there"))
-    assert isinstance(dataset.training_transform, Unchanged)
-    assert isinstance(dataset.validation_transform, Unchanged)
+    assert dataset.files == mnist.files_of(folder)
+    for transform in (dataset.training_transform, dataset.validation_transform):
+        assert isinstance(transform, Unchanged)
+
+
+SETS = (gray(8, 32, 3), gray(4, 32, 3))
+RECORDS, D = (Path("a.rec"), Path("b.rec")), Path("d")
+RECORD_FILES = [*map(Path, ("a.rec", "a.idx", "b.rec", "b.idx", "property"))]
+CIFAR10, CIFAR100 = cifar.SETS["cifar10"], cifar.SETS["cifar100"]
 
 
 @pytest.mark.parametrize(
-    ("name", "reads_records"),
-    [("cifar10", True), ("cifar100", False), ("imagenet", True), ("imagenet", False)],
+    ("name", "function", "arguments", "files"),
+    [
+        ("cifar10", "open_record_files", (CIFAR10, *RECORDS), RECORD_FILES),
+        ("cifar100", "open_set", (CIFAR100, D), cifar.files_of(CIFAR100, D)),
+        ("imagenet", "open_records", RECORDS, RECORD_FILES),
+        ("imagenet", "open_folders", (D / "train", D / "val"), (D / "train", D / "val")),
+    ],
 )
-def test_folders_and_records(name: str, reads_records: bool, monkeypatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-    sets = (gray(8, 32, 3), gray(4, 32, 3))
-    module, functions, size = class_files, ("open_folders", "open_records"), 96
-    if name != "imagenet":
-        module, functions, size = cifar, ("open_set", "open_record_files"), 32
-    for function in functions:
-        note = partial(lambda *words: asked.append(words) or sets, function)
-        monkeypatch.setattr(module, function, note)
-    words = "--rec-train a.rec --rec-val b.rec" if reads_records else "--data-dir d"
+def test_folders_and_records(name: str, function: str, arguments, files, monkeypatch) -> None:
+    is_imagenet = name == "imagenet"
+    opens, size = Mock(return_value=SETS), 96 if is_imagenet else 32
+    monkeypatch.setattr(class_files if is_imagenet else cifar, function, opens)
+    words = "--rec-train a.rec --rec-val b.rec" if "record" in function else "--data-dir d"
     dataset = opened(f"--dataset {name} --image-size {size} {words}")
-    kind = [] if name == "imagenet" else [cifar.SETS[name]]
-    paths = (Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)
-    if name == "imagenet" and not reads_records:
-        paths = (Path("d/train"), Path("d/val"))
-    assert asked == [(functions[reads_records], *kind, *paths)]
-    assert (dataset.training, dataset.validation) == sets and dataset.shape == (3, size, size)
+    opens.assert_called_once_with(*arguments)
+    assert (dataset.training, dataset.validation) == SETS and dataset.shape == (3, size, size)
+    assert {*dataset.files} == {*files}
     transforms = dataset.training_transform, dataset.validation_transform
-    files = [Path("d/train"), Path("d/val")]
-    if name == "imagenet":
+    if is_imagenet:
         assert dataset.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         assert transforms == (RandomResizedCrop(96), CenterCrop(96))
     else:
-        assert kind[0].stem == name
+        assert arguments[0].stem == name
         assert dataset.normalization == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         assert transforms[0] == PadCropFlip(padding=4) and isinstance(transforms[1], Unchanged)
-        files = [*cifar.files_of(kind[0], Path("d"))]
-    if reads_records:
-        files = [Path(f"{name}.{end}") for name in "ab" for end in ("rec", "idx")]
-        files.append(Path("property"))
-    assert {*dataset.files} == {*files}
 
 
 def test_crops_of_cifar(monkeypatch) -> None:
-    monkeypatch.setattr(cifar, "open_set", lambda *words: (gray(8, 32, 3), gray(4, 32, 3)))
+    monkeypatch.setattr(cifar, "open_set", lambda *words: SETS)
     line = "--dataset cifar10 --data-dir d --image-size"
     dataset = opened(f"{line} 28")
     assert dataset.shape == (3, 28, 28)
@@ -114,33 +107,29 @@ def test_crops_of_cifar(monkeypatch) -> None:
         opened(f"{line} 33")
 
 
+@pytest.fixture
 def small() -> ImageData:
     dataset = opened("--dataset synthetic --image-size 16 --num-images 30")
     return dataclasses.replace(dataset, training=gray(30, 16, 3), validation=gray(11, 16, 3))
 
 
-def test_examples_are_all_or_the_first_so_many() -> None:
-    def examples(*options: str) -> int:
-        return small().num_examples(parse(["--dataset", "synthetic", *options]).data)
-
-    assert examples() == examples("--num-examples", "30") == 30
-    assert examples("--num-examples", "7") == 7
+def test_examples_are_all_or_the_first_so_many(small: ImageData) -> None:
+    for options, count in (("", 30), ("--num-examples 30", 30), ("--num-examples 7", 7)):
+        assert small.num_examples(parse(f"--dataset synthetic {options}".split()).data) == count
     with pytest.raises(DataError, match="--num-examples 31 is more than the 30 images"):
-        examples("--num-examples", "31")
+        small.num_examples(parse("--dataset synthetic --num-examples 31".split()).data)
 
 
-def test_every_image_is_validated_once_over_the_ranks() -> None:
-    data = parse("--dataset synthetic --batch-size 4".split()).data
-    found = []
+def test_every_image_is_validated_once_over_the_ranks(small: ImageData) -> None:
+    data, found = parse("--dataset synthetic --batch-size 4".split()).data, []
     for rank in (0, 1):
-        for batch in small().validation_batches(data, SimpleNamespace(rank=rank, size=2)):
+        for batch in small.validation_batches(data, SimpleNamespace(rank=rank, size=2)):
             assert batch.images.shape == (4, 3, 16, 16)
             found += batch.images[batch.labels >= 0, 0, 0, 0].tolist()
     assert sorted(found) == list(range(11))
 
 
 def difference(before: str, now: str) -> Optional[tuple[bool, str]]:
-    """What a run with some options is told that goes on from one with others."""
     old, new = (opened(line).compared_images for line in (before, now))
     assert old is not None and new is not None
     return contents.find_difference(new, contents.describe(new), contents.describe(old))
@@ -162,8 +151,7 @@ def test_drawn_images_are_compared() -> None:
 
 def write_mnist(folder: Path, count: int, first: int = 0, end: str = "") -> str:
     folder.mkdir()
-    numbers = np.arange(first, first + count)
-    for name, shown in (("train", numbers), ("t10k", numbers[:1])):
+    for name, shown in (("train", np.arange(first, first + count)), ("t10k", np.arange(1))):
         pixels = np.broadcast_to(shown[:, None, None], (len(shown), 28, 28))
         for kind, array in (("images-idx3", pixels), ("labels-idx1", shown % 10)):
             head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
@@ -174,13 +162,8 @@ def write_mnist(folder: Path, count: int, first: int = 0, end: str = "") -> str:
 
 
 def write_cifar(folder: Path, count: int, first: int = 0) -> str:
-    """CIFAR-10's record files; ``first`` images at the beginning are left out."""
-    cifar_records.write(folder, count + first, 10)
-    if first:
-        lines = (folder / "train.idx").read_text().splitlines()[first:]
-        start = int(lines[0].split()[1])
-        (folder / "train.rec").write_bytes((folder / "train.rec").read_bytes()[start:])
-        (folder / "train.idx").unlink()
+    """CIFAR-10's record files; with another ``first`` all images are others."""
+    cifar_records.write(folder, count, 10, seed=1 + first)
     return f"--dataset cifar10 --data-dir {folder}"
 
 
@@ -225,6 +208,6 @@ def test_forms_and_files_that_no_sample_has_are_compared(tmp_path: Path) -> None
         assert difference(folders, changed) == (False, OTHERS)
 
 
-def test_a_set_that_cannot_say_what_it_has_is_not_compared() -> None:
-    bare = SimpleNamespace(decoded=gray(3, 4, 3).decoded)
-    assert dataclasses.replace(small(), training=bare).compared_images is None
+def test_a_set_that_cannot_say_what_it_has_is_not_compared(small: ImageData) -> None:
+    bare = SimpleNamespace(decoded=small.training.decoded)
+    assert dataclasses.replace(small, training=bare).compared_images is None

@@ -8,21 +8,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock, call
 
 import pytest
-from typing_extensions import override
 
 from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
-from runtime.state import Saved, State, Stateful
+from runtime.state import State
 from runtime.stopwatch import Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import run_folder
 from training.checkpoint.storage import Storage
 from training.config import images
-from training.exchange.ranks import Ranks
+from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
 from training.loop import Every
 from training.run import Run, open_run
@@ -39,23 +39,6 @@ class Source:
         while True:
             yield start_update, plan.at(start_update)
             start_update += 1
-
-
-class Log:
-    """Reports nothing."""
-
-    def __init__(self) -> None:
-        self.stopwatch = Stopwatch()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        yield
-
-
-Period = tuple[int, int]
 
 
 class Rebalanced(Ranks):
@@ -75,8 +58,6 @@ class Rebalanced(Ranks):
 
 
 class Recorder(FunctionStep):
-    """A step that notes what it is called with."""
-
     def __init__(self) -> None:
         self.batches: list[Any] = []
         self.rates: list[float] = []
@@ -89,79 +70,64 @@ class Recorder(FunctionStep):
         return SimpleNamespace(asscalar=lambda: 0.0)
 
 
-class Kept(Stateful):
-    """A part that notes what is done to it."""
-
-    def __init__(self, name: str, done: list[str]) -> None:
-        self._name, self._done = name, done
-
-    @override
-    def export_state(self, update: int) -> State:
-        self._done.append(f"{self._name} exported at {update}")
-        return State()
-
-    @override
-    def load_state(self, saved: Saved) -> None:
-        self._done.append(f"{self._name} loaded")
-
-    @override
-    def begin(self, run: Path) -> None:
-        self._done.append(f"{self._name} begun in {run}")
+def config_of(folder: Path, **given: Any) -> Any:
+    return images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
 
 
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
-    config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
-    run = Run(config, ranks, SimpleNamespace(status=0), Log(), Storage.find(folder, ranks.world))
+    log = MagicMock(stopwatch=Stopwatch())
+    log.reports.return_value = False
+    storage = Storage.find(folder, ranks.world)
+    run = Run(config_of(folder, **given), ranks, SimpleNamespace(status=0), log, storage)
     run.plan(Source())
     return run
 
 
 def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> None:
-    loaded = ["classifier loaded", "optimizer loaded"]
-
-    def start(**given: Any) -> tuple[list[str], Run]:
-        done: list[str] = []
+    def start(**given: Any) -> tuple[Mock, list[str], Run]:
+        done = Mock()
+        parts = {name: getattr(done, name) for name in ("classifier", "optimizer")}
+        for part in parts.values():
+            part.export_state.return_value = State()
         run = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given)
-        parts = {name: Kept(name, done) for name in ("classifier", "optimizer")}
-        run.restore(lambda: done.append("again"), **parts)
-        return done, run
+        run.restore(done.again, **parts)
+        return done, [one[0] for one in done.mock_calls], run
 
     def fit(run: Run, saves: bool = True) -> Recorder:
         step = Recorder()
         assert run.fit(step, [Every(run.save_checkpoint, epochs=1)] if saves else []) == 0
         return step
 
-    done, run = start(lr=0.5)
+    done, _, run = start(lr=0.5)
     # A part of a new run begins before it is asked for its state.
-    assert done[0].startswith(f"classifier begun in {tmp_path}")
-    assert [line for line in done if line.startswith("classifier")][1] == "classifier exported at 0"
+    assert done.classifier.mock_calls == [call.begin(tmp_path), call.export_state(0)]
     fit(run)
     # The rate alone changes nothing.
-    done, run = start(lr=0.25)
-    assert done[:2] == loaded and not fit(run).rates
-    done, _ = start(lr=0.25, resume="auto")
+    loaded = ["classifier.load_state", "optimizer.load_state"]
+    _, names, run = start(lr=0.25)
+    assert names[:2] == loaded and not fit(run).rates
+    done, names, _ = start(lr=0.25, resume="auto")
     # The best network is there before any part is asked for its state.
-    assert "optimizer loaded" not in done
-    done = [line for line in done if "begun" not in line]
-    assert done[:3] == ["classifier loaded", "again", "classifier exported at 20"]
+    assert names[:3] == ["classifier.load_state", "again", "classifier.export_state"]
+    assert done.classifier.export_state.call_args_list[0] == call(20)
+    done.optimizer.load_state.assert_not_called()
     # Killed before its first update, it is not begun twice.
     for saves in (False, True):
-        done, run = start(lr=0.25, resume="auto")
-        assert done[:2] == loaded and "again" not in done
+        _, names, run = start(lr=0.25, resume="auto")
+        assert names[:2] == loaded and "again" not in names
         step = fit(run, saves)
         assert [update for update, _ in step.batches] == list(range(20, 40))
         assert step.rates[0] == 0.25 and step.rates[10] == pytest.approx(0.125)
     # It is finished, too.
-    done, run = start(lr=0.25, resume="auto")
-    assert done[:2] == loaded and not fit(run).rates
+    _, names, run = start(lr=0.25, resume="auto")
+    assert names[:2] == loaded and not fit(run).rates
 
 
 def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: Path) -> None:
     ranks, step, called = Rebalanced(), Recorder(), []
-    options = {"epochs": 6, "lr": 0.5, "lr_schedule": "step", "lr_steps": (3,)}
-    run = make_run(tmp_path, ranks, **options)
-    run.restore(part=Kept("part", []))
+    run = make_run(tmp_path, ranks, epochs=6, lr=0.5, lr_schedule="step", lr_steps=(3,))
+    run.restore(part=Mock(**{"export_state.return_value": State()}))
     assert run.is_new
 
     def save(update: int) -> None:
@@ -182,28 +148,23 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
 
 
 def test_the_report_gets_the_first_batch_and_where_the_run_begins(tmp_path: Path) -> None:
-    step, told = Recorder(), []
-    run = make_run(tmp_path, Ranks(LoneWorld()), epochs=1)
-    run.log.sample = told.append
-    run.log.begin_part = lambda update, **facts: told.append((update, facts))
+    step, run = Recorder(), make_run(tmp_path, Ranks(LoneWorld()), epochs=1)
     run.restore()
     assert run.fit(step, []) == 0
-    assert told == [(0, {"total_updates": 10, "ranks": 1, "device": ""}), step.batches[0]]
+    run.log.begin_part.assert_called_once_with(0, total_updates=10, ranks=1, device="")
+    run.log.sample.assert_called_once_with(step.batches[0])
     assert [update for update, _ in step.batches] == list(range(10))
 
 
-def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(tmp_path, monkeypatch) -> None:
     """A launcher kills the others as soon as one has left with the status of a signal."""
     done: list[str] = []
     ranks = Ranks(LoneWorld())
     monkeypatch.setattr(RunLog, "write_report", lambda log: done.append("report"))
     monkeypatch.setattr(ranks.world, "barrier", lambda: done.append("barrier"))
-    config = images.resolve({"dataset": "synthetic", "models_root": str(tmp_path)})
     for fails, expected in ((False, ["report", "barrier"]), (True, [])):
         with suppress(ZeroDivisionError):
-            with open_run(config, ranks, mx.cpu(), SimpleNamespace(status=0)) as run:
+            with open_run(config_of(tmp_path), ranks, mx.cpu(), None) as run:
                 assert run.folder == tmp_path
                 done.clear()
                 if fails:
@@ -211,9 +172,7 @@ def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(
         assert done == expected
 
 
-def test_the_first_rank_of_a_folder_locks_it_and_the_others_wait_for_it(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_the_first_rank_of_a_folder_locks_it_and_others_wait(tmp_path: Path, monkeypatch) -> None:
     order: list[Any] = []
 
     @contextmanager
@@ -221,32 +180,30 @@ def test_the_first_rank_of_a_folder_locks_it_and_the_others_wait_for_it(
         order.append(folder)
         yield
 
-    monkeypatch.setattr(run_folder, "locked", locked)
-    config = images.resolve({"dataset": "synthetic", "models_root": str(tmp_path)})
-
     def rank_main(world: ThreadWorld) -> None:
         ranks = Ranks(world)
         ranks.saves = world.rank < 2
-        with open_run(config, ranks, mx.cpu(), SimpleNamespace(status=0)):
+        with open_run(config_of(tmp_path), ranks, mx.cpu(), None):
             order.append(world.rank)
 
+    monkeypatch.setattr(run_folder, "locked", locked)
     monkeypatch.setattr(RunLog, "write_report", lambda log: None)
     run_ranks(3, rank_main)
     assert order[0] == tmp_path and sorted(order[1:]) == [0, 1, 2]
 
 
 def test_a_run_that_is_told_to_end_does_not_rebalance_or_trains_no_further(tmp_path: Path) -> None:
-    ranks, step = Rebalanced(), Recorder()
-    ranks.stop = lambda request: iter([0, 143]).__next__
-    run = make_run(tmp_path / "stopped", ranks, epochs=6)
-    run.restore()
-    assert run.fit(step, []) == 143 and len(step.batches) == 2 and not ranks.met
-    # At a rebalancing.
-    ranks, step = Rebalanced(), Recorder()
-    ranks.rebalance = lambda *_: None
-    run = make_run(tmp_path / "rebalanced", ranks, epochs=3)
-    run.restore()
-    assert run.fit(step, []) == 0 and len(step.batches) == 20
+    for name, replaced, status, updates in (
+        ("stop", lambda request: iter([0, 143]).__next__, 143, 2),
+        # At a rebalancing.
+        ("rebalance", lambda *_: None, 0, 20),
+    ):
+        ranks, step = Rebalanced(), Recorder()
+        setattr(ranks, name, replaced)
+        run = make_run(tmp_path / name, ranks, epochs=6)
+        run.restore()
+        assert run.fit(step, []) == status
+        assert len(step.batches) == updates and not ranks.met
 
 
 def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_path: Path) -> None:

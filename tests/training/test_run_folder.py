@@ -11,12 +11,13 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from runtime.errors import ConfigError, DataError
 from training import run_folder
-from training.config import faces, images
+from training.config import faces
 from training.run_folder import locked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,16 +32,12 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"rec": ("../a", "/b/c")}, "./models/a+c-r50"),
         ({"dataset": "emore", "rec": ("/ram/disk",)}, "./models/disk-r100"),
         ({"rec": ("a",), "models_root": "./models"}, "./models"),
+        # Of many sets, a name that file systems take.
+        ({"rec": ("a" * 60, "b" * 60)}, f"./models/{'a' * 60}+{'b' * 39}-r50"),
     ],
 )
 def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: str) -> None:
     assert faces.resolve(given).run.models_root == folder
-
-
-def test_other_names_of_folders() -> None:
-    assert images.parse("--dataset synthetic --models-root m".split()).run.models_root == "m"
-    # Of many sets, one that file systems take.
-    assert len(Path(run_folder.default([f"/data/set-{i:03}" for i in range(99)], "r50")).name) < 120
 
 
 def claim(folder: Path) -> None:
@@ -50,14 +47,12 @@ def claim(folder: Path) -> None:
 
 
 @pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_patience(monkeypatch) -> None:
     monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
     monkeypatch.setattr(run_folder, "_SECONDS_OTHER_HOST", 0.0)
 
 
-def test_a_second_run_is_refused_with_the_name_of_the_first(
-    no_patience: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_is_refused_with_the_name_of_the_first(no_patience, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
     root = tmp_path / "very/deep"
     with locked(root):
@@ -74,22 +69,14 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(
 
 
 @pytest.mark.parametrize("host", [os.uname().nodename, "far.away"])
-def test_a_run_that_is_about_to_end_is_waited_for(
-    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_about_to_end_is_waited_for(host: str, tmp_path: Path, monkeypatch) -> None:
     """Longer where its host is another one, which may be gone."""
     if host == "far.away":
         monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
-    first = locked(tmp_path)
+    first, ended = locked(tmp_path), []
     first.__enter__()
     (tmp_path / "run.lock").write_text(f"host {host}, process 7, python train.py\n")
-    ended = []
-
-    def end() -> None:
-        ended.append(host)
-        first.__exit__(None, None, None)
-
-    ending = threading.Timer(0.5, end)
+    ending = threading.Timer(0.5, lambda: (ended.append(host), first.__exit__(None, None, None)))
     ending.start()
     with locked(tmp_path):
         assert ended == [host]
@@ -105,16 +92,14 @@ def test_the_lock_of_a_killed_process_is_taken_over(no_patience: None, tmp_path:
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        assert process.stdout.readline() == "locked\n"
         with pytest.raises(ConfigError, match=f"process {process.pid}, "):
             claim(tmp_path)
         process.send_signal(signal.SIGKILL)
     claim(tmp_path)
 
 
-def test_a_lock_that_another_host_left_gives_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_that_another_host_left_gives_a_warning(tmp_path: Path, capsys) -> None:
     (tmp_path / "run.lock").write_text("host far.away, process 7, python train.py\n\0more")
     claim(tmp_path)
     said = capsys.readouterr().err
@@ -123,7 +108,7 @@ def test_a_lock_that_another_host_left_gives_a_warning(
     assert capsys.readouterr().err == ""
 
 
-def test_a_full_disk_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_hides_no_error(tmp_path: Path, monkeypatch) -> None:
     """What the disk has not taken is written again when the lock is closed."""
     lock = open("/dev/full", "w")
     lock.write("host")
@@ -133,12 +118,8 @@ def test_a_full_disk_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise DataError("the data is broken")
 
 
-def test_a_file_system_without_locks_gives_a_warning_and_a_file_is_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
+def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, capsys, monkeypatch) -> None:
+    refuse = Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path):
         assert "run.lock cannot be locked (No locks available)" in capsys.readouterr().err

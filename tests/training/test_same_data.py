@@ -15,18 +15,16 @@ from runtime.errors import ConfigError
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import same_data
 
-# Two hosts of two ranks.
-HOSTS = ["left", "left", "right", "right"]
 PATHS = [Path("train.rec"), Path("train.idx")]
 
 
-def compare(monkeypatch, contents: dict[str, str]) -> list[str]:
-    """What each rank is told; ``contents`` of train.idx by host."""
+def compare(monkeypatch, **contents: str) -> list[str]:
+    """What each rank is told; ``contents`` of train.idx on two hosts of two ranks."""
     read: list[int] = []
 
     def rank_main(world: ThreadWorld) -> str:
         world.local_rank = world.rank % 2
-        host = HOSTS[world.rank]
+        host = [*contents][world.rank // 2]
 
         def fingerprint(paths) -> dict[str, str]:
             read.append(world.rank)
@@ -48,12 +46,12 @@ def compare(monkeypatch, contents: dict[str, str]) -> list[str]:
 
 
 def test_all_ranks_are_told_the_same(monkeypatch) -> None:
-    assert compare(monkeypatch, {"left": "1 byte", "right": "1 byte"}) == [""] * 4
+    assert compare(monkeypatch, left="1 byte", right="1 byte") == [""] * 4
     expected = (
         "right has another train.idx than left: 2 bytes, not 1 byte; copy the data set from one "
         "host to the others"
     )
-    assert compare(monkeypatch, {"left": "1 byte", "right": "2 bytes"}) == [expected] * 4
+    assert compare(monkeypatch, left="1 byte", right="2 bytes") == [expected] * 4
     # One rank, and data without files, compare nothing.
     monkeypatch.setattr(same_data, "fingerprint", lambda paths: pytest.fail("nothing to compare"))
     for paths, size in ((PATHS, 1), ([], 2)):
@@ -88,23 +86,21 @@ def go_on(images: Numbered, world: Any, insists: bool = False) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "insists", "line"),
+    ("images", "insists", "more", "counts"),
     [
-        (Numbered(0, 12), False, "with more images than {0}: 9 images there, 12 here; "),
-        (Numbered(0, 12), True, "with more images than {0}: 9 images there, 12 here; "),
-        (Numbered(0, 8), True, "with other images than {0}: 9 images there, 8 here; "),
-        (Numbered(5, 12), True, "with other images than {0}: 9 images there, 12 here, of which "),
+        (Numbered(0, 12), False, "more", "9 images there, 12 here; "),
+        (Numbered(0, 12), True, "more", "9 images there, 12 here; "),
+        (Numbered(0, 8), True, "other", "9 images there, 8 here; "),
+        (Numbered(5, 12), True, "other", "9 images there, 12 here, of which "),
     ],
 )
-def test_more_images_and_others_that_were_asked_for_are_a_warning(
-    images: Numbered, insists: bool, line: str, caplog
-) -> None:
+def test_more_images_and_others_asked_for_are_a_warning(images, insists, more, counts, caplog):
     go_on(Numbered(0, 9), LoneWorld())
     assert not caplog.messages
     go_on(images, LoneWorld(), insists)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert line.format(f"{SAVED.path} was trained on") in record.getMessage()
+    assert f"with {more} images than {SAVED.path} was trained on: {counts}" in record.getMessage()
 
 
 def test_other_images_are_an_error_of_all_ranks() -> None:

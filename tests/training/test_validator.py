@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Callable
+from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from data.batches.position import EpochPlan
 from parallel.world import LoneWorld, World
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from tests.support.parameters import SavedValues
 from tests.support.thread_world import run_ranks
 from training.update.epoch_counts import EpochCounts
 from training.validator import Validator, count
@@ -36,9 +38,9 @@ def test_counts_by_hand() -> None:
 class FirstPixels:
     """A network with one statistic of this rank, whose logits are the first pixels."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.statistics = [mx.nd.array([10.0 * rank**2])]
-        self._mean = sum(10.0 * other**2 for other in range(size)) / size
+    def __init__(self, world: World) -> None:
+        self.statistics = [mx.nd.array([10.0 * world.rank**2])]
+        self._mean = np.mean([10.0 * rank**2 for rank in range(world.size)])
 
     def inference(self):
         # Every rank validates the network of all.
@@ -46,55 +48,36 @@ class FirstPixels:
         return lambda images: images[:, 0, 0, :].astype("float32")
 
 
-class Best:
-    """A saver that notes the updates, and may have lost its file."""
-
-    def __init__(self, saved: list[int], is_gone: bool = False) -> None:
-        self.save, self.is_gone = saved.append, lambda: is_gone
-
-
-def shares(rank: int, size: int, hits: int, broken: Collection[int] = ()) -> Iterator[Batch]:
-    """Eleven images, the first of which are hits, cut into batches of four rows."""
-    labels = np.arange(11) % 4
-    images = np.zeros((11, 1, 1, 8), np.uint8)
-    images[np.arange(11), 0, 0, np.where(np.arange(11) < hits, labels, 7)] = 1
+def share(world: World, hits: int, broken=()) -> Iterator[Batch]:
+    """A rank's part of eleven images, the first of which are hits, in batches of four rows."""
+    numbers = np.arange(11)
+    # The last row is for padding.
+    labels, images = np.append(numbers % 4, PADDING), np.zeros((12, 1, 1, 8), np.uint8)
+    images[numbers, 0, 0, np.where(numbers < hits, numbers % 4, 7)] = 1
     labels[[*broken]] = BROKEN
-    own = np.arange(rank, 11, size)
-    for start in range(0, len(own), 4):
-        rows = own[start : start + 4]
-        filled, padded = np.full(4, PADDING), np.zeros((4, 1, 1, 8), np.uint8)
-        filled[: len(rows)], padded[: len(rows)] = labels[rows], images[rows]
-        yield Batch(padded, filled)
+    own = numbers[world.rank :: world.size]
+    rows = np.append(own, np.full(-len(own) % 4, 11)).reshape(-1, 4)
+    return iter([Batch(images[four], labels[four]) for four in rows])
 
 
-def make(
-    batches: Callable[[], Iterator[Batch]], world: World, best: Best, hits: int = 0
-) -> tuple[Validator, list[dict[str, float]]]:
+def make(batches, world: World, best: Any, hits: int = 0) -> tuple[Validator, list[Any]]:
     """A validator after a training with so many hits, and the records of its log."""
     counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
     if hits:
         counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([hits]), 0)
-    records: list[dict[str, float]] = []
-
-    def record(update, numbers, *, target) -> None:
-        records.append({"update": update, **numbers})
-
-    network, log = FirstPixels(world.rank, world.size), SimpleNamespace(record=record)
-    return Validator(network, batches, counts, world, log, best), records
+    records: list[Any] = []
+    log = SimpleNamespace(record=lambda update, numbers, target: records.append(numbers))
+    return Validator(FirstPixels(world), batches, counts, world, log, best), records
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
     caplog.set_level(logging.INFO)
-    saved: list[int] = []
+    best = Mock()
 
     def validate(world):
         hits = iter((5, 9, 7))
-
-        def batches() -> Iterator[Batch]:
-            return shares(world.rank, world.size, next(hits))
-
-        validator, records = make(batches, world, Best(saved), 3)
+        validator, records = make(lambda: share(world, next(hits)), world, best, 3)
         for update in (10, 20, 30):
             validator.validate(update)
         return records, validator
@@ -105,7 +88,7 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
         assert [record["best"] for record in records] == [5 / 11, 9 / 11, 9 / 11]
         assert records[0]["training_accuracy"] == 3 / 8 and records[2]["epoch"] == 3
         assert validator.export_state(30).values == {"accuracy": {"best": 9 / 11}}
-    assert saved == [10] * size + [20] * size
+    assert best.save.mock_calls == [call(10)] * size + [call(20)] * size
     assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
     assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
 
@@ -115,11 +98,10 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     caplog.set_level(logging.INFO)
 
     def validate(world):
-        batches = partial(shares, world.rank, world.size, 5)
-        validator, records = make(partial(batches, {0, 6, 7}), world, Best([]))
+        validator, records = make(partial(share, world, 5, {0, 6, 7}), world, Mock())
         validator.validate(10)
         with pytest.raises(DataError, match="none of the 11 images to validate on can be read"):
-            make(partial(batches, range(11)), world, Best([]))[0].validate(10)
+            make(partial(share, world, 5, range(11)), world, Mock())[0].validate(10)
         return records
 
     for (record,) in run_ranks(size, validate):
@@ -130,10 +112,10 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     assert "epoch 1: nothing left to train on; validation loss " in caplog.text
 
 
-def test_the_best_model_counts_while_its_file_is_there() -> None:
-    for is_gone in (False, True):
-        saved: list[int] = []
-        validator, _ = make(partial(shares, 0, 1, 5), LoneWorld(), Best(saved, is_gone))
-        validator.load_state(SimpleNamespace(numbers=lambda name: {"best": 0.9}))
-        validator.validate(30)
-        assert saved == [30] * is_gone
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_the_best_model_counts_while_its_file_is_there(is_gone: bool) -> None:
+    best = Mock(**{"is_gone.return_value": is_gone})
+    validator, _ = make(partial(share, LoneWorld(), 5), LoneWorld(), best)
+    validator.load_state(SavedValues(accuracy={"best": 0.9}))
+    validator.validate(30)
+    assert best.save.mock_calls == [call(30)] * is_gone

@@ -1,15 +1,15 @@
-"""First, last and best accuracy of every set, and that they come through a checkpoint."""
-
 from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from evaluation import verification
 from evaluation.features import NotFiniteError
 from runtime.errors import DataError
+from tests.support.parameters import SavedValues
 from training import verifier as verifier_module
 from training.verifier import Verifier
 
@@ -17,38 +17,35 @@ from training.verifier import Verifier
 @pytest.fixture
 def make(monkeypatch):
     """Return a function that makes a verifier whose sets have the given accuracies in turn."""
+    average = Mock()
+    monkeypatch.setattr(verifier_module, "allgather_numpy", lambda world, array: (world, array))
+    monkeypatch.setattr(verifier_module, "average_statistics", average)
 
     def build(accuracies: dict[str, list[float]]):
-        calls, reports, averaged = [], [], []
+        reports: list[tuple] = []
         left = {name: iter(values) for name, values in accuracies.items()}
 
         def evaluate(extract, target, **options):
-            calls.append((extract, target.name, options))
             return SimpleNamespace(accuracy=next(left[target.name]))
 
         def report(name, result, *, best, update):
             reports.append((name, result.accuracy, best, update))
 
-        monkeypatch.setattr(verification, "evaluate", evaluate)
-        monkeypatch.setattr(verifier_module, "allgather_numpy", lambda world, array: (world, array))
-        monkeypatch.setattr(verifier_module, "average_statistics", lambda *x: averaged.append(x))
+        calls = Mock(side_effect=evaluate)
+        monkeypatch.setattr(verification, "evaluate", calls)
         # The weights of that moment, which are those after averaging.
-        backbone = SimpleNamespace(inference=lambda: f"averaged {len(averaged)} times")
+        backbone = SimpleNamespace(inference=lambda: f"averaged {average.call_count} times")
         world, log = SimpleNamespace(rank=2, size=3), SimpleNamespace(verification=report)
         targets = [SimpleNamespace(name=name) for name in accuracies]
         made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
-        return made, reports, calls, averaged
+        return made, reports, calls
 
     return build
 
 
-def test_a_network_that_has_diverged_gets_a_remedy_of_training(make, monkeypatch) -> None:
-    verifier, *_ = make({"lfw": []})
-
-    def evaluate(*_: object, **__: object) -> None:
-        raise NotFiniteError("give an earlier epoch, or --dtype float32")
-
-    monkeypatch.setattr(verification, "evaluate", evaluate)
+def test_a_network_that_has_diverged_gets_a_remedy_of_training(make) -> None:
+    verifier, _, calls = make({"lfw": []})
+    calls.side_effect = NotFiniteError("give an earlier epoch, or --dtype float32")
     for update, remedy in ((0, "give another epoch as --pretrained"), (7, "lower --lr")):
         line = f"verification lfw at update {update}: the network gives .*diverged: {remedy}"
         with pytest.raises(DataError, match=f"^{line}$"):
@@ -56,15 +53,13 @@ def test_a_network_that_has_diverged_gets_a_remedy_of_training(make, monkeypatch
 
 
 def test_first_last_and_best_of_the_network_of_all_ranks(make, caplog) -> None:
-    verifier, reports, calls, averaged = make({"lfw": [0.0, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
+    verifier, reports, calls = make({"lfw": [0.0, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
     found = [verifier.verify(update) for update in (0, 10, 20)]
     assert found == [{"lfw": 0.0, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
     assert verifier.export_state(20).values == {
         "first": {"lfw": 0.0, "cfp": 0.4}, "last": found[-1], "best": {"lfw": 0.9, "cfp": 0.6},
     }  # fmt: skip
-    assert [report[:3] for report in reports[::2]] == [
-        ("lfw", 0.0, 0.0), ("lfw", 0.9, 0.9), ("lfw", 0.7, 0.9)
-    ]  # fmt: skip
+    assert reports[::2] == [("lfw", 0.0, 0.0, 0), ("lfw", 0.9, 0.9, 10), ("lfw", 0.7, 0.9, 20)]
     assert reports[-1] == ("cfp", 0.6, 0.6, 20)
     caplog.set_level(logging.INFO)
     verifier.summarize()
@@ -73,12 +68,13 @@ def test_first_last_and_best_of_the_network_of_all_ranks(make, caplog) -> None:
         "verification cfp: accuracy untrained 0.4000, trained 0.6000, best 0.6000",
     ]
     # Averaged once before both sets; the rank evaluates its share.
-    assert len(averaged) == 3
-    extracts = [(extract, name) for extract, name, _ in calls[:2]]
-    assert extracts == [("averaged 1 times", name) for name in ("lfw", "cfp")]
-    ranks = calls[0][2].pop("ranks")
+    extracts = [(one.args[0], one.args[1].name) for one in calls.mock_calls[1:4]]
+    times = ("averaged 1 times", "averaged 2 times", "averaged 2 times")
+    assert extracts == [*zip(times, ("cfp", "lfw", "cfp"))]
+    options = calls.call_args.kwargs
+    ranks = options.pop("ranks")
     assert ranks[:2] == (2, 3) and ranks.allgather("array")[1] == "array"
-    assert calls[0][2] == {"batch_size": 5, "image_size": (8, 9)}
+    assert options == {"batch_size": 5, "image_size": (8, 9)}
 
 
 def test_a_run_that_goes_on_remembers(make, caplog) -> None:
@@ -88,17 +84,16 @@ def test_a_run_that_goes_on_remembers(make, caplog) -> None:
     verifier.verify(1)
     # What was exported does not change with the run.
     assert state.values == {name: {"lfw": 0.5} for name in ("first", "best", "last")}
-    saved = SimpleNamespace(numbers=lambda name: dict(state.values[name]))
-    other, reports, *_ = make({"lfw": [0.3]})
-    other.load_state(saved)
+    other, reports, _ = make({"lfw": [0.3]})
+    other.load_state(SavedValues(state.values))
     other.verify(2)
     assert (other.first, other.best, other.last) == ({"lfw": 0.5}, {"lfw": 0.5}, {"lfw": 0.3})
     assert reports == [("lfw", 0.3, 0.5, 2)]
     # The summary tells of what the run has verified itself.
     third, *_ = make({"cfp": [0.5, 0.6]})
-    third.load_state(saved)
-    third.verify(6)
-    third.verify(9)
+    third.load_state(SavedValues(state.values))
+    for update in (6, 9):
+        third.verify(update)
     caplog.set_level(logging.INFO)
     third.summarize()
     assert caplog.messages == ["verification cfp: accuracy trained 0.6000, best 0.6000"]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,22 +41,22 @@ def arrays_of(rank: int, ranks: int) -> dict[str, Stored]:
     return arrays
 
 
-def write(root: Path, update: int = 7, ranks: int = 3, keep: int = 9) -> Path:
+def write(root: Path, update=7, ranks=3, keep=9, arrays=arrays_of, **further: Any) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    final, about = root / files.name_of(update), header(root, update)
+    final, about = root / files.name_of(update), header(root, update, **further)
     if final.exists():
         final = root / f"{final.name}-{about.serial}"
     folder = files.hidden_folder(final, "a")
     for rank in reversed(range(ranks)):
-        files.write_rank(folder, rank, arrays_of(rank, ranks))
+        files.write_rank(folder, rank, arrays(rank, ranks))
     files.publish(folder, final, about, range(ranks), keep)
     return final
 
 
-def header(root: Path, update: int = 7) -> Part:
+def header(root: Path, update: int = 7, **further: Any) -> Part:
     serial = files.newest_serial(root) + 1
-    values = {"progress": {"update": update}}
-    return Part(update, serial, f"word-{serial}", (), {}, values, {"of": "a test"})
+    given = {"values": {"progress": {"update": update}}, "about": {"of": "a test"}, **further}
+    return Part(update, serial, f"word-{serial}", (), {}, **given)
 
 
 def found(root: Path) -> list[str]:
@@ -98,13 +99,12 @@ def test_every_changed_missing_or_truncated_byte_is_detected(tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     for file in sorted(path.iterdir()):
         content = file.read_bytes()
-        places = rng.choice(len(content), 40, replace=False)
+        arrays = [range(len(content))]
         if file.suffix == ".bin":
             # Between arrays are bytes that nobody reads.
             entries = parts[int(file.stem[-4:])].entries
             arrays = [range(one.offset, one.offset + one.num_bytes) for one in entries]
-            places = [place for place in places if any(place in array for array in arrays)]
-        for place in places:
+        for place in rng.choice([*itertools.chain(*arrays)], 40, replace=False):
             changed = bytearray(content)
             changed[place] ^= 1 << int(rng.integers(8))
             file.write_bytes(changed)
@@ -119,9 +119,9 @@ def test_every_changed_missing_or_truncated_byte_is_detected(tmp_path: Path) -> 
 
 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path: Path) -> None:
-    # Another run was killed.
-    files.write_rank(files.hidden_folder(tmp_path / "update-00000007", "x"), 1, arrays_of(1, 2))
     final = tmp_path / "update-00000007"
+    # Another run was killed.
+    files.write_rank(files.hidden_folder(final, "x"), 1, arrays_of(1, 2))
     folder = files.hidden_folder(final, "a")
     files.write_rank(folder, 0, arrays_of(0, 2))
     arguments = (folder, final, header(tmp_path), (0, 1), 2)
@@ -133,10 +133,10 @@ def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path: Path) -
     publishing.join(10)
     assert found(tmp_path) == ["7"]
     files.sweep(tmp_path)
-    assert names(tmp_path) == ["update-00000007"]
+    assert names(tmp_path) == [final.name]
 
 
-def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch) -> None:
     arrays = {"net/weight": Stored(REPLICATED, np.array([1.0, np.nan], np.float32))}
     with pytest.raises(DataError, match="'net/weight' holds numbers that are not finite"):
         files.write_rank(tmp_path / ".update-x", 1, arrays)
@@ -164,9 +164,7 @@ def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names(tmp_path) == []
 
 
-def test_which_checkpoints_are_kept_and_tried_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch) -> None:
     for update in (100, 200, 300):
         write(tmp_path, update, keep=2)
     # A run that started anew next to them: the newest stay, whatever their update.
@@ -186,18 +184,12 @@ def test_which_checkpoints_are_kept_and_tried_first(
     assert names(aside.parent)[0] == aside.name and (aside / "note").read_text() == "second"
     (tmp_path / "file").touch()
     assert files.candidates(tmp_path / "file") == files.candidates(tmp_path / "gone") == []
-
-    def refuse(*_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(DataError, match="see its permissions"):
         files.candidates(tmp_path)
 
 
-def test_a_rank_looks_for_nothing_once_its_marker_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_looks_for_nothing_once_its_marker_is_there(tmp_path: Path, monkeypatch) -> None:
     """The first rank, which waits for it, may publish at once: the folder has another name then."""
     hidden, final, rename = tmp_path / ".hidden", tmp_path / "final", Path.rename
 
@@ -212,18 +204,15 @@ def test_a_rank_looks_for_nothing_once_its_marker_is_there(
     assert names(final) == ["rank-0001.bin", "rank-0001.json"]
 
 
-def test_info_verify_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_verify_merge(tmp_path: Path, capsys) -> None:
     path = write(tmp_path, ranks=2)
     checkpoint.main(["info", str(path)])
     checkpoint.main(["verify", str(path)])
-    printed = capsys.readouterr().out
-    for part in ("7 updates", "2 ranks", "head/centers", "(11, 3)", "classes 6 to 10", "is intact"):
-        assert part in printed
-    assert "  of: a test\n" in printed
+    said, words = capsys.readouterr().out, ["7 updates", "2 ranks", "head/centers", "(11, 3)"]
+    assert all(part in said for part in [*words, "classes 6 to 10", "is intact", "  of: a test\n"])
     checkpoint.main(["merge", str(path), "--output", str(tmp_path / "all.npz")])
     with np.load(tmp_path / "all.npz", allow_pickle=False) as merged:
-        np.testing.assert_array_equal(merged["head/centers"], CENTERS)
-        np.testing.assert_array_equal(merged["head/counts"], COUNTS)
+        assert (merged["head/centers"] == CENTERS).all() and (merged["head/counts"] == COUNTS).all()
         assert merged["net/mean"].tolist() == [0.5, 0.5]
         assert merged["net/weight"].shape == (2, 2, 1) and merged["net/empty"].shape == (0, 2)
     with pytest.raises(DataError, match="gone/all.npz cannot be written"):
@@ -240,15 +229,15 @@ def test_info_verify_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 class Killed(BaseException):
-    """What ends a run at any moment; nothing of it goes on."""
+    """Ends a run at any moment."""
 
 
-def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> bool:
+def killed_at(step: int, monkeypatch, action: Callable[[], Any]) -> bool:
     """Run ``action`` and have it killed before its ``step``-th change of the file system."""
     left = itertools.count(-step)
 
-    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*arguments: Any, **options: Any) -> Any:
+    def counted(change):
+        def changed(*arguments, **options):
             if next(left) == 0:
                 raise Killed
             return change(*arguments, **options)
@@ -267,9 +256,7 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], A
     return False
 
 
-def test_a_checkpoint_that_is_written_again_exists_at_every_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_written_again_exists_at_every_moment(tmp_path: Path, monkeypatch):
     """Killed before each change of the file system in turn, until it is killed no more."""
     first, second = "update-00000007", "update-00000007-2"
     for step in itertools.count():
@@ -291,54 +278,47 @@ def test_a_checkpoint_that_is_written_again_exists_at_every_moment(
 class Disk:
     """What would be left of a folder after a power cut, by what has been flushed to the disk."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.flushed: set[tuple[int, int]] = set()
-        self.folders: dict[Path, set[str]] = {}
+    def __init__(self, monkeypatch) -> None:
+        # Contents that are on the disk: names of a folder; file and size of a file.
+        self.flushed: dict[Path, Any] = {}
         self.renamed: list[Path] = []
         self._fsync, self._rename = os.fsync, Path.rename
         monkeypatch.setattr(os, "fsync", self.fsync)
         monkeypatch.setattr(Path, "rename", lambda path, to: self.rename(path, to))
 
+    def content(self, path: Path) -> Any:
+        return names(path) if path.is_dir() else (path.stat().st_ino, path.stat().st_size)
+
     def fsync(self, descriptor: int) -> None:
         self._fsync(descriptor)
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if path.is_dir():
-            self.folders[path] = set(names(path))
-        else:
-            self.flushed.add((path.stat().st_ino, path.stat().st_size))
+        self.flushed[path] = self.content(path)
 
     def rename(self, path: Path, to: Path) -> Path:
         for one in (path, *path.rglob("*")):
-            if one.is_dir():
-                is_flushed = self.folders.get(one) == set(names(one))
-            else:
-                is_flushed = (one.stat().st_ino, one.stat().st_size) in self.flushed
-            assert is_flushed, f"{one} is renamed before it is flushed"
+            assert self.flushed.get(one) == self.content(one), f"{one} is not flushed"
         self.renamed.append(to)
-        if path in self.folders:
-            self.folders[to] = self.folders.pop(path)
+        for one in (path, *path.rglob("*")):
+            self.flushed[to / one.relative_to(path)] = self.flushed.pop(one)
         return self._rename(path, to)
 
 
-def test_nothing_is_renamed_before_it_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_renamed_before_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:
     disk = Disk(monkeypatch)
     root = tmp_path / "models" / "checkpoints"
     files.make_folder(root)
     for folder in (root, root.parent):
-        assert folder.name in disk.folders[folder.parent]
+        assert folder.name in disk.flushed[folder.parent]
     for times in (1, 2):
         path = write(root, keep=1)
         renamed = [to.name for to in disk.renamed]
-        markers = [f"rank-000{rank}.json" for rank in range(3)]
-        for name in (*markers, "manifest.json"):
+        for name in (*(f"rank-000{rank}.json" for rank in range(3)), "manifest.json"):
             assert renamed.count(name) == times
         assert renamed.count(path.name) == 1
         # The last name, and what has gone before it, survive, too.
-        assert path.name in disk.folders[root]
+        assert path.name in disk.flushed[root]
         before = max(map(renamed.index, ("rank-0002.json", "manifest.json")))
         assert disk.renamed.index(path) > before
     files.write_rank(tmp_path, 1, arrays_of(1, 2))
     # As it was before the marker got its name; the first rank flushes that with the folder.
-    assert disk.folders[tmp_path] >= {"rank-0001.bin", ".rank-0001.json"}
+    assert {*disk.flushed[tmp_path]} >= {"rank-0001.bin", ".rank-0001.json"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from training.checkpoint import layout
 
 def body() -> dict[str, Any]:
     def entry(name, kind, shape, start=0, total=0, offset=0):
-        return {
-            "name": name, "kind": kind, "dtype": "float32", "shape": shape, "start": start,
-            "total": total, "offset": offset, "checksum": 5,
-        }  # fmt: skip
+        return {**locals(), "dtype": "float32", "checksum": 5}
 
     first = [
         entry("head/centers", "sharded", [2, 4], 0, 3),
@@ -73,10 +69,6 @@ def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
     parse(content)
 
 
-Body = Callable[[], dict[str, Any]]
-Change = Callable[[dict[str, Any]], object]
-
-
 @pytest.mark.parametrize(
     ("make", "change", "rule"),
     [
@@ -113,7 +105,7 @@ Change = Callable[[dict[str, Any]], object]
         (part_body, lambda b: entries_of(b, 1)[0].update(start=4), "lacks rows of 'head/centers'"),
     ],
 )
-def test_each_broken_rule_is_named(make: Body, change: Change, rule: str) -> None:
+def test_each_broken_rule_is_named(make, change, rule: str) -> None:
     content = make()
     change(content)
     with pytest.raises(DataError, match=rule):
@@ -129,7 +121,7 @@ JSON = st.recursive(
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(make=st.sampled_from([body, part_body]), data=st.data())
-def test_any_value_in_any_place(make: Body, data: st.DataObject) -> None:
+def test_any_value_in_any_place(make, data: st.DataObject) -> None:
     content: Any = make()
     place = content
     while True:

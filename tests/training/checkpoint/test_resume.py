@@ -31,10 +31,7 @@ from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, CLASSES, EMBEDDING = 12, 31, 16
-ABOUT: dict[str, dict[str, Any]] = {
-    "identity": {"--network": "r18", "classes": 31},
-    "configuration": {"lr": 0.1},
-}
+ABOUT: Any = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}
 
 
 def make_backbone(batch_norm=False, seed=0):
@@ -49,13 +46,15 @@ def make_backbone(batch_norm=False, seed=0):
     shapes = dict(zip(symbol.list_arguments(), arguments))
     shapes.update(zip(symbol.list_auxiliary_states(), statistics))
     del shapes["data"]
-    weights = {name: mx.nd.array(generator.normal(size=s) * 0.1) for name, s in shapes.items()}
-    weights.update({name: w.abs() for name, w in weights.items() if name.startswith("bn")})
+    weights = {name: generator.normal(size=shape) * 0.1 for name, shape in shapes.items()}
+    weights = {n: mx.nd.array(abs(w) if n.startswith("bn") else w) for n, w in weights.items()}
     return Backbone(symbol, symbol, weights, mx.cpu())
 
 
 class Clock:
     """Stands for the data: each update has a batch of its own."""
+
+    update = 0
 
     def export_state(self, update):
         return State(values={"update": update})
@@ -67,31 +66,25 @@ class Clock:
 class Run:
     """A training run on one rank, from its beginning or from a checkpoint."""
 
-    def __init__(
-        self, world, root, loss="arcface", optimizer="sgd", batch_norm=False, go_on="auto"
-    ):
-        self.world = world
-        options = FaceOptimizerOptions(momentum=0.9, wd=5e-4, optimizer=optimizer)
+    def __init__(self, world, root, loss="arcface", rule="sgd", batch_norm=False, go_on="auto"):
+        self.world, self.clock = world, Clock()
         backbone = make_backbone(batch_norm)
         backbone.hybridize()
-        head = PartialFC.create(
+        self.head = PartialFC.create(
             HeadOptions(loss, scale=16.0), (CLASSES, EMBEDDING), world, mx.cpu(),
-            optimizer=build_rows(optimizer, 0.9, 5e-4), seed=7,
+            optimizer=build_rows(rule, 0.9, 5e-4), seed=7,
         )  # fmt: skip
+        options = FaceOptimizerOptions(momentum=0.9, wd=5e-4, optimizer=rule)
         trainer = BackboneOptimizer(options, backbone.parameters, world, dtype="float32")
-        self.clock, self.head = Clock(), head
-        self.clock.update = 0
-        self.parts = {
-            "backbone": backbone, "optimizer": trainer, "head": head, "progress": self.clock
-        }  # fmt: skip
+        self.parts = {"backbone": backbone, "optimizer": trainer, "head": self.head}
+        self.parts["progress"] = self.clock
         storage = Storage.find(root, world)
         saved = resume.find(str(go_on), storage, ABOUT)
         if saved is not None:
             saved.restore(self.parts)
-        self.saves = Checkpointer(
-            self.parts, storage, keep=99, about=ABOUT, resumed=saved and saved.path
-        )
-        self.step = FaceStep(backbone, head, trainer, center_lr_factor=2.0)
+        last = saved and saved.path
+        self.saves = Checkpointer(self.parts, storage, keep=99, about=ABOUT, resumed=last)
+        self.step = FaceStep(backbone, self.head, trainer, center_lr_factor=2.0)
 
     def train(self, until):
         losses = []
@@ -102,7 +95,7 @@ class Run:
             images = generator.integers(256, size=(GLOBAL_BATCH, 3, 8, 8)).astype(np.uint8)
             labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
             loss = self.step(Batch(images[own], labels[own]), update, lr=0.02)
-            losses.append(float(loss.asscalar()))
+            losses.append(loss.asscalar())
         self.step.finish()
         self.clock.update = until
         return losses
@@ -145,25 +138,24 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path)
 def test_a_run_continues_on_three_two_one_and_three_ranks(tmp_path, caplog):
     caplog.set_level("INFO")
     expected = run_ranks(3, lambda world: Run(world, tmp_path / "whole").train(8))[0]
-    losses = []
-    root = tmp_path / "parts"
-    for number, ranks in enumerate((3, 2, 1, 3)):
+    losses, root = [], tmp_path / "parts"
+    for start, ranks in ((0, 3), (2, 2), (4, 1), (6, 3)):
 
-        def goes_on(world, number=number):
+        def goes_on(world, start=start):
             run = Run(world, root)
-            assert run.clock.update == 2 * number
+            assert run.clock.update == start
             run.saves.last = None
             run.save()
-            found = run.train(2 * number + 2)
+            found = run.train(start + 2)
             run.save()
             return found
 
-        before = merged(root, 2 * number, tmp_path) if number else None
+        before = merged(root, start, tmp_path) if start else None
         losses += run_ranks(ranks, goes_on)[0]
         if before is not None:
             assert f"re-cut for {ranks}\n" in caplog.text
             # Saved anew, before it trains, by another number of ranks.
-            anew = f"{2 * number}-{2 * number + 1}"
+            anew = f"{start}-{start + 1}"
             path = root / f"checkpoints/update-0000000{anew}"
             assert Checkpoint(path).manifest.world_size == ranks
             after = merged(root, anew, tmp_path)
@@ -171,21 +163,6 @@ def test_a_run_continues_on_three_two_one_and_three_ranks(tmp_path, caplog):
             for name, array in before.items():
                 np.testing.assert_array_equal(after[name], array, err_msg=name)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
-
-
-def saved_once(folder, updates=(2,)):
-    def rank_main(world):
-        run = Run(world, folder)
-        for update in updates:
-            run.train(update)
-            run.save()
-        # The same update is saved once.
-        written = (run.saves.last / "manifest.json").stat().st_mtime_ns
-        run.save()
-        assert (run.saves.last / "manifest.json").stat().st_mtime_ns == written
-
-    run_ranks(2, rank_main)
-    return folder / "checkpoints"
 
 
 def find(folder, go_on="auto", about=ABOUT, ranks=2):
@@ -199,21 +176,32 @@ def find(folder, go_on="auto", about=ABOUT, ranks=2):
 def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, caplog):
     caplog.set_level("INFO")
     assert find(tmp_path) is None
-    folder = saved_once(tmp_path, (1, 2))
+
+    def save_twice(world):
+        run = Run(world, tmp_path)
+        for update in (1, 2):
+            run.train(update)
+            run.save()
+        # The same update is saved once.
+        manifest = run.saves.last / "manifest.json"
+        written = manifest.stat().st_mtime_ns
+        run.save()
+        assert manifest.stat().st_mtime_ns == written
+
+    run_ranks(2, save_twice)
+    last = tmp_path / "checkpoints" / "update-00000002"
+    before = last.with_name("update-00000001")
     assert find(tmp_path, about={**ABOUT, "configuration": {"lr": 0.2}}) == "update-00000002"
     assert "--lr was 0.1 and is 0.2" in caplog.text
     assert find(tmp_path, "never") is None
-    last = folder / "update-00000002"
     file = last / "rank-0001.bin"
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")
     # One that was asked for is an error.
     with pytest.raises(DataError, match=r"rank-0001.bin.*checksum|another rank found"):
         find(tmp_path, last)
-    assert find(tmp_path, folder / "update-00000001") == "update-00000001"
-    assert find(tmp_path, ranks=3) == "update-00000001"
+    assert find(tmp_path, before) == find(tmp_path, ranks=3) == before.name
     assert "BROKEN CHECKPOINT" in caplog.text and "rank-0001.bin" in caplog.text
-    names = ["update-00000001", "update-00000002.broken"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert {path.name for path in last.parent.iterdir()} == {before.name, f"{last.name}.broken"}
 
 
 def alone(folder, part, about=ABOUT):
@@ -225,12 +213,12 @@ def alone(folder, part, about=ABOUT):
 
 
 def test_another_model_is_refused_with_all_differences(tmp_path):
-    there = {"--network": "r18", "classes": 31, "--net-output": "E"}
+    there = {**ABOUT["identity"], "--net-output": "E"}
     about = {"identity": there, "configuration": {}}
     alone(tmp_path, None, about)
     for here, said in (
         ({**there, "classes": 30, "--net-output": "FC"}, "classes 31 there and 30 here, .* E th"),
-        ({"--network": "r18", "classes": 31}, "output E there and as it is by default here"),
+        (ABOUT["identity"], "output E there and as it is by default here"),
         ({**there, "--bn": 1}, "model: --bn as it is by default there and 1 here; use the same"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -267,22 +255,20 @@ def test_what_a_part_does_not_find_is_named(tmp_path):
             getattr(saved, method)(*arguments)
 
 
-@pytest.mark.parametrize(("before", "writing"), [(15, 19), (-5, 5), (3, None)])
-def test_the_writing_thread_has_a_lower_priority_than_the_run(
-    before, writing, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(("before", "now"), [(15, 19), (-5, 5), (3, None)])
+def test_the_writing_thread_has_a_lower_priority_than_the_run(before, now, tmp_path, monkeypatch):
     changes, own = [], threading.get_native_id()
 
     def change(which, thread, niceness):
         changes.append((which, niceness))
         assert thread not in (0, own)
-        if writing is None:
+        if now is None:
             raise PermissionError(1, "not permitted")
 
     monkeypatch.setattr(os, "getpriority", lambda which, thread: before)
     monkeypatch.setattr(os, "setpriority", change)
     assert alone(tmp_path, None) is not None
-    assert changes == [(os.PRIO_PROCESS, writing or before + 10)]
+    assert changes == [(os.PRIO_PROCESS, now or before + 10)]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

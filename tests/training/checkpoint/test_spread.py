@@ -1,4 +1,4 @@
-"""Hosts that share no folder, as threads whose folders differ: who has what, and what is complete.
+"""Hosts that share no folder, as threads whose folders differ.
 
 The same on two hosts is in tests/hosts/test_nothing_shared.py.
 """
@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -37,17 +36,16 @@ ABOUT: dict[str, Any] = {"identity": {"classes": CLASSES}, "configuration": {}}
 class Layer(Stateful):
     """Arrays of every kind, whose numbers follow from the update and the rank."""
 
-    def __init__(self, world: ThreadWorld, before: int = 0) -> None:
-        self.rank, self.ranks, self.before = world.rank, world.size, before
-        self.bad, self.update = False, 0
+    def __init__(self, rank: int, ranks: int, before: int = 0) -> None:
+        self.rank, self.ranks, self.before = rank, ranks, before
+        self.shard, self.bad, self.update = Shard(rank, ranks, CLASSES), False, 0
 
     def export_state(self, update: int) -> State:
-        shard = Shard(self.rank, self.ranks, CLASSES)
         centers = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
-        rows = centers[shard.start : shard.stop] + 100 * update
+        rows = centers[self.shard.start : self.shard.stop] + 100 * update
         own = np.full(2, np.inf if self.bad else update + self.rank, np.float32)
         arrays = {
-            "centers": Stored(SHARDED, rows, shard.start, CLASSES),
+            "centers": Stored(SHARDED, rows, self.shard.start, CLASSES),
             "mean": Stored(OWN, own),
             "weight": Stored(REPLICATED, np.full((2, 2), update, np.float32)),
         }
@@ -61,24 +59,23 @@ class Layer(Stateful):
         np.testing.assert_array_equal(saved.replicated("weight", (2, 2)), expected["weight"].array)
         own = self.rank if self.before == self.ranks else np.mean(range(self.before))
         np.testing.assert_array_equal(saved.own("mean", (2,)), np.float32([self.update + own] * 2))
-        centers, rows = expected["centers"], np.full_like(expected["centers"].array, -1)
-        stop = centers.start + len(rows)
-        for first, piece in saved.pieces("centers", centers.start, stop, CLASSES, (WIDTH,)):
+        rows = np.full_like(expected["centers"].array, -1)
+        place = self.shard.start, self.shard.stop, CLASSES, (WIDTH,)
+        for first, piece in saved.pieces("centers", *place):
             rows[first : first + len(piece)] = piece
-        np.testing.assert_array_equal(rows, centers.array)
+        np.testing.assert_array_equal(rows, expected["centers"].array)
 
 
 def storage_of(world: ThreadWorld, folders: Sequence[Path]) -> Storage:
     """Each rank's folder, in a host of the same name."""
-    firsts = tuple(folders.index(folder) for folder in folders)
-    hosts = tuple(folder.name for folder in folders)
+    hosts, firsts = zip(*((folder.name, folders.index(folder)) for folder in folders))
     return Storage(folders[world.rank], world, hosts, firsts)
 
 
 def save(folders: Sequence[Path], *updates: int, keep: int = 9) -> None:
     def rank_main(world: ThreadWorld) -> None:
-        here = storage_of(world, folders)
-        with Checkpointer({"layer": Layer(world)}, here, keep=keep, about=ABOUT) as checkpointer:
+        parts, here = {"layer": Layer(world.rank, world.size)}, storage_of(world, folders)
+        with Checkpointer(parts, here, keep=keep, about=ABOUT) as checkpointer:
             for update in updates:
                 checkpointer.save(update)
 
@@ -89,11 +86,12 @@ def load(folders: Sequence[Path], before: int = 2, go_on: str = "auto") -> Optio
     """The update that all ranks resume, of so many ranks; None if they begin anew."""
 
     def rank_main(world: ThreadWorld) -> Optional[int]:
+        layer = Layer(world.rank, world.size, before)
         saved = resume.find(go_on, storage_of(world, folders), ABOUT)
-        layer = Layer(world, before)
-        if saved is not None:
-            saved.restore({"layer": layer})
-        return layer.update if saved else None
+        if saved is None:
+            return None
+        saved.restore({"layer": layer})
+        return layer.update
 
     (update,) = set(run_ranks(len(folders), rank_main))
     return update
@@ -103,9 +101,9 @@ def type_commands(said: str, folder: Path) -> None:
     """Do what the commands of an error would, with hosts that are folders in ``folder``."""
     for target, commands in re.findall(r"(host\d) lacks .*?, type there: (.*?);", said):
         for command_line in commands.split(" && "):
-            words = shlex.split(command_line)
-            assert words[:2] == ["rsync", "-as"] and len(words) == 4 and words[3].endswith("/")
-            source, _, path = words[2].partition(":")
+            program, options, from_path, to_path = shlex.split(command_line)
+            assert (program, options, to_path[-1]) == ("rsync", "-as", "/")
+            source, _, path = from_path.partition(":")
             relative = Path(path).relative_to(folder).parts[1:]
             there, here = (folder.joinpath(host, *relative) for host in (source, target))
             shutil.copytree(there, here, dirs_exist_ok=True)
@@ -119,14 +117,12 @@ def hosts(tmp_path: Path) -> list[Path]:
 def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
     one, two, _ = hosts
     save([one, one, two, two], 1, 3, 5, keep=2)
-    for folder, ranks, manifest in (
-        (one, (0, 1), "manifest.json"), (two, (2, 3), "manifest-0002.json"),
-    ):  # fmt: skip
+    for folder, ranks, end in ((one, "01", ""), (two, "23", "-0002")):
         assert names(folder / "checkpoints") == ["update-00000003", "update-00000005"]
         path = folder / "checkpoints/update-00000005"
-        assert names(path) == [manifest, *(f"rank-{rank:04d}.bin" for rank in ranks)]
-        part = layout.read_part(path)
-        assert [file.is_complete for file in part.files.values()] == [True, False]
+        assert names(path) == [f"manifest{end}.json", *(f"rank-000{rank}.bin" for rank in ranks)]
+        files_here = layout.read_part(path).files.values()
+        assert [file.is_complete for file in files_here] == [True, False]
     assert load([one, one, two, two], 4) == 5
 
 
@@ -142,9 +138,7 @@ def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
         ("123", "1", ["host1"]),
     ],
 )
-def test_hosts_resume_after_the_commands_that_the_error_names(
-    before: str, now: str, typed: list[str], hosts: list[Path], tmp_path: Path
-) -> None:
+def test_hosts_resume_after_the_commands_that_the_error_names(before, now, typed, hosts, tmp_path):
     sources, folders = ([hosts[int(number) - 1] for number in word] for word in (before, now))
     save(sources, 3)
     if typed:
@@ -171,9 +165,7 @@ def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize(("update", "killed"), [(5, 0), (3, 1)])
-def test_the_last_checkpoint_survives_a_kill_at_any_moment(
-    update: int, killed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_checkpoint_survives_a_kill_at_any_moment(update, killed, tmp_path, monkeypatch):
     """One host is killed before each of its changes in turn, while the other writes its part.
 
     Also if the same update is written again. Nothing is removed before both have met.
@@ -185,10 +177,9 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(
 
     def publish(rank: int, folder: Path) -> None:
         final = folder / "checkpoints" / name
-        state = Layer(SimpleNamespace(rank=rank, size=2)).export_state(update + 10)
-        arrays = {f"layer/{name}": stored for name, stored in state.arrays.items()}
-        files.write_rank(files.hidden_folder(final, "x"), rank, arrays)
-        files.publish(files.hidden_folder(final, "x"), final, header, [rank], 1)
+        hidden, state = files.hidden_folder(final, "x"), Layer(rank, 2).export_state(update + 10)
+        files.write_rank(hidden, rank, {f"layer/{key}": one for key, one in state.arrays.items()})
+        files.publish(hidden, final, header, [rank], 1)
 
     for step in itertools.count():
         folders = [tmp_path / str(step) / name for name in ("host1", "host2")]
@@ -228,9 +219,7 @@ def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[
     assert names(one / "checkpoints")[:2] == ["update-00000001", "update-00000002"]
 
 
-def test_a_broken_part_or_one_without_the_others_is_put_aside(
-    hosts: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path], caplog) -> None:
     one, two, _ = hosts
     save([one, two], 1, 2)
     # What one host has removed already is removed on the other.
@@ -267,15 +256,12 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(
         ("000", 1, "rank 0: rank 0001: "),
     ],
 )
-def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(
-    places: str, bad: int, said: str, hosts: list[Path]
-) -> None:
+def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(places, bad, said, hosts) -> None:
     folders = [hosts[int(place)] for place in places]
     save(folders, 2)
 
     def rank_main(world: ThreadWorld) -> str:
-        layer = Layer(world)
-        here = storage_of(world, folders)
+        layer, here = Layer(world.rank, world.size), storage_of(world, folders)
         with Checkpointer({"layer": layer}, here, keep=2, about=ABOUT) as checkpointer:
             checkpointer.save(4)
             checkpointer.finish()
@@ -285,9 +271,9 @@ def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(
                 with pytest.raises(DataError) as error:
                     checkpointer.finish()
         what, _, before = str(error.value).rpartition("; ")
-        assert before == f"{folders[world.rank]}/checkpoints/update-00000004 is untouched"
+        assert before == f"{here.root}/checkpoints/update-00000004 is untouched"
         # Hosts have folders of the same name.
-        return what.replace(str(folders[world.rank]), "models")
+        return what.replace(str(here.root), "models")
 
     (line,) = set(run_ranks(3, rank_main))
     assert f"written by {said}" in line and "not finite" in line
@@ -296,33 +282,27 @@ def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(
     assert load(folders, 3) == 4
 
 
-def test_info_verify_and_merge_of_a_part(
-    hosts: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_verify_and_merge_of_a_part(hosts: list[Path], capsys) -> None:
     save(hosts[:2], 2)
     path = hosts[1] / "checkpoints/update-00000002"
     command.main(["verify", str(path)])
     command.main(["info", str(path)])
     said = capsys.readouterr().out
-    assert "has 1 of 2 files, which are intact" in said
-    assert "it lacks rank-0000.bin of host1" in said
-    assert "rank 0: on host1" in said and "written by 2 ranks" in said
+    assert "has 1 of 2 files, which are intact" in said and "written by 2 ranks" in said
+    assert "it lacks rank-0000.bin of host1" in said and "rank 0: on host1" in said
     with pytest.raises(DataError, match=f"lacks rank-0000.bin .* rsync -as host1:{path} "):
         command.main(["merge", str(path)])
-    other = hosts[0] / "checkpoints/update-00000002"
     save(hosts[1:], 3)
-    anything = hosts[1] / "checkpoints/update-00000003/manifest.json"
-    shutil.copy(anything, other / "manifest-0009.json")
+    other = path.with_name("update-00000003") / "manifest.json"
+    path = hosts[0] / "checkpoints/update-00000002"
+    shutil.copy(other, path / "manifest-0009.json")
     with pytest.raises(DataError, match="has manifests of different checkpoints"):
-        command.main(["info", str(other)])
+        command.main(["info", str(path)])
 
 
 @pytest.mark.parametrize("groups", ["000", "012", "010", "011"])
 def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> None:
-    def rank_main(world: ThreadWorld) -> Storage:
-        return Storage.find(tmp_path / groups[world.rank], world)
-
-    for found in run_ranks(3, rank_main):
+    for found in run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world)):
         assert found.firsts == tuple(map(groups.index, groups))
         assert found.is_spread == (groups != "000")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -335,9 +315,7 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seconds", [0.3, 30.0])
-def test_a_file_system_between_hosts_may_show_a_file_late(
-    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_between_hosts_may_show_a_file_late(seconds, tmp_path, monkeypatch) -> None:
     assert storage._is_of_one_host(Path("/dev/shm"))
     assert not storage._is_of_one_host(Path("/proc"))
     monkeypatch.setattr(storage, "_is_of_one_host", lambda folder: False)

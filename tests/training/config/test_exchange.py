@@ -15,9 +15,7 @@ SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
 TOLERANT, TOLERANT_GROUPS = (replace(one, tolerates=True) for one in (JOB, GROUPS))
 
 
-def parse_line(
-    monkeypatch: pytest.MonkeyPatch, assignment: Assignment | None, line: str
-) -> None:
+def parse_line(monkeypatch, assignment: Assignment | None, line: str) -> None:
     for name, value in (assignment.variables() if assignment else {}).items():
         monkeypatch.setenv(name, value)
     parse(f"--dataset synthetic {line}".split())
@@ -36,9 +34,7 @@ def parse_line(
         (TOLERANT, "--kv-store dist_ssync --staleness 3"),
     ],
 )
-def test_options_that_go_together_are_accepted(
-    monkeypatch: pytest.MonkeyPatch, assignment: Assignment | None, line: str
-) -> None:
+def test_options_that_go_together_are_accepted(monkeypatch, assignment, line: str) -> None:
     parse_line(monkeypatch, assignment, line)
 
 
@@ -48,7 +44,6 @@ def test_options_that_go_together_are_accepted(
         (JOB, "--kv-store dist_gsink", ["--kv-store 'dist_gsink'", "did you mean 'dist_gsync'?"]),
         (JOB, "--kv-store dist_async --staleness 3", ["--staleness 3", "dist_ssync"]),
         (ALONE, "--staleness 3", ["--staleness 3", "horovod"]),
-        (JOB, "--kv-store dist_ssync --staleness -1", ["--staleness -1", "not be negative"]),
         (ALONE, "--kv-store dist_sync", ["dist_sync", "python -m parallel.launch"]),
         (replace(JOB, role=SERVER), "--kv-store dist_sync", ["python -m parallel.launch"]),
         (JOB, "", ["parallel.launch", "horovod", "dist_sync"]),
@@ -58,21 +53,15 @@ def test_options_that_go_together_are_accepted(
         (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),
         (TOLERANT, "--kv-store dist_sync", ["dist_sync", "--tolerate-workers"]),
         (TOLERANT_GROUPS, "--kv-store dist_gsync", ["dist_gsync", "--tolerate-workers"]),
-        (JOB, "--kv-store dist_async --data-allocator 2", ["--data-allocator 2", "0 or 1"]),
         (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
         (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm 5", "horovod", "leave it out"]),
-        (ALONE, "--clip-norm 0", ["--clip-norm 0", "must be above 0"]),
         (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
         (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor are for"]),
-        (ALONE, "--num-examples 0", ["--num-examples 0"]),
         (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
         (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),
-        (GROUPS, "--kv-store dist_gsync --rebalance 0", ["--rebalance 0", "at least 1"]),
     ],
 )
-def test_mistakes_are_one_line_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch, assignment: Assignment | None, line: str, parts: list[str]
-) -> None:
+def test_mistakes_are_one_line_with_the_remedy(monkeypatch, assignment, line, parts) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_line(monkeypatch, assignment, line)
     assert "\n" not in str(caught.value)

@@ -30,39 +30,26 @@ def test_presets_are_valid(preset: str) -> None:
 
 def test_values_that_follow_from_others() -> None:
     config = parse_line("--dataset synthetic --batch-size 64 --accumulate 4 --lr 0.3")
-    assert config.images_per_pass == 16
-    assert config.center_lr_factor == 1.0
+    assert (config.images_per_pass, config.center_lr_factor) == (16, 1.0)
     assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
     assert not config.trains_again({"lr": 0.1})
     fixed = {"network", "net_output", "embedding_size", "loss", "optimizer", "dtype", "freeze"}
     assert {*FaceConfig.IDENTITY} == fixed <= config.values().keys()
+    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
+    assert parse_line("--dataset 100w --center-store d").head.center_store == "d"
     # One length replaces the other.
-    config = parse_line("--dataset synthetic --max-update 20 --lr 0.3 --center-lr 0.6")
-    updates = config.schedule
-    assert (updates.max_update, updates.epochs, updates.total_updates(125)) == (20, None, 20)
-    assert config.center_lr_factor == 2.0
-    config = parse_line("--dataset 100w --epochs 2 --center-store d")
-    epochs = config.schedule
-    assert (epochs.max_update, epochs.epochs, epochs.total_updates(125)) == (None, 2, 250)
-    assert config.head.center_store == "d"
-
-
-def test_own_record_sets_have_a_recipe(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    config = parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/b"])
-    assert config.data.rec == (f"{tmp_path}/a", f"{tmp_path}/b")
-    assert (config.schedule.epochs, config.schedule.lr_schedule) == (20, "poly")
-    assert config.run.models_root == "./models/a+b-r50"
-    with pytest.raises(ConfigError, match=f"--rec {tmp_path}/c does not exist"):
-        parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/c"])
+    for line, expected in (
+        ("--dataset synthetic --max-update 20", (20, None, 20)),
+        ("--dataset 100w --epochs 2", (None, 2, 250)),
+        ("--dataset synthetic --epochs 1 --num-images 400", (None, 1, 125)),
+    ):
+        length = parse_line(line).schedule
+        assert (length.max_update, length.epochs, length.total_updates(125)) == expected
 
 
 @pytest.mark.parametrize(
     ("line", "margins"),
     [
-        ("synthetic --loss arcface", (1.0, 0.5, 0.0)),
-        ("synthetic --loss cosface", (1.0, 0.0, 0.35)),
         ("synthetic --loss softmax", (1.0, 0.0, 0.0)),
         ("synthetic --margins 1.1,0.3,0.2", (1.1, 0.3, 0.2)),
         ("webface_r50 --dry-run --loss cosface", (1.0, 0.0, 0.35)),
@@ -94,33 +81,23 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
             parse_line(f"--dataset synthetic {wrong}")
 
 
-def test_a_saved_configuration_is_resolved_and_wins_over_the_preset(tmp_path: Path) -> None:
+def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
+    """How it is read is in tests/runtime/test_options.py."""
     file = tmp_path / "config.json"
-    config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9 --scale 20")
+    config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
     options.write(config.values(), file)
     saved = json.loads(file.read_text())
     assert set(saved) == set(options.values(config))
     assert saved["margins"] == list(LOSSES["arcface"].margins or ())
-    assert saved["center_lr"] == saved["lr"] == 0.3
-    assert saved["lr_steps"] == [5, 9]
+    assert saved["center_lr"] == saved["lr"] == 0.3 and saved["lr_steps"] == [5, 9]
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-    assert parse(["--config", str(file)]).values() == saved
     # What follows from another option follows it again.
     found = parse(["--config", str(file), "--lr", "0.4", "--loss", "cosface"])
-    assert (found.center_lr_factor, found.head.scale) == (1, 20)
+    assert found.center_lr_factor == 1
     assert found.head.applied_margins == LOSSES["cosface"].margins
     options.write(parse_line("--dataset synthetic").values(), file)
     assert json.loads(file.read_text())["loss"] == "combined"
     assert parse(["--config", str(file)]).head.applied_margins == (1.0, 0.0, 0.2)
-
-
-def test_limits_are_accepted() -> None:
-    parse_line(
-        "--dataset synthetic --momentum 0 --wd 0 --warmup 0 --seed 4294967295 --margins 2,0,0 "
-        "--filter-threshold 1 --sample-ratio 1 --lr-factor 1 --save-interval 0 --keep 0 "
-        "--frequent 1 --verbose 1 --max-update 1 --batch-size 1 --stall-timeout 1"
-    )
-    parse_line("--dataset synthetic --num-images 400 --seed 0")
 
 
 @pytest.mark.parametrize(
@@ -132,36 +109,19 @@ def test_limits_are_accepted() -> None:
         ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
         ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
         ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
-        ("--filter-threshold 1.2", ["--filter-threshold 1.2"]),
         ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
-        ("--rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
+        ("--rec . --rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
         ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
         ("", ["no data", "--dataset synthetic"]),
-        ("--sample-ratio 0", ["--sample-ratio 0 ", "above 0 and at most 1"]),
-        ("--sample-ratio 1.5", ["--sample-ratio 1.5"]),
-        ("--lr 0", ["--lr 0", "above 0"]),
-        ("--momentum 1", ["--momentum 1", "0.9"]),
-        ("--momentum -0.1", ["--momentum"]),
         ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 --wd 0:"]),
         ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "--wd 0.05"]),
         ("--optimizer adamw --lr 1e-3 --wd 0 --momentum 0.8", ["--momentum 0.8", "adamw"]),
-        ("--wd -1", ["--wd -1", "not be negative"]),
-        ("--warmup -1", ["--warmup -1"]),
-        ("--frequent 0", ["--frequent 0"]),
-        ("--stall-timeout 0", ["--stall-timeout 0", "at least 1 second"]),
         ("--save-interval -1", ["--save-interval -1", "0 saves only at the end"]),
-        ("--keep -1", ["--keep -1", "0 writes no checkpoints"]),
-        ("--seed -1", ["--seed -1"]),
-        ("--seed 4294967296", ["--seed 4294967296"]),
         ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
         ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
         ("--margins 1.9,0.5,0", ["--margins 1.9,0.5,0", "pushed away", "m1 to at most 1.682"]),
         ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "leave one out"]),
-        ("--lr-schedule step", ["--lr-steps, as in 10000,16000"]),
         ("--lr-schedule poly --lr-factor 0.5", ["--lr-factor 0.5 goes with --lr-schedule step"]),
-        ("--lr-factor 0", ["--lr-factor 0", "at most 1"]),
-        ("--lr-steps 5,5", ["5,5", "rise"]),
-        ("--lr-steps 0,5", ["0,5", "positive"]),
         ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
         ("--dry-run --rec .", ["--num-classes"]),
         ("--memory 1.5", ["--memory 1.5 goes with --dry-run"]),
@@ -177,10 +137,9 @@ def test_limits_are_accepted() -> None:
 )
 def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> None:
     # With data, so that the mistake in question is the only one.
-    needs_data = not any(word in line for word in ("--dataset", "--rec"))
-    words = ["--dataset", "synthetic", *line.split()] if line and needs_data else line.split()
+    data = "--dataset synthetic" if line and "--dataset" not in line and "--rec" not in line else ""
     with pytest.raises(ConfigError) as raised:
-        parse(words)
+        parse_line(f"{data} {line}")
     assert "\n" not in str(raised.value)
     for part in parts:
         assert part in str(raised.value)
@@ -200,11 +159,7 @@ def test_parsing_loads_no_framework() -> None:
     program = (
         "import sys, training.plan.faces; from training.config import faces, images\n"
         "images.parse(['--dataset', 'synthetic'])\n"
-        "faces.parse()\n"
+        "faces.parse(['--dataset', '100w', '--dry-run', '--world-size', '8'])\n"
         "sys.exit(7 if {'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules) else 0)"
     )
-    words = "--dataset 100w --dry-run --world-size 8".split()
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

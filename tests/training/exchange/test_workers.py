@@ -7,15 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
+from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
+from runtime.mxnet import mx
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+from tests.support.thread_world import run_ranks
 from training.config.images import resolve
 from training.exchange import server_workers, workers
+from training.exchange.ranks import agreed_stop, own_speed
 from training.exchange.server_workers import ServerWorkers
+from training.exchange.worker_groups import WorkerGroups
+from training.log.throughput import Throughput
 from training.log.watchdog import Others
 
 COUNT = 4000
@@ -24,67 +32,79 @@ PLACE = Assignment(
     local_worker=1,
 )  # fmt: skip
 UNEQUAL = replace(PLACE, groups=((0,), (1, 2, 3)))
+PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 
-class Exchange:
+def exchange(scheme, assignment, world, **options: Any) -> Mock:
     """In place of the servers: notes what it is told."""
-
-    def __init__(self, scheme, assignment, world, **options: Any) -> None:
-        self.scheme, self.assignment, self.world, self.options = scheme, assignment, world, options
-        self.has_started, self.version, self.stop, self.pauses = False, 0, 0, 5
-        self.calls: list[Any] = []
-
-    def __getattr__(self, name: str):
-        def call(*arguments: Any, **options: Any):
-            self.calls.append((name, *arguments, *options.items()))
-            return {"staleness": 2.0} if name == "numbers" else 7
-
-        return call
+    made = Mock(options=options, has_started=False, version=0, stop=0, pauses=5)
+    made.numbers.return_value, made.progress.return_value = {"staleness": 2.0}, 7
+    return made
 
 
-class Horovod:
-    """In place of a world of Horovod: two ranks, or all of four."""
-
-    def __init__(self, groups=(), regroups: bool = False) -> None:
-        self.groups, self.regroups = groups, regroups
-        self.rank, self.size, self.local_rank = 1, 2, 0
-        self.has_closed = False
-
-    def allreduce(self, array, name: str, op: str = "sum"):
-        return array
-
-    def close(self) -> None:
-        self.has_closed = True
+def horovod(groups=(), regroups: bool = False) -> Mock:
+    """In place of a world of Horovod: two ranks."""
+    return Mock(groups=groups, regroups=regroups, rank=1, size=2, local_rank=0)
 
 
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch) -> None:
-    monkeypatch.setattr(server_workers, "Exchange", Exchange)
-    monkeypatch.setattr(server_workers, "HorovodWorld", Horovod)
-    monkeypatch.setattr(workers, "join_ranks", Horovod)
+    monkeypatch.setattr(server_workers, "Exchange", exchange)
+    monkeypatch.setattr(server_workers, "HorovodWorld", horovod)
+    monkeypatch.setattr(workers, "join_ranks", horovod)
 
 
 def config_of(**given: Any):
     return resolve({"dataset": "synthetic", "batch_size": 10, **given})
 
 
-def served(assignment: Assignment = PLACE, **given: Any) -> ServerWorkers:
-    return ServerWorkers(config_of(**{"kv_store": "dist_async", **given}), assignment, COUNT)
+def served(assignment: Assignment = PLACE, kv_store="dist_async", **given: Any) -> ServerWorkers:
+    return ServerWorkers(config_of(kv_store=kv_store, **given), assignment, COUNT)
+
+
+def told(joined: ServerWorkers) -> list[str]:
+    return [one[0] for one in joined._exchange.mock_calls]
+
+
+def test_waiting_for_others_is_not_ones_own_time() -> None:
+    # Two fast workers would have the speed of the slow one that they wait for; 1 s waits for data.
+    parts = {WAITING: 1.0, BACKBONE: 2.0, HEAD: 0.0, COMMUNICATION: 6.0}
+    assert own_speed(Throughput(3000, 10.0, parts), contributors=3) == pytest.approx(1000 / 4)
+    assert own_speed(None, contributors=2) == 0
+
+
+@pytest.mark.parametrize("asked", [{1: (3, 143)}, {0: (3, 130), 2: (4, 143)}])
+def test_all_ranks_end_after_the_same_update(asked) -> None:
+    def rank_main(world):
+        request = SimpleNamespace(status=0)
+        stop = agreed_stop(request, world)
+        for update in range(20):
+            when, status = asked.get(world.rank, (None, 0))
+            if update == when:
+                request.status = status
+            if ended := stop():
+                return update, ended
+        return None
+
+    first = min(when for when, _ in asked.values())
+    (end,) = set(run_ranks(3, rank_main))
+    assert end == (first + 1, asked[min(asked)][1])
 
 
 def test_the_option_decides_who_trains_together(monkeypatch) -> None:
-    compared = []
-    monkeypatch.setattr(workers.same_data, "check", lambda *given: compared.append(given))
+    check = Mock()
+    monkeypatch.setattr(workers.same_data, "check", check)
     files = [Path("train.rec")]
     joined = workers.join(config_of(), COUNT, files)
     assert isinstance(joined, workers.HorovodWorkers)
-    assert compared.pop() == (files, joined.world)
+    check.assert_called_with(files, joined.world)
     for name, value in PLACE.variables().items():
         monkeypatch.setenv(name, value)
     joined = workers.join(config_of(kv_store="dist_async"), COUNT, files)
     assert isinstance(joined, ServerWorkers) and joined.number == 3
     # It meets nobody.
-    assert compared.pop() == (files, joined.world) and joined.world.size == 1
+    check.assert_called_with(files, joined.world)
+    assert joined.world.size == 1
 
 
 def test_ranks_of_horovod() -> None:
@@ -118,137 +138,113 @@ def test_a_worker_alone() -> None:
 
 
 def test_a_worker_of_a_group() -> None:
-    joined = served(UNEQUAL, kv_store="dist_gsync")
+    joined = served(UNEQUAL, "dist_gsync")
     assert (joined.world.groups, joined.world.regroups) == (UNEQUAL.groups, False)
     assert (joined.contributors, joined.saves) == (3, False)
     assert joined._exchange.options["images_per_step"] == 10 * 2
-    assert served(UNEQUAL, kv_store="dist_gsync", rebalance=2).world.regroups
+    assert served(UNEQUAL, "dist_gsync", rebalance=2).world.regroups
     # All groups have the same data.
-    everybody = SimpleNamespace(size=4)
-    joined.world.all_ranks = lambda: everybody
-    assert joined.everyone is everybody and joined.world.size == 2
+    assert joined.everyone is joined.world.all_ranks() and joined.world.size == 2
 
 
 def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     joined = served(momentum=0.7, wd=0.2)
-    started = []
-    joined._optimizer = SimpleNamespace(start=lambda **options: started.append(options))
+    joined._optimizer = Mock()
     progress = SimpleNamespace(epochs_before=1.5)
     joined.start(progress, 400)
     # One and a half epochs of 400 updates by all.
-    assert started == [{"momentum": 0.7, "weight_decay": 0.2, "version": 600}]
     schedule = joined.schedule(lambda update: 100.0 * update, progress)
     joined._exchange.version = 6
     assert schedule(999) == 600.0
     joined._exchange.has_started, joined._exchange.version = True, 1000
     joined.start(progress, 400)
     # The next period begins at its own update 600, where the weights have had 1000.
-    assert schedule(999) == 100.0 * 600 and len(started) == 1
+    assert schedule(999) == 100.0 * 600
+    joined._optimizer.start.assert_called_once_with(momentum=0.7, weight_decay=0.2, version=600)
 
 
 def test_who_is_told_to_end_tells_the_board() -> None:
-    joined = served()
-    request = SimpleNamespace(status=0)
-    told = joined.stop(request)
+    joined, request = served(), SimpleNamespace(status=0)
+    stop = joined.stop(request)
     joined._exchange.stop = 5
-    assert told() == 5
+    assert stop() == 5
     request.status = 143
-    told()
-    told()
-    asked = [call[1] for call in joined._exchange.calls if call[0] == "ask_to_stop"]
-    assert asked == [0, 0, 143]
+    stop()
+    stop()
+    asked = [one.args for one in joined._exchange.ask_to_stop.mock_calls]
+    assert asked == [(0,), (0,), (143,)]
 
 
 def test_who_saves_says_so_and_the_workers_of_bsp_know() -> None:
     for scheme, worker, expected in (
-        ("dist_async", 0, [("pause",)]),
+        ("dist_async", 0, [call.pause()]),
         ("dist_async", 3, []),
         ("dist_sync", 0, []),
-        ("dist_sync", 3, [("expect_pause",)]),
+        ("dist_sync", 3, [call.expect_pause()]),
     ):
-        joined = served(replace(PLACE, worker=worker), kv_store=scheme)
+        joined = served(replace(PLACE, worker=worker), scheme)
         joined.pause(7)
         # Who saves waits for the others at the end.
         joined.settle(9)
-        assert joined._exchange.calls == [*expected, ("finish", ("waits", worker == 0))]
+        assert joined._exchange.mock_calls == [*expected, call.finish(waits=worker == 0)]
         assert joined.others() == Others(7, 5)
 
 
 def test_a_process_ends_with_its_status(monkeypatch) -> None:
-    ends = []
+    ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
-    for scheme, status, told, leaves in (
+    for scheme, status, stopped, leaves in (
         ("dist_async", 0, 0, False),
         ("dist_async", 3, 0, True),
         ("dist_async", 0, 130, True),
         ("dist_gsync", 0, 0, True),
     ):
-        joined = served(UNEQUAL, kv_store=scheme)
-        joined._stop_status = told
+        joined = served(UNEQUAL, scheme)
+        joined._stop_status = stopped
         joined.leave(status)
-        assert ends.pop() == (status or told)
-        assert (("leave",) in joined._exchange.calls) == leaves
-    assert joined.world.has_closed
+        assert ends.pop() == (status or stopped)
+        assert ("leave" in told(joined)) == leaves
+    joined.world.close.assert_called_once_with()
 
 
-class Everybody:
-    """All four workers, as worker 3 or 0 meets them."""
-
-    def __init__(self, answer=None) -> None:
-        self.answer, self.barriers, self.own = answer, 0, None
-
-    def allgather(self, array, name: str):
-        self.own = array.asnumpy().tolist()
-        return SimpleNamespace(
-            asnumpy=lambda: SimpleNamespace(tolist=lambda: [2000.0, 500.0, 1990.0, 500.0])
-        )
-
-    def broadcast_object(self, value, name: str):
-        self.given = value
-        return value or self.answer
-
-    def barrier(self) -> None:
-        self.barriers += 1
-
-
-def grouped(everybody: Everybody, regrouped: list[Any], worker: int = 3) -> ServerWorkers:
-    """A worker of two groups of two, which meets these workers."""
-    place = replace(PLACE, worker=worker, groups=((0, 1), (2, 3)))
-    joined = served(place, kv_store="dist_gsync", rebalance=1)
-    joined.world.all_ranks, joined.world.regroup = lambda: everybody, regrouped.append
-    return joined
+def grouped(worker: int) -> tuple[ServerWorkers, Mock]:
+    """A worker of two groups of two, and all four, as it meets them."""
+    joined = served(replace(PAIRS, worker=worker), "dist_gsync", rebalance=1)
+    everybody = joined.world.all_ranks()
+    everybody.allgather.return_value = mx.nd.array([2000.0, 500.0, 1990.0, 500.0])
+    everybody.broadcast_object = Mock(side_effect=lambda value, name: value)
+    return joined, everybody
 
 
 @pytest.mark.parametrize("speeds_known", [True, False])
 def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
-    everybody, regrouped, read = Everybody(), [], []
-    joined = grouped(everybody, regrouped, worker=0)
+    joined, everybody = grouped(worker=0)
     if not speeds_known:
         joined._num_images = 30
-    period, batches = (2, 40), SimpleNamespace(read=read.append)
+    period, batches = (2, 40), Mock()
     assert joined.rebalance(period, None, batches) == period
     expected = ((0, 2), (1, 3)) if speeds_known else ((0, 1), (2, 3))
-    assert everybody.own == [0.0] and everybody.barriers == 2
-    assert read == [joined.epoch_part()] and regrouped == [expected]
-    assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_table", "regroup"]
-    assignment, images = joined._exchange.calls[-1][1:]
+    assert everybody.allgather.call_args.args[0].asnumpy().tolist() == [0.0]
+    assert everybody.barrier.call_count == 2
+    batches.read.assert_called_once_with(joined.epoch_part())
+    joined.world.regroup.assert_called_once_with(expected)
+    assert told(joined) == ["leave", "clear_table", "regroup"]
+    assignment, images = joined._exchange.regroup.call_args.args
     assert assignment.groups == expected and assignment.worker == 0 and images == 20
     assert (joined.contributors, joined.saves) == (2, True)
     assert bool(assignment.shares) == speeds_known
 
 
 def test_other_workers_take_the_groups_of_worker_0() -> None:
-    everybody = Everybody()
-    joined = grouped(everybody, [])
+    joined, everybody = grouped(worker=3)
     optimizer = joined.optimizer({}, SimpleNamespace())
     assert optimizer.contributors == 2
-    larger = replace(UNEQUAL, worker=0)
-    everybody.answer = (4, 80), replace(joined._groups, assignment=larger)
-    batches = SimpleNamespace(read=lambda part: None)
-    assert joined.rebalance((4, 90), None, batches) == (4, 80)
-    assert everybody.given is None
+    decided = (4, 80), replace(joined._groups, assignment=replace(UNEQUAL, worker=0))
+    everybody.broadcast_object = Mock(return_value=decided)
+    assert joined.rebalance((4, 90), None, Mock()) == (4, 80)
+    assert everybody.broadcast_object.call_args.args[0] is None
     assert joined._groups.assignment == replace(UNEQUAL, worker=3) and not joined.saves
-    assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
+    assert told(joined) == ["leave", "regroup"]
     # A step divides its loss by the images of all contributors, which are others afterwards.
     joined._exchange.has_started = True
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
@@ -256,3 +252,53 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined._exchange.stop = 143
     assert joined.rebalance((6, 120), None, None) is None
     assert joined._stop_status == 143
+
+
+def groups(assignment: Assignment = PAIRS, scheme: str = "dist_gsync") -> WorkerGroups:
+    return WorkerGroups(SCHEMES[scheme], assignment, 10)
+
+
+def read(found: WorkerGroups) -> list[int]:
+    """The images of an epoch's order that the workers read in it."""
+    images: list[int] = []
+    for worker in range(4):
+        epoch_part = found.epoch_part(COUNT, worker)
+        images += range(epoch_part.first, epoch_part.first + epoch_part.updates_per_epoch * 10)
+    return sorted(images)
+
+
+def test_before_and_after_every_image_is_read_once() -> None:
+    before = groups()
+    assert before.updates(COUNT) == [100, 100] and read(before) == list(range(COUNT))
+    after = before.anew([2010.0, 502.0, 1990.0, 500.0], COUNT)
+    assert after is not None and after.assignment.groups == ((0, 2), (1, 3))
+    images = read(after)
+    # What is left of each share does not fill a batch; an epoch's order is another one each time.
+    assert len(set(images)) == len(images) > COUNT - 4 * 10
+    assert after.updates(COUNT) == [159, 40]
+    again = after.anew([1000.0, 1000.0, 1000.0, 1000.0], COUNT)
+    assert again is not None and again.assignment.groups == ((0, 1, 2, 3),)
+    assert again.updates(COUNT) == [100] and read(again) == list(range(COUNT))
+
+
+def test_each_worker_finds_its_own_place() -> None:
+    after = groups().anew([500.0, 2000.0, 500.0, 500.0], COUNT)
+    assert after is not None and after.assignment.groups == ((1,), (0, 2, 3))
+    places = (replace(after.assignment, worker=worker) for worker in range(4))
+    found = [replace(after, assignment=place) for place in places]
+    assert [one.contributors for one in found] == [3, 1, 3, 3]
+    # The group of worker 0, which has left worker 1.
+    assert [one.saves for one in found] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("speeds", [[2000.0, 2000.0, 0.0, 500.0], [2000.0, 2000.0, 1.0, 1.0]])
+def test_who_was_not_measured_or_would_read_nothing_keeps_all_as_they_are(speeds) -> None:
+    assert groups().anew(speeds, COUNT) is None
+
+
+def test_shares_that_were_given_are_those_of_the_beginning() -> None:
+    shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
+    assert groups(replace(PAIRS, shares=shares)).updates(COUNT) == [160, 40]
+    # Without shares, BSP cuts global batches.
+    epoch_part = groups(PLACE, "dist_sync").epoch_part(COUNT, 2)
+    assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * 10, 2 * 10)

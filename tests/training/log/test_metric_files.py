@@ -17,12 +17,12 @@ from training.log.metric_files import MetricFiles
 @contextmanager
 def no_file_above(size: int) -> Iterator[None]:
     """A disk that is full, as far as this process can tell: a write is cut off, the next fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def updates(folder: Path) -> list[int]:

@@ -29,9 +29,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_what_is_written_for_the_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    generator = np.random.default_rng(1)
-    same = np.arange(20) % 2 == 0
+def test_what_is_written_for_the_report(run: Path, caplog) -> None:
+    generator, same = np.random.default_rng(1), np.arange(20) % 2 == 0
     for update, value in ((0, 200), (7, 10)):
         files = ReportFiles(run)
         files.begin_part(update, {"ranks": 2, "device": "cpu(0)"})
@@ -39,14 +38,13 @@ def test_what_is_written_for_the_report(run: Path, caplog: pytest.LogCaptureFixt
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
         files.verification("a set", verify(rows, same, xnorm=1.0))
         for number in (value, 99):
-            images = np.full((20, 3, 112, 112), number, np.uint8)
-            files.sample(Batch(images, np.arange(20)))
-    parts = run_files.read(run).parts
-    assert [part["update"] for part in parts] == [0, 7]
-    for name in ("time", "ranks", "device", "host", "processor", "processors", "command"):
-        assert parts[1][name], name
-    assert parts[1]["versions"]["numpy"] == np.__version__
-    assert [name for name in parts[1]["versions"] if name.startswith("mxnet")]
+            files.sample(Batch(np.full((20, 3, 112, 112), number, np.uint8), np.arange(20)))
+    first, part = run_files.read(run).parts
+    assert (first["update"], part["update"]) == (0, 7)
+    assert all(part[name] for name in ("time", "ranks", "device", "host", "processor"))
+    assert part["processors"] and part["command"]
+    assert part["versions"]["numpy"] == np.__version__
+    assert any(name.startswith("mxnet") for name in part["versions"])
     # Of the first batch of each start, and of the last verification.
     sheet = decode_rgb((run / "report/samples.jpg").read_bytes())
     assert abs(int(sheet[50, 50, 0]) - 10) < 5
@@ -64,15 +62,13 @@ def test_what_is_written_for_the_report(run: Path, caplog: pytest.LogCaptureFixt
     [
         ("echo 'error: it needs matplotlib' >&2; exit 2", "no report: it needs matplotlib"),
         ("kill -SEGV $$", "no report: status -11"),
-        ("sleep 100", "the report lacks the page: TimeoutExpired"),
+        ("exec sleep 100", "the report lacks the page: TimeoutExpired"),
     ],
     ids=["refuses", "crashes", "hangs"],
 )
-def test_a_process_that_fails_is_a_line_in_the_log(
-    run: Path, tmp_path: Path, monkeypatch, caplog, program: str, said: str
-) -> None:
-    script = tmp_path / "python"
-    script.write_text(f"#!/bin/bash\n{program.replace('sleep', 'exec sleep')}\n")
+def test_a_process_that_fails_is_a_line_in_the_log(run, monkeypatch, caplog, program, said) -> None:
+    script = run.parent / "python"
+    script.write_text(f"#!/bin/bash\n{program}\n")
     script.chmod(0o755)
     monkeypatch.setattr(report_files.sys, "executable", str(script))
     monkeypatch.setattr(report_files, "_SECONDS", 1)

@@ -1,34 +1,27 @@
+"""What a run logs, and where its lines go: to the screen, files, or into a bar."""
+
 from __future__ import annotations
 
 import io
 import json
+import logging
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any
 from unittest.mock import MagicMock, patch
 
 import pytest
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError, DataError
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
+from tests.training.log.test_metric_files import no_file_above
 from training.log import run_log
-from training.log.run_log import RunLog
-
-pytestmark = pytest.mark.usefixtures("untouched_logging")
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from training.log.run_log import RunLog, peak_memory
+from training.log.throughput import Meter, Throughput
 
 LFW_RESULT = VerificationResult(
     accuracy=0.9912, accuracy_std=0.0034, threshold=1.5, xnorm=22.5,
@@ -36,47 +29,57 @@ LFW_RESULT = VerificationResult(
 )  # fmt: skip
 
 
-def open_log(
-    folder: Path,
-    rank: int = 0,
-    frequent: int = 4,
-    screen: TextIO | None = None,
-    clock: HandClock | None = None,
-) -> RunLog:
-    """Open a log that finds this standard output and this clock."""
-    time = SimpleNamespace(monotonic=clock or HandClock())
-    with redirect_stdout(screen or io.StringIO()), patch.object(run_log, "time", time):
-        return RunLog(folder, rank=rank, world_size=2, frequent=frequent)
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    yield
+    assert (list(root.handlers), root.level) == before
 
 
-def train(log: RunLog, clock: HandClock, updates: range, waiting: float = 0.05) -> None:
-    """Updates of half a second."""
-    parts = {WAITING: waiting, BACKBONE: 0.3, HEAD: 0.1, COMMUNICATION: 0.025}
-    for update in updates:
-        for part, seconds in parts.items():
-            with log.stopwatch.part(part):
-                clock.now += seconds
-        clock.now += 0.5 - sum(parts.values())
-        log.update(update, loss=partial(float, update), lr=0.1, images=128)
+class LoggedRun:
+    """A run's log, its screen, and its clock, which stands still until it is moved."""
 
+    def __init__(self, folder: Path, rank=0, frequent=4, screen=None, **more: Any) -> None:
+        self.folder, self.now, self.screen = folder, 1000.0, screen or io.StringIO()
+        self.log_file = folder / f"logs/rank-000{rank}.log"
+        time = SimpleNamespace(monotonic=lambda: self.now)
+        with redirect_stdout(self.screen), patch.object(run_log, "time", time):
+            self.log = RunLog(folder, rank=rank, world_size=2, frequent=frequent, **more)
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    def __enter__(self) -> LoggedRun:
+        self.log.__enter__()
+        return self
 
+    def __exit__(self, *error: Any) -> None:
+        self.log.__exit__(*error)
 
-def update_lines(screen: io.StringIO) -> list[str]:
-    return [line for line in screen.getvalue().splitlines() if " update " in line]
+    def train(self, first: int, last: int, waiting: float = 0.05) -> None:
+        """Updates of half a second."""
+        parts = {WAITING: waiting, BACKBONE: 0.3, HEAD: 0.1, COMMUNICATION: 0.025}
+        for update in range(first, last + 1):
+            for part, seconds in parts.items():
+                with self.log.stopwatch.part(part):
+                    self.now += seconds
+            self.now += 0.5 - sum(parts.values())
+            self.log.update(update, loss=partial(float, update), lr=0.1, images=128)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def update_lines(self) -> list[str]:
+        return [line for line in self.screen.getvalue().splitlines() if " update " in line]
 
 
 def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
-    clock, screen = HandClock(), io.StringIO()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
+    with LoggedRun(tmp_path) as run:
         # Set-up before the start is not counted.
-        clock.now += 60.0
-        log.start(10)
-        train(log, clock, range(1, 11))
-        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
-    first, second, last, line = update_lines(screen)
+        run.now += 60.0
+        run.log.start(10)
+        run.train(1, 10)
+        run.log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
+    first, second, last, line = run.update_lines()
     assert first.endswith(
         "update 4/10  loss 4.0000  256 images/s  lr 0.1  waiting 10%  backbone 60%  head 20%  "
         "communication 5%  left 0:00:03"
@@ -85,50 +88,46 @@ def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None
     assert "update 10/10" in last and last.endswith("left 0:00:00")
     for part in ("lfw at update 8", "0.9912 +- 0.0034 (best 0.9923)", "TAR@FAR=0.001 0.9800"):
         assert part in line
-    record = read_metrics(tmp_path)[-1]
-    assert (record["target"], record["update"]) == ("lfw", 8)
-    assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
-    assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
+    expected = {"target": "lfw", "update": 8, "accuracy": 0.9912, "best": 0.9923, "xnorm": 22.5}
+    expected.update({"tar_at_far_0.001": 0.98, "tar_at_far_0.0001": None})
+    assert expected.items() <= run.metrics()[-1].items()
 
 
-def test_the_loss_is_read_only_when_it_is_reported_and_its_wait_is_time_of_updates(
-    tmp_path: Path,
-) -> None:
-    clock, screen, looks = HandClock(), io.StringIO(), []
-
-    def loss() -> float:
-        """As an NDArray's: waits for the device."""
-        looks.append(1)
-        clock.now += 8.0
-        return 1.5
-
+def test_the_loss_is_read_when_it_is_reported_and_its_wait_is_time_of_updates(tmp_path) -> None:
+    looks = []
     averages = {"mean_loss": 0.25, "accuracy": 0.75, "correct": 3, "total": 4, "rate/a": 5.4}
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10)
+    with LoggedRun(tmp_path) as run:
+
+        def loss() -> float:
+            """As an NDArray's: waits for the device."""
+            looks.append(1)
+            run.now += 8.0
+            return 1.5
+
+        run.log.start(10)
         for update in range(1, 4):
-            log.update(update, loss=loss, lr=0.1, images=11)
+            run.log.update(update, loss=loss, lr=0.1, images=11)
         assert not looks
-        log.update(4, loss=loss, lr=0.1, images=11, averages=lambda: averages)
+        run.log.update(4, loss=loss, lr=0.1, images=11, averages=lambda: averages)
         # Of a run that counts nothing else, a total is a number as any other.
-        log.update(8, loss=loss, lr=0.1, images=4, averages=lambda: {"total": 4.0})
-    record, _ = read_metrics(tmp_path)
-    assert (len(looks), record["loss"], record["images_per_second"]) == (2, 1.5, 5.5)
-    assert {name: record[name] for name in averages} == averages
-    first, second = update_lines(screen)
+        run.log.update(8, loss=loss, lr=0.1, images=4, averages=lambda: {"total": 4.0})
+    record, _ = run.metrics()
+    expected = {"loss": 1.5, "images_per_second": 5.5, **averages}
+    assert len(looks) == 2 and expected.items() <= record.items()
+    first, second = run.update_lines()
     # What was counted is a fraction; slow runs show a decimal.
     assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 1.5000" in first
     assert "5.5 images/s" in first and "  total 4.0000  loss" in second
 
 
 def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: Path) -> None:
-    clock = HandClock()
-    with open_log(tmp_path, clock=clock) as log:
-        log.start(14, update=4)
-        train(log, clock, range(5, 9))
-        with log.paused():
-            clock.now += 6.0
-        train(log, clock, range(9, 13))
-    first, second = read_metrics(tmp_path)
+    with LoggedRun(tmp_path) as run:
+        run.log.start(14, update=4)
+        run.train(5, 8)
+        with run.log.paused():
+            run.now += 6.0
+        run.train(9, 12)
+    first, second = run.metrics()
     assert second["images_per_second"] == first["images_per_second"] == pytest.approx(256.0)
     shares = [second[part] for part in (WAITING, BACKBONE, HEAD, COMMUNICATION)]
     assert shares == pytest.approx([0.1, 0.6, 0.2, 0.05])
@@ -137,83 +136,78 @@ def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: 
 
 
 def test_the_summary_is_of_all_starts(tmp_path: Path) -> None:
-    clock, screen, first = HandClock(), io.StringIO(), 0
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
+    with LoggedRun(tmp_path) as run:
         # Without updates there is nothing to say.
-        log.summarize(debug=False)
-        assert screen.getvalue().count("\n") == 1
-        for waiting in (0.005, 0.095):
-            log.start(first + 12, first)
+        run.log.summarize(debug=False)
+        assert run.screen.getvalue().count("\n") == 1
+        for first, waiting in ((0, 0.005), (12, 0.095)):
+            run.log.start(first + 12, first)
             # The first report of each start is left out: it waits for the first batches.
-            train(log, clock, range(first + 1, first + 5), waiting=0.075)
-            train(log, clock, range(first + 5, first + 13), waiting=waiting)
-            first += 12
+            run.train(first + 1, first + 4, waiting=0.075)
+            run.train(first + 5, first + 12, waiting=waiting)
         for debug, verdict in (
             (False, "input is a bottleneck: 10.0% of the time"),
             (True, "--debug: 256 images/s with batches from memory"),
         ):
-            log.summarize(debug=debug)
-            lines = [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-3:]]
+            run.log.summarize(debug=debug)
+            lines = [line.split("INFO: ")[1] for line in run.screen.getvalue().splitlines()[-3:]]
             assert lines[0].startswith("peak memory of this rank: ") and lines[0].endswith(" MiB")
             assert lines[1].startswith("time: waiting 10.0%, backbone 60.0%, head 20.0%")
             assert lines[2].startswith(verdict)
 
 
 def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: Path) -> None:
-    clock, root = HandClock(), tmp_path / "run"
-    with open_log(root, clock=clock, frequent=1) as log:
-        log.start(10)
-        train(log, clock, range(1, 3))
-        root.rename(tmp_path / "moved")
+    root, moved = tmp_path / "run", tmp_path / "moved"
+    with LoggedRun(root, frequent=1) as run:
+        run.log.start(10)
+        run.train(1, 2)
+        root.rename(moved)
         with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
-            train(log, clock, range(3, 4))
+            run.train(3, 3)
         root.mkdir()
         with pytest.raises(DataError, match="is no longer the folder"):
-            log.write_report()
+            run.log.write_report()
     assert not any(root.iterdir())
     # A run that goes on there keeps its metrics.
-    with open_log(tmp_path / "moved", clock=clock, frequent=1) as log:
-        log.start(10, update=2)
-        train(log, clock, range(3, 4))
-    assert [record["update"] for record in read_metrics(tmp_path / "moved")] == [1, 2, 3]
+    with LoggedRun(moved, frequent=1) as run:
+        run.log.start(10, update=2)
+        run.train(3, 3)
+    assert [record["update"] for record in run.metrics()] == [1, 2, 3]
 
 
 def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    with pytest.raises(ZeroDivisionError), open_log(tmp_path, screen=screen) as log:
-        log.start(10)
-        log.update(1, loss=float, lr=0.1, images=1)
+    with pytest.raises(ZeroDivisionError), LoggedRun(tmp_path) as run:
+        run.log.start(10)
+        run.train(1, 1)
         raise ZeroDivisionError("a mistake of ours")
-    written = (tmp_path / "logs" / "rank-0000.log").read_text()
+    written = run.log_file.read_text()
     for said in ("stopped after update 1", "ZeroDivisionError: a mistake of ours"):
-        assert said in written and said not in screen.getvalue()
+        assert said in written and said not in run.screen.getvalue()
     assert f"rank 0 of 2, files in {tmp_path}" in written
     for rank in (0, 1):
         with pytest.raises(ConfigError, match="--models-root .*/metrics.jsonl/run cannot be wr"):
-            open_log(tmp_path / "metrics.jsonl" / "run", rank=rank)
+            LoggedRun(tmp_path / "metrics.jsonl" / "run", rank=rank)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_watchdog_has_its_short_limit_within_updates_and_none_in_the_report(
-    tmp_path: Path, rank: int
-) -> None:
+def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_path, rank) -> None:
     """The report may take longer, and must not end the run with another status."""
     watchdog, files = MagicMock(), MagicMock()
     with (
         patch.object(run_log, "Watchdog", lambda *_, **__: watchdog),
         patch.object(run_log, "ReportFiles", lambda *_: files),
-        RunLog(tmp_path, rank=rank, world_size=2, frequent=9, stall_timeout=7) as log,
+        LoggedRun(tmp_path, rank=rank, frequent=9, stall_timeout=7) as run,
     ):
         files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
-        log.begin_part(3, ranks=2)
-        log.start(3)
-        log.update(1, loss=float, lr=0.1, images=1)
-        with log.paused():
+        run.log.begin_part(3, ranks=2)
+        run.log.start(3)
+        run.train(1, 1)
+        with run.log.paused():
             pass
-        log.end_updates()
-        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
-        log.write_report()
-        log.record(9, {"accuracy": 0.75}, target="validation")
+        run.log.end_updates()
+        run.log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
+        run.log.write_report()
+        run.log.record(9, {"accuracy": 0.75}, target="validation")
     # The first update after each start compiles, or comes after a meeting of all workers.
     names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
     called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
@@ -222,7 +216,133 @@ def test_the_watchdog_has_its_short_limit_within_updates_and_none_in_the_report(
     called = [call[0] for call in files.mock_calls]
     assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
     if rank == 0:
-        record = read_metrics(tmp_path)[-1]
-        assert (record["update"], record["target"], record["accuracy"]) == (9, "validation", 0.75)
+        expected = {"update": 9, "target": "validation", "accuracy": 0.75}
+        assert expected.items() <= run.metrics()[-1].items()
     else:
         assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_other_ranks_write_a_file_and_show_warnings_only(tmp_path: Path) -> None:
+    with LoggedRun(tmp_path, rank=5) as run:
+        run.log.start(10)
+        run.train(1, 4)
+        logging.getLogger("data").warning("record 17 is broken")
+    shown, written = run.screen.getvalue(), run.log_file.read_text()
+    assert shown.count("\n") == 1 and "rank 5 WARNING: record 17 is broken" in shown
+    assert "update 4/10" in written and "record 17 is broken" in written
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not (tmp_path / "scalars").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "bar"),
+    [
+        ({}, True),
+        # Under a launcher only if run.sh says so.
+        ({"OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({"OMPI_COMM_WORLD_RANK": "0", "PROGRESS": "bar"}, True),
+    ],
+)
+def test_a_terminal_has_a_bar_instead_of_lines(tmp_path, monkeypatch, variables, bar) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    with LoggedRun(tmp_path, screen=terminal) as run:
+        run.log.start(10, update=6)
+        run.train(7, 10)
+        logging.getLogger("data").warning("record 17 is broken")
+    shown = terminal.getvalue()
+    # The bar of a resumed run starts where the run does.
+    assert [words in shown for words in (" 6/10", "100%|")] == [bar] * 2
+    assert "256 images/s" in shown and "record 17 is broken\n" in shown
+    assert len(run.update_lines()) == (0 if bar else 2)
+    assert " update 8/10" in run.log_file.read_text()
+
+
+def test_a_run_goes_on_when_screen_or_log_file_cannot_be_written(tmp_path: Path, capsys) -> None:
+    with open("/dev/full", "w") as full:
+        with LoggedRun(tmp_path, screen=full, frequent=1) as run:
+            run.log.start(3)
+            run.train(1, 3)
+        full.write("no error any more")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("warning: the screen cannot be written (No space left on device)")
+    lines = run.log_file.read_text()
+    assert "update 3/3" in lines and lines.count("the screen cannot be written") == 1
+
+    with LoggedRun(tmp_path, rank=1, frequent=1) as run:
+        run.log.start(10)
+        with no_file_above(run.log_file.stat().st_size + 10):
+            run.train(1, 3)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("warning:")
+    assert "rank-0001.log cannot be written (File too large)" in said
+
+
+def test_a_name_makes_no_line_and_no_command_of_a_terminal(tmp_path: Path, monkeypatch) -> None:
+    # Pytest would keep the line for its report, which travels between its processes as UTF-8.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with LoggedRun(tmp_path) as run:
+        logging.getLogger("data").warning("%s is broken", "a\n2026 rank 0 INFO: \x1b[2J\u202eé")
+        try:
+            raise ValueError("\x1b[2J")
+        except ValueError:
+            logging.getLogger("data").exception("stopped")
+    with LoggedRun(tmp_path):
+        logging.getLogger("test").info("%s", "faces/\udcff")
+    written = run.log_file.read_text()
+    for shown in (run.screen.getvalue(), written):
+        assert "rank 0 WARNING: a\\n2026 rank 0 INFO: \\x1b[2J\\u202eé is broken\n" in shown
+        assert "\nTraceback" in shown and "ValueError: \\x1b[2J\n" in shown
+        assert not set(shown) & set("\x1b\u202e")
+    assert "faces/\\udcff" in written
+
+
+def throughput(waiting: float, images: int = 2000, seconds: float = 10.0) -> Throughput:
+    parts = {WAITING: waiting, BACKBONE: 5.0, HEAD: 1.0, COMMUNICATION: 0.25}
+    return Throughput(images, seconds, parts)
+
+
+def test_shares_and_judgements_in_words() -> None:
+    both = throughput(0.5) + throughput(1.5, images=1000, seconds=20.0)
+    assert both.images_per_second == pytest.approx(100.0)
+    assert both.share(WAITING) == pytest.approx(2 / 30)
+    assert both.share(COMMUNICATION) == pytest.approx(1 / 60)
+    assert throughput(0.12).describe_shares() == (
+        "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
+    )
+    assert "is not the bottleneck: 1.2% of the time" in throughput(0.12).judge_input()
+    assert "a bottleneck: 2.0% of the time" in throughput(0.2).judge_input()
+    said = throughput(2.0).judge_input()
+    assert said.startswith("input is a bottleneck: 20.0% of the time went into waiting for data; ")
+    assert "200 images/s would be 250 (docs/troubleshooting.md)" in said
+    assert throughput(0.0).judge_debug().startswith("--debug: 200 images/s with batches from mem")
+
+
+def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
+    now = [0.0]
+    stopwatch = Stopwatch(lambda: now[0])
+    stopwatch.sample()
+    meter = Meter(lambda: now[0], stopwatch)
+    meter.start(0)
+    now[0] += 28.0
+    with meter.paused():
+        now[0] += 100.0
+    stopwatch.begin_sample()
+    with stopwatch.part(HEAD):
+        now[0] += 1.0
+    now[0] += 3.0
+    meter.count(1, 64)
+    assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
+    whole = meter.total()
+    assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
+
+
+def test_the_peak_is_read_not_what_is_used_now(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t     300 kB\nVmRSS:\t 100 kB\n")
+    assert peak_memory(status) == 300 * 1024
+    # Of this process, which has loaded Python at least.
+    assert 5 * 2**20 < peak_memory() < 2**40

@@ -6,11 +6,12 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE, Popen
+from textwrap import dedent
 
 import pytest
 
@@ -24,29 +25,17 @@ WHO = f"rank 3 on {socket.gethostname()}"
 LIMIT = 0.1
 
 
-class NotingWatchdog(Watchdog):
-    """Notes the statuses with which it would have ended the process."""
-
-    def __init__(self, *arguments, ends, **options):
-        self.ends = ends
-        super().__init__(*arguments, tick=0.01, **options)
-
-    def end_process(self):
-        self.ends.append(STALLED_STATUS)
-
-
 class Rank:
     """A watched rank whose end is noted."""
 
-    def __init__(self, folder, seconds=LIMIT):
-        self.ends = []
-        self.others = Others
-        self.stopwatch = Stopwatch()
+    def __init__(self, folder, seconds):
+        self.ends, self.others, self.stopwatch = [], Others, Stopwatch()
         self.log_file = folder / "log"
-        self.watchdog = NotingWatchdog(
-            seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, ends=self.ends,
+        self.watchdog = Watchdog(
+            seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, tick=0.01,
             others=lambda: self.others(),
         )  # fmt: skip
+        self.watchdog.end_process = lambda: self.ends.append(STALLED_STATUS)
 
     def said(self):
         return self.log_file.read_text() if self.log_file.exists() else ""
@@ -60,10 +49,21 @@ class Rank:
 
 
 @pytest.fixture
-def rank(tmp_path):
-    watched = Rank(tmp_path)
-    yield watched
-    watched.watchdog.close()
+def watch(tmp_path):
+    watched = []
+
+    def start(seconds=LIMIT, folder=tmp_path):
+        watched.append(Rank(folder, seconds))
+        return watched[-1]
+
+    yield start
+    for rank in watched:
+        rank.watchdog.close()
+
+
+@pytest.fixture
+def rank(watch):
+    return watch()
 
 
 def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
@@ -95,20 +95,18 @@ def test_what_is_outside_of_updates_may_take_longer(rank, capfd):
     assert "outside of updates, after update 9" in capfd.readouterr().err
 
 
-def test_a_rank_that_waits_for_others_is_ended_last(tmp_path):
-    ranks = [Rank(tmp_path, 0.3), Rank(tmp_path, 0.3)]
-    for rank in ranks:
+def test_a_rank_that_waits_for_others_is_ended_last(watch):
+    waiting, working = watch(0.3), watch(0.3)
+    for rank in (waiting, working):
         rank.watchdog.beat(1)
-    with ranks[0].stopwatch.part(COMMUNICATION):
-        assert ranks[1].wait() == [STALLED_STATUS]
-        assert ranks[0].ends == [], "ten ticks more"
-        assert ranks[0].wait() == [STALLED_STATUS]
-    for rank in ranks:
-        rank.watchdog.close()
+    with waiting.stopwatch.part(COMMUNICATION):
+        assert working.wait() == [STALLED_STATUS]
+        assert waiting.ends == [], "ten ticks more"
+        assert waiting.wait() == [STALLED_STATUS]
 
 
-def test_a_rank_that_waits_for_others_warns_long_before_its_end(tmp_path):
-    rank = Rank(tmp_path, 5)
+def test_a_rank_that_waits_for_others_warns_long_before_its_end(watch):
+    rank = watch(5)
     for update, part, words in (
         (120, COMMUNICATION, f"warning: {WHO} has waited for 1 s for other ranks"),
         (121, BACKBONE, f"warning: {WHO} has made no progress for"),
@@ -118,16 +116,14 @@ def test_a_rank_that_waits_for_others_warns_long_before_its_end(tmp_path):
             assert rank.wait(words=words) == [] and words in rank.said()
         assert f"in update {update + 1}, {part}\n" in rank.said()
     assert rank.said().count("warning") == 2
-    rank.watchdog.close()
 
 
-def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", open(os.devnull))
-    rank = Rank(tmp_path / "missing")
-    rank.watchdog.beat(1)
-    assert rank.wait() == [STALLED_STATUS]
-    rank.watchdog.close()
-    sys.stderr.close()
+def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(watch, tmp_path, monkeypatch):
+    with open(os.devnull) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        rank = watch(folder=tmp_path / "missing")
+        rank.watchdog.beat(1)
+        assert rank.wait() == [STALLED_STATUS]
 
 
 PROCESS = """
@@ -146,12 +142,11 @@ def start(tmp_path):
     """Start a process that is watched at a limit of 0.5 s; its compiled timer waits for 1.6 s."""
     with ExitStack() as stack:
 
-        def started(*lines):
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-c", PROCESS + "\n".join(lines), str(tmp_path / "log")],
-                cwd=ROOT, text=True, bufsize=1,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+        def started(lines):
+            words = [sys.executable, "-u", "-c", PROCESS + dedent(lines), str(tmp_path / "log")]
+            process = Popen(
+                words, cwd=ROOT, text=True, bufsize=1, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            )
             stack.enter_context(process)
             stack.callback(process.kill)
             assert process.stdout.readline() == "ready\n", process.stderr.read()
@@ -162,19 +157,19 @@ def start(tmp_path):
 
 @pytest.mark.thorough
 def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(start):
-    process = start(
-        "threading.Thread(target=sys.stdin.read, daemon=True, name='reader').start()",
-        "watchdog.beat(1)",
-        "print('ready')",
-        "reader = next(t for t in threading.enumerate() if t.name == 'reader')",
-        "while reader.is_alive():",
-        "    watchdog.beat(1)",
-        "    time.sleep(0.05)",
-        "watchdog.close()",
-        "assert not {'watchdog', 'native timer'} & {t.name for t in threading.enumerate()}",
-        "time.sleep(1.8)",
-        "print('well')",
-    )
+    process = start("""
+        threading.Thread(target=sys.stdin.read, daemon=True, name="reader").start()
+        watchdog.beat(1)
+        print("ready")
+        reader = next(t for t in threading.enumerate() if t.name == "reader")
+        while reader.is_alive():
+            watchdog.beat(1)
+            time.sleep(0.05)
+        watchdog.close()
+        assert not {"watchdog", "native timer"} & {t.name for t in threading.enumerate()}
+        time.sleep(1.8)
+        print("well")
+    """)
     # The timer is armed again meanwhile.
     time.sleep(1.8)
     process.send_signal(signal.SIGSTOP)
@@ -187,14 +182,14 @@ def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(st
 
 
 def test_a_hang_that_holds_pythons_lock_is_ended_by_compiled_code(start):
-    process = start(
-        "import ctypes",
-        "def hangs():",
-        "    print('ready', flush=True)",
-        "    ctypes.PyDLL(None).pause()",
-        "watchdog.beat(1)",
-        "hangs()",
-    )
+    process = start("""
+        import ctypes
+        def hangs():
+            print('ready', flush=True)
+            ctypes.PyDLL(None).pause()
+        watchdog.beat(1)
+        hangs()
+    """)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (STALLED_STATUS, "")
     assert err.startswith(f"error: {WHO} has made no progress, and Python does not run any more")

@@ -11,20 +11,14 @@ from typing import Any
 import pytest
 
 import backbones
-from backbones.graph.memory import output_elements, recomputed_elements
+from backbones.graph import memory as graph_memory
 from partial_fc.shard import Shard
 from runtime import options, processors
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig, parse
 from training.plan import faces as plans
-from training.plan.memory import (
-    NetworkSize,
-    checkpoint_bytes,
-    collective_bytes,
-    network_size,
-    rank_memory,
-    sampled_rows,
-)
+from training.plan import memory
+from training.plan.memory import NetworkSize, network_size
 from training.plan.text import row
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs/scaling.md"
@@ -43,12 +37,11 @@ def small_config(line: str = "", **changes: Any) -> FaceConfig:
 
 
 def planned(line: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(plans.describe(parse(f"--dry-run --json {line}".split())))
-    return found
+    return json.loads(plans.describe(parse(f"--dry-run --json {line}".split())))
 
 
 def test_the_text() -> None:
-    text, memory = plans.describe(small_config()), planned(SMALL)["memory"]
+    text, sizes = plans.describe(small_config()), planned(SMALL)["memory"]
     trained = 4 * backbones.parameter_count("tiny", 8)
     for line in (
         "10 classes in 3 shards",
@@ -61,8 +54,8 @@ def test_the_text() -> None:
         row("4 sampled rows", 2 * 4 * 8 * 4) + "  computed",
         row("backbone", 3 * trained) + "  computed",
         row("allreduce of the backbone", trained),
-        row("everything together", memory["bytes"]),
-        row("with the copy for checkpoints", memory["bytes"] + memory["checkpoint_bytes"]),
+        row("everything together", sizes["bytes"]),
+        row("with the copy for checkpoints", sizes["bytes"] + sizes["checkpoint_bytes"]),
         "most classes in ",
     ):
         assert line in text
@@ -128,22 +121,19 @@ ADAM = "--optimizer adam --lr 0.1 --wd 0"
     ],
 )  # fmt: skip
 def test_memory_by_hand(line: str, shard: Shard, expected: dict[str, int]) -> None:
-    memory = rank_memory(small_config(line), shard, NETWORK)
-    found = {item.key: item.num_bytes for item in memory}
-    assert {name: found[name] for name in expected} == expected
+    items = memory.rank_memory(small_config(line), shard, NETWORK)
+    assert expected.items() <= {item.key: item.num_bytes for item in items}.items()
 
 
 def test_samples_and_the_copy_for_checkpoints_by_hand() -> None:
-    assert sampled_rows(parse("--dataset 100w --dry-run".split()), Shard(3, 8, 80)) == 10
-    assert sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
+    assert memory.sampled_rows(parse("--dataset 100w --dry-run".split()), Shard(3, 8, 80)) == 10
+    assert memory.sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
     of_backbone = 4 * (1000 + 900)
     for line, shard, expected in (
-        ("", FIRST, 2 * ROWS + of_backbone),
-        ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
-        ("--center-store /nowhere", FIRST, of_backbone),
-        ("--keep 0", FIRST, 0),
-    ):
-        assert checkpoint_bytes(small_config(line), shard, NETWORK) == expected
+        ("", FIRST, 2 * ROWS + of_backbone), ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
+        ("--center-store /nowhere", FIRST, of_backbone), ("--keep 0", FIRST, 0),
+    ):  # fmt: skip
+        assert memory.checkpoint_bytes(small_config(line), shard, NETWORK) == expected
 
 
 def test_collectives_by_hand(tmp_path: Path) -> None:
@@ -163,26 +153,23 @@ def test_collectives_by_hand(tmp_path: Path) -> None:
         ("--loss curricularface", {"allreduce head.targets": 12 * 4}),
         (f"--teacher {tmp_path}/strong,0", {"allreduce teacher.loss": 4}),
     ):
-        assert collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
+        assert memory.collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
 
 
 def test_sizes_of_a_network() -> None:
-    parameters = backbones.parameter_count("tiny", 8)
-    symbol = backbones.build("tiny", embedding_size=8)
-    outputs = output_elements(symbol, (3, 112, 112))
+    parameters, shape = backbones.parameter_count("tiny", 8), (3, 112, 112)
+    outputs = graph_memory.output_elements(backbones.build("tiny", embedding_size=8), shape)
     lines = ("", "--freeze conv0_weight", "--gpu", "--network r50 --recompute")
     plain, fixed, gpu, recomputed = (network_size(small_config(line)) for line in lines)
     assert plain == (parameters, parameters, 1.35 * outputs) and gpu.maps == outputs
     # 32 filters of 5 x 5 on three channels.
     assert fixed.parameters - fixed.trained == 32 * 3 * 5 * 5
     deep = backbones.build("r50", embedding_size=8)
-    largest, between = recomputed_elements(deep, (112, 112))
-    assert recomputed.maps == between + 3.1 * largest < output_elements(deep, (3, 112, 112))
+    largest, between = graph_memory.recomputed_elements(deep, shape[1:])
+    assert recomputed.maps == between + 3.1 * largest < graph_memory.output_elements(deep, shape)
     # Of a small network, the parts would take more than the whole.
-    shallow, whole = (
-        network_size(small_config(f"--network r18 --gpu {line}")) for line in ("--recompute", "")
-    )
-    assert shallow == whole
+    small = "--network r18 --gpu"
+    assert network_size(small_config(f"{small} --recompute")) == network_size(small_config(small))
     with pytest.raises(ConfigError, match="^--freeze 'convolution_' fits no parameter"):
         network_size(small_config("--freeze convolution_"))
 
@@ -197,7 +184,7 @@ def test_the_smallest_runs() -> None:
         planned(f"{plain} 2 --num-images 127")
 
 
-def test_mxnet_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mxnet_is_needed(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "backbones.graph.memory", None)
     monkeypatch.delattr("backbones.graph.memory")
     with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
@@ -208,16 +195,16 @@ def test_mxnet_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_most_classes_fit_exactly(gpu: str) -> None:
     line = f"--rec . --network tiny --batch-size 8 --memory 3 {gpu} --num-classes"
     most = planned(f"{line} 10")["most_classes"]
-    memory = [planned(f"{line} {classes}")["memory"] for classes in (most, most + 1)]
-    taken = [one["bytes"] + (0 if gpu else one["checkpoint_bytes"]) for one in memory]
+    sizes = [planned(f"{line} {classes}")["memory"] for classes in (most, most + 1)]
+    taken = [one["bytes"] + (0 if gpu else one["checkpoint_bytes"]) for one in sizes]
     assert taken[0] <= 3 * 2**30 < taken[1]
     assert planned(f"{line} 10 --memory 0.01")["most_classes"] == 0
 
 
-def test_the_limit_is_a_share_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_a_share_of_this_machine(monkeypatch) -> None:
     monkeypatch.setattr(processors, "available", lambda: 2)
     one, two, three = (plans.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
-    assert one is not None and two == three == one // 2 > 2**28
+    assert two == three == one // 2 > 2**28
     assert plans.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
     assert plans.memory_limit(small_config("--gpu"), 3) is None
 
@@ -242,25 +229,23 @@ def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -
     assert [item["name"] for item in on_gpu["memory"]["items"]] == list(items)
 
 
+R50, R100 = "--network r50 --dtype float16", "--network r100 --dtype"
 V100 = 16_160
-R50, R100 = "--network r50 --dtype float16", "--network r100"
 
 
 @pytest.mark.parametrize(
     ("line", "identities", "ranks", "batch_size", "published"),
     [
         # README of InsightFace's recognition/partial_fc, MXNet on RTX 2080 Ti, in MiB.
-        (f"{R50} --sample-ratio 0.1", 1_000_000, 8, 128, 8_100),
-        (f"{R50} --sample-ratio 0.1", 10_000_000, 64, 64, 6_722),
+        (R50, 1_000_000, 8, 128, 8_100),
+        (R50, 10_000_000, 64, 64, 6_722),
         # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest on V100 of 16 GB.
-        (f"{R100} --dtype float32 --sample-ratio 0.1", 85_742, 1, 112, V100),
-        (f"{R100} --dtype float32 --sample-ratio 0.1", 360_232, 8, 96, V100),
-        (f"{R100} --dtype float16 --sample-ratio 0.1", 12_000_000, 8, 64, V100),
+        (f"{R100} float32", 85_742, 1, 112, V100),
+        (f"{R100} float32", 360_232, 8, 96, V100),
+        (f"{R100} float16", 12_000_000, 8, 64, V100),
     ],
 )
-def test_what_was_published(
-    line: str, identities: int, ranks: int, batch_size: int, published: int
-) -> None:
+def test_what_was_published(line, identities, ranks, batch_size, published) -> None:
     line += f" --num-classes {identities} --batch-size {batch_size} --world-size {ranks}"
-    found = planned(f"--dataset 100w --gpu {line}")["memory"]["bytes"] / MIB
+    found = planned(f"--dataset 100w --gpu --sample-ratio 0.1 {line}")["memory"]["bytes"] / MIB
     assert found == pytest.approx(published, rel=0.15)

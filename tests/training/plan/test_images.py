@@ -1,16 +1,11 @@
-"""The plan of a run of ``classify.py``, by hand."""
-
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
 
-import pytest
-
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from runtime.errors import ConfigError
 from training.config.images import ImageConfig, parse
 from training.plan import images
 from training.plan.images import ImageSize
@@ -32,15 +27,12 @@ def test_memory_and_collectives_by_hand() -> None:
         "activations": 4 * 50 * 200,
         "libraries": 350 * 2**20 + 2 * 4 * 1000,
     }
-    half = images.rank_memory(config("--dtype bfloat16"), SIZE)
-    assert half[1].num_bytes == 2 * 50 * 200
-    assert images.checkpoint_bytes(config(), SIZE) == 4 * (1000 + 750)
-    assert images.checkpoint_bytes(config("--keep 0"), SIZE) == 0
+    assert images.rank_memory(config("--dtype bfloat16"), SIZE)[1].num_bytes == 2 * 50 * 200
+    for line, copied in (("", 4 * (1000 + 750)), ("--keep 0", 0)):
+        assert images.checkpoint_bytes(config(line), SIZE) == copied
     for line, sent in (("", 3000), ("--fp16-allreduce", 1500), ("--dtype float16", 1500)):
         found = images.collective_bytes(config(line), SIZE)
         assert found == {"allreduce of the gradients": sent}
-    with pytest.raises(ConfigError, match="--dry-run plans runs on Horovod, not --kv-store dist_"):
-        config("--kv-store dist_sync")
 
 
 def test_a_plan_is_that_of_the_network() -> None:

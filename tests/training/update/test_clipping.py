@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from parallel.world import LoneWorld
 from runtime.kernels.compiled import numba
 from runtime.mxnet import mx
+from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
 from training.update.clipping import clip, device_factor
@@ -68,37 +68,33 @@ def test_the_factor_does_not_depend_on_threads() -> None:
 
 
 def test_the_norm_is_that_without_the_loss_scale() -> None:
-    values = arrays(3)
-    half = [
-        # A processor, which stands for the device here, squares them in float16.
-        mx.nd.array(values["conv_weight"] * 16, dtype="float16", ctx=DEVICE),
-        mx.nd.array(values["fc_bias"] * 16, ctx=DEVICE),
+    # A processor, which stands for the device here, squares the first in float16.
+    types = {"conv_weight": "float16", "fc_bias": "float32"}
+    scaled = [
+        mx.nd.array(arrays(3)[name] * 16, dtype=dtype, ctx=DEVICE) for name, dtype in types.items()
     ]
-    norm = norm_of([array.astype("float32").asnumpy() / 16 for array in half])
+    norm = norm_of([array.astype("float32").asnumpy() / 16 for array in scaled])
     unscale = mx.nd.full((1,), 1 / 16, ctx=DEVICE)
-    assert device_factor(half, norm / 4, unscale).asscalar() == pytest.approx(0.25, rel=1e-4)
-    assert device_factor(half, norm * 4, unscale).asscalar() == 1
+    assert device_factor(scaled, norm / 4, unscale).asscalar() == pytest.approx(0.25, rel=1e-4)
+    assert device_factor(scaled, norm * 4, unscale).asscalar() == 1
 
 
-def make(world, device, dtype, **options):
-    """Every rank begins with the weights of rank 0."""
-    parameters = mx.gluon.ParameterDict()
-    for name, value in arrays(4).items():
-        parameter = parameters.get(name, shape=value.shape, dtype=dtype)
-        parameter.initialize(mx.init.Zero(), ctx=device)
-        parameter.set_data(mx.nd.array(value + world.rank))
-        parameter.wd_mult = float(name.endswith("_weight"))
-    rule = FaceOptimizerOptions(wd=0.1, **options)
-    return parameters, BackboneOptimizer(rule, parameters, world, dtype=dtype)
+def gradients_of(update: int) -> dict[str, np.ndarray]:
+    """Their norm is 1, 3.5 and 6 in turn."""
+    found = arrays(10 + update)
+    norm = norm_of(found.values())
+    return {name: value / norm * (1 + 2.5 * update) for name, value in found.items()}
 
 
 def train(world, device, dtype="float32", **options):
-    """Updates with gradients of norms 1 to 6 in turn; each rank has its part of each."""
-    parameters, optimizer = make(world, device, dtype, **options)
+    """Three updates; each rank has its part of each gradient, and begins as rank 0 does."""
+    weights = {name: (value + world.rank).astype(dtype) for name, value in arrays(4).items()}
+    parameters = make_parameters(weights, device)
+    rule = FaceOptimizerOptions(wd=0.1, **options)
+    optimizer = BackboneOptimizer(rule, parameters, world, dtype=dtype)
     if dtype == "float16":
         # As above: of the first scale, 8,192, the squares would overflow.
-        saved = {"loss_scale": 16.0, "good_updates": 0}.__getitem__
-        optimizer._loss_scale.load_state(SimpleNamespace(number=saved, count=saved))
+        optimizer._loss_scale.load_state(SavedValues(loss_scale=16.0, good_updates=0))
     scale = optimizer.scaled(mx.nd.ones((1,), ctx=device)).asscalar()
     for update in range(3):
         for whole, parameter in zip(gradients_of(update).values(), parameters.values()):
@@ -110,12 +106,6 @@ def train(world, device, dtype="float32", **options):
         optimizer.update(update, lr=0.5)
         assert reduced.are_finite([number.asscalar() for number in reduced.numbers])
     return {name: value.data().asnumpy() for name, value in parameters.items()}
-
-
-def gradients_of(update: int) -> dict[str, np.ndarray]:
-    found = arrays(10 + update)
-    norm = norm_of(found.values())
-    return {name: value / norm * (1 + 2.5 * update) for name, value in found.items()}
 
 
 def reference(max_norm: float, momentum: float) -> dict[str, np.ndarray]:
@@ -139,11 +129,11 @@ def reference(max_norm: float, momentum: float) -> dict[str, np.ndarray]:
 def test_updates_are_those_of_numpy_on_any_number_of_ranks(device, ranks, momentum) -> None:
     """The norm is that of the sum: the ranks' own parts are longer or shorter."""
     options = {"clip_norm": 2.0, "momentum": momentum}
-    results = run_ranks(ranks, lambda world: train(world, device, **options))
+    first, *others = run_ranks(ranks, lambda world: train(world, device, **options))
     for name, expected in reference(2.0, momentum).items():
-        np.testing.assert_allclose(results[0][name], expected, rtol=2e-5, atol=2e-6)
-        for result in results[1:]:
-            np.testing.assert_array_equal(result[name], results[0][name])
+        np.testing.assert_allclose(first[name], expected, rtol=2e-5, atol=2e-6)
+        for other in others:
+            np.testing.assert_array_equal(other[name], first[name])
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])

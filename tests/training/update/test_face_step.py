@@ -1,9 +1,7 @@
-"""One update of a face network: what it moves, in which order, and where its time goes."""
-
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,21 +27,18 @@ IMAGES = np.random.default_rng(1).integers(256, size=(16, 3, SIZE, SIZE), dtype=
 BATCH = Batch(IMAGES, np.arange(16))
 
 
-def make_step(world, stopwatch, classes=40, **options):
-    backbone = Backbone.create(
-        BackboneOptions(network="tiny", embedding_size=EMBEDDING), image_size=(SIZE, SIZE), seed=1
-    )
+def make_step(world, stopwatch, classes=40, center_lr_factor=1.0, **options):
+    chosen = BackboneOptions(network="tiny", embedding_size=EMBEDDING)
+    backbone = Backbone.create(chosen, image_size=(SIZE, SIZE), seed=1)
     backbone.hybridize()
     timed_world = TimedWorld(world, stopwatch)
     head = PartialFC.create(
         HeadOptions(scale=16.0), (classes, EMBEDDING), timed_world, mx.cpu(),
         optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
-    optimizer = BackboneOptimizer(
-        OptimizerOptions(momentum=0.9, wd=0.0), backbone.parameters, timed_world, dtype="float32"
-    )
-    options = {"center_lr_factor": 1.0, **options}
-    return FaceStep(backbone, head, optimizer, stopwatch=stopwatch, **options)
+    rule = OptimizerOptions(momentum=0.9, wd=0.0)
+    optimizer = BackboneOptimizer(rule, backbone.parameters, timed_world, dtype="float32")
+    return FaceStep(backbone, head, optimizer, center_lr_factor, stopwatch=stopwatch, **options)
 
 
 def one_update(**options):
@@ -72,21 +67,14 @@ def test_a_step_moves_weights_by_lr_and_centers_by_their_part_of_it(on_nan: str)
 def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_drawn() -> None:
     """Whoever waits for that one waits for other ranks, as the watchdog understands it."""
     events: list[object] = []
-    stopwatch = Stopwatch()
-
-    class Guard(FiniteGuard):
-        def finish(self) -> None:
-            events.append(stopwatch.current)
-            super().finish()
-
-    step = make_step(LoneWorld(), stopwatch, guard=Guard())
-    update, draw = step._optimizer.update, step._head._sampler.sample
+    stopwatch, guard = Stopwatch(), FiniteGuard()
+    step = make_step(LoneWorld(), stopwatch, guard=guard)
+    update, draw, finish = step._optimizer.update, step._head._sampler.sample, guard.finish
+    guard.finish = lambda: events.append(stopwatch.current) or finish()
     step._optimizer.update = lambda number, lr: (update(number, lr), events.append("queued"))
     step._head._sampler.sample = lambda *labels: events.append(labels[-1]) or draw(*labels)
-    log = SimpleNamespace(
-        start=lambda *_: None, reports=lambda _: False, stopwatch=Stopwatch(),
-        update=lambda *_, **__: events.append("done"), end_updates=lambda: None,
-    )  # fmt: skip
+    log = Mock(stopwatch=Stopwatch(), **{"reports.return_value": False})
+    log.update = lambda *_, **__: events.append("done")
     updates = Updates(lambda _: 0.1, 3, len(IMAGES), EpochPlan(160, 16))
     fit(step, iter([BATCH] * 3), updates, log, Hooks())
     step.finish()
