@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write files by their paths within a folder; return the folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
 def overwrite(folder: Path, key: int, content: bytes, at: int = 0) -> Path:
     """Write into a record of a set, ``at`` so many bytes from its start; return the set's path."""
     offsets = dict(line.split("\t") for line in (folder / "train.idx").read_text().splitlines())
@@ -44,9 +51,10 @@ def overwrite(folder: Path, key: int, content: bytes, at: int = 0) -> Path:
     return folder
 
 
-@contextmanager
-def refused(message: str, kind: Any = DataError) -> Iterator[None]:
-    """Check that an error of a kind is raised, whose message matches and has one line."""
+def assert_refused(
+    message: str, call: Callable[..., Any], *arguments: Any, kind: Any = DataError, **options: Any
+) -> None:
+    """Check that a call ends with an error of a kind, whose message matches and has one line."""
     with pytest.raises(kind, match=message) as caught:
-        yield
+        call(*arguments, **options)
     assert "\n" not in str(caught.value)

@@ -15,7 +15,7 @@ from data.pack.__main__ import main as pack_main
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
-from tests.support.sets import contents, images_of, refused
+from tests.support.sets import assert_refused, contents, images_of
 
 
 @pytest.fixture
@@ -136,27 +136,23 @@ def test_packing_aligned_faces(cut, pack, capsys, faces, tmp_path) -> None:
     for more, message in (
         ([], r"p0_0001\.png: .* has no points of it"), (["--check"], "2 of 16 images cannot be")
     ):  # fmt: skip
-        with pytest.raises(DataError, match=message):
-            pack(faces, tmp_path / "none", "--align", points, *more)
+        assert_refused(message, pack, faces, tmp_path / "none", "--align", points, *more)
     assert capsys.readouterr().err.count("has no points of it") == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("faces out", "the following arguments are required: --points"),
-        ("nowhere out --points points.txt", "nowhere is no folder"),
-        ("faces/p0 out --points points.txt", "names no image of faces/p0: .* 'p0/p0_"),
-        ("faces out --points few.txt", "none of the 16 images has a face that can be aligned"),
-        ("faces faces --points points.txt", "faces exists already; delete it"),
-        ("faces faces/out --points points.txt", "faces/out lies in faces, in which"),
-        ("faces points.txt/out --points points.txt", "cannot be written: Not a dir"),
-        ("faces out --points d --workers 0", "'0' is not a positive integer"),
-        ("twice out --points points.txt", r"two images that would both become p1/p1_0002\.jpg"),
-        ("pack faces out --align label.txt", "line 1: .* has points of no face"),
-        ("pack faces out --align points.txt --resize 112", "leave --resize and --crop out"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("align faces out", "the following arguments are required: --points"),
+    ("align nowhere out --points points.txt", "nowhere is no folder"),
+    ("align faces/p0 out --points points.txt", "names no image of faces/p0: .* 'p0/p0_"),
+    ("align faces out --points few.txt", "none of the 16 images has a face that can be aligned"),
+    ("align faces faces --points points.txt", "faces exists already; delete it"),
+    ("align faces faces/out --points points.txt", "faces/out lies in faces, in which"),
+    ("align faces points.txt/out --points points.txt", "cannot be written: Not a dir"),
+    ("align faces out --points d --workers 0", "'0' is not a positive integer"),
+    ("align twice out --points points.txt", r"two images that would both become p1/p1_0002\.jpg"),
+    ("pack faces out --align label.txt", "line 1: .* has points of no face"),
+    ("pack faces out --align points.txt --resize 112", "leave --resize and --crop out"),
+])  # fmt: skip
 def test_mistakes_are_one_line(cut, pack, monkeypatch, faces, tmp_path, arguments, message) -> None:
     (tmp_path / "twice" / "p1").mkdir(parents=True)
     for ending in (".png", ".jpeg"):
@@ -169,7 +165,7 @@ def test_mistakes_are_one_line(cut, pack, monkeypatch, faces, tmp_path, argument
     (tmp_path / "few.txt").write_text(f"{mirrored_line(faces)}\n{others}")
     monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
-    words = arguments.split()
-    with refused(message, (ConfigError, DataError)):
-        pack(*words[1:]) if words[0] == "pack" else cut(*words)
+    program, *words = arguments.split()
+    command = {"pack": pack, "align": cut}[program]
+    assert_refused(message, command, *words, kind=(ConfigError, DataError))
     assert contents(tmp_path) == before and not list(tmp_path.glob(".*"))

@@ -127,9 +127,8 @@ def test_pairs_of_each_kind_are_shown(tmp_path, make_image, written) -> None:
     top, last = 8 + 36 + 28, half + 28 + 7 * 144
     assert {tuple(sheet[row, 8]) for row in (top - 1, top + 56)} == {(228, 228, 228)}
     corners = [(top, 8), (top, 8 + 112), (half + 28, 8), (last, 8 + 3 * 232 + 112)]
-    assert [sheet[corner].tolist() for corner in corners] == [
-        [number, 7, 255 - number] for number in (0, 1, 2, 159)
-    ]
+    colors = [[number, 7, 255 - number] for number in (0, 1, 2, 159)]
+    assert [sheet[corner].tolist() for corner in corners] == colors
 
 
 @pytest.mark.parametrize(("channels", "side", "count"), [(3, 112, 64), (1, 28, 5)])

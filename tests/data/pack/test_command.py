@@ -12,12 +12,13 @@ import pytest
 from data.decoding import decode_rgb
 from data.identities import Identity, split_evenly
 from data.pack.__main__ import main
+from data.pack.image_files import ImageReader, fit
 from data.records.record_set import RecordSet
 from data.records.shards import open_sets
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
 from tests.support.oriented_images import assert_seen, file_with
-from tests.support.sets import contents, images_of, refused
+from tests.support.sets import assert_refused, contents, images_of, write_files
 
 ROOT = Path(__file__).parents[3]
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
@@ -26,12 +27,12 @@ AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 @pytest.fixture
 def people(tmp_path, make_image) -> Path:
     """Ten folders p0 … p9 with 2 + i images; red is 20 times the person, and the image."""
-    for person in range(10):
-        folder = tmp_path / "people" / f"p{person}"
-        folder.mkdir(parents=True)
-        for image in range(2 + person):
-            (folder / f"p{person}_{image + 1:04d}.png").write_bytes(make_image(person * 20 + image))
-    return tmp_path / "people"
+    images = {
+        f"p{person}/p{person}_{image + 1:04d}.png": make_image(person * 20 + image)
+        for person in range(10)
+        for image in range(2 + person)
+    }
+    return write_files(tmp_path / "people", images)
 
 
 @pytest.fixture
@@ -78,14 +79,12 @@ def test_check_names_every_bad_image(pack, capsys, people, tmp_path, make_image)
     """One is damaged in its pixels: what its first and last bytes say is right."""
     damaged = bytearray(make_image(1))
     damaged[damaged.index(b"IDAT") + 6] ^= 0xFF
-    (people / "p0" / "p0_0001.png").write_bytes(damaged)
-    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
+    changed = {"p0/p0_0001.png": bytes(damaged), "p5/p5_0003.png": make_image(1, (16, 20))}
+    write_files(people, changed)
     (people / "p9" / "p9_0002.png").unlink()
     (people / "p9" / "p9_0002.png").symlink_to("nowhere")
-    with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16; align all"):
-        pack(people, tmp_path / "out")
-    with pytest.raises(DataError, match="3 of 65 images cannot be used"):
-        pack(people, tmp_path / "out", "--check")
+    assert_refused("p5_0003.png has 16 x 20 pixels, .* 16 x 16; ", pack, people, tmp_path / "out")
+    assert_refused("3 of 65 images cannot be used", pack, people, tmp_path / "out", "--check")
     first, second, third = capsys.readouterr().err.splitlines()
     assert "p0_0001.png: the image cannot be decoded" in first
     assert "p5_0003.png has 16 x 20 pixels, the images before it 16 x 16; align all" in second
@@ -96,22 +95,18 @@ def test_check_names_every_bad_image(pack, capsys, people, tmp_path, make_image)
 @pytest.fixture
 def formats(tmp_path) -> Path:
     """Two people whose images are of other formats than JPEG and PNG; the grays are 0, 20, …"""
-    for number in range(6):
-        person, suffix = ("ann", "bob")[number // 3], (".bmp", ".pgm", ".webp")[number % 3]
-        path = tmp_path / "formats" / person / f"{person}_{number % 3 + 1:04d}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shape = (64, 64) if suffix == ".pgm" else (64, 64, 3)
-        assert cv2.imwrite(str(path), np.full(shape, 20 * number, np.uint8))
-    return tmp_path / "formats"
+    names = [f"{name}/{name}_000{n}" for name in ("ann", "bob") for n in (1, 2, 3)]
+    files = {}
+    for number, (name, suffix) in enumerate(zip(names, (".bmp", ".pgm", ".webp") * 2)):
+        image = np.full((64, 64) if suffix == ".pgm" else (64, 64, 3), 20 * number, np.uint8)
+        files[name + suffix] = cv2.imencode(suffix, image)[1].tobytes()
+    return write_files(tmp_path / "formats", files)
 
 
-@pytest.mark.parametrize(
-    ("options", "size", "beginning"),
-    [("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")],
-)
-def test_images_of_other_formats_are_encoded_anew(
-    pack, formats, tmp_path, options, size, beginning
-) -> None:
+@pytest.mark.parametrize(("options", "size", "beginning"), [
+    ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
+])  # fmt: skip
+def test_other_formats_are_encoded_anew(pack, formats, tmp_path, options, size, beginning) -> None:
     pack(formats, tmp_path / "out", *options.split())
     records = RecordSet(tmp_path / "out")
     assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
@@ -153,10 +148,9 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats, tmp_path) -> Non
 def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
     """No reader has to know about orientations, and what is upright is not encoded again."""
     payload = file_with(suffix, orientation)
-    (tmp_path / "people" / "ann").mkdir(parents=True)
-    (tmp_path / "people" / "ann" / f"1{suffix}").write_bytes(payload)
+    people = write_files(tmp_path / "people", {f"ann/1{suffix}": payload})
     for options in ([], ["--check"], ["--resize", "24x36"]):
-        pack(tmp_path / "people", tmp_path / "out", *options)
+        pack(people, tmp_path / "out", *options)
         records = RecordSet(tmp_path / "out")
         packed = bytes(records.image(0)[0])
         assert records.image_size == (24, 36) and (packed == payload) == (orientation == 1)
@@ -168,36 +162,30 @@ def test_a_full_disk_is_one_line(pack, monkeypatch, people, tmp_path) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="out cannot be written: No space left on device; choose"):
-        pack(people, tmp_path / "out")
+    assert_refused("out cannot be written: No space .*; choose", pack, people, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("people out --holdout-every 1", "leaves nothing to train on"),
-        ("people out --holdout-every -1", "leaves nothing to train on"),
-        ("people out --min-images 0", "--min-images 0 is not positive"),
-        ("people out --seed -1", "--seed -1 is negative"),
-        ("people out --crop", "--crop needs the size"),
-        ("people out --resize 112x", "'112x' is no size"),
-        ("people out --resize 0", "'0' is no size"),
-        ("people out --resize 4097", "'4097' is no size"),
-        ("--pairs p.txt people out --min-images 3", "leave --min-images"),
-        ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
-        ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
-        ("people out --shards 11", "--shards 11 is more than the 10 identities"),
-        ("people out/train.rec --shards 2", "--shards needs a folder .*train.rec is a file"),
-        ("people full --shards 2", "full holds train.rec, which would be read instead of shards"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("people out --holdout-every 1", "leaves nothing to train on"),
+    ("people out --holdout-every -1", "leaves nothing to train on"),
+    ("people out --min-images 0", "--min-images 0 is not positive"),
+    ("people out --seed -1", "--seed -1 is negative"),
+    ("people out --crop", "--crop needs the size"),
+    ("people out --resize 112x", "'112x' is no size"),
+    ("people out --resize 0", "'0' is no size"),
+    ("people out --resize 4097", "'4097' is no size"),
+    ("--pairs p.txt people out --min-images 3", "leave --min-images"),
+    ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
+    ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
+    ("people out --shards 11", "--shards 11 is more than the 10 identities"),
+    ("people out/train.rec --shards 2", "--shards needs a folder .*train.rec is a file"),
+    ("people full --shards 2", "full holds train.rec, which would be read instead of shards"),
+])  # fmt: skip
 def test_mistakes_are_one_line(pack, monkeypatch, people, tmp_path, arguments, message) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("full").mkdir()
-    Path("full/train.rec").write_bytes(b"")
-    with refused(message, (ConfigError, DataError)):
-        pack(*arguments.split())
+    write_files(tmp_path, {"full/train.rec": b""})
+    assert_refused(message, pack, *arguments.split(), kind=(ConfigError, DataError))
     assert not Path("out").exists() and contents(Path("full")) == {"train.rec": b""}
 
 
@@ -219,15 +207,55 @@ def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None
     assert max(sizes) - min(sizes) <= 11
     before = contents(tmp_path / "out")
     (people / "p9/p9_0001.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="p9_0001"):
-        pack(people, tmp_path / "out", "--shards", 2)
+    assert_refused("p9_0001", pack, people, tmp_path / "out", "--shards", 2)
     assert before == contents(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "counts"),
-    [([1] * 6, [2] * 3), ([1, 1, 1, 9], [2, 1, 1]), ([1, 1, 1, 9], [1] * 4), ([5, 5], [2])],
-)
+@pytest.mark.parametrize(("sizes", "counts"), [
+    ([1] * 6, [2] * 3), ([1, 1, 1, 9], [2, 1, 1]), ([1, 1, 1, 9], [1] * 4), ([5, 5], [2])
+])  # fmt: skip
 def test_identities_are_divided_by_their_images(sizes, counts) -> None:
     identities = [Identity(str(size), ["image"] * size) for size in sizes]
     assert split_evenly(identities, len(counts)) == counts
+
+
+def columns(height: int, width: int) -> np.ndarray:
+    """An image whose columns rise from 0 on the left to 200 on the right."""
+    row = np.linspace(0, 200, width).round().astype(np.uint8)
+    return np.broadcast_to(row[None, :, None], (height, width, 3)).copy()
+
+
+@pytest.mark.parametrize(("shape", "size", "left", "right"), [
+    ((100, 100), (50, 50), 0, 200),
+    ((100, 200), (100, 100), 50, 150),
+    ((200, 100), (50, 50), 0, 200),
+    ((50, 50), (100, 100), 0, 200),
+    ((112, 96), (112, 112), 0, 200),
+    ((100, 100), (50, 25), 50, 150),
+])  # fmt: skip
+def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
+    image = fit(columns(*shape), size)
+    assert image.shape == (*size, 3)
+    assert image[0, [0, -1], 0].tolist() == pytest.approx([left, right], abs=4)
+    assert np.ptp(image, axis=0).max() <= 1
+
+
+def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
+    def write(name: str, image: np.ndarray) -> str:
+        assert cv2.imwrite(str(tmp_path / name), image)
+        return str(tmp_path / name)
+
+    image = ImageReader((10, 10), crop=True).read(write("a.png", columns(20, 40)))
+    assert image.size == (10, 10) and image.payload.startswith(b"\xff\xd8")
+    fitted = fit(columns(20, 40), (10, 10))
+    # The quality that InsightFace's packers have.
+    best = cv2.imencode(".jpg", fitted[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+    assert image.payload == best.tobytes()
+    assert np.abs(decode_rgb(image.payload) - fitted.astype(int)).max() <= 3
+    path = write("a.jpg", columns(20, 10))
+    for reader in (ImageReader(), ImageReader((20, 10)), ImageReader((20, 10), True, True)):
+        assert reader.read(path) == (path, Path(path).read_bytes(), (20, 10))
+    # A shape may differ by rounding only.
+    assert ImageReader((50, 50)).read(write("b.png", columns(100, 101))).size == (50, 50)
+    with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
+        ImageReader((50, 50)).read(write("c.png", columns(100, 110)))

@@ -1,5 +1,3 @@
-"""Record files of other programs: in their order, and with indexes that do not fit them."""
-
 from __future__ import annotations
 
 import os
@@ -16,7 +14,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import MAGIC, RecordFile, encode
 from runtime.errors import DataError
 from tests.support.foreign_records import face2rec2, im2rec, index_of, rec_builder, write_records
-from tests.support.sets import images_of, refused
+from tests.support.sets import assert_refused, images_of
 
 SORTED = [0, 0, 0, 1, 2, 2]
 # Four people of an unsorted list, in 31 runs.
@@ -42,19 +40,14 @@ def found(path: Path):
     return [(records.key(n), *image) for n, image in enumerate(images_of(records))]
 
 
-@pytest.mark.parametrize(
-    ("writes", "index", "labels", "described"),
-    [
-        (face2rec2, True, SORTED, False),
-        (face2rec2, False, UNSORTED, True),
-        (rec_builder, True, UNSORTED, False),
-        (rec_builder, False, SORTED, True),
-        (rec_builder, False, UNSORTED, False),
-    ],
-)
-def test_records_have_the_keys_of_their_headers(
-    tmp_path, images, writes, index, labels, described
-) -> None:
+@pytest.mark.parametrize(("writes", "index", "labels", "described"), [
+    (face2rec2, True, SORTED, False),
+    (face2rec2, False, UNSORTED, True),
+    (rec_builder, True, UNSORTED, False),
+    (rec_builder, False, SORTED, True),
+    (rec_builder, False, UNSORTED, False),
+])  # fmt: skip
+def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, described) -> None:
     classes = max(labels) + 1
     description = f"{classes},16,16" if described else ""
     write_records(tmp_path, writes(labels, images), index=index, description=description)
@@ -65,8 +58,7 @@ def test_records_have_the_keys_of_their_headers(
     # More ranges than classes hide no label.
     (tmp_path / "property").write_text(f"{classes - 1},16,16")
     message = f"{classes - 1} classes, but train.rec holds {classes} identities"
-    with pytest.raises(DataError, match=message):
-        RecordSet(tmp_path)
+    assert_refused(message, RecordSet, tmp_path)
 
 
 def test_ids_that_number_nothing_are_not_taken(tmp_path, images) -> None:
@@ -84,8 +76,7 @@ def test_ids_that_number_nothing_are_not_taken(tmp_path, images) -> None:
         folder = write_records(tmp_path / writes.__name__, written, description="3,16,16")
         counted = index_of([(place, content) for place, (_, content) in enumerate(written)])
         (folder / "train.idx").write_text(counted)
-        with pytest.raises(DataError, match="no record 0 announces them; .* delete the .idx"):
-            RecordSet(folder)
+        assert_refused("no record 0 announces them; .* delete the .idx", RecordSet, folder)
 
 
 def changed(folder: Path, change) -> Path:
@@ -115,30 +106,26 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
         assert found(changed(folder, change)) == scanned, number
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda lines: "", "is empty; delete it"),
-        (lambda lines: lines[:25], "lacks 15 or more of the records"),
-        (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the records"),
-        (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one record"),
-        (lambda lines: [*lines, lines[3]], "impossible keys"),
-        (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
-        (lambda lines: "".join(lines).replace("7\t", "7\t-", 1), "impossible offsets"),
-        (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
-        (last_at("0x10"), "is no index"),
-        # A record's key and offset in two lines.
-        (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
-        # Within the records; all but the first and the last; after the end.
-        (shifted, "copy both again"),
-        (lambda lines: [lines[0], *shifted(lines)[1:-1], lines[-1]], "does not fit train.rec"),
-        (lambda lines: [*lines, "40\t400000\n"], "copy both again"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda lines: "", "is empty; delete it"),
+    (lambda lines: lines[:25], "lacks 15 or more of the records"),
+    (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the records"),
+    (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one record"),
+    (lambda lines: [*lines, lines[3]], "impossible keys"),
+    (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
+    (lambda lines: "".join(lines).replace("7\t", "7\t-", 1), "impossible offsets"),
+    (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
+    (last_at("0x10"), "is no index"),
+    # A record's key and offset in two lines.
+    (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
+    # Within the records; all but the first and the last; after the end.
+    (shifted, "copy both again"),
+    (lambda lines: [lines[0], *shifted(lines)[1:-1], lines[-1]], "does not fit train.rec"),
+    (lambda lines: [*lines, "40\t400000\n"], "copy both again"),
+])  # fmt: skip
 def test_indexes_of_other_files(tmp_path, flat, change, message: str) -> None:
     write_records(tmp_path, flat, description="4,16,16")
-    with refused(f"{re.escape(str(tmp_path))}.*{message}"):
-        RecordSet(changed(tmp_path, change))
+    assert_refused(f"{re.escape(str(tmp_path))}.*{message}", RecordSet, changed(tmp_path, change))
 
 
 def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
@@ -146,19 +133,15 @@ def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
         write_records(tmp_path, flat, description="4,16,16")
         with (tmp_path / "train.rec").open("ab") as file:
             file.write(more)
-        with pytest.raises(DataError, match=message):
-            RecordSet(tmp_path)
+        assert_refused(message, RecordSet, tmp_path)
     write_records(tmp_path, flat)
     os.truncate(tmp_path / "train.rec", (tmp_path / "train.rec").stat().st_size - 8)
-    with pytest.raises(DataError, match="damaged or of another version than its .idx: copy both"):
-        RecordSet(tmp_path)
+    assert_refused("damaged or of another version than its .idx: copy both", RecordSet, tmp_path)
     (tmp_path / "train.idx").unlink()
-    with pytest.raises(DataError, match="file is truncated or damaged: copy it again$"):
-        RecordSet(tmp_path)
+    assert_refused("file is truncated or damaged: copy it again$", RecordSet, tmp_path)
     # A link to nothing is not passed over.
     (tmp_path / "train.idx").symlink_to("gone")
-    with pytest.raises(DataError, match="train.idx cannot be read: No such file.*; delete it"):
-        RecordSet(tmp_path)
+    assert_refused("train.idx cannot be read: No such file.*; delete it", RecordSet, tmp_path)
 
 
 def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
@@ -169,8 +152,7 @@ def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
         for index in (True, False):
             folder = tmp_path / f"{bounds} {index}"
             write_records(folder, written, index=index, description="3,16,16")
-            with pytest.raises(DataError, match=r"train\.rec: its first record announces ident"):
-                RecordSet(folder)
+            assert_refused(r"train\.rec: its first record announces ident", RecordSet, folder)
 
 
 def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, caplog) -> None:
@@ -186,8 +168,7 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
     for lost, counted in ((1, 1), (40, 40), (3000, 1000)):
         write_records(tmp_path, written)
         changed(tmp_path, lambda lines, lost=lost: lines[:1000] + lines[1000 + lost :])
-        with pytest.raises(DataError, match=f"lacks {counted} or more of the records"):
-            RecordSet(tmp_path)
+        assert_refused(f"lacks {counted} or more of the records", RecordSet, tmp_path)
     # Gaps that cannot all be looked at are said.
     keys = np.random.default_rng(0).permutation(1000)[:900].tolist()
     write_records(tmp_path, im2rec([0] * 900, images[:1] * 900, keys))
@@ -216,6 +197,5 @@ def test_records_that_share_bytes_are_refused(tmp_path) -> None:
     (tmp_path / "train.rec").write_bytes(b"".join(frames) + bytes(24) + parts)
     (tmp_path / "train.idx").write_text("".join(f"{key}\t{8 * key}\n" for key in range(count)))
     began = time.process_time()
-    with pytest.raises(DataError, match=r"train\.idx does not fit train\.rec"):
-        RecordSet(tmp_path)
+    assert_refused(r"train\.idx does not fit train\.rec", RecordSet, tmp_path)
     assert time.process_time() - began < 1

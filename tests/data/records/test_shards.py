@@ -1,5 +1,3 @@
-"""A folder of shards is one set: the classes of all, and one line for a shard that cannot be."""
-
 from __future__ import annotations
 
 import os
@@ -14,9 +12,9 @@ from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
 from data.records.shards import ShardedSet, allow_open_files, compared_files, open_sets, shard_path
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError
 from tests.support.foreign_records import face2rec2, im2rec, write_records
-from tests.support.sets import images_of, pack_set, refused
+from tests.support.sets import assert_refused, images_of, pack_set, write_files
 
 # The class of each image in its shard, and in the set.
 SHARDS = [[0, 0, 0, 1], [0, 0, 1, 1, 2, 2, 2, 2], [0] * 5]
@@ -76,9 +74,8 @@ def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -
 
 
 def write_shards(folder: Path, shards, num_classes: int) -> None:
-    for number, records in enumerate(shards):
-        shard_path(folder, number).write_bytes(b"".join(content for _, content in records))
-    (folder / "property").write_text(f"{num_classes},16,16")
+    contents = [b"".join(content for _, content in records) for records in shards]
+    write_files(folder, {"property": b"%d,16,16" % num_classes, **dict(zip(NAMES, contents))})
 
 
 def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) -> None:
@@ -90,8 +87,7 @@ def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) 
     assert "if a shard behind train-00001.rec is missing" in caplog.text
     # More than labels can name would take gigabytes before the first label is read.
     (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
-    with pytest.raises(DataError, match="16777217 classes, but shards without .* at most 16777216"):
-        open_sets([tmp_path])
+    assert_refused("16777217 classes, but shards without .* most 16777216", open_sets, [tmp_path])
     (tmp_path / "property").write_text(f"{2**24},16,16")
     assert open_sets([tmp_path]).num_classes == 2**24
     # Each shard has more identity records than classes.
@@ -100,8 +96,7 @@ def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) 
     assert (len(whole), whole.num_classes) == (9, 5)
     assert [label for _, label in images_of(whole)] == [0, 1, 0, 1, 4, 2, 3, 4, 3]
     (tmp_path / "property").write_text("4,16,16")
-    with pytest.raises(DataError, match="4 classes, but the 2 shards hold 5 identities"):
-        open_sets([tmp_path])
+    assert_refused("4 classes, but the 2 shards hold 5 identities", open_sets, [tmp_path])
 
 
 def replace_by_flat(folder: Path) -> None:
@@ -109,22 +104,18 @@ def replace_by_flat(folder: Path) -> None:
     (folder / "train-00001.idx").unlink()
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: shard_path(folder, 1).unlink(), "00001.rec is missing, but train-00002"),
-        (lambda folder: shard_path(folder, 2).unlink(), "6 classes, but the 2 shards hold 5"),
-        (lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
-         "6 classes, but the 4 shards hold 7 identities; a shard is missing or of another"),
-        (lambda folder: (folder / "property").unlink(), "property is missing, by which 3 shards"),
-        (replace_by_flat, "00000.rec has identity records and .*00001.rec has none"),
-        (lambda folder: os.truncate(shard_path(folder, 1), 600), "1.rec: .* the file is truncated"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda folder: shard_path(folder, 1).unlink(), "00001.rec is missing, but train-00002"),
+    (lambda folder: shard_path(folder, 2).unlink(), "6 classes, but the 2 shards hold 5"),
+    (lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
+     "6 classes, but the 4 shards hold 7 identities; a shard is missing or of another"),
+    (lambda folder: (folder / "property").unlink(), "property is missing, by which 3 shards"),
+    (replace_by_flat, "00000.rec has identity records and .*00001.rec has none"),
+    (lambda folder: os.truncate(shard_path(folder, 1), 600), "1.rec: .* the file is truncated"),
+])  # fmt: skip
 def test_what_is_no_whole_set_is_told_in_one_line(folder, damage, message: str) -> None:
     damage(folder)
-    with refused(message):
-        open_sets([folder])
+    assert_refused(message, open_sets, [folder])
 
 
 def test_the_limit_of_open_files_is_raised_or_told(folder, monkeypatch) -> None:
@@ -135,10 +126,8 @@ def test_the_limit_of_open_files_is_raised_or_told(folder, monkeypatch) -> None:
     assert limits[1:] == [(3 * 3 + 256, 5000)]
     limits[:] = [(100, 200)]
     # A set of a single file has no shards.
-    with pytest.raises(DataError, match=r": reading it needs 256 .* the limit \(ulimit -Hn\)$"):
-        allow_open_files(0, folder)
-    with pytest.raises(DataError, match="3 shards need 265 open files, .* may open 200; raise"):
-        open_sets([folder])
+    assert_refused(r": reading it needs 256 .* limit \(ulimit -Hn\)$", allow_open_files, 0, folder)
+    assert_refused("3 shards need 265 open files, .* may open 200; raise", open_sets, [folder])
 
 
 def test_joined_sets_have_one_size_and_unreadable_labels_stay(tmp_path, write_set, images) -> None:
@@ -148,5 +137,4 @@ def test_joined_sets_have_one_size_and_unreadable_labels_stay(tmp_path, write_se
     joined = JoinedSet([RecordSet(write_set([3, 4])), bad])
     assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
     large = RecordSet(pack_set(tmp_path / "large", images, [0], (32, 32)))
-    with pytest.raises(DataError, match="16 x 16 pixels.*32 x 32; pack them anew"):
-        JoinedSet([bad, large])
+    assert_refused("16 x 16 pixels.*32 x 32; pack them anew", JoinedSet, [bad, large])
