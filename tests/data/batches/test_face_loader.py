@@ -55,10 +55,9 @@ def faces(write_set):
 CHANGES = ("color_jitter", "cutout", "gray", "jpeg_compression", "low_resolution", "blur")
 
 
-@pytest.mark.parametrize(
-    ("min_images", "strength", "mirror", "world_size", "threads"),
-    [(0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)],
-)
+@pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
+    (0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)
+])  # fmt: skip
 def test_batches_are_those_of_the_plainest_loader(
     tmp_path, monkeypatch, min_images, strength, mirror, world_size, threads
 ) -> None:
@@ -104,9 +103,7 @@ def test_classes_in_balance(write_set) -> None:
     np.testing.assert_array_equal(second.reshape(7, -1), images[44:].reshape(7, 2, -1)[:, 1])
 
 
-def test_the_images_of_some_classes_come_once_in_their_order_and_as_they_are(
-    faces, write_set
-) -> None:
+def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_set) -> None:
     with open_loader(faces, rank=1, world_size=2, cutout=1.0) as loader:
         batches = list(loader.images_of(1, 4))
         assert not list(loader.images_of(2, 2))
@@ -143,9 +140,7 @@ def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: in
 
 
 @pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])
-def test_a_label_that_contradicts_its_identity_record_is_never_minus_1(
-    write_set, monkeypatch, caplog, looked_up: int
-) -> None:
+def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, looked_up) -> None:
     """Image 1 of class 0 says class 1, which has too few images otherwise."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", looked_up)
     faces = overwrite(write_set([6, 2, 5]), 2, struct.pack("<f", 1.0), at=12)

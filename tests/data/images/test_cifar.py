@@ -13,7 +13,7 @@ import pytest
 from data.images import cifar
 from data.images.cifar import CIFAR10, CIFAR100
 from runtime.errors import DataError
-from tests.support.sets import pack_set, refused
+from tests.support.sets import assert_refused, pack_set
 
 COUNT = 20
 SMALL = {"training": COUNT, "validation": COUNT}
@@ -41,19 +41,14 @@ def write(kind, folder: Path, protocol=None, keys=str) -> None:
             (folder / name).write_bytes(pickle.dumps(named, protocol))
 
 
-@pytest.mark.parametrize(
-    ("kind", "folder", "protocol", "keys"),
-    [
-        (TEN, ".", 2, str.encode),
-        (TEN, "cifar-10-batches-py", 5, str),
-        (TEN, "cifar-10-batches-bin", None, str),
-        (HUNDRED, ".", 2, str),
-        (HUNDRED, "cifar-100-binary", None, str),
-    ],
-)
-def test_both_versions_in_the_folder_or_where_they_are_published(
-    tmp_path, kind, folder, protocol, keys
-) -> None:
+@pytest.mark.parametrize(("kind", "folder", "protocol", "keys"), [
+    (TEN, ".", 2, str.encode),
+    (TEN, "cifar-10-batches-py", 5, str),
+    (TEN, "cifar-10-batches-bin", None, str),
+    (HUNDRED, ".", 2, str),
+    (HUNDRED, "cifar-100-binary", None, str),
+])  # fmt: skip
+def test_both_versions_where_they_are_published(tmp_path, kind, folder, protocol, keys) -> None:
     """The hundred classes are the fine ones."""
     assert CIFAR10.images_per_file == {"training": 10_000, "validation": 10_000}
     assert CIFAR100.images_per_file == {"training": 50_000, "validation": 10_000}
@@ -74,14 +69,11 @@ def test_both_versions_in_the_folder_or_where_they_are_published(
     assert len(written) == training + 1 and written < {*cifar.files_of(kind, tmp_path)}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (None, r"data_batch_4\.bin does not exist"),
-        (lambda whole: whole[:-1], r"data_batch_4\.bin has \d+ bytes.*copy it again"),
-        (lambda whole: b"\x0a" + whole[1:], r"data_batch_4\.bin has label 10, .* are 0 to 9"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (None, r"data_batch_4\.bin does not exist"),
+    (lambda whole: whole[:-1], r"data_batch_4\.bin has \d+ bytes.*copy it again"),
+    (lambda whole: b"\x0a" + whole[1:], r"data_batch_4\.bin has label 10, .* are 0 to 9"),
+])  # fmt: skip
 def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
     write(TEN, tmp_path)
     path = tmp_path / "data_batch_4.bin"
@@ -89,33 +81,28 @@ def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
         path.unlink()
     else:
         path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(DataError, match=message):
-        cifar.read(TEN, tmp_path, "training")
+    assert_refused(message, cifar.read, TEN, tmp_path, "training")
 
 
-@pytest.mark.parametrize(
-    ("batch", "words"),
-    [
-        ({"data": PIXELS[1:], "labels": [0] * COUNT}, "bytes of pixels"),
-        ({"data": PIXELS, "labels": [0]}, "and 1 labels"),
-        ({"data": PIXELS, "labels": [9] * 19 + [10]}, "has label 10, but .* 0 to 9"),
-        ({"data": PIXELS, "labels": [-1] * COUNT}, "has label -1, but there are 0 to 9"),
-        ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no CIFAR-10 batch"),
-        ({"data": PIXELS, "labels": 1}, "no CIFAR-10 batch"),
-        ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "its data is no array of bytes"),
-        ([1, 2], "it is no dictionary"),
-        ({"data": range(3)}, "it wants to run"),
-        # A number of 4,000 digits takes long to read, and one object is the label of many images.
-        ({"data": PIXELS, "labels": ["1" * 4000] * COUNT}, "a label is no integer"),
-        ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "and 100000 labels, not the"),
-    ],
-)
+@pytest.mark.parametrize(("batch", "words"), [
+    ({"data": PIXELS[1:], "labels": [0] * COUNT}, "bytes of pixels"),
+    ({"data": PIXELS, "labels": [0]}, "and 1 labels"),
+    ({"data": PIXELS, "labels": [9] * 19 + [10]}, "has label 10, but .* 0 to 9"),
+    ({"data": PIXELS, "labels": [-1] * COUNT}, "has label -1, but there are 0 to 9"),
+    ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no CIFAR-10 batch"),
+    ({"data": PIXELS, "labels": 1}, "no CIFAR-10 batch"),
+    ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "its data is no array of bytes"),
+    ([1, 2], "it is no dictionary"),
+    ({"data": range(3)}, "it wants to run"),
+    # A number of 4,000 digits takes long to read, and one object is the label of many images.
+    ({"data": PIXELS, "labels": ["1" * 4000] * COUNT}, "a label is no integer"),
+    ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "and 100000 labels, not the"),
+])  # fmt: skip
 def test_other_pickles(tmp_path, monkeypatch, batch, words: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("test_batch").write_bytes(pickle.dumps(batch, 2))
     began = time.process_time()
-    with refused(f"^test_batch .*{words}"):
-        cifar.read(TEN, Path(), "validation")
+    assert_refused(f"^test_batch .*{words}", cifar.read, TEN, Path(), "validation")
     assert time.process_time() - began < 1
 
 
@@ -134,14 +121,11 @@ def assert_packed(sets, classes: int = 10) -> None:
 
 
 # Of Grouping-SGD, of MXNet's own examples, and others that are likely.
-@pytest.mark.parametrize(
-    ("train", "test", "kind"),
-    [
-        ("train.rec", "test.rec", CIFAR10),
-        ("cifar10_train.rec", "cifar10_val.rec", CIFAR10),
-        ("cifar100_train.rec", "cifar100_test.rec", CIFAR100),
-    ],
-)
+@pytest.mark.parametrize(("train", "test", "kind"), [
+    ("train.rec", "test.rec", CIFAR10),
+    ("cifar10_train.rec", "cifar10_val.rec", CIFAR10),
+    ("cifar100_train.rec", "cifar100_test.rec", CIFAR100),
+])  # fmt: skip
 def test_record_files(tmp_path, train: str, test: str, kind) -> None:
     for name in (train, test):
         write_records(tmp_path / name, kind.num_classes)
@@ -172,7 +156,6 @@ def test_record_files_of_another_set_or_missing(tmp_path) -> None:
         (10, 28, "train.rec: record 1 is an image of 28 x 28, not of the 32 x 32 of CIFAR-10; "),
     ):
         write_records(path, classes, side)
-        with pytest.raises(DataError, match=message):
-            cifar.open_record_files(CIFAR10, path, path)
-    with pytest.raises(DataError, match=r"b\.rec does not exist; .*im2rec"):
-        cifar.open_record_files(CIFAR10, path, tmp_path / "b.rec")
+        assert_refused(message, cifar.open_record_files, CIFAR10, path, path)
+    none = tmp_path / "none.rec"
+    assert_refused(r"none\.rec does not exist", cifar.open_record_files, CIFAR10, path, none)
