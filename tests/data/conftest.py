@@ -1,43 +1,44 @@
-"""Small record sets, and images of known pixels."""
+"""Small record sets, images of known pixels, and the commands as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import sys
 
 import cv2
 import numpy as np
 import pytest
 
-from data.records.writer import RecordWriter
-
-ImageMaker = Callable[[int], bytes]
+from tests.support.sets import pack_set
 
 
 @pytest.fixture(scope="session")
-def make_image() -> ImageMaker:
+def make_image():
     """Return a function that encodes a PNG of the one color (number, 7, 255 - number)."""
 
     def make(number: int, size: tuple[int, int] = (16, 16)) -> bytes:
         rgb = np.full((*size, 3), (number % 256, 7, 255 - number % 256), np.uint8)
-        done, encoded = cv2.imencode(".png", rgb[..., ::-1])
-        assert done
-        return encoded.tobytes()
+        return cv2.imencode(".png", rgb[..., ::-1])[1].tobytes()
 
     return make
 
 
 @pytest.fixture
-def write_set(tmp_path: Path, make_image: ImageMaker) -> Callable[[Sequence[int]], Path]:
+def write_set(tmp_path, make_image):
     """Return a function that packs a set with the given number of images per identity."""
 
-    def write(counts: Sequence[int], name: str = "faces") -> Path:
-        number = 0
-        with RecordWriter(tmp_path / name, image_size=(16, 16)) as writer:
-            for label, count in enumerate(counts):
-                for _ in range(count):
-                    writer.write(make_image(number), label)
-                    number += 1
-        return tmp_path / name
+    def write(counts, name="faces"):
+        labels = np.repeat(np.arange(len(counts)), counts).tolist()
+        return pack_set(tmp_path / name, map(make_image, range(len(labels))), labels)
 
     return write
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Return a function that runs the main of a command with arguments."""
+
+    def command(main, *arguments):
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        return main()
+
+    return command

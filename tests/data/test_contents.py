@@ -1,9 +1,7 @@
-"""Training sets that are the same, have grown, or hold other images."""
-
 from __future__ import annotations
 
 import json
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -15,25 +13,24 @@ from runtime.errors import DataError
 class Listed:
     """Images that are their bytes and their classes; None is a broken one."""
 
-    def __init__(self, images: list[Optional[tuple[bytes, int]]], files: str = "") -> None:
+    def __init__(self, images, files: str = "") -> None:
         self._images, self._files = images, files or str(images)
         self.read = 0
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def image(self, index: int) -> tuple[bytes, int]:
+    def image(self, index: int):
         self.read += 1
-        found = self._images[index]
-        if found is None:
+        if self._images[index] is None:
             raise DataError("broken")
-        return found
+        return self._images[index]
 
     def fingerprint(self) -> str:
         return self._files
 
 
-def grouped(counts: list[int], first: int = 0) -> list[Any]:
+def grouped(counts, first: int = 0) -> list[Any]:
     """So many images of each class, from a number on that other sets do not have."""
     return [
         (b"%d %d" % (label, first + number), label)
@@ -58,33 +55,29 @@ ALL = grouped([30] * 20)
 # Three further images of each class, before its images.
 WITHIN = sorted([*((b"new", label) for label in [*range(20)] * 3), *ALL], key=lambda one: one[1])
 MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
-BROKEN: list[Any] = [(b"a", 0), None, (b"c", 2)]
-AB = [(b"a", 0), (b"b", 1)]
+A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "has_grown"),
-    [
-        (ALL, ALL, None),
-        (ALL, [*ALL, (b"new", 19)], True),
-        (ALL, WITHIN, True),
-        (MIXED, [*MIXED, (b"new", 0)], True),
-        (BROKEN[:2], [*BROKEN[:2], (b"b", 1)], True),
-        (BROKEN, [*BROKEN[:2], (b"b", 1), BROKEN[2]], True),
-        # As many others, and more others; fewer.
-        (ALL, grouped([30] * 20, 99), False),
-        (ALL, grouped([31] * 20, 99), False),
-        (ALL, ALL[:-1], False),
-        # One more, which says nothing of the others that are missing.
-        (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)], False),
-        # Other classes of the same images, and another order.
-        (AB, [(b"a", 1), (b"b", 0), (b"c", 1)], False),
-        # Nothing could be read; one that is in no sample counts by the files.
-        ([None], AB, False),
-        (ALL, [*ALL[:3], (b"other", 0), *ALL[4:]], False),
-    ],
-)
-def test_differences(before: list[Any], now: list[Any], has_grown: Optional[bool]) -> None:
+@pytest.mark.parametrize(("before", "now", "has_grown"), [
+    (ALL, ALL, None),
+    (ALL, [*ALL, (b"new", 19)], True),
+    (ALL, WITHIN, True),
+    (MIXED, [*MIXED, (b"new", 0)], True),
+    ([A, None], [A, None, B], True),
+    ([A, None, C], [A, None, B, C], True),
+    # As many others, and more others; fewer.
+    (ALL, grouped([30] * 20, 99), False),
+    (ALL, grouped([31] * 20, 99), False),
+    (ALL, ALL[:-1], False),
+    # One more, which says nothing of the others that are missing.
+    (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)], False),
+    # Other classes of the same images, and another order.
+    ([A, B], [(b"a", 1), (b"b", 0), (b"c", 1)], False),
+    # Nothing could be read; one that is in no sample counts by the files.
+    ([None], [A, B], False),
+    (ALL, [*ALL[:3], (b"other", 0), *ALL[4:]], False),
+])  # fmt: skip
+def test_differences(before, now, has_grown) -> None:
     saved = json.loads(json.dumps(describe(Listed(before))))
     images = Listed(now)
     text = f"{len(before)} images there, {len(now)} here"
@@ -93,13 +86,12 @@ def test_differences(before: list[Any], now: list[Any], has_grown: Optional[bool
     assert find_difference(images, describe(images), saved) == expected
 
 
-def test_few_images_of_a_large_class_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("before", "has_grown"), [(4, True), (5, False)])
+def test_few_images_of_a_large_class_are_read(monkeypatch, before: int, has_grown: bool) -> None:
     monkeypatch.setattr(contents, "_LOOKED_AT", 5)
-    saved = describe(Listed([(b"a", 0), (b"b", 1)]))
-    for before, has_grown in ((4, True), (5, False)):
-        images = Listed([(b"a", 0), *[(b"new", 1)] * before, (b"b", 1)])
-        found = find_difference(images, describe(images), saved)
-        assert found is not None and found.has_grown == has_grown
+    images = Listed([A, *[(b"new", 1)] * before, B])
+    found = find_difference(images, describe(images), describe(Listed([A, B])))
+    assert found is not None and found.has_grown == has_grown
 
 
 def test_what_a_damaged_checkpoint_says_of_images() -> None:

@@ -1,17 +1,13 @@
-"""Copies that differ are told apart, and the host that has another one is named."""
-
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from data import fingerprint as module
-from data.fingerprint import find_difference, fingerprint
+from data.fingerprint import describe, find_difference, fingerprint
 
 LARGE = module._READ_WHOLE + 12345
 
@@ -24,14 +20,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([old ^ 1]))
 
 
-def changed_by(path: Path, change: Callable[[], object]) -> tuple[str, str]:
-    (before,) = fingerprint([path]).values()
-    change()
-    (after,) = fingerprint([path]).values()
-    return before, after
-
-
-def test_what_is_said_of_a_file(tmp_path: Path) -> None:
+def test_what_is_said_of_a_file(tmp_path) -> None:
     (tmp_path / "property").write_bytes(b"123456789")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -46,73 +35,63 @@ def test_what_is_said_of_a_file(tmp_path: Path) -> None:
     assert found == {str(tmp_path / name): said for name, said in expected.items()}
 
 
-@pytest.mark.parametrize(
-    ("size", "offsets"),
-    [
-        (8192, [0, 1, 4096, 8191]),
-        # Blocks of a large one: the first, one between and the last.
-        (LARGE, [0, 4095, (LARGE - 4096) // 63, LARGE - 4096, LARGE - 1]),
-    ],
-)
-def test_bytes_and_size_count(tmp_path: Path, size: int, offsets: list[int]) -> None:
+@pytest.mark.parametrize(("size", "offsets"), [
+    (8192, [0, 1, 4096, 8191]),
+    # Blocks of a large one: the first, one between and the last.
+    (LARGE, [0, 4095, (LARGE - 4096) // 63, LARGE - 4096, LARGE - 1]),
+])  # fmt: skip
+def test_bytes_and_size_count(tmp_path, size: int, offsets: list[int]) -> None:
     """Of a large file little is read."""
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, size)
+    said = [describe(path)]
     for offset in offsets:
-        before, after = changed_by(path, partial(flip, path, offset))
-        assert before.startswith(f"{size:,} bytes") and before != after, offset
-    _, shorter = changed_by(path, partial(os.truncate, path, size - 1))
-    assert shorter.startswith(f"{size - 1:,} bytes")
+        flip(path, offset)
+        said.append(describe(path))
+    assert len({*said}) == len(said) and all(one.startswith(f"{size:,} bytes") for one in said)
+    os.truncate(path, size - 1)
+    assert describe(path).startswith(f"{size - 1:,} bytes")
+    os.truncate(path, 1 << 40)
     began = time.process_time()
-    changed_by(path, partial(os.truncate, path, 1 << 40))
+    describe(path)
     assert time.process_time() - began < 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda folder: (folder / "cat/1.jpg").rename(folder / "dog/9.jpg"),
-        lambda folder: (folder / "cat").rename(folder / "bat"),
-        lambda folder: (folder / "emu").mkdir(),
-        lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
-        lambda folder: (folder / "cat/deep/1.jpg").write_bytes(b"cat"),
-    ],
-)
-def test_a_folder_of_other_images_differs(tmp_path: Path, change) -> None:
-    folder = tmp_path / "train"
-    for name in ("cat", "dog"):
-        (folder / name).mkdir(parents=True)
-        for number in range(3):
-            (folder / name / f"{number}.jpg").write_bytes(f"{name}{number}".encode())
+@pytest.mark.parametrize("change", [
+    lambda folder: (folder / "cat/1.jpg").rename(folder / "dog/9.jpg"),
+    lambda folder: (folder / "cat").rename(folder / "bat"),
+    lambda folder: (folder / "emu").mkdir(),
+    lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
+    lambda folder: (folder / "cat/deep/1.jpg").write_bytes(b"cat"),
+])  # fmt: skip
+def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
+    images = {f"{name}/{n}.jpg": f"{name}{n}" for name in ("cat", "dog") for n in range(3)}
     # Files that are no images, and what is no class, do not count.
-    (folder / "cat" / "deep").mkdir()
-    for name in ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "__MACOSX/1.jpg"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        before, after = changed_by(folder, partial((folder / name).write_text, "x"))
-        assert before == after
-    before, after = changed_by(folder, lambda: change(folder))
-    assert before.startswith("6 images of 2 classes, checksum ") and before != after
+    others = ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "__MACOSX/1.jpg")
+    said = []
+    (tmp_path / "cat/deep").mkdir(parents=True)
+    for name, content in {**images, **dict.fromkeys(others, "x")}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+        said.append(describe(tmp_path))
+    change(tmp_path)
+    assert said[5].startswith("6 images of 2 classes, checksum ")
+    assert {*said[5:]} == {said[5]} != {describe(tmp_path)}
 
 
 OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
 
 
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        ([OURS, OURS], ""),
-        # A name that a host does not know is missing there, as it may be everywhere.
-        ([{"a": "missing"}, {}], ""),
-        ([OURS, THEIRS], "host1 has another b than host0: 3 bytes, not 2 bytes"),
-        # Of three, the one that differs from most.
-        ([THEIRS, OURS, OURS], "host0 has another b than host1: 3 bytes, not 2 bytes"),
-        (
-            [{"a": "1 byte"}, {"b": "2 bytes"}],
-            "host1 has another a than host0: missing, not 1 byte",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "expected"), [
+    ([OURS, OURS], ""),
+    # A name that a host does not know is missing there, as it may be everywhere.
+    ([{"a": "missing"}, {}], ""),
+    ([OURS, THEIRS], "host1 has another b than host0: 3 bytes, not 2 bytes"),
+    # Of three, the one that differs from most.
+    ([THEIRS, OURS, OURS], "host0 has another b than host1: 3 bytes, not 2 bytes"),
+    ([{"a": "1 byte"}, {"b": "2"}], "host1 has another a than host0: missing, not 1 byte"),
+])  # fmt: skip
 def test_the_host_that_differs_is_named(hosts: list[dict[str, str]], expected: str) -> None:
     named = [(f"host{number}", files) for number, files in enumerate(hosts)]
     assert find_difference(named) == expected

@@ -1,5 +1,3 @@
-"""Sizes and orientations from headers; OpenCV turns images alike where it knows the format."""
-
 from __future__ import annotations
 
 import struct
@@ -12,17 +10,8 @@ from hypothesis import strategies as st
 
 from data.decoding import decode_file, decode_rgb
 from data.headers import encoded_size, is_copied, orientation
-from tests.support.oriented_images import (
-    SEEN,
-    assert_seen,
-    encode,
-    exif_block,
-    file_with,
-    jpeg_with,
-    png_with,
-    stored,
-    webp_with,
-)
+from tests.support import oriented_images
+from tests.support.oriented_images import SEEN, assert_seen, encode, exif_block, jpeg_with, png_with
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
 JPEG, PNG = encode(".jpg", IMAGE), encode(".png", IMAGE)
@@ -64,7 +53,7 @@ def test_what_is_damaged_large_or_of_another_format_is_left_to_the_decoder() -> 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
 def test_files_and_records_are_decoded_upright(suffix: str) -> None:
     for number in range(1, 9):
-        payload = file_with(suffix, number)
+        payload = oriented_images.file_with(suffix, number)
         assert_seen(decode_file(payload))
         if suffix in (".jpg", ".png"):
             assert_seen(decode_rgb(payload))
@@ -73,29 +62,25 @@ def test_files_and_records_are_decoded_upright(suffix: str) -> None:
         assert is_copied(payload) == (number == 1 and suffix in (".jpg", ".png"))
 
 
-@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
+@pytest.mark.parametrize("write", [jpeg_with, png_with, oriented_images.webp_with])
 def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
+    six = exif_block(6)
     for order in "<>":
         for before in (0, 5, 30):
             assert orientation(write(SEEN, exif_block(6, order, before))) == 6
     if write is jpeg_with:
         # OpenCV looks at the first segment of the kind alone.
-        payload = jpeg_with(stored(8), exif_block(8), other_first=True)
+        payload = jpeg_with(oriented_images.stored(8), exif_block(8), other_first=True)
         assert orientation(payload) == 8
         assert_seen(decode_file(payload))
     else:
         assert orientation(write(SEEN, b"Exif\0\0" + exif_block(5))) == 5
     for block in (
-        b"",
-        b"II*\0",
-        b"XX" + exif_block(6)[2:],
-        exif_block(0),
-        exif_block(9),
-        exif_block(6)[:20],
-        b"II*\0" + struct.pack("<I", 2**32 - 1) + exif_block(6)[8:],
+        b"", b"II*\0", b"XX" + six[2:], exif_block(0), exif_block(9), six[:20],
+        b"II*\0" + struct.pack("<I", 2**32 - 1) + six[8:],
         # A long number in the place of the short one.
-        exif_block(6).replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
-    ):
+        six.replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
+    ):  # fmt: skip
         assert orientation(write(SEEN, block)) == 1, block
 
 
@@ -112,11 +97,9 @@ def test_what_only_looks_like_a_segment_is_skipped() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    number=st.integers(0, 10),
-    order=st.sampled_from(["<", ">"]),
-    before=st.integers(0, 20),
-    write=st.sampled_from([jpeg_with, png_with]),
-)
+    st.integers(0, 10), st.sampled_from("<>"), st.integers(0, 20),
+    st.sampled_from([jpeg_with, png_with]),
+)  # fmt: skip
 def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> None:
     payload = write(SEEN, exif_block(number, order, before))
     theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)

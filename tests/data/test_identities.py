@@ -1,120 +1,93 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
-
-from data.identities import (
-    Identity,
-    find_identities,
-    find_images,
-    image_paths,
-    is_class,
-    list_images,
-    split_holdout,
-)
-from runtime.errors import DataError
+from data import identities
+from data.identities import Identity, find_identities, find_images
+from tests.support.sets import assert_refused, write_files
 
 
-def touch(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+def touch(folder, *names: str, content: bytes = b"") -> None:
+    write_files(folder, dict.fromkeys(names, content))
 
 
-def test_identities_and_images_come_by_name(tmp_path: Path) -> None:
+def test_identities_and_images_come_by_name(tmp_path) -> None:
     created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
     formats = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
     others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
     touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
           *(f"_p/{name}" for name in [*formats, *others]),
           *(f"{name}/1.png" for name in created))  # fmt: skip
-    assert not any(map(is_class, created))
+    assert not any(map(identities.is_class, created))
     expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
     found = find_identities(tmp_path, 1, 1)
     assert found == find_identities(tmp_path, 1, 3)
     assert found[0] == [Identity("_p", formats), *expected]
-    paths = image_paths(tmp_path, expected)
+    paths = identities.image_paths(tmp_path, expected)
     assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
     assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
-    with pytest.raises(DataError, match="none of its 3 folders .*, or lower --min-images"):
-        find_identities(tmp_path, 10, 1)
-    with pytest.raises(DataError, match="2.png is no folder; name one that holds"):
-        find_identities(tmp_path / "b" / "2.png", 1, 1)
+    assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10, 1)
+    assert_refused("2.png is no folder; name one", find_identities, tmp_path / "b" / "2.png", 1, 1)
     people = [Identity(f"p{i}", []) for i in range(10)]
-    training, held_out = split_holdout(people, 5)
+    training, held_out = identities.split_holdout(people, 5)
     assert held_out == [people[4], people[9]] and training == [*people[:4], *people[5:9]]
 
 
-@pytest.fixture
-def mixed(tmp_path: Path, make_image) -> Path:
+def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:
     """What two people and many programs have left in a folder."""
-    image = make_image(1)
-    files = {
-        "ann/1.JPG": image, "ann/2": image, "ann/3.jfif": image, "ann/4.heic": b"",
-        "ann/5": b"GIF89a", "ann/Thumbs.db": b"\xd0\xcf", "ann/.DS_Store": b"",
-        "ann/._1.jpg": b"", "ann/0.txt": b"",
-        "ann/b/7.png": image, "ann/a/c/6.png": image, "ann/.git/8.png": image,
-        "ann/__MACOSX/9.png": image, "bob/1.jpg_large": image, "empty/notes.txt": b"",
-        "stray.png": image, "list.csv": b"", "__MACOSX/1.png": image,
-    }  # fmt: skip
-    for name, content in files.items():
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(content)
-    (tmp_path / "in" / "ann" / "loop").symlink_to(tmp_path / "in")
-    (tmp_path / "in" / "ann" / "gone").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "in" / "bob" / "pipe")
-    return tmp_path / "in"
-
-
-def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
+    mixed = tmp_path / "in"
+    images = ["stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
+              "bob/1.jpg_large"]  # fmt: skip
+    hidden = ["ann/.git/8.png", "ann/__MACOSX/9.png", "__MACOSX/1.png"]
+    touch(mixed, *images, *hidden, content=make_image(1))
+    touch(mixed, "ann/.DS_Store", "ann/._1.jpg", "ann/4.heic", "ann/0.txt", "list.csv",
+          "empty/notes.txt")  # fmt: skip
+    touch(mixed, "ann/5", content=b"GIF89a")
+    touch(mixed, "ann/Thumbs.db", content=b"\xd0\xcf")
+    (mixed / "ann" / "loop").symlink_to(mixed)
+    (mixed / "ann" / "gone").symlink_to("nowhere")
+    os.mkfifo(mixed / "bob" / "pipe")
     found, remarks = find_identities(mixed, 1, 1)
     assert found == [
-        Identity("ann", ["1.JPG", "2", "3.jfif", "a/c/6.png", "b/7.png"]),
+        Identity("ann", [name[len("ann/") :] for name in images[1:6]]),
         Identity("bob", ["1.jpg_large"]),
     ]
+    others = "images of formats that are not decoded, such as HEIC and GIF (convert them)"
     assert remarks == [
-        f"{mixed}: left out 3 folders that are hidden or made by programs, the first is __MACOSX",
-        f"{mixed}: left out 4 files that are not images, the first is list.csv",
-        f"{mixed}: left out 2 hidden files, the first is ann/.DS_Store",
-        f"{mixed}: left out 2 images of formats that are not decoded, such as HEIC and GIF "
-        "(convert them), the first is ann/4.heic",
-        f"{mixed}: left out 2 files that cannot be read, the first is ann/gone",
-        f"{mixed}: left out 1 folders to which several links lead, the first is ann/loop",
-        f"{mixed}: left out 1 folders without images, the first is empty",
-        f"{mixed}: left out 1 images outside of the folders, the first is stray.png",
+        *(f"{mixed}: left out {line}" for line in (
+            "3 folders that are hidden or made by programs, the first is __MACOSX",
+            "4 files that are not images, the first is list.csv",
+            "2 hidden files, the first is ann/.DS_Store",
+            f"2 {others}, the first is ann/4.heic",
+            "2 files that cannot be read, the first is ann/gone",
+            "1 folders to which several links lead, the first is ann/loop",
+            "1 folders without images, the first is empty",
+            "1 images outside of the folders, the first is stray.png",
+        )),
         f"{mixed}: 2 images deeper than in its folders belong to these, the first is ann/a/c/6.png",
-    ]
-    found, remarks = find_identities(mixed, 2, 1)
-    assert [name for name, _ in found] == ["ann"]
-    expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
-    assert expected in remarks
-    # Images come before those of folders, and by name.
-    images, remarks = find_images(mixed, 2)
-    assert images == [
-        "stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
-        "bob/1.jpg_large",
     ]  # fmt: skip
-    assert len(remarks) == 7
+    found, remarks = find_identities(mixed, 2, 1)
+    expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
+    assert [name for name, _ in found] == ["ann"] and expected in remarks
+    # Images come before those of folders, and by name.
+    found_images, remarks = find_images(mixed, 2)
+    assert found_images == images and len(remarks) == 7
 
 
-def test_a_folder_on_many_paths_is_listed_once(tmp_path: Path) -> None:
+def test_a_folder_on_many_paths_is_listed_once(tmp_path) -> None:
     """Two links in each of 30 folders lead to the next one: on 2^30 paths to the last."""
     for number in range(30):
-        folder = tmp_path / "in" / f"{number:02}"
-        folder.mkdir(parents=True)
-        (folder / "1.png").touch()
+        touch(tmp_path, f"{number:02}/1.png")
         for name in "ab":
-            (folder / name).symlink_to(f"../{number + 1:02}")
-    (tmp_path / "in" / "30").mkdir()
-    images, left_out = list_images(tmp_path / "in" / "00")
+            (tmp_path / f"{number:02}" / name).symlink_to(f"../{number + 1:02}")
+    (tmp_path / "30").mkdir()
+    images, left_out = identities.list_images(tmp_path / "00")
     assert images == ["/".join(["a"] * depth + ["1.png"]) for depth in range(30)]
     assert left_out.found == {"folders to which several links lead": (30, "a/" * 29 + "b")}
-    assert len(find_images(tmp_path / "in", 1)[0]) == sum(range(1, 31))
+    assert len(find_images(tmp_path, 1)[0]) == sum(range(1, 31))
 
 
-def test_a_person_with_two_names_is_one(tmp_path: Path) -> None:
+def test_a_person_with_two_names_is_one(tmp_path) -> None:
     """Also where names are no UTF-8."""
     person, text = os.fsdecode(b"m\xfcller"), os.fsdecode(b"\xea.txt")
     touch(tmp_path, f"{person}/1.png", f"{person}/{text}", "c/1.png")
@@ -128,5 +101,4 @@ def test_a_person_with_two_names_is_one(tmp_path: Path) -> None:
     assert find_images(tmp_path, 2)[0] == ["c/1.png", f"{person}/1.png"]
     # As if a folder of several sets were one set: their names would be the identities.
     touch(tmp_path / "sets", "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
-    with pytest.raises(DataError, match="all images lie deeper than in its .* train/ann/1"):
-        find_identities(tmp_path / "sets", 1, 1)
+    assert_refused("all images lie deeper .* train/ann/1", find_identities, tmp_path / "sets", 1, 1)

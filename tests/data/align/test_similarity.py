@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.align.similarity import SIDE, TEMPLATE, align, estimate, misfit
-from runtime.errors import DataError
+from tests.support.sets import assert_refused
 
 
 def umeyama(source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -47,11 +47,9 @@ def test_the_transform_is_umeyamas_and_the_misfit_what_it_leaves(seed: int) -> N
 
 def test_the_template_is_the_published_one() -> None:
     """SphereFace's, for 112 x 96, with 8 more in x; its points stay where they are."""
-    published = [
-        [30.2946, 51.6963], [65.5318, 51.5014], [48.0252, 71.7366], [33.5493, 92.3655],
-        [62.7299, 92.2041],
-    ]  # fmt: skip
-    assert np.array(published) + [8, 0] == pytest.approx(TEMPLATE, abs=1e-12)
+    x = np.array([30.2946, 65.5318, 48.0252, 33.5493, 62.7299])
+    y = np.array([51.6963, 51.5014, 71.7366, 92.3655, 92.2041])
+    assert np.stack([x + 8, y], axis=1) == pytest.approx(TEMPLATE, abs=1e-12)
     assert estimate(TEMPLATE) == pytest.approx(np.array([[1, 0, 0], [0, 1, 0]]), abs=1e-12)
     image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
     assert (align(image, TEMPLATE) == image).all()
@@ -60,32 +58,24 @@ def test_the_template_is_the_published_one() -> None:
     assert (aligned[:, :60] == 255).all() and (aligned[:, 64:] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        (np.full((5, 2), 31.0), "in one place"),
-        (np.full((5, 2), 1e6) + np.arange(10).reshape(5, 2) * 1e-4, "in one place"),
-        (TEMPLATE * [math.nan, 1], "not finite"),
-        (TEMPLATE[[1, 0, 2, 4, 3]], "mirrored face: the order is left eye, right eye"),
-        (TEMPLATE * [-1, 1], "mirrored face"),
-        (TEMPLATE[[0, 1, 2, 4, 3]], "no face: the order is left eye"),
-        (TEMPLATE / 112, "lie within two pixels; they have to be in pixels"),
-        (TEMPLATE + [120, 0], "its points lie outside of its 112 x 112 pixels"),
-        (TEMPLATE - [0, 100], "its points lie outside of its 112 x 112 pixels"),
-    ],
-)
+# The root of the sum of its squared distances from the middle is 1.
+SHAPE = (TEMPLATE - TEMPLATE.mean(axis=0)) / np.linalg.norm(TEMPLATE - TEMPLATE.mean(axis=0))
+
+
+@pytest.mark.parametrize(("points", "message"), [
+    (np.full((5, 2), 31.0), "in one place"),
+    (np.full((5, 2), 1e6) + np.arange(10).reshape(5, 2) * 1e-4, "in one place"),
+    (TEMPLATE * [math.nan, 1], "not finite"),
+    (TEMPLATE[[1, 0, 2, 4, 3]], "mirrored face: the order is left eye, right eye"),
+    (TEMPLATE * [-1, 1], "mirrored face"),
+    (TEMPLATE[[0, 1, 2, 4, 3]], "no face: the order is left eye"),
+    (1.99 * SHAPE + 50, "lie within two pixels; they have to be in pixels"),
+    (TEMPLATE + [120, 0], "its points lie outside of its 112 x 112 pixels"),
+    (TEMPLATE - [0, 100], "its points lie outside of its 112 x 112 pixels"),
+])  # fmt: skip
 def test_points_that_are_not_of_this_face_are_refused(points: np.ndarray, message: str) -> None:
     image = np.zeros((SIDE, SIDE, 3), np.uint8)
-    with pytest.raises(DataError, match=message):
-        align(image, points)
+    assert_refused(message, align, image, points)
     if "lie outside" in message:
         assert align(image, points, any_order=True).shape == image.shape
-
-
-def test_the_smallest_face_has_two_pixels() -> None:
-    """The root of the sum of squared distances from the middle."""
-    shape = TEMPLATE - TEMPLATE.mean(axis=0)
-    shape /= np.linalg.norm(shape)
-    assert estimate(2.01 * shape + 50).shape == (2, 3)
-    with pytest.raises(DataError, match="lie within two pixels"):
-        estimate(1.99 * shape + 50)
+    assert align(image, 2.01 * SHAPE + 50).shape == image.shape

@@ -5,7 +5,6 @@ import re
 import struct
 import threading
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -20,25 +19,27 @@ from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
-from data.records.writer import RecordWriter
 from data.resizing import bring_to
 from runtime.errors import DataError
+from tests.support.sets import overwrite, pack_set
 
 
-def open_loader(
-    records: RecordSet, *, rank=0, world_size=1, seed=7, mirror=True, **options
-) -> FaceLoader:
+def open_loader(path, *, rank=0, world_size=1, seed=7, mirror=True, **options) -> FaceLoader:
     """Open a loader; ``options`` are those of ``FaceDataOptions``."""
     data = FaceDataOptions(**{"batch_size": 4, "threads": 2, **options})
     ranks = {"rank": rank, "world_size": world_size}
-    return FaceLoader(records, data, **ranks, seed=seed, mirror=mirror)
+    return FaceLoader(RecordSet(path), data, **ranks, seed=seed, mirror=mirror)
 
 
-def load(records: RecordSet, count: int, start: int = 0, **options):
-    """Return the images and labels of some updates, one after the other."""
-    with open_loader(records, **options) as loader:
-        batches = list(islice(loader.batches(start), count))
+def joined(batches):
+    """Return the images and labels of batches, one after the other."""
+    batches = list(batches)
     return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
+
+
+def load(path, count: int, start: int = 0, **options):
+    with open_loader(path, **options) as loader:
+        return joined(islice(loader.batches(start), count))
 
 
 def numbers(images: np.ndarray) -> list[int]:
@@ -46,40 +47,32 @@ def numbers(images: np.ndarray) -> list[int]:
     return images[:, 0, 0, 0].tolist()
 
 
-def pack(folder: Path, images: list[bytes], labels: list[int], size=(16, 16)) -> RecordSet:
-    with RecordWriter(folder, image_size=size) as writer:
-        for image, label in zip(images, labels):
-            writer.write(image, label)
-    return RecordSet(folder)
-
-
 @pytest.fixture
-def records(write_set) -> RecordSet:
-    return RecordSet(write_set([3, 4, 5, 6, 7]))
+def faces(write_set):
+    return write_set([3, 4, 5, 6, 7])
 
 
 CHANGES = ("color_jitter", "cutout", "gray", "jpeg_compression", "low_resolution", "blur")
 
 
-@pytest.mark.parametrize(
-    ("min_images", "strength", "mirror", "world_size", "threads"),
-    [(0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)],
-)
+@pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
+    (0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)
+])  # fmt: skip
 def test_batches_are_those_of_the_plainest_loader(
-    tmp_path: Path, monkeypatch, min_images: int, strength, mirror: bool, world_size: int, threads
+    tmp_path, monkeypatch, min_images, strength, mirror, world_size, threads
 ) -> None:
     """From any update on. The last image, larger than the set's, is resized."""
     monkeypatch.setattr(loader_module, "_ROWS_PER_TASK", 2)
     pixels = [*np.random.default_rng(0).integers(0, 256, (25, 12, 16, 3), np.uint8)]
-    pixels[24] = np.repeat(np.repeat(pixels[24], 2, axis=0), 2, axis=1)
+    pixels[24] = pixels[24].repeat(2, axis=0).repeat(2, axis=1)
     owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
     seed, size, rank = 7, 3, world_size - 1
     changes: dict[str, Any] = dict.fromkeys(CHANGES, strength)
     images, labels = load(
-        pack(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size, rank=rank,
-        world_size=world_size, seed=seed, mirror=mirror, min_images=min_images, threads=threads,
-        **changes,
+        pack_set(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size,
+        rank=rank, world_size=world_size, seed=seed, mirror=mirror, min_images=min_images,
+        threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
 
@@ -101,90 +94,75 @@ def test_batches_are_those_of_the_plainest_loader(
 
 
 def test_classes_in_balance(write_set) -> None:
-    records = RecordSet(write_set([1, 1, 1, 21]))
-    whole = load(records, 18, class_balance=1.0)
+    faces = write_set([1, 1, 1, 21])
+    images, labels = load(faces, 18, class_balance=1.0)
     # Three epochs of 24 images: each class has a quarter of them.
-    counts = np.bincount(whole[1])
+    counts = np.bincount(labels)
     assert counts.sum() == 72 and (np.abs(counts - 18) <= 3).all(), counts
-    second = load(records, 7, start=11, rank=1, world_size=2, batch_size=2, class_balance=1.0)
-    np.testing.assert_array_equal(second[0].reshape(7, -1), whole[0][44:].reshape(7, 2, -1)[:, 1])
+    second, _ = load(faces, 7, start=11, rank=1, world_size=2, batch_size=2, class_balance=1.0)
+    np.testing.assert_array_equal(second.reshape(7, -1), images[44:].reshape(7, 2, -1)[:, 1])
 
 
-def test_the_images_of_some_classes_come_once_in_their_order_and_as_they_are(
-    records, write_set
-) -> None:
-    with open_loader(records, rank=1, world_size=2, cutout=1.0) as loader:
+def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_set) -> None:
+    with open_loader(faces, rank=1, world_size=2, cutout=1.0) as loader:
         batches = list(loader.images_of(1, 4))
         assert not list(loader.images_of(2, 2))
+    images, labels = joined(batches)
     assert [len(batch.labels) for batch in batches] == [4, 4, 4, 3]
-    assert [number for batch in batches for number in numbers(batch.images)] == [*range(3, 18)]
-    assert all((batch.images[:, 1] == 7).all() for batch in batches)
-    labels = np.concatenate([batch.labels for batch in batches])
+    assert numbers(images) == [*range(3, 18)] and (images[:, 1] == 7).all()
     assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
     # By their new numbers, where some are left out.
-    with open_loader(records, min_images=5) as loader:
-        found = [number for batch in loader.images_of(0, 1) for number in numbers(batch.images)]
-    assert found == [*range(7, 12)]
+    with open_loader(faces, min_images=5) as loader:
+        assert numbers(joined(loader.images_of(0, 1))[0]) == [*range(7, 12)]
     # One that cannot be read is of no class.
-    with open_loader(damage(write_set([2, 3]), [2])) as loader:
-        labels = np.concatenate([batch.labels for batch in loader.images_of(0, 2)])
-    assert sorted(labels.tolist()) == [-1, 0, 1, 1, 1] and len(loader.bad_records) == 1
-
-
-def damage(folder: Path, keys: list[int], content: bytes = b"junk", at: int = 0) -> RecordSet:
-    index = dict(line.split("\t") for line in (folder / "train.idx").read_text().splitlines())
-    with (folder / "train.rec").open("r+b") as file:
-        for key in keys:
-            file.seek(int(index[str(key)]) + at)
-            file.write(content)
-    return RecordSet(folder)
+    with open_loader(overwrite(write_set([2, 3]), 2, b"junk")) as loader:
+        assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [-1, 0, 1, 1, 1]
+    assert len(loader.bad_records) == 1
 
 
 @pytest.mark.parametrize("at", [0, 32], ids=["frame", "image"])
 def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: int) -> None:
-    records = damage(write_set([5, 5]), [3, 7], at=at)
+    faces = write_set([5, 5])
+    for key in (3, 7):
+        overwrite(faces, key, b"junk", at)
     results = []
     for threads in (1, 3):
         caplog.clear()
-        with open_loader(records, threads=threads, batch_size=5, seed=1) as loader:
-            batches = list(islice(loader.batches(), 6))
-            assert loader.bad_records == {2, 6}
+        with open_loader(faces, threads=threads, batch_size=5, seed=1) as loader:
+            results.append(joined(islice(loader.batches(), 6))[0])
+        assert loader.bad_records == {2, 6}
         assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
-        results.append(np.concatenate([batch.images for batch in batches]))
     assert (results[0] == results[1]).all()
     # Their neighbors take their places.
     assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
     with pytest.raises(DataError, match="2 broken records, more than the 1 of --max-bad-records"):
-        load(records, 6, max_bad_records=1)
+        load(faces, 6, max_bad_records=1)
 
 
 @pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])
-def test_a_label_that_contradicts_its_identity_record_is_never_minus_1(
-    write_set, monkeypatch, caplog, looked_up: int
-) -> None:
+def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, looked_up) -> None:
     """Image 1 of class 0 says class 1, which has too few images otherwise."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", looked_up)
-    records = damage(write_set([6, 2, 5]), [2], struct.pack("<f", 1.0), at=12)
-    with caplog.at_level(logging.WARNING, "data"), open_loader(records, min_images=5) as loader:
-        batches = list(islice(loader.batches(), 9))
+    faces = overwrite(write_set([6, 2, 5]), 2, struct.pack("<f", 1.0), at=12)
+    with caplog.at_level(logging.WARNING, "data"), open_loader(faces, min_images=5) as loader:
+        _, labels = joined(islice(loader.batches(), 9))
         wanted = 0 if looked_up else 1
         assert len(loader.bad_records) == wanted
-        classes = [batch.labels.tolist() for batch in loader.images_of(0, 2)]
-    assert {*np.concatenate([batch.labels for batch in batches]).tolist()} == {0, 1}
+        _, once = joined(loader.images_of(0, 2))
+    assert {*labels.tolist()} == {0, 1}
     assert ("record 2: its label is 1, which --min-images leaves out" in caplog.text) == wanted
-    assert sorted(sum(classes, [])) == [-1] * wanted + [0] * 5 + [1] * 5
+    assert sorted(once.tolist()) == [-1] * wanted + [0] * 5 + [1] * 5
 
 
-def test_a_run_continues_at_its_position_and_ends_its_threads(records) -> None:
+def test_a_run_continues_at_its_position_and_ends_its_threads(faces) -> None:
     """Update 2 with a global batch of 4 starts after the first 20 images of epoch 1."""
     others = {*threading.enumerate()}
-    with open_loader(records, mirror=False) as loader:
-        found = list(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
+    with open_loader(faces, mirror=False) as loader:
+        found, _ = joined(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
         decoders = {*threading.enumerate()} - others
     assert decoders and not any(thread.is_alive() for thread in decoders)
     # Update 11 is the last of epoch 1, which has 6 updates of 4 of its 25 images.
-    expected, _ = load(records, 2, 11, mirror=False)
-    assert (np.concatenate([batch.images for batch in found]) == expected).all()
+    assert (found == load(faces, 2, 11, mirror=False)[0]).all()
 
 
 def test_batches_in_memory() -> None:

@@ -14,12 +14,13 @@ from data.images.image_set import ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
+from tests.support.sets import assert_refused
 
 
 class Numbered(ImagesInMemory):
     """Images of the one color of their number, some of which cannot be read."""
 
-    def __init__(self, count: int, broken: frozenset[int] = frozenset(), size: int = 8) -> None:
+    def __init__(self, count: int, broken=(), size: int = 8) -> None:
         images = np.arange(count, dtype=np.uint8)[:, None, None, None]
         labels = (np.arange(count) % 10).astype(np.uint8)
         super().__init__(np.broadcast_to(images, (count, size, size, 3)), labels, 10)
@@ -43,8 +44,9 @@ def load(
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
 
 
-def numbers_of(images: np.ndarray) -> np.ndarray:
-    return images[..., 0, 0, 0]
+def numbers(dataset, count, **options) -> np.ndarray:
+    """Return the numbers of the images in some batches: ``[batches, images]``."""
+    return load(dataset, count, **options)[0][..., 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -72,37 +74,34 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
     number_broken = 0
     with Prefetcher(2, 2) as prefetcher:
         for rank in range(world_size):
-            dataset = Numbered(count, frozenset(broken))
-            images = TransformedImages(dataset, Unchanged(), (3, 8, 8), len(broken))
+            images = TransformedImages(Numbered(count, broken), Unchanged(), (3, 8, 8), len(broken))
             options = {"batch_size": 4, "rank": rank, "world_size": world_size}
             # A broken image counts once, however often it is asked for.
             _, share = (list(each_once(images, prefetcher, **options)) for _ in range(2))
             assert len(share) == -(-len(range(rank, count, world_size)) // 4)
             for batch in share:
                 assert batch.images.shape == (4, 3, 8, 8)
-                counted = batch.labels >= 0
-                found += numbers_of(batch.images)[counted].tolist()
-                assert (batch.labels[counted] == numbers_of(batch.images)[counted] % 10).all()
+                counted, shown = batch.labels >= 0, batch.images[:, 0, 0, 0]
+                found += shown[counted].tolist()
+                assert (batch.labels[counted] == shown[counted] % 10).all()
                 assert set(batch.labels[~counted]) <= {PADDING, BROKEN}
                 number_broken += int((batch.labels == BROKEN).sum())
     assert sorted(found) == sorted({*range(count)} - {*broken}) and number_broken == len(broken)
 
 
-def shared(dataset, count, shares, worker, group=None, **options):
-    epoch_part = EpochPart.of_worker(len(dataset), 4, worker, shares, group or (worker,))
-    return load(dataset, count, epoch_part=epoch_part, **options)[0]
+def shared(count, updates, shares, worker, group=None) -> np.ndarray:
+    epoch_part = EpochPart.of_worker(count, 4, worker, shares, group or (worker,))
+    return numbers(Numbered(count), updates, epoch_part=epoch_part)
 
 
 @pytest.mark.parametrize("shares", [equal_shares(3), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
 def test_shares_hold_each_image_once_per_epoch(shares) -> None:
-    found: list[list[int]] = [[], []]
+    epochs = []
     for worker, (start, end) in enumerate(shares):
         updates = round((end - start) * 96) // 4
-        numbers = numbers_of(shared(Numbered(96), 2 * updates, shares, worker))
-        found[0] += numbers[:updates].ravel().tolist()
-        found[1] += numbers[updates:].ravel().tolist()
-    assert sorted(found[0]) == sorted(found[1]) == list(range(96))
-    assert found[0] != found[1]
+        epochs.append(shared(96, 2 * updates, shares, worker).reshape(2, -1))
+    first, second = np.concatenate(epochs, axis=1).tolist()
+    assert sorted(first) == sorted(second) == list(range(96)) and first != second
 
 
 def test_parts_of_the_order() -> None:
@@ -110,32 +109,30 @@ def test_parts_of_the_order() -> None:
     shares = ((0, 0.25), (0.25, 1.0))
     parts = [EpochPart.of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
     assert [part.updates_per_epoch for part in parts] == [6, 6]
-    numbers = numbers_of(shared(Numbered(100), 12, shares, 1, (0, 1))).reshape(2, 24)
-    few = numbers_of(load(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))[0])
-    np.testing.assert_array_equal(few[:2], numbers_of(load(Numbered(100), 2)[0]))
-    for epochs, size in ((numbers, 24), (few.reshape(2, 8), 8)):
-        first, second = (set(epoch) for epoch in epochs.tolist())
+    few = numbers(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))
+    np.testing.assert_array_equal(few[:2], numbers(Numbered(100), 2))
+    for found, size in ((shared(100, 12, shares, 1, (0, 1)), 24), (few, 8)):
+        first, second = map(set, found.reshape(2, size).tolist())
         assert len(first) == len(second) == size and first != second
 
 
 def test_sets_that_make_no_batch_are_refused_and_broken_images_replaced(caplog) -> None:
     with pytest.raises(DataError, match="the share of worker 1 has 3 images, fewer than one"):
-        shared(Numbered(30), 1, ((0, 0.9), (0.9, 1)), 0, (0, 1))
-    with pytest.raises(DataError, match="7 images, fewer than one global batch of 8"):
-        load(Numbered(7), 1, world_size=2)
-    with pytest.raises(DataError, match="of 9 x 9 x 3 .*not of 8 x 8 x 3; bring all to one"):
-        load(Numbered(20, size=9), 1)
-    with pytest.raises(DataError, match="8 broken records, which are all of the set"):
-        load(Numbered(8, frozenset(range(8))), 2, max_broken=100)
-    broken = frozenset({3, 4, 23})
-    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-.*; the last"):
-        load(Numbered(24, broken), 6, max_broken=2)
+        shared(30, 1, ((0, 0.9), (0.9, 1)), 0, (0, 1))
+    broken = (3, 4, 23)
+    for dataset, options, message in (
+        (Numbered(7), {"world_size": 2}, "7 images, fewer than one global batch of 8"),
+        (Numbered(20, size=9), {}, "of 9 x 9 x 3 .*not of 8 x 8 x 3; bring all to one"),
+        (Numbered(8, range(8)), {"max_broken": 9}, "8 broken records, which are all of the set"),
+        (Numbered(24, broken), {"max_broken": 2}, "3 broken records, more than the 2 of .*; the"),
+    ):
+        assert_refused(message, load, dataset, 6, **options)
     caplog.clear()
     images, labels = load(Numbered(24, broken), 12, threads=3, max_broken=3)
     # By the next readable one.
-    numbers = numbers_of(images).ravel()
-    expected = sorted([5, 5, 0, *({*range(24)} - broken)])
-    assert sorted(numbers[:24]) == sorted(numbers[24:48]) == expected
-    np.testing.assert_array_equal(labels.ravel(), numbers % 10)
+    shown = images[..., 0, 0, 0].ravel()
+    expected = sorted([5, 5, 0, *({*range(24)} - {*broken})])
+    assert sorted(shown[:24]) == sorted(shown[24:48]) == expected
+    np.testing.assert_array_equal(labels.ravel(), shown % 10)
     # In two epochs each is named once.
     assert len(caplog.records) == 3 and "skipped a broken record: image 23 is" in caplog.text

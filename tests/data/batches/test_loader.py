@@ -1,5 +1,3 @@
-"""Batches that are filled ahead by threads: how many, in which order, and how errors come back."""
-
 from __future__ import annotations
 
 import threading
@@ -7,11 +5,11 @@ from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.batches.loader import Batch, Filling, Prefetcher
+from tests.support.sets import assert_refused
 
 
 def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
@@ -20,9 +18,7 @@ def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
 
 @given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_batches_come_in_their_order_and_every_row_is_filled_once(
-    sizes: list[int], threads: int, ahead: int
-) -> None:
+def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahead) -> None:
     def fillings():
         for number, rows in enumerate(sizes):
             batch = filling(rows, number).batch
@@ -35,24 +31,18 @@ def test_batches_come_in_their_order_and_every_row_is_filled_once(
 
     with Prefetcher(threads, ahead) as prefetcher:
         found = 0
-        for number, batch in enumerate(prefetcher.run(fillings())):
-            assert batch.images.shape == (sizes[number], 1) and (batch.labels == number).all()
+        for found, batch in enumerate(prefetcher.run(fillings()), 1):
+            assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
             # All of it, when it is returned.
             assert (batch.images == 1).all()
-            found += 1
     assert found == len(sizes)
 
 
 def test_batches_are_started_ahead_of_the_first_that_is_returned() -> None:
     started: list[int] = []
-
-    def fillings():
-        for number in range(30):
-            started.append(number)
-            yield filling(4, number)
-
+    fillings = (started.append(number) or filling(4, number) for number in range(30))
     with Prefetcher(1, 3) as prefetcher:
-        batches: Any = prefetcher.run(fillings())
+        batches: Any = prefetcher.run(fillings)
         for number in range(9):
             assert next(batches).labels[0] == number
             assert len(started) == number + 4
@@ -75,11 +65,9 @@ def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_beg
     with Prefetcher(1, 2) as prefetcher:
         batches: Any = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
         assert next(batches).labels[0] == 0
-        with pytest.raises(ValueError, match="row 3 is broken, 1 thread"):
-            next(batches)
-        fillings = [filling(128, 0), filling(128, 1, hold)]
-        fillings.append(filling(128, 2, lambda part: calls.append(2)))
-        batches = prefetcher.run(fillings)
+        assert_refused("row 3 is broken, 1 thread", next, batches, kind=ValueError)
+        last = filling(128, 2, lambda part: calls.append(2))
+        batches = prefetcher.run([filling(128, 0), filling(128, 1, hold), last])
         next(batches)
         assert held.wait(60)
         batches.close()

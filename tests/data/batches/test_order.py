@@ -1,17 +1,13 @@
-"""The order of an epoch is a permutation, another one for each epoch, and a random one."""
-
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from data.batches.order import ROUNDS, epoch_keys, mixed, permuted, unit
 
 
-def whole(total: int, *seed: int) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = permuted(0, total, epoch_keys(*seed), total)
-    return order
+def whole(total: int, *seed: int) -> np.ndarray:
+    return permuted(0, total, epoch_keys(*seed), total)
 
 
 def test_every_image_comes_once_for_every_number_of_images() -> None:
@@ -21,12 +17,10 @@ def test_every_image_comes_once_for_every_number_of_images() -> None:
 
 @pytest.mark.parametrize("total", [11, 1000, 12_345_678_901])
 def test_a_part_of_the_order_is_the_same_alone(total: int) -> None:
-    keys = epoch_keys(1, 2)
-    first = total // 2
+    keys, first = epoch_keys(1, 2), total // 2
     together = permuted(first, 5, keys, total)
     assert together.dtype == np.int64 and 0 <= together.min() and together.max() < total
-    parts = [permuted(first + i, 1, keys, total)[0] for i in range(5)]
-    assert together.tolist() == parts
+    assert together.tolist() == [permuted(first + i, 1, keys, total)[0] for i in range(5)]
     assert permuted(0, 0, keys, total).size == 0
 
 

@@ -1,5 +1,3 @@
-"""Positions: every sample of an epoch once, on any sequence of global batches."""
-
 from __future__ import annotations
 
 from hypothesis import given
@@ -23,14 +21,14 @@ def test_by_hand():
     assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
 
 
-@given(
-    num_images=st.integers(12, 99),
-    batches=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5),
-)
-def test_no_sample_comes_twice_and_none_is_left_out(num_images, batches):
+CHANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5)
+
+
+@given(st.integers(12, 99), CHANGES)
+def test_no_sample_comes_twice_and_none_is_left_out(num_images, changes):
     used: dict[int, int] = {}
     update, position = 0, Position(0, 0)
-    for global_batch, updates in batches:
+    for global_batch, updates in changes:
         plan = EpochPlan(num_images, global_batch, update, position)
         for number in range(update, update + updates):
             epoch, first = plan.at(number)

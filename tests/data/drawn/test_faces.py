@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data.drawn.faces import Person, View, render
+from data.drawn.patterns import DrawnImages
 
 PEOPLE, VIEWS, SHAPES = 2020981468, 2671922942, 2665906231
 # Means of the quarters by color, the standard deviation, and that of neighbors' differences.
@@ -57,3 +58,18 @@ def test_background_and_light_are_alike_in_every_version(monkeypatch: pytest.Mon
         noise = np.diff(image, axis=1).std()
         found = [*image.reshape(2, 20, 2, 24, 3).mean(axis=(1, 3)).ravel(), image.std(), noise]
         assert found == pytest.approx(expected, abs=0.2)
+
+
+# Mean and standard deviation of images 0 to 3, which are to be the same in every version.
+@pytest.mark.parametrize(("part", "expected"), [
+    ("training", [123.09, 51.36, 126.75, 52.96, 128.32, 47.83, 123.99, 50.5]),
+    ("validation", [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]),
+])  # fmt: skip
+def test_a_seed_draws_the_same_patterns_in_every_version(part: str, expected) -> None:
+    """To a rounding of a pixel, which depends on the processor."""
+    dataset = DrawnImages(part, num_classes=3, count=600, shape=(16, 24, 3), seed=4)
+    found = [dataset.decoded(number)[0].astype(float) for number in range(4)]
+    values = [value for image in found for value in (image.mean(), image.std())]
+    assert values == pytest.approx(expected, abs=0.05)
+    assert (len(dataset), dataset.num_classes) == (600, 3)
+    assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]

@@ -1,5 +1,3 @@
-"""The changes of images, against numbers computed by hand."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -9,9 +7,10 @@ from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomRe
 
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
 TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
+NOTHING = np.empty(0, np.float32)
 
 
-def draws(first=SQUARE, second=SQUARE, rest=SQUARE, place=(0.0, 0.0, 0.9), lighting=(0, 0, 0)):
+def draws(first=SQUARE, second=SQUARE, rest=SQUARE, *, place=(0.0, 0.0, 0.9), lighting=(0, 0, 0)):
     shapes = [*first, *second, *(rest * 8)]
     return np.array([*shapes, *place, 0.5, 0.5, 0.5, *lighting], np.float32)
 
@@ -23,44 +22,33 @@ def plain(size: int, lighting: float = 0.0) -> RandomResizedCrop:
 @pytest.fixture
 def image() -> np.ndarray:
     """40 × 30 pixels, whose color is their position."""
-    image = np.zeros((40, 30, 3), np.uint8)
-    image[..., 0], image[..., 1] = np.arange(40)[:, None], np.arange(30)
-    return image
+    return np.stack([*np.indices((40, 30)), np.zeros((40, 30))], axis=2).astype(np.uint8)
 
 
-def test_a_part_is_cut_where_it_was_drawn(image: np.ndarray) -> None:
+@pytest.mark.parametrize(("row", "column", "top", "left"), [
+    (0.0, 0.0, 0, 0), (0.999, 0.0, 30, 0), (0.0, 0.999, 0, 20), (0.5, 0.5, 15, 10)
+])  # fmt: skip
+def test_a_part_is_cut_where_it_was_drawn(image, row, column, top, left) -> None:
     """0.08 · 40 · 30 = 96 pixels in a square: 10 × 10, which at size 10 is not resized."""
-    for *place, top, left in (
-        (0.0, 0.0, 0, 0), (0.999, 0.0, 30, 0), (0.0, 0.999, 0, 20), (0.5, 0.5, 15, 10)
-    ):  # fmt: skip
-        cut = image[top : top + 10, left : left + 10]
-        found = plain(10).apply(image.copy(), draws(place=(*place, 0.5)))
-        np.testing.assert_array_equal(found, cut)
-        mirrored = plain(10).apply(image.copy(), draws(place=(*place, 0.49)))
-        np.testing.assert_array_equal(mirrored, cut[:, ::-1])
+    cut = image[top : top + 10, left : left + 10]
+    for flip, expected in ((0.5, cut), (0.49, cut[:, ::-1])):
+        found = plain(10).apply(image.copy(), draws(place=(row, column, flip)))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_parts_have_the_drawn_area_and_ratio(image) -> None:
     """In the lower right corner of the image: the color of the first pixel is where it begins."""
-    for shape, height, width in (
-        # 96 pixels at 3:4 are 11.3 × 8.5, at 4:3 8.5 × 11.3.
-        ((0.0, 0.0), 11, 8),
-        ((0.0, 1.0), 8, 11),
-        # 0.08 + 0.92 / 2 = 0.54 of 1200 pixels.
-        ((0.5, 0.5), 25, 25),
-        # All of it at 3:4 is the image itself.
-        ((1.0, 0.0), 40, 30),
+    for shapes, height, width in (
+        ([(0.0, 0.0)], 11, 8),  # 96 pixels at 3:4 are 11.3 × 8.5
+        ([(0.0, 1.0)], 8, 11),  # at 4:3 8.5 × 11.3
+        ([(0.5, 0.5)], 25, 25),  # 0.08 + 0.92 / 2 = 0.54 of 1200 pixels
+        ([(1.0, 0.0)], 40, 30),  # all of it at 3:4 is the image itself
+        ([TOO_WIDE, (0.0, 0.0)], 11, 8),  # the first that fits is taken
+        ([TOO_WIDE, TOO_WIDE, TOO_WIDE], 40, 30),  # none of ten fits
     ):
-        # The first that fits is taken.
-        for drawn in (
-            draws(shape, place=(0.999, 0.999, 0.9)),
-            draws(TOO_WIDE, shape, place=(0.999, 0.999, 0.9)),
-        ):
-            found = plain(400).apply(image, drawn)
-            assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
-            assert found[-1, -1, :2].tolist() == [39, 29]
-    found = plain(400).apply(image, draws(TOO_WIDE, TOO_WIDE, TOO_WIDE))
-    assert found[0, 0, :2].tolist() == [0, 0] and found[-1, -1, :2].tolist() == [39, 29]
+        found = plain(400).apply(image, draws(*shapes, place=(0.999, 0.999, 0.9)))
+        assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
+        assert found[-1, -1, :2].tolist() == [39, 29]
     # A quarter of one pixel at 3:4 is a line of 1 x 0.
     tiny = np.full((1, 1, 3), 77, np.uint8)
     found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
@@ -95,19 +83,20 @@ def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
 def test_shrinking_averages_and_growing_interpolates() -> None:
     stripes = np.zeros((16, 16, 3), np.uint8)
     stripes[::2] = 200
-    shrunk = CenterCrop(7).apply(np.repeat(stripes, 2, axis=1), np.empty(0, np.float32))
+    shrunk = CenterCrop(7).apply(np.repeat(stripes, 2, axis=1), NOTHING)
     assert shrunk.min() == shrunk.max() == 100
-    grown = CenterCrop(28).apply(stripes, np.empty(0, np.float32))
+    grown = CenterCrop(28).apply(stripes, NOTHING)
     assert np.unique(grown).tolist() == [50, 150], "a quarter of the way to the next pixel"
 
 
 def test_the_middle_of_an_image_that_is_not_square() -> None:
-    image = np.repeat(np.arange(120, dtype=np.uint8)[:, None, None], 60, axis=1).repeat(3, axis=2)
-    for turned, axis in ((image, 0), (image.transpose(1, 0, 2), 1)):
-        cut = CenterCrop(14).apply(turned, np.empty(0, np.float32))
-        line = cut[:, 5, 0] if axis == 0 else cut[5, :, 0]
-        # 120 rows become 32, of which 9 to 22 are kept: 3.75 rows each.
-        assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)
+    """120 rows become 32, of which 9 to 22 are kept: 3.75 rows each."""
+    tall = np.repeat(np.arange(120, dtype=np.uint8)[:, None, None], 60, axis=1).repeat(3, axis=2)
+    expected = (np.arange(9, 23) + 0.5) * 3.75 - 0.5
+    rows = CenterCrop(14).apply(tall, NOTHING)[:, 5, 0]
+    columns = CenterCrop(14).apply(tall.transpose(1, 0, 2), NOTHING)[5, :, 0]
+    for line in (rows, columns):
+        assert line.astype(float) == pytest.approx(expected, abs=0.6)
 
 
 def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
@@ -119,9 +108,8 @@ def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
 
     np.testing.assert_array_equal(moved(0.5, 0.5, 0.9), image)
     np.testing.assert_array_equal(moved(0.5, 0.5, 0.1), image[:, ::-1])
-    corner = moved(0.0, 0.999, 0.9)
-    assert not corner[:2].any() and not corner[:, 6:].any()
-    np.testing.assert_array_equal(corner[2:, :6], image[:6, 2:])
+    corner = np.pad(image[:6, 2:], ((2, 0), (0, 2), (0, 0)))
+    np.testing.assert_array_equal(moved(0.0, 0.999, 0.9), corner)
     draws = PadCropFlip(2).draw(np.random.default_rng(0), 400).tolist()
     assert len({tuple(np.argwhere(moved(*each)[..., 0])[0]) for each in draws}) == 3 * 3
     # Smaller crops are cut out of the image without a border.

@@ -1,68 +1,55 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from data.inspect.__main__ import main
-from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import DataError
+from tests.support.sets import overwrite, pack_set
 
 REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
 
 
 @pytest.fixture
-def inspect(monkeypatch, capsys, tmp_path: Path) -> Any:
+def inspect(run, monkeypatch, capsys, tmp_path):
     """Return a function that returns the status, the lines that are printed, and those by name."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> tuple[int, list[str], dict[str, str]]:
-        monkeypatch.setattr(sys, "argv", ["inspect", *arguments])
-        status, lines = main(), capsys.readouterr().out.splitlines()
+    def command(*arguments: str) -> tuple[int, list[str], dict[str, str]]:
+        status, lines = run(main, *arguments), capsys.readouterr().out.splitlines()
         return status, lines, {line[:22].strip(): line[22:] for line in lines}
 
-    return run
-
-
-def write(name: str, images: list[bytes], labels: list[int]) -> Path:
-    with RecordWriter(Path(name), image_size=(16, 16)) as writer:
-        for image, label in zip(images, labels):
-            writer.write(image, label)
-    return Path(name) / "train.rec"
+    return command
 
 
 @pytest.mark.parametrize("options", [[], ["--no-check"]])
 def test_a_good_set_is_counted(inspect, write_set, options: list[str]) -> None:
     write_set([1, 3, 12, 60, 4])
     status, lines, rows = inspect("faces", "--out", "out", *options)
-    assert status == 0
-    assert lines[0].startswith("faces/train.rec: identity-grouped, 0.0 MB")
+    assert status == 0 and lines[0].startswith("faces/train.rec: identity-grouped, 0.0 MB")
     assert rows["images"].startswith("80 of 16 x 16")
     assert rows["identities"] == "5 with images, of 5 classes"
     assert rows["images per identity"] == "1 to 60, median 4, mean 16.0"
-    shares = {"1": 1, "2 to 9": 2, "10 to 49": 1, "50 or more": 1}
-    for span, count in shares.items():
+    for span, count in {"1": 1, "2 to 9": 2, "10 to 49": 1, "50 or more": 1}.items():
         assert rows[span] == f"{count} ({20 * count}.0%) of the identities"
     assert rows.get("bad images") == ("0" if not options else None)
     names = ["faces-images-per-identity.png", "faces-samples.png"]
     assert sorted(file.name for file in Path("out").iterdir()) == names
-    assert all(f"out/{name}" in lines for name in names)
+    assert {f"out/{name}" for name in names} <= {*lines}
 
 
 def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
     """Of a set of any name."""
     images = [b"junk%d" % n if n % 3 else make_image(n) for n in range(90)]
-    write("a\nb\x1b[2J", images, [n // 30 for n in range(90)])
+    pack_set(Path("a\nb\x1b[2J"), images, [n // 30 for n in range(90)])
     status, lines, rows = inspect("a\nb\x1b[2J", "--out", "out")
     assert status == 1 and rows["bad images"] == "60"
     start = next(i for i, line in enumerate(lines) if line.startswith("bad images"))
     assert lines[start + 1] == f"  record 2: {REASON}"
-    assert lines[start + 20] == f"  record 30: {REASON}"
-    assert lines[start + 21] == "  and 40 more"
+    assert lines[start + 20 : start + 22] == [f"  record 30: {REASON}", "  and 40 more"]
     listed = Path("out/a\nb\x1b[2J-bad.txt").read_text().splitlines()
     assert [int(line.split()[1][:-1]) for line in listed] == [n + 1 for n in range(90) if n % 3]
     assert lines[0].startswith(r"a\nb\x1b[2J/train.rec: identity-grouped")
@@ -70,7 +57,7 @@ def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
     with pytest.raises(DataError, match="cannot be written: .* --out"):
         inspect("a\nb\x1b[2J", "--out", "out/a\nb\x1b[2J-bad.txt")
     # No image is readable.
-    write("none", [b"junk"], [0])
+    pack_set(Path("none"), [b"junk"], [0])
     assert inspect("none", "--out", "new")[2]["bad images"] == "1"
 
 
@@ -78,11 +65,8 @@ def test_sizes_repeated_images_and_wrong_labels_are_told(inspect, make_image) ->
     """Images that training resizes are good; one of another shape, or class, is not."""
     images = [make_image(n, (32, 32) if n % 2 else (16, 16)) for n in (0, 1, 2, 3, 4, 2, 2)]
     images += [make_image(5, (20, 16)), make_image(6)]
-    path = write("faces", images, [0, 0, 0, 1, 1, 1, 1, 1, 1])
-    content = bytearray(path.read_bytes())
-    place = content.index(images[8]) - 20
-    content[place : place + 4] = np.float32(2).tobytes()
-    path.write_bytes(content)
+    faces = pack_set(Path("faces"), images, [0, 0, 0, 1, 1, 1, 1, 1, 1])
+    overwrite(faces, 9, np.float32(2).tobytes(), at=12)
     status, lines, rows = inspect("faces", "--out", "out")
     assert (status, rows["bad images"]) == (1, "2")
     assert rows["of 32 x 32"] == "2, resized in training"

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -12,28 +9,20 @@ from data.decoding import decode_rgb
 from data.inspect import sheets
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin
-
-
-def color_of(number: int) -> tuple[int, int, int]:
-    """Of the images that ``make_image`` makes."""
-    return number, 7, 255 - number
-
-
-def pixels(sheet: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
-    """Where a color is: rows and columns."""
-    return np.argwhere((sheet == color).all(axis=2))
+from tests.support.sets import overwrite
 
 
 def numbers_in(sheet: np.ndarray) -> set[int]:
-    return {int(red) for red in np.unique(sheet[(sheet[..., 1] == 7)][:, 0])}
+    """Return the numbers of the images of ``make_image`` in a sheet."""
+    return {*sheet[sheet[..., 1] == 7][:, 0].tolist()}
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
+def drawn(monkeypatch):
     """Return a function that gives the axes and bars (left, width, height) of a histogram."""
 
-    def draw(counts: list[int]) -> tuple[Any, list[tuple[float, float, float]]]:
-        figures: list[Any] = []
+    def draw(counts):
+        figures = []
         # Without drawing it, which takes a second.
         monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
         sheets.draw_histogram(np.array(counts), "faces")
@@ -43,22 +32,30 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
     return draw
 
 
-def tick_texts(axis: Any) -> list[str]:
+@pytest.fixture
+def written(monkeypatch):
+    """What would be written on a sheet."""
+    texts: list[str] = []
+    monkeypatch.setattr(cv2, "putText", lambda paper, text, *rest: texts.append(text))
+    return texts
+
+
+def tick_texts(axis) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
 
 
 def test_a_histogram_of_similar_identities_has_plain_axes(drawn) -> None:
     axes, bars = drawn([2, 2, 2, 4])
     assert bars == [(1.5, 1, 3), (2.5, 1, 0), (3.5, 1, 1)]
-    assert axes.get_title() == "faces"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("images per identity", "identities")
+    texts = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
+    assert texts == ("faces", "images per identity", "identities")
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     lines = [(line.get_xdata()[0], line.get_linestyle()) for line in axes.get_lines()]
     assert legend == ["median 2.0", "mean 2.5"] and lines == [(2.0, "-"), (2.5, "--")]
     for axis in (axes.xaxis, axes.yaxis):
-        texts = tick_texts(axis)
-        assert len({*texts}) == len(texts) and not any("." in text for text in texts)
+        ticks = tick_texts(axis)
+        assert len({*ticks}) == len(ticks) and not any("." in text for text in ticks)
 
 
 def test_a_histogram_of_unequal_identities_has_logarithmic_axes(drawn) -> None:
@@ -78,25 +75,25 @@ def test_a_histogram_of_unequal_identities_has_logarithmic_axes(drawn) -> None:
         assert {bar[1] for bar in bars} == {width} and sum(bar[2] for bar in bars) == 2
 
 
-def test_a_row_shows_one_identity(write_set, monkeypatch) -> None:
+def test_a_row_shows_one_identity(write_set) -> None:
     records = RecordSet(write_set([3, 1, 2]))
     png = sheets.draw_identities(records, records.labels().astype(np.int64), "faces")
     sheet = decode_rgb(png)
     # A margin of 8, the title of 32, rows of 112 and a note of 20, with 4 below each.
     assert png.startswith(b"\x89PNG") and sheet.shape == (8 + 36 + 3 * 136 + 8, 8 + 720 + 8, 3)
-    places = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
-    for number, (identity, place) in enumerate(places):
+    for number, (row, column) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]):
         # A heading of 200 before the tiles.
-        top, left = 8 + 36 + 136 * identity, 8 + 200 + 4 + 116 * place
-        found = pixels(sheet, color_of(number))
+        top, left = 8 + 36 + 136 * row, 8 + 200 + 4 + 116 * column
+        found = np.argwhere((sheet == (number, 7, 255 - number)).all(axis=2))
         assert len(found) == 112 * 112
-        assert found[0].tolist() == [top, left] and found[-1].tolist() == [top + 111, left + 111]
+        assert found[[0, -1]].tolist() == [[top, left], [top + 111, left + 111]]
         # Two lines of 20 in the middle.
         name = (sheet[top : top + 112, 8 : 8 + 124] < 120).all(axis=2).any(axis=1)
         assert [*np.flatnonzero(name)[[0, -1]]] == pytest.approx([41, 74], abs=2)
-    written: list[str] = []
-    monkeypatch.setattr(cv2, "putText", lambda paper, text, *rest: written.append(text))
-    # Unreadable images have no identity.
+
+
+def test_unreadable_images_have_no_identity(write_set, written) -> None:
+    records = RecordSet(write_set([3, 1, 2]))
     sheet = decode_rgb(sheets.draw_identities(records, np.array([0, 0, 0, 5, -1, -1]), "faces"))
     texts = ["identity 0", "3 images", "identity 5", "1 image", "faces"]
     assert sorted(filter(None, written)) == sorted(texts)
@@ -104,10 +101,7 @@ def test_a_row_shows_one_identity(write_set, monkeypatch) -> None:
 
 
 def test_large_sets_are_sampled_evenly_and_a_broken_image_is_a_cross(write_set) -> None:
-    folder = write_set([100, *[1] * 10])
-    path = folder / "train.rec"
-    path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX", 1))
-    records = RecordSet(folder)
+    records = RecordSet(overwrite(write_set([100, *[1] * 10]), 1, b"junk", at=32))
     sheet = decode_rgb(sheets.draw_identities(records, records.labels().astype(np.int64), "faces"))
     # Of 110 images every twelfth; the first identity's row shows eight of its hundred.
     shown = numbers_in(sheet)
@@ -118,12 +112,10 @@ def test_large_sets_are_sampled_evenly_and_a_broken_image_is_a_cross(write_set) 
     assert 2 * 112 < red.sum() < 6 * 112 and (tile[50, 5] == 228).all()
 
 
-def test_pairs_of_each_kind_are_shown(tmp_path: Path, make_image, monkeypatch) -> None:
+def test_pairs_of_each_kind_are_shown(tmp_path, make_image, written) -> None:
     same = [number % 2 == 0 for number in range(80)]
     write_bin(tmp_path / "set.bin", [make_image(n, (8, 16)) for n in range(160)], same)
-    pairs, written = read_bin(tmp_path / "set.bin"), []
-    monkeypatch.setattr(cv2, "putText", lambda paper, text, *rest: written.append(text))
-    sheet = decode_rgb(sheets.draw_pairs(pairs, "set"))
+    sheet = decode_rgb(sheets.draw_pairs(read_bin(tmp_path / "set.bin"), "set"))
     # Rows of four pairs of 224 with 8 between them; eight rows of each kind.
     assert written == ["same identity"] * 32 + ["different"] * 32 + ["set"]
     assert sheet.shape == (8 + 36 + 16 * (112 + 4 + 20 + 4 + 4) + 8, 8 + 4 * 224 + 3 * 8 + 8, 3)
@@ -132,13 +124,11 @@ def test_pairs_of_each_kind_are_shown(tmp_path: Path, make_image, monkeypatch) -
         shown = numbers_in(part)
         assert len(shown) == 64 and {number // 2 % 2 == 0 for number in shown} == {is_same}
     # Half as high as wide, as the images are; the first and the last of each kind.
-    top = 8 + 36 + 28
-    places = {(top, 8): 0, (top, 8 + 112): 1, (half + 28, 8): 2}
-    places[half + 28 + 7 * 144, 8 + 3 * 232 + 112] = 159
+    top, last = 8 + 36 + 28, half + 28 + 7 * 144
     assert {tuple(sheet[row, 8]) for row in (top - 1, top + 56)} == {(228, 228, 228)}
-    assert {place: tuple(sheet[place].tolist()) for place in places} == {
-        place: color_of(number) for place, number in places.items()
-    }
+    corners = [(top, 8), (top, 8 + 112), (half + 28, 8), (last, 8 + 3 * 232 + 112)]
+    colors = [[number, 7, 255 - number] for number in (0, 1, 2, 159)]
+    assert [sheet[corner].tolist() for corner in corners] == colors
 
 
 @pytest.mark.parametrize(("channels", "side", "count"), [(3, 112, 64), (1, 28, 5)])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -12,136 +12,124 @@ import pytest
 from data.decoding import decode_rgb
 from data.identities import Identity, split_evenly
 from data.pack.__main__ import main
+from data.pack.image_files import ImageReader, fit
 from data.records.record_set import RecordSet
 from data.records.shards import open_sets
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
 from tests.support.oriented_images import assert_seen, file_with
+from tests.support.sets import assert_refused, contents, images_of, write_files
 
 ROOT = Path(__file__).parents[3]
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @pytest.fixture
-def people(tmp_path: Path, make_image) -> Path:
+def people(tmp_path, make_image) -> Path:
     """Ten folders p0 … p9 with 2 + i images; red is 20 times the person, and the image."""
-    for person in range(10):
-        folder = tmp_path / "people" / f"p{person}"
-        folder.mkdir(parents=True)
-        for image in range(2 + person):
-            (folder / f"p{person}_{image + 1:04d}.png").write_bytes(make_image(person * 20 + image))
-    return tmp_path / "people"
+    images = {
+        f"p{person}/p{person}_{image + 1:04d}.png": make_image(person * 20 + image)
+        for person in range(10)
+        for image in range(2 + person)
+    }
+    return write_files(tmp_path / "people", images)
 
 
 @pytest.fixture
-def pack(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def run(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["pack", *map(str, arguments)])
-        main()
-
-    return run
+def pack(run):
+    return partial(run, main)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def reds(target) -> np.ndarray:
+    return target.decode(range(len(target)), (16, 16))[:, 0, 0, 0]
 
 
-def test_a_folder_becomes_a_set(pack, capsys, people: Path, tmp_path: Path) -> None:
+def test_a_folder_becomes_a_set(pack, capsys, people, tmp_path) -> None:
     (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
     pack(people, tmp_path / "out")
     records = RecordSet(tmp_path / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
-    for i, file in enumerate(sorted(people.glob("*/*.png"))):
-        assert bytes(records.image(i)[0]) == file.read_bytes()
-        assert records.image(i)[1] == int(file.parent.name[1:])
+    files = sorted(people.glob("*/*.png"))
+    assert images_of(records) == [(file.read_bytes(), int(file.parent.name[1:])) for file in files]
     printed = capsys.readouterr()
     assert "10 identities, 65 images of 16 x 16" in printed.out
     line = "left out 1 files that are not images, the first is p0/Thumbs.db"
     assert printed.err == f"{people}: {line}\n"
 
 
-def test_held_out_people_are_in_the_pairs_only(pack, people: Path, tmp_path: Path) -> None:
+def test_held_out_people_are_in_the_pairs_only(pack, people, tmp_path) -> None:
     options = ["--min-images", 4, "--holdout-every", 3, "--holdout-pairs", 40, "--folds", 2]
-    pack(people, tmp_path / "out", *options)
+    targets = {}
+    for name, more in (("out", []), ("again", []), ("other", ["--seed", 1])):
+        pack(people, tmp_path / name, *options, *more)
+        targets[name] = read_bin(tmp_path / name / "holdout.bin")
     # p2 … p9 remain; every third of them is held out.
-    records = RecordSet(tmp_path / "out")
-    target = read_bin(tmp_path / "out" / "holdout.bin")
-    reds = target.decode(range(0, len(target)), (16, 16))[:, 0, 0, 0]
     trained = [2, 3, 5, 6, 8, 9]
-    assert np.bincount(records.labels()).tolist() == [2 + person for person in trained]
-    assert set(reds // 20) == {4, 7}
+    labels = RecordSet(tmp_path / "out").labels()
+    assert np.bincount(labels).tolist() == [2 + person for person in trained]
+    target, found = targets["out"], reds(targets["out"])
+    assert set(found // 20) == {4, 7}
     assert len(target.same) == 40 and target.same.sum() == 20
-    assert ((reds[::2] // 20 == reds[1::2] // 20) == target.same).all()
-    assert (reds[::2] != reds[1::2]).all()
-    pack(people, tmp_path / "again", *options)
-    assert read_bin(tmp_path / "again" / "holdout.bin").images == target.images
-    pack(people, tmp_path / "other", *options, "--seed", 1)
-    assert read_bin(tmp_path / "other" / "holdout.bin").images != target.images
+    assert ((found[::2] // 20 == found[1::2] // 20) == target.same).all()
+    assert (found[::2] != found[1::2]).all()
+    assert targets["again"].images == target.images != targets["other"].images
 
 
 def test_check_names_every_bad_image(pack, capsys, people, tmp_path, make_image) -> None:
-    good = make_image(1)
-    at = good.index(b"IDAT") + 6
-    damaged = good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :]
-    (people / "p0" / "p0_0001.png").write_bytes(damaged)
-    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
+    """One is damaged in its pixels: what its first and last bytes say is right."""
+    damaged = bytearray(make_image(1))
+    damaged[damaged.index(b"IDAT") + 6] ^= 0xFF
+    changed = {"p0/p0_0001.png": bytes(damaged), "p5/p5_0003.png": make_image(1, (16, 20))}
+    write_files(people, changed)
     (people / "p9" / "p9_0002.png").unlink()
     (people / "p9" / "p9_0002.png").symlink_to("nowhere")
-    # A byte of the compressed pixels: what the first and last bytes say is still right.
-    with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16; align all"):
-        pack(people, tmp_path / "out")
+    assert_refused("p5_0003.png has 16 x 20 pixels, .* 16 x 16; ", pack, people, tmp_path / "out")
+    assert_refused("3 of 65 images cannot be used", pack, people, tmp_path / "out", "--check")
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert "p0_0001.png: the image cannot be decoded" in first
+    assert "p5_0003.png has 16 x 20 pixels, the images before it 16 x 16; align all" in second
+    assert "p9_0002.png cannot be read: No such file" in third
     assert not list((tmp_path / "out").iterdir())
-    with pytest.raises(DataError, match="3 of 65 images cannot be used"):
-        pack(people, tmp_path / "out", "--check")
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert "p0_0001.png: the image cannot be decoded" in lines[0]
-    assert "p5_0003.png has 16 x 20 pixels, the images before it 16 x 16; align all" in lines[1]
-    assert "p9_0002.png cannot be read: No such file" in lines[2]
-    assert not (tmp_path / "out" / "train.rec").exists()
 
 
 @pytest.fixture
-def formats(tmp_path: Path) -> Path:
+def formats(tmp_path) -> Path:
     """Two people whose images are of other formats than JPEG and PNG; the grays are 0, 20, …"""
-    for number in range(6):
-        person, suffix = ("ann", "bob")[number // 3], (".bmp", ".pgm", ".webp")[number % 3]
-        path = tmp_path / "formats" / person / f"{person}_{number % 3 + 1:04d}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shape = (64, 64) if suffix == ".pgm" else (64, 64, 3)
-        assert cv2.imwrite(str(path), np.full(shape, 20 * number, np.uint8))
-    return tmp_path / "formats"
+    names = [f"{name}/{name}_000{n}" for name in ("ann", "bob") for n in (1, 2, 3)]
+    files = {}
+    for number, (name, suffix) in enumerate(zip(names, (".bmp", ".pgm", ".webp") * 2)):
+        image = np.full((64, 64) if suffix == ".pgm" else (64, 64, 3), 20 * number, np.uint8)
+        files[name + suffix] = cv2.imencode(suffix, image)[1].tobytes()
+    return write_files(tmp_path / "formats", files)
 
 
-@pytest.mark.parametrize("options", [["--check"], ["--resize", "16", "--png"]])
-def test_images_of_other_formats_are_encoded_anew(pack, formats, tmp_path, options) -> None:
-    pack(formats, tmp_path / "out", *options)
+@pytest.mark.parametrize(("options", "size", "beginning"), [
+    ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
+])  # fmt: skip
+def test_other_formats_are_encoded_anew(pack, formats, tmp_path, options, size, beginning) -> None:
+    pack(formats, tmp_path / "out", *options.split())
     records = RecordSet(tmp_path / "out")
-    size = (16, 16) if "--resize" in options else (64, 64)
-    assert (len(records), records.num_classes, records.image_size) == (6, 2, size)
-    for index in range(6):
-        payload, label = records.image(index)
-        assert label == index // 3
-        assert bytes(payload[:2]) == (b"\x89P" if "--png" in options else b"\xff\xd8")
+    assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
+    for index, (payload, label) in enumerate(images_of(records)):
+        assert label == index // 3 and payload.startswith(beginning)
         image = decode_rgb(payload)
-        assert image.shape == (*size, 3) and np.abs(image.astype(int) - 20 * index).max() <= 1
+        assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
 
 
-def test_pairs_become_a_verification_set(pack, people, formats, tmp_path: Path) -> None:
+def test_pairs_become_a_verification_set(pack, people, formats, tmp_path) -> None:
     pairs, out = tmp_path / "pairs.txt", tmp_path / "set.bin"
     pairs.write_text("1 1\np3 1 2\np0 1 p1 3\n")
     pack("--pairs", pairs, people, out)
     assert read_bin(out).same.tolist() == [True, False]
-    assert read_bin(out).decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
+    assert reds(read_bin(out)).tolist() == [60, 61, 0, 22]
     pack("--pairs", pairs, "--resize", "12x10", "--crop", people, out)
     assert {decode_rgb(image).shape for image in read_bin(out).images} == {(12, 10, 3)}
     pairs.write_text("1 1\nann 2 3\nann 3 bob 1\n")
     pack("--pairs", pairs, formats, out)
-    grays = read_bin(out).decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
-    assert np.abs(grays - [20, 40, 40, 60]).max() <= 1
+    assert reds(read_bin(out)).tolist() == pytest.approx([20, 40, 40, 60], abs=1)
 
 
-def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: Path) -> None:
+def test_of_files_that_opencv_refuses_each_is_one_line(formats, tmp_path) -> None:
     """In a new process, which has not imported OpenCV yet."""
     (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
     # Sound, and with fewer pixels than OpenCV by itself takes.
@@ -157,96 +145,117 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("suffix", "orientation"), [(".jpg", 1), (".jpg", 6), (".png", 3), (".webp", 8), (".tiff", 5)]
 )
-def test_images_are_turned_upright(pack, tmp_path: Path, suffix: str, orientation) -> None:
+def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
+    """No reader has to know about orientations, and what is upright is not encoded again."""
     payload = file_with(suffix, orientation)
-    (tmp_path / "people" / "ann").mkdir(parents=True)
-    (tmp_path / "people" / "ann" / f"1{suffix}").write_bytes(payload)
+    people = write_files(tmp_path / "people", {f"ann/1{suffix}": payload})
     for options in ([], ["--check"], ["--resize", "24x36"]):
-        pack(tmp_path / "people", tmp_path / "out", *options)
+        pack(people, tmp_path / "out", *options)
         records = RecordSet(tmp_path / "out")
         packed = bytes(records.image(0)[0])
-        assert records.image_size == (24, 36)
-        # No reader has to know about orientations, and what is upright is not encoded again.
+        assert records.image_size == (24, 36) and (packed == payload) == (orientation == 1)
         assert_seen(cv2.imdecode(np.frombuffer(packed, np.uint8), AS_STORED)[..., ::-1])
-        assert (packed == payload) == (orientation == 1)
 
 
-def test_a_full_disk_is_one_line(pack, monkeypatch, people: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line(pack, monkeypatch, people, tmp_path) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="out cannot be written: No space left on device; choose"):
-        pack(people, tmp_path / "out")
+    assert_refused("out cannot be written: No space .*; choose", pack, people, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("nowhere out", "nowhere is no folder"),
-        ("people out --min-images 99", "none of its 10 folders holds 99"),
-        ("people out --holdout-every 1", "leaves nothing to train on"),
-        ("people out --holdout-every -1", "leaves nothing to train on"),
-        ("people out --min-images 0", "--min-images 0 is not positive"),
-        ("people out --seed -1", "--seed -1 is negative"),
-        ("people out --crop", "--crop needs the size"),
-        ("people out --resize 112x", "'112x' is no size"),
-        ("people out --resize 0", "'0' is no size"),
-        ("people out --resize 4097", "'4097' is no size"),
-        ("--pairs p.txt people out --min-images 3", "leave --min-images"),
-        ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
-        ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
-        ("people out --shards 11", "--shards 11 is more than the 10 identities"),
-        ("people out/train.rec --shards 2", "--shards needs a folder .*train.rec is a file"),
-        ("people full --shards 2", "full holds train.rec, which would be read instead of shards"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("people out --holdout-every 1", "leaves nothing to train on"),
+    ("people out --holdout-every -1", "leaves nothing to train on"),
+    ("people out --min-images 0", "--min-images 0 is not positive"),
+    ("people out --seed -1", "--seed -1 is negative"),
+    ("people out --crop", "--crop needs the size"),
+    ("people out --resize 112x", "'112x' is no size"),
+    ("people out --resize 0", "'0' is no size"),
+    ("people out --resize 4097", "'4097' is no size"),
+    ("--pairs p.txt people out --min-images 3", "leave --min-images"),
+    ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
+    ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
+    ("people out --shards 11", "--shards 11 is more than the 10 identities"),
+    ("people out/train.rec --shards 2", "--shards needs a folder .*train.rec is a file"),
+    ("people full --shards 2", "full holds train.rec, which would be read instead of shards"),
+])  # fmt: skip
 def test_mistakes_are_one_line(pack, monkeypatch, people, tmp_path, arguments, message) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("full").mkdir()
-    Path("full/train.rec").write_bytes(b"")
-    with pytest.raises((ConfigError, DataError), match=message) as caught:
-        pack(*arguments.split())
-    assert "\n" not in str(caught.value)
-    assert not Path("out").exists() and len([*Path("full").iterdir()]) == 1
+    write_files(tmp_path, {"full/train.rec": b""})
+    assert_refused(message, pack, *arguments.split(), kind=(ConfigError, DataError))
+    assert not Path("out").exists() and contents(Path("full")) == {"train.rec": b""}
 
 
-def test_shards_hold_the_set_of_one_file(pack, people: Path, tmp_path: Path, capsys) -> None:
+def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None:
+    """Fewer shards than before leave none behind."""
     pack(people, tmp_path / "one")
-    # Fewer shards than before leave none behind.
     for shards in (4, 3):
         pack(people, tmp_path / "out", "--shards", shards)
         list(open_sets([tmp_path / "out"]).label_table().chunks())
     assert "out: 10 identities, 65 images of 16 x 16" in capsys.readouterr().out
-    assert {path.name[:11] for path in (tmp_path / "out").iterdir()} == {
-        "property", "train-00000", "train-00001", "train-00002",
-    }  # fmt: skip
-    assert (tmp_path / "out/property").read_text() == "10,16,16\n"
-    one, whole = RecordSet(tmp_path / "one"), open_sets([tmp_path / "out"])
-    assert len(whole) == len(one) == 65 and whole.num_classes == 10
-    for index in range(65):
-        (payload, label), (expected, expected_label) = whole.image(index), one.image(index)
-        assert (bytes(payload), label) == (bytes(expected), expected_label)
+    before = contents(tmp_path / "out")
+    names = {"property", "train-00000", "train-00001", "train-00002"}
+    assert {name[:11] for name in before} == names and before["property"] == b"10,16,16\n"
+    whole = open_sets([tmp_path / "out"])
+    assert whole.num_classes == 10 and len(whole) == 65
+    assert images_of(whole) == images_of(RecordSet(tmp_path / "one"))
     sizes = [len(RecordSet(tmp_path / "out" / f"train-0000{number}.rec")) for number in range(3)]
     # Of 2 to 11 images in an identity.
     assert max(sizes) - min(sizes) <= 11
-    before = files(tmp_path / "out")
+    before = contents(tmp_path / "out")
     (people / "p9/p9_0001.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="p9_0001"):
-        pack(people, tmp_path / "out", "--shards", 2)
-    assert before == files(tmp_path / "out")
+    assert_refused("p9_0001", pack, people, tmp_path / "out", "--shards", 2)
+    assert before == contents(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "counts"),
-    [
-        ([1] * 6, [2, 2, 2]),
-        ([1, 1, 1, 9], [2, 1, 1]),
-        ([1, 1, 1, 9], [1, 1, 1, 1]),
-        ([5, 5], [2]),
-    ],
-)
-def test_identities_are_divided_by_their_images(sizes: list[int], counts: list[int]) -> None:
+@pytest.mark.parametrize(("sizes", "counts"), [
+    ([1] * 6, [2] * 3), ([1, 1, 1, 9], [2, 1, 1]), ([1, 1, 1, 9], [1] * 4), ([5, 5], [2])
+])  # fmt: skip
+def test_identities_are_divided_by_their_images(sizes, counts) -> None:
     identities = [Identity(str(size), ["image"] * size) for size in sizes]
     assert split_evenly(identities, len(counts)) == counts
+
+
+def columns(height: int, width: int) -> np.ndarray:
+    """An image whose columns rise from 0 on the left to 200 on the right."""
+    row = np.linspace(0, 200, width).round().astype(np.uint8)
+    return np.broadcast_to(row[None, :, None], (height, width, 3)).copy()
+
+
+@pytest.mark.parametrize(("shape", "size", "left", "right"), [
+    ((100, 100), (50, 50), 0, 200),
+    ((100, 200), (100, 100), 50, 150),
+    ((200, 100), (50, 50), 0, 200),
+    ((50, 50), (100, 100), 0, 200),
+    ((112, 96), (112, 112), 0, 200),
+    ((100, 100), (50, 25), 50, 150),
+])  # fmt: skip
+def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
+    image = fit(columns(*shape), size)
+    assert image.shape == (*size, 3)
+    assert image[0, [0, -1], 0].tolist() == pytest.approx([left, right], abs=4)
+    assert np.ptp(image, axis=0).max() <= 1
+
+
+def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
+    def write(name: str, image: np.ndarray) -> str:
+        assert cv2.imwrite(str(tmp_path / name), image)
+        return str(tmp_path / name)
+
+    image = ImageReader((10, 10), crop=True).read(write("a.png", columns(20, 40)))
+    assert image.size == (10, 10) and image.payload.startswith(b"\xff\xd8")
+    fitted = fit(columns(20, 40), (10, 10))
+    # The quality that InsightFace's packers have.
+    best = cv2.imencode(".jpg", fitted[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+    assert image.payload == best.tobytes()
+    assert np.abs(decode_rgb(image.payload) - fitted.astype(int)).max() <= 3
+    path = write("a.jpg", columns(20, 10))
+    for reader in (ImageReader(), ImageReader((20, 10)), ImageReader((20, 10), True, True)):
+        assert reader.read(path) == (path, Path(path).read_bytes(), (20, 10))
+    # A shape may differ by rounding only.
+    assert ImageReader((50, 50)).read(write("b.png", columns(100, 101))).size == (50, 50)
+    with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
+        ImageReader((50, 50)).read(write("c.png", columns(100, 110)))

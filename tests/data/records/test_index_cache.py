@@ -1,5 +1,3 @@
-"""A cache is used while its sources stay as they are, and is never the reason for an error."""
-
 from __future__ import annotations
 
 import logging
@@ -40,7 +38,7 @@ def read(tmp_path: Path):
     return read_or_build
 
 
-def test_arrays_are_built_once_and_again_when_a_source_changes(read, tmp_path: Path) -> None:
+def test_arrays_are_built_once_and_again_when_a_source_changes(read, tmp_path) -> None:
     assert [read(), read(), read()] == [True, False, False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "source"]
     source = tmp_path / "source"
@@ -54,7 +52,7 @@ def test_arrays_are_built_once_and_again_when_a_source_changes(read, tmp_path: P
     assert [read(), read()] == [True, False]
 
 
-def test_any_damage_is_found(read, tmp_path: Path) -> None:
+def test_any_damage_is_found(read, tmp_path) -> None:
     read()
     cache = tmp_path / "cache"
     whole = cache.read_bytes()
@@ -72,7 +70,7 @@ def test_any_damage_is_found(read, tmp_path: Path) -> None:
         assert [read(), read()] == [True, False], content
 
 
-def test_links_are_neither_followed_nor_a_traceback(read, tmp_path: Path, caplog) -> None:
+def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> None:
     """Whoever made the folder may have put links under the names of caches."""
     (tmp_path / "user").write_bytes(b"precious")
     for name in ("cache", f".cache.{os.getpid()}.part", ".cache.part"):

@@ -1,14 +1,10 @@
-"""Record files of other programs: in their order, and with indexes that do not fit them."""
-
 from __future__ import annotations
 
 import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,211 +13,181 @@ from data.records import index_file, record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import MAGIC, RecordFile, encode
 from runtime.errors import DataError
-from tests.support.foreign_records import (
-    Numbered,
-    face2rec2,
-    im2rec,
-    index_of,
-    rec_builder,
-    write_records,
-)
+from tests.support.foreign_records import face2rec2, im2rec, index_of, rec_builder, write_records
+from tests.support.sets import assert_refused, images_of
 
 SORTED = [0, 0, 0, 1, 2, 2]
 # Four people of an unsorted list, in 31 runs.
 UNSORTED = [*range(4), *range(4), 3, *range(4), 2, 0, 0, *range(1, 4), *range(3), *range(4), 0,
             *range(4), 1, 2, 0]  # fmt: skip
+MAGIC_BYTES = struct.pack("<I", MAGIC)
 
 
-def found(records: RecordSet) -> list[tuple[int, int, bytes]]:
-    read = map(records.image, range(len(records)))
-    return [(records.key(n), label, bytes(payload)) for n, (payload, label) in enumerate(read)]
+@pytest.fixture
+def images(make_image):
+    return [make_image(number) for number in range(len(UNSORTED))]
 
 
-def images(make_image, count: int) -> list[bytes]:
-    return [make_image(number) for number in range(count)]
+@pytest.fixture
+def flat(images):
+    """Forty images, of which some have the magic in them and thus several parts."""
+    payloads = [images[n % 31] + (b"abcd" + MAGIC_BYTES) * (n % 3) for n in range(40)]
+    return im2rec([n % 4 for n in range(40)], payloads, range(40))
 
 
-@pytest.mark.parametrize(
-    ("writes", "index", "labels", "described"),
-    [
-        (face2rec2, True, SORTED, False),
-        (face2rec2, False, UNSORTED, True),
-        (rec_builder, True, UNSORTED, False),
-        (rec_builder, False, SORTED, True),
-        (rec_builder, False, UNSORTED, False),
-    ],
-)
-def test_records_have_the_keys_of_their_headers(
-    tmp_path: Path, make_image, writes, index: bool, labels: list[int], described: bool
-) -> None:
-    payloads, classes = images(make_image, len(labels)), max(labels) + 1
+def found(path: Path):
+    records = RecordSet(path)
+    return [(records.key(n), *image) for n, image in enumerate(images_of(records))]
+
+
+@pytest.mark.parametrize(("writes", "index", "labels", "described"), [
+    (face2rec2, True, SORTED, False),
+    (face2rec2, False, UNSORTED, True),
+    (rec_builder, True, UNSORTED, False),
+    (rec_builder, False, SORTED, True),
+    (rec_builder, False, UNSORTED, False),
+])  # fmt: skip
+def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, described) -> None:
+    classes = max(labels) + 1
     description = f"{classes},16,16" if described else ""
-    write_records(tmp_path, writes(labels, payloads), index=index, description=description)
+    write_records(tmp_path, writes(labels, images), index=index, description=description)
+    assert found(tmp_path) == list(zip(range(1, len(labels) + 1), images, labels))
     records = RecordSet(tmp_path)
-    assert found(records) == list(zip(range(1, len(labels) + 1), labels, payloads))
     assert (records.num_classes, records.image_size) == (classes, (16, 16))
     assert records.labels().tolist() == labels
     # More ranges than classes hide no label.
     (tmp_path / "property").write_text(f"{classes - 1},16,16")
     message = f"{classes - 1} classes, but train.rec holds {classes} identities"
-    with pytest.raises(DataError, match=message):
-        RecordSet(tmp_path)
+    assert_refused(message, RecordSet, tmp_path)
 
 
-def test_ids_that_number_nothing_are_not_taken(tmp_path: Path, make_image) -> None:
+def test_ids_that_number_nothing_are_not_taken(tmp_path, images) -> None:
     """Some writers give each header the id 0; then positions are the keys."""
     ranges = [(0, encode(bounds, 0, b"")) for bounds in ((3.0, 5.0), (1.0, 2.0), (2.0, 3.0))]
-    written = im2rec([1, 0], images(make_image, 2), [0, 0])
+    written = im2rec([1, 0], images, [0, 0])
     ours = [ranges[0], *written, *ranges[1:]]
     records = RecordSet(write_records(tmp_path / "ours", ours, index=False))
-    assert [label for _, label, _ in found(records)] == [1, 0]
+    assert [label for _, label in images_of(records)] == [1, 0]
     with pytest.raises(DataError, match="ends with identity records, but no record 0"):
         RecordSet(write_records(tmp_path / "published", [*written, *ranges], index=False))
     # MXNet's rec2idx.py numbers the records as they lie; ranges mean the keys in the headers.
     for writes in (face2rec2, rec_builder):
-        written = writes(SORTED, images(make_image, 6))
+        written = writes(SORTED, images)
         folder = write_records(tmp_path / writes.__name__, written, description="3,16,16")
         counted = index_of([(place, content) for place, (_, content) in enumerate(written)])
         (folder / "train.idx").write_text(counted)
-        with pytest.raises(DataError, match="no record 0 announces them; .* delete the .idx"):
-            RecordSet(folder)
+        assert_refused("no record 0 announces them; .* delete the .idx", RecordSet, folder)
 
 
-def changed(folder: Path, change: Callable[[list[str]], Iterable[str]]) -> Path:
+def changed(folder: Path, change) -> Path:
     lines = (folder / "train.idx").read_text().splitlines(keepends=True)
     (folder / "train.idx").write_bytes("".join(change(lines)).encode())
     return folder
 
 
-def flat(make_image) -> list[Numbered]:
-    """Forty images, of which some have the magic in them and thus several parts."""
-    magic = struct.pack("<I", MAGIC)
-    payloads = [make_image(n) + (b"abcd" + magic) * (n % 3) for n in range(40)]
-    return im2rec([n % 4 for n in range(40)], payloads, range(40))
-
-
-def last_at(offset: Any) -> Callable[[list[str]], list[str]]:
+def last_at(offset):
     return lambda lines: [*lines[:-1], f"39\t{offset}\n"]
 
 
-def shifted(lines: list[str]) -> list[str]:
+def shifted(lines):
     return [f"{n}\t{int(line.split()[1]) + 4}\n" for n, line in enumerate(lines)]
 
 
-# Of 40 lines of keys and offsets.
-READ: dict[str, Callable[[list[str]], Iterable[str]]] = {
-    "windows": lambda lines: "\ufeff" + "".join(lines).replace("\n", "\r\n"),
-    "old mac": lambda lines: "".join(lines).replace("\n", "\r"),
-    "backwards": reversed,
-    "empty lines": lambda lines: "\n\n".join(lines) + "\n\n",
-}
-REFUSED: dict[str, tuple[Callable[[list[str]], Iterable[str]], str]] = {
-    "empty": (lambda lines: "", "is empty; delete it"),
-    "the last are missing": (lambda lines: lines[:25], "lacks 15 or more of the records"),
-    "some between": (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the"),
-    "one record twice": (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one"),
-    "one key twice": (lambda lines: [*lines, lines[3]], "impossible keys"),
-    "a large key": (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
-    "negative": (lambda lines: "".join(lines).replace("7\t", "7\t-", 1), "impossible offsets"),
-    "unsigned": (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
-    "hexadecimal": (last_at("0x10"), "is no index"),
-    "across lines": (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
-    "within records": (shifted, "copy both again"),
-    "between": (lambda lines: [lines[0], *shifted(lines)[1:-1], lines[-1]], "does not fit train"),
-    "beyond the file": (lambda lines: [*lines, "40\t400000\n"], "copy both again"),
-}
-
-
-def test_spellings_of_an_index(tmp_path: Path, make_image) -> None:
-    written = flat(make_image)
-    scanned = found(RecordSet(write_records(tmp_path / "scanned", written, index=False)))
+def test_spellings_of_an_index(tmp_path, flat) -> None:
+    scanned = found(write_records(tmp_path / "scanned", flat, index=False))
     assert len(scanned) == 40
-    for name, change in READ.items():
-        folder = changed(write_records(tmp_path / name, written), change)
-        assert found(RecordSet(folder)) == scanned, name
+    for number, change in enumerate((
+        lambda lines: "\ufeff" + "".join(lines).replace("\n", "\r\n"),
+        lambda lines: "".join(lines).replace("\n", "\r"),
+        reversed,
+        lambda lines: "\n\n".join(lines) + "\n\n",
+    )):  # fmt: skip
+        folder = write_records(tmp_path / f"{number}", flat)
+        assert found(changed(folder, change)) == scanned, number
 
 
-@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_indexes_of_other_files(tmp_path: Path, make_image, change, message: str) -> None:
-    write_records(tmp_path, flat(make_image), description="4,16,16")
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        RecordSet(changed(tmp_path, change))
-    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda lines: "", "is empty; delete it"),
+    (lambda lines: lines[:25], "lacks 15 or more of the records"),
+    (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the records"),
+    (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one record"),
+    (lambda lines: [*lines, lines[3]], "impossible keys"),
+    (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
+    (lambda lines: "".join(lines).replace("7\t", "7\t-", 1), "impossible offsets"),
+    (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
+    (last_at("0x10"), "is no index"),
+    # A record's key and offset in two lines.
+    (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
+    # Within the records; all but the first and the last; after the end.
+    (shifted, "copy both again"),
+    (lambda lines: [lines[0], *shifted(lines)[1:-1], lines[-1]], "does not fit train.rec"),
+    (lambda lines: [*lines, "40\t400000\n"], "copy both again"),
+])  # fmt: skip
+def test_indexes_of_other_files(tmp_path, flat, change, message: str) -> None:
+    write_records(tmp_path, flat, description="4,16,16")
+    assert_refused(f"{re.escape(str(tmp_path))}.*{message}", RecordSet, changed(tmp_path, change))
 
 
-def test_a_file_that_grew_or_was_cut_off(tmp_path: Path, make_image) -> None:
-    written = flat(make_image)
-    for more, message in ((written[0][1] * 2, "lacks 2 or more"), (bytes(64), "does not fit")):
-        write_records(tmp_path, written, description="4,16,16")
+def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
+    for more, message in ((flat[0][1] * 2, "lacks 2 or more"), (bytes(64), "does not fit")):
+        write_records(tmp_path, flat, description="4,16,16")
         with (tmp_path / "train.rec").open("ab") as file:
             file.write(more)
-        with pytest.raises(DataError, match=message):
-            RecordSet(tmp_path)
-    write_records(tmp_path, written)
+        assert_refused(message, RecordSet, tmp_path)
+    write_records(tmp_path, flat)
     os.truncate(tmp_path / "train.rec", (tmp_path / "train.rec").stat().st_size - 8)
-    with pytest.raises(DataError, match="damaged or of another version than its .idx: copy both"):
-        RecordSet(tmp_path)
+    assert_refused("damaged or of another version than its .idx: copy both", RecordSet, tmp_path)
     (tmp_path / "train.idx").unlink()
-    with pytest.raises(DataError, match="file is truncated or damaged: copy it again") as caught:
-        RecordSet(tmp_path)
-    assert "idx" not in str(caught.value)
+    assert_refused("file is truncated or damaged: copy it again$", RecordSet, tmp_path)
     # A link to nothing is not passed over.
     (tmp_path / "train.idx").symlink_to("gone")
-    with pytest.raises(DataError, match="train.idx cannot be read: No such file.*; delete it"):
-        RecordSet(tmp_path)
+    assert_refused("train.idx cannot be read: No such file.*; delete it", RecordSet, tmp_path)
 
 
-def test_record_0_has_to_say_where_the_identities_are(tmp_path: Path, make_image) -> None:
-    written = face2rec2([0, 0, 1, 2], images(make_image, 4))
+def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
+    written = face2rec2([0, 0, 1, 2], images)
     assert written[4] == (0, encode((5.0, 8.0), 0, b""))
     for bounds in ((5.5, 8), (float("nan"), 8), (4, 8), (6, 8), (5, float("inf")), (-1, 8)):
         written[4] = 0, encode(bounds, 0, b"")
         for index in (True, False):
             folder = tmp_path / f"{bounds} {index}"
             write_records(folder, written, index=index, description="3,16,16")
-            with pytest.raises(DataError, match=r"train\.rec: its first record announces ident"):
-                RecordSet(folder)
+            assert_refused(r"train\.rec: its first record announces ident", RecordSet, folder)
 
 
-def test_large_files_are_checked_at_some_places(
-    tmp_path: Path, make_image, monkeypatch, caplog
-) -> None:
+def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, caplog) -> None:
     """Of consecutive keys, the places where some are missing are known."""
     for name, value in (("_ALL_CHECKED", 64), ("_SPOT_CHECKS", 16), ("_ENOUGH", 1000)):
         monkeypatch.setattr(index_file, name, value)
     looked_at: list[int] = []
     end = RecordFile.end
     monkeypatch.setattr(RecordFile, "end", lambda *call: looked_at.append(1) or end(*call))
-    written = im2rec([0] * 5000, [make_image(0)] * 5000, range(5000))
+    written = im2rec([0] * 5000, images[:1] * 5000, range(5000))
     write_records(tmp_path, written, description="1,16,16")
     assert len(RecordSet(tmp_path)) == 5000 and 8 < len(looked_at) < 24
     for lost, counted in ((1, 1), (40, 40), (3000, 1000)):
         write_records(tmp_path, written)
-        lines = index_of(written).splitlines(keepends=True)
-        (tmp_path / "train.idx").write_text("".join(lines[:1000] + lines[1000 + lost :]))
-        with pytest.raises(DataError, match=f"lacks {counted} or more of the records"):
-            RecordSet(tmp_path)
+        changed(tmp_path, lambda lines, lost=lost: lines[:1000] + lines[1000 + lost :])
+        assert_refused(f"lacks {counted} or more of the records", RecordSet, tmp_path)
     # Gaps that cannot all be looked at are said.
     keys = np.random.default_rng(0).permutation(1000)[:900].tolist()
-    write_records(tmp_path, im2rec([0] * 900, [make_image(0)] * 900, keys))
+    write_records(tmp_path, im2rec([0] * 900, images[:1] * 900, keys))
     assert not caplog.text and len(RecordSet(tmp_path)) == 900
     gaps = max(keys) - min(keys) + 1 - 900
     assert f"lacks {gaps} keys between its first and its last" in caplog.text
 
 
-def test_labels_are_looked_up_where_ranges_overlap(tmp_path: Path, make_image, monkeypatch) -> None:
+def test_labels_are_looked_up_where_ranges_overlap(tmp_path, images, monkeypatch) -> None:
     """The first and the last image of a range have one label, and the one between another."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
-    images = [(key, encode((float(label),), key, make_image(key))) for key, label in
-              ((1, 0), (2, 1), (3, 0))]  # fmt: skip
-    ranges = [(key, encode(bounds, key, b"")) for key, bounds in
-              ((4, (2.0, 3.0)), (5, (1.0, 4.0)), (6, (1.0, 4.0)))]  # fmt: skip
-    announced = (0, encode((4.0, 7.0), 0, b""))
-    records = RecordSet(write_records(tmp_path, [announced, *images, *ranges]))
+    bounds = {0: (4.0, 7.0), 4: (2.0, 3.0), 5: (1.0, 4.0), 6: (1.0, 4.0)}
+    announced, *ranges = [(key, encode(bounds[key], key, b"")) for key in bounds]
+    written = [announced, *im2rec([0, 1, 0], images, [1, 2, 3]), *ranges]
+    records = RecordSet(write_records(tmp_path, written))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
 
 
-def test_records_that_share_bytes_are_refused(tmp_path: Path) -> None:
+def test_records_that_share_bytes_are_refused(tmp_path) -> None:
     """Each of them would be followed to the end, which takes the square of the file's size."""
     # First parts of which each reaches beyond the others, to one chain of 900 parts.
     count = 10_000
@@ -229,9 +195,7 @@ def test_records_that_share_bytes_are_refused(tmp_path: Path) -> None:
     frames = [struct.pack("<II", MAGIC, 1 << 29 | length) for length in lengths]
     parts = struct.pack("<II", MAGIC, 2 << 29) * 900 + struct.pack("<II", MAGIC, 3 << 29)
     (tmp_path / "train.rec").write_bytes(b"".join(frames) + bytes(24) + parts)
-    lines = [f"{key}\t{8 * key}\n" for key in range(count)]
-    (tmp_path / "train.idx").write_text("".join(lines))
+    (tmp_path / "train.idx").write_text("".join(f"{key}\t{8 * key}\n" for key in range(count)))
     began = time.process_time()
-    with pytest.raises(DataError, match=r"train\.idx does not fit train\.rec"):
-        RecordSet(tmp_path)
+    assert_refused(r"train\.idx does not fit train\.rec", RecordSet, tmp_path)
     assert time.process_time() - began < 1
