@@ -154,4 +154,4 @@ def test_what_fills_a_batch_up_does_not_count() -> None:
     np.testing.assert_array_equal(views, np.ones((2, 2, 3)))
     assert sums_of_views(extract, images, 5, flip=True)[0].tolist() == [[2, 2, 2]] * 2
     with pytest.raises(DataError, match=r"\(6 of 6\)"):
-        features_of_views(extract, 0 * images[:1].repeat(3, axis=0), 5, flip=True)
+        features_of_views(extract, np.zeros((3, 3, 4, 4), np.uint8), 5, flip=True)

@@ -50,7 +50,8 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     listed = faces_of(template, rng.integers(0, 4, faces), scores)
     parts = np.split(views.astype(np.float32), [700, 1900], axis=1)
     features = template_features(parts, listed, unit_views=program == "ijb.py", norm_score=norm)
-    cosines = cosines_of_pairs(features, Pairs(*chosen.astype(np.int32).T, same))
+    first, second = chosen.astype(np.int32).T
+    cosines = cosines_of_pairs(features, Pairs(first, second, same))
     found, _ = verify(cosines, same)
     rates = found.pop("tar_at_far")
     assert [rate["tar"] for rate in rates] == pytest.approx(expected, abs=1e-6)

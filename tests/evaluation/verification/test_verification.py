@@ -147,7 +147,7 @@ def test_every_batch_has_one_shape() -> None:
     assert shapes == {(4, 3, 4, 4)} and norms.shape == (10,)
     whole, _ = embed(corner, lambda a, b: images[a:b], 10, 10)
     np.testing.assert_array_equal(embeddings, whole)
-    embeddings, norms = embed(corner, lambda a, b: 0 * images[a:b], 2, 2)
+    embeddings, norms = embed(corner, lambda a, b: np.zeros_like(images[a:b]), 2, 2)
     assert not embeddings.any() and not norms.any()
 
 
