@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from evaluation import search as command
-from evaluation.embed.index import write_index
 from evaluation.search import Identification, search
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
+from tests.evaluation.support import check_refusal, write_embeddings
 
 
 def drawn(rows: int, seed: int, width: int = 16) -> np.ndarray:
@@ -20,30 +20,23 @@ def drawn(rows: int, seed: int, width: int = 16) -> np.ndarray:
     return (generator.normal(size=(rows, width)) * scales).astype(np.float32)
 
 
-def all_cosines(gallery: np.ndarray, probes: np.ndarray) -> np.ndarray:
-    def units(rows: np.ndarray) -> np.ndarray:
-        wide = rows.astype(np.float64)
-        return wide / np.linalg.norm(wide, axis=1, keepdims=True)
-
-    return units(probes) @ units(gallery).T
-
-
 @pytest.mark.parametrize(
     ("blocks", "top"), [((7, 11), 1), ((50, 300), 5), ((1, 1), 5), ((1024, 16384), 1)]
 )
 def test_equals_brute_force(blocks: tuple[int, int], top: int) -> None:
     gallery, probes = drawn(300, 0), drawn(50, 1)
     excluded = {3: [0, 299], 40: list(range(100))}
-    expected = all_cosines(gallery, probes)
-    for probe, rows in excluded.items():
-        expected[probe, rows] = -2
+    rows, others = (each.astype(np.float64) for each in (probes, gallery))
+    lengths = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(others, axis=1)
+    expected = rows @ others.T / lengths
+    for probe, hidden in excluded.items():
+        expected[probe, hidden] = -2
     order = np.argsort(-expected, axis=1)[:, :top]
-    found = list(search(gallery, probes, top, excluded, blocks))
-    firsts, cosines_of_blocks, matches = zip(*found)
+    firsts, cosines, matches = zip(*search(gallery, probes, top, excluded, blocks))
     assert list(firsts) == list(range(0, 50, blocks[0]))
     np.testing.assert_array_equal(np.concatenate(matches), order)
-    cosines = np.concatenate(cosines_of_blocks)
-    np.testing.assert_allclose(cosines, np.take_along_axis(expected, order, 1), atol=1e-6)
+    nearest = np.take_along_axis(expected, order, 1)
+    np.testing.assert_allclose(np.concatenate(cosines), nearest, atol=1e-6)
 
 
 def test_of_equal_cosines_the_first_row_counts_and_rows_may_be_few() -> None:
@@ -80,36 +73,30 @@ def test_a_row_that_has_no_length_is_named(what: str, value: float) -> None:
 
 def test_rates_by_hand() -> None:
     """Of six probes: first, third, sixth, not at all, not in the gallery, without a label."""
-    gallery = ["a", "b", "c", "d", "e", "f", "g"]
-    rates = Identification(gallery, ["a", "c", "f", "g", "z", ""], {})
+    rates = Identification([*"abcdefg"], ["a", "c", "f", "g", "z", ""], {})
     rows = np.tile(np.arange(6), (6, 1))
     rates.add(0, rows[:4])
     rates.add(4, rows[4:])
     assert sum(rates.counts) == 4 and (rates.rate(1), rates.rate(5)) == (0.25, 0.5)
     # One that is the only image of its identity is not counted.
-    assert Identification(["a", "b", "b"], ["a", "b"], {0: [0], 1: [1]}).counts == [False, True]
-    assert Identification(["a", "b", "b"], ["a", "b"], {}).counts == [True, True]
+    assert Identification([*"abb"], [*"ab"], {0: [0], 1: [1]}).counts == [False, True]
+    assert Identification([*"abb"], [*"ab"], {}).counts == [True, True]
 
 
-@pytest.fixture
-def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gallery of four images of two people, and three probes, of which the first is in it."""
     monkeypatch.chdir(tmp_path)
-    gallery = np.array([[1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0.6, 0.8]], np.float32)
-    probes = np.array([[1, 0, 0], [0, 3, 0], [0, 0, -1]], np.float32)
     names = [("a1", "ann"), ("b1", "bob"), ("b2", "bob"), ("a2", "ann")]
-    for name, rows, images in (
-        ("g", gallery, names), ("p", probes, [("a1", "ann"), ("b3", "bob"), ("z", "zoe")])
-    ):  # fmt: skip
-        np.save(f"{name}.npy", rows)
-        with open(f"{name}.tsv", "wb") as file:
-            write_index(file, images)
+    write_embeddings("g", [[1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0.6, 0.8]], *names)
+    probes = [names[0], ("b3", "bob"), ("z", "zoe")]
+    write_embeddings("p", [[1.0, 0, 0], [0, 3, 0], [0, 0, -1]], *probes)
 
 
 WORDS = ["--gallery", "g.npy", "--probes", "p.npy"]
 
 
-def test_the_table_and_the_rates(sets: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_rates(capsys: pytest.CaptureFixture[str]) -> None:
     command.main([*WORDS, "--top", "2"])
     assert Path("p-matches.tsv").read_text().splitlines() == [
         "probe\trank\tgallery\tcosine",
@@ -123,39 +110,34 @@ def test_the_table_and_the_rates(sets: None, capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_threshold_and_leave_self_out(sets: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_threshold_and_leave_self_out(capsys: pytest.CaptureFixture[str]) -> None:
     command.main([*WORDS, "--threshold", "0.7", "--leave-self-out", "--out", "m.tsv"])
-    assert Path("m.tsv").read_text().splitlines()[1:] == [
-        "a1\t1\tb1\t0.800000", "b3\t1\tb2\t1.000000",
-    ]  # fmt: skip
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "m.tsv: 2 of 3 probes have a match of at least 0.7 among 4 images"
-    assert lines[1] == (
+    matches = Path("m.tsv").read_text().splitlines()[1:]
+    assert matches == ["a1\t1\tb1\t0.800000", "b3\t1\tb2\t1.000000"]
+    said, left_out, rates = capsys.readouterr().out.splitlines()
+    assert said == "m.tsv: 2 of 3 probes have a match of at least 0.7 among 4 images"
+    assert left_out == (
         "left out: the image of the probe's own name, for 1 of 3 probes; the gallery has none for "
         "the others"
     )
-    assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in lines[2]
+    assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in rates
     Path("p.tsv").unlink()
     command.main([*WORDS])
     assert len(capsys.readouterr().out.splitlines()) == 1, "no labels, no rates"
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "message"),
+    ("words", "message"),
     [
-        ("--threshold 1.5", ConfigError, "--threshold 1.5 is no cosine"),
-        ("--out g.npy/m.tsv", DataError, "g.npy/m.tsv cannot be written: "),
-        ("--out ./p.tsv", ConfigError, "p.tsv would replace what this command reads"),
-        ("--out g.npy", ConfigError, "g.npy would replace what this command reads"),
-        ("--probes n.npy --leave-self-out", DataError, "by names, and there is no n.tsv with thos"),
-        ("--probes w.npy", DataError, "w.npy has rows of 4 numbers, g"),
+        ("--threshold 1.5", "--threshold 1.5 is no cosine"),
+        ("--out g.npy/m.tsv", "g.npy/m.tsv cannot be written: "),
+        ("--out ./p.tsv", "p.tsv would replace what this command reads"),
+        ("--out g.npy", "g.npy would replace what this command reads"),
+        ("--probes n.npy --leave-self-out", "by names, and there is no n.tsv with thos"),
+        ("--probes w.npy", "w.npy has rows of 4 numbers, g"),
     ],
 )
-def test_mistakes_are_one_line(
-    sets: None, words: str, error: type[Exception], message: str
-) -> None:
-    np.save("w.npy", np.eye(4))
-    np.save("n.npy", np.eye(3))
-    with pytest.raises(error, match=message) as caught:
-        command.main([*WORDS, *words.split()])
-    assert "\n" not in str(caught.value)
+def test_mistakes_are_one_line(words: str, message: str) -> None:
+    write_embeddings("w", np.eye(4))
+    write_embeddings("n", np.eye(3))
+    check_refusal(command.main, [*WORDS, *words.split()], message)

@@ -19,14 +19,19 @@ from evaluation.embed import __main__ as command
 from evaluation.embed.rows_file import reserve
 from evaluation.features import normalized
 from parallel.world import LoneWorld
-from runtime.errors import ConfigError, DataError
-from tests.evaluation.untrained import export_network
+from runtime.errors import DataError
+from tests.evaluation.support import check_refusal, export_network, noise, png
 from tests.support.launch import clean_environment
 from tests.support.thread_world import run_ranks
 
 ROOT = Path(__file__).resolve().parents[3]
 SIDE = 32
-SIZE = ("--image-size", str(SIDE), str(SIDE))
+# Eleven images of three people, one of them in a folder within a folder; sorted paths.
+PEOPLE = [
+    *(f"faces/ann/{n}.png" for n in range(5)), *(f"faces/bob/{n}.png" for n in range(4)),
+    *("faces/team/cid/0.png", "faces/team/cid/1.png"),
+]  # fmt: skip
+SHARED = "--batch-size 4 faces --out shared"
 
 
 @pytest.fixture(scope="module")
@@ -35,140 +40,134 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_network(tmp_path_factory.mktemp("model") / "m", SIDE)
 
 
-@pytest.fixture
-def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Eleven images of three people, one of them in a folder within a folder; sorted paths."""
+@pytest.fixture(autouse=True)
+def _people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = [f"faces/ann/{n}.png" for n in range(5)] + [f"faces/bob/{n}.png" for n in range(4)]
-    names += ["faces/team/cid/0.png", "faces/team/cid/1.png"]
-    for number, name in enumerate(names):
+    for number, name in enumerate(PEOPLE):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(name, pixels(number)[..., ::-1])
-    return names
+        Path(name).write_bytes(png(noise(number, SIDE)))
 
 
-def pixels(number: int) -> np.ndarray:
-    """RGB, [SIDE, SIDE, 3]."""
-    return np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-
-
-def png(number: int) -> bytes:
-    return cv2.imencode(".png", pixels(number)[..., ::-1])[1].tobytes()
-
-
-def features(model: Path, numbers: list[int], flip: bool = True) -> np.ndarray:
+def features(model: Path, numbers: range | list[int], flip: bool = True) -> np.ndarray:
     """What the rows are, by the graph that trains."""
-    images = np.stack([pixels(number).transpose(2, 0, 1) for number in numbers])
+    images = np.stack([noise(number, SIDE).transpose(2, 0, 1) for number in numbers])
     backbone = Backbone.load(model, image_size=(SIDE, SIDE))
     return backbone.extract(images) + (backbone.extract(images[..., ::-1].copy()) if flip else 0)
 
 
-def embed(model: Path, *words: str) -> tuple[np.ndarray, list[list[str]]]:
-    command.main(["--model", f"{model},0", *SIZE, "--batch-size", "4", "--out", "out", *words])
-    lines = Path("out.tsv").read_text().splitlines()
-    return np.load("out.npy"), [line.split("\t") for line in lines]
+def words_of(model: Path, words: str) -> list[str]:
+    return f"--model {model},0 --image-size {SIDE} {SIDE} {words}".split()
+
+
+def read(name: str) -> tuple[np.ndarray, list[list[str]]]:
+    lines = Path(f"{name}.tsv").read_text().splitlines()
+    return np.load(f"{name}.npy"), [line.split("\t") for line in lines]
+
+
+def embed(model: Path, words: str) -> tuple[np.ndarray, list[list[str]]]:
+    command.main(words_of(model, f"--batch-size 4 --out out {words}"))
+    return read("out")
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
-def test_folders(model: Path, people: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, index = embed(model, "faces")
-    close(rows, normalized(features(model, list(range(11)))))
+    close(rows, normalized(features(model, range(11))))
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
     labels = ["ann"] * 5 + ["bob"] * 4 + ["team/cid"] * 2
-    assert index == [[str(n), *one] for n, one in enumerate(zip(people, labels))]
+    assert index == [[str(n), *one] for n, one in enumerate(zip(PEOPLE, labels))]
     assert capsys.readouterr().out == "out.npy, out.tsv: 11 embeddings of 8\n"
     assert {path.name for path in Path().iterdir()} == {"faces", "out.npy", "out.tsv"}
 
 
-def test_raw_features_without_mirror_images(model: Path, people: list[str]) -> None:
-    rows, index = embed(model, *people[:5], "--raw", "--no-flip")
-    close(rows, features(model, list(range(5)), flip=False))
-    assert [line[2] for line in index] == [""] * 5
-    close(embed(model, *people[:5], "--raw")[0], features(model, list(range(5))))
+def test_raw_features_without_mirror_images(model: Path) -> None:
+    images = " ".join(PEOPLE[:5])
+    for more, flip in (("--raw --no-flip", False), ("--raw", True)):
+        rows, index = embed(model, f"{images} {more}")
+        close(rows, features(model, range(5), flip=flip))
+        assert [line[2] for line in index] == [""] * 5
 
 
-def test_sets_and_several_inputs(model: Path, people: list[str]) -> None:
+def test_sets_and_several_inputs(model: Path) -> None:
     with RecordWriter(Path("set"), image_size=(SIDE, SIDE)) as writer:
         for number, label in enumerate((0, 0, 1)):
-            writer.write(png(20 + number), label)
-    write_bin(Path("pairs.bin"), [png(n) for n in (30, 31, 30, 32)], [True, False])
-    rows, index = embed(model, "set", "pairs.bin", people[6], "set/train.rec")
+            writer.write(png(noise(20 + number, SIDE)), label)
+    write_bin("pairs.bin", [png(noise(n, SIDE)) for n in (30, 31, 30, 32)], [True, False])
+    rows, index = embed(model, f"set pairs.bin {PEOPLE[6]} set/train.rec")
     close(rows, normalized(features(model, [20, 21, 22, 30, 31, 30, 32, 6, 20, 21, 22])))
     records = [["set/train.rec:1", "0"], ["set/train.rec:2", "0"], ["set/train.rec:3", "1"]]
     pairs = [[f"pairs.bin:{n}", ""] for n in range(4)]
-    assert [line[1:] for line in index] == [*records, *pairs, [people[6], ""], *records]
+    assert [line[1:] for line in index] == [*records, *pairs, [PEOPLE[6], ""], *records]
 
 
-def test_broken_images(model: Path, people: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path(people[2]).write_bytes(b"\x89PNG nothing")
-    cv2.imwrite(people[10], np.zeros((SIDE, SIDE + 8, 3), np.uint8))
+def test_broken_images(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(PEOPLE[2]).write_bytes(b"\x89PNG nothing")
+    cv2.imwrite(PEOPLE[10], np.zeros((SIDE, SIDE + 8, 3), np.uint8))
     with pytest.raises(DataError, match="ann/2.png: the image .*repair or .*--skip-broken"):
         embed(model, "faces")
-    assert {path.name for path in Path().iterdir()} == {"faces"}
-    rows, index = embed(model, "faces", "--skip-broken", "--safetensors")
+    assert os.listdir() == ["faces"]
+    rows, index = embed(model, "faces --skip-broken --safetensors")
     kept = [0, 1, 3, 4, 5, 6, 7, 8, 9]
     close(rows, normalized(features(model, kept)))
-    assert [line[:2] for line in index] == [[str(n), people[k]] for n, k in enumerate(kept)]
+    assert [line[:2] for line in index] == [[str(n), PEOPLE[k]] for n, k in enumerate(kept)]
     printed = capsys.readouterr()
-    said = [line for line in printed.err.splitlines() if line.startswith("left out: ")]
-    assert len(said) == 2 and people[2] in said[0]
-    assert said[1].endswith("1.png has 32 x 40 pixels instead of the network's 32 x 32")
+    first, second = (line for line in printed.err.splitlines() if line.startswith("left out: "))
+    assert PEOPLE[2] in first
+    assert second.endswith("1.png has 32 x 40 pixels instead of the network's 32 x 32")
     assert "9 embeddings of 8, without 2 that cannot be embedded" in printed.out
     assert Path("out.safetensors").read_bytes().endswith(rows.tobytes())
-    rows, _ = embed(model, people[10], "--resize")
-    assert len(rows) == 1
+    assert len(embed(model, f"{PEOPLE[10]} --resize")[0]) == 1
     assert not Path("out.safetensors").exists(), "it was that of other rows"
     with pytest.raises(DataError, match="none of the 1 images can be embedded"):
-        embed(model, people[2], "--skip-broken")
+        embed(model, f"{PEOPLE[2]} --skip-broken")
     assert len(np.load("out.npy")) == 1, "the former file stays"
 
 
 @pytest.mark.parametrize("size", [3, 13])
-def test_ranks_share_the_images(model: Path, people: list[str], size: int, capsys) -> None:
+def test_ranks_share_the_images(model: Path, size: int, capsys) -> None:
     """Rank 0 alone says what is left out."""
-    Path(people[2]).write_bytes(b"nothing")
+    Path(PEOPLE[2]).write_bytes(b"nothing")
     Path("faces/bob/a.heic").touch()
-    expected, index = embed(model, "faces", "--skip-broken")
+    expected, index = embed(model, "faces --skip-broken")
     capsys.readouterr()
-    words = ["--model", f"{model},0", *SIZE, "--batch-size", "4", "faces", "--skip-broken"]
-    run_ranks(size, lambda world: command.main([*words, "--out", "shared"], world))
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("faces: ")]
-    assert len(said) == 1 and said[0].startswith("faces: left out 1 images of formats that are not")
-    close(np.load("shared.npy"), expected)
-    assert [line.split("\t") for line in Path("shared.tsv").read_text().splitlines()] == index
+    words = words_of(model, f"{SHARED} --skip-broken")
+    run_ranks(size, lambda world: command.main(words, world))
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("faces: ")]
+    assert said.startswith("faces: left out 1 images of formats that are not")
+    rows, found = read("shared")
+    close(rows, expected)
+    assert found == index
 
 
-def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path, people: list[str]) -> None:
+def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path) -> None:
     def begun(value: Any, name: str) -> Any:
         return ".part" if name == "embed.path" else value
 
     world = LoneWorld()
-    world.rank, world.size = 1, 2
-    world.broadcast_object = begun
+    world.rank, world.size, world.broadcast_object = 1, 2, begun
     with open(".part", "wb") as file:
         reserve(file, 11, 8)
-    Path(people[10]).write_bytes(b"nothing")
-    words = ["--model", f"{model},0", *SIZE, "faces", "--out", "shared"]
+    Path(PEOPLE[10]).write_bytes(b"nothing")
     with pytest.raises(DataError, match="cid/1.png: the image"):
-        command.main(words, world)
+        command.main(words_of(model, SHARED), world)
     assert not Path(".part").exists()
 
 
 @pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: bool) -> None:
+def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
     expected, _ = embed(model, "faces")
     if is_broken:
         # Of rank 1, when rank 0 waits for it.
-        Path(people[10]).write_bytes(b"nothing")
+        Path(PEOPLE[10]).write_bytes(b"nothing")
     launch = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
-    words = ["--model", f"{model},0", *SIZE, "faces", "--out", "shared"]
+    program = [sys.executable, "-m", "evaluation.embed", *words_of(model, SHARED)]
     result = subprocess.run(
-        [*launch, "-H", "localhost:2", sys.executable, "-m", "evaluation.embed", *words],
+        [*launch, "-H", "localhost:2", *program],
         env={**clean_environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -176,41 +175,36 @@ def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: b
     if is_broken:
         assert result.returncode != 0 and "cid/1.png: the image" in said, said
         assert not [name for name in os.listdir() if "shared" in name]
-        return
-    assert result.returncode == 0, said
-    close(np.load("shared.npy"), expected)
+    else:
+        assert result.returncode == 0, said
+        close(np.load("shared.npy"), expected)
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "message"),
+    ("words", "message"),
     [
-        ("--out x faces", ConfigError, "--model"),
-        ("--model m,0 faces", ConfigError, "--out"),
-        ("--model m --out x faces", ConfigError, "'m' is not PREFIX,EPOCH .*, nor"),
-        ("--model m,0 --out x gone", DataError, "gone does not exist; name images"),
-        ("--model m,0 --out x a.txt", DataError, "a.txt is no input that is known"),
-        ("--model m,0 --out x empty", DataError, "empty holds no images"),
-        ("--model m,0 --out x faces", DataError, "m-symbol.json"),
-        ("--model m.onnx --out x faces", DataError, "m.onnx cannot be read"),
-        ("--model m.onnx --dtype bfloat16 --out x faces", ConfigError, "--dtype bfloat16 is for n"),
+        ("--out x faces", "--model"),
+        ("--model m,0 faces", "--out"),
+        ("--model m --out x faces", "'m' is not PREFIX,EPOCH .*, nor"),
+        ("--model m,0 --out x gone", "gone does not exist; name images"),
+        ("--model m,0 --out x a.txt", "a.txt is no input that is known"),
+        ("--model m,0 --out x empty", "empty holds no images"),
+        ("--model m,0 --out x faces", "m-symbol.json"),
+        ("--model m.onnx --out x faces", "m.onnx cannot be read"),
+        ("--model m.onnx --dtype bfloat16 --out x faces", "--dtype bfloat16 is for n"),
         # Of InsightFace's gen_megaface.py.
-        ("--facescrub-lst a.txt", ConfigError, "^--facescrub-lst is not an option .* as INPUT"),
-        ("--image_size 3,112,112 --batch_size 8", ConfigError, "give height and width, as in --im"),
-        ("--output out", ConfigError, "^--output is .* here: give --out NAME: NAME.npy has a row"),
-        ("--gpu 0", ConfigError, "^--gpu is .* leave it out: a GPU that this process sees is used"),
+        ("--facescrub-lst a.txt", "^--facescrub-lst is not an option .* as INPUT"),
+        ("--image_size 3,112,112 --batch_size 8", "give height and width, as in --im"),
+        ("--output out", "^--output is .* here: give --out NAME: NAME.npy has a row"),
+        ("--gpu 0", "^--gpu is .* leave it out: a GPU that this process sees is used"),
     ],
 )
-def test_mistakes_are_one_line(
-    people: list[str], words: str, error: type[Exception], message: str
-) -> None:
+def test_mistakes_are_one_line(words: str, message: str) -> None:
     Path("a.txt").touch()
     Path("empty").mkdir()
-    with pytest.raises(error, match=message) as caught:
-        command.main(words.split())
-    assert "\n" not in str(caught.value)
+    check_refusal(command.main, words.split(), message)
 
 
-def test_a_place_that_cannot_be_written(model: Path, people: list[str]) -> None:
-    words = ["--model", f"{model},0", *SIZE, "faces", "--out", f"{people[0]}/x"]
-    with pytest.raises(DataError, match="cannot be written: .*; make room, or choose another"):
-        command.main(words)
+def test_a_place_that_cannot_be_written(model: Path) -> None:
+    words = words_of(model, f"faces --out {PEOPLE[0]}/x")
+    check_refusal(command.main, words, "cannot be written: .*; make room, or choose another")

@@ -1,4 +1,4 @@
-"""The index beside the rows, and files that are none."""
+"""Rows and their index: read back, and by NumPy and safetensors; files that are none."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
-from evaluation.embed.index import read_embeddings, write_index
+from evaluation.embed import rows_file
+from evaluation.embed.index import read_embeddings
+from evaluation.embed.rows_file import RowsFile, pack_rows, reserve, write_safetensors
 from runtime.errors import DataError
-
-
-def written(folder: Path, rows: np.ndarray, images: list[tuple[str, str]]) -> Path:
-    np.save(folder / "x.npy", rows)
-    with (folder / "x.tsv").open("wb") as file:
-        write_index(file, images)
-    return folder / "x.npy"
+from tests.evaluation.support import write_embeddings
 
 
 def test_names_and_labels_come_back(tmp_path: Path) -> None:
     images = [("a b/ü.jpg", "ann"), ("b\udcff.jpg", ""), ("set/train.rec:7", "7")]
-    found = read_embeddings(written(tmp_path, np.eye(3, dtype=np.float32), images))
+    found = read_embeddings(write_embeddings(tmp_path / "x", np.eye(3), *images))
     assert list(zip(found.names, found.labels)) == images
     lines = (tmp_path / "x.tsv").read_bytes().splitlines()
-    assert lines[0] == "0\ta b/ü.jpg\tann".encode() and lines[1] == b"1\tb\xff.jpg\t"
+    assert lines[:2] == ["0\ta b/ü.jpg\tann".encode(), b"1\tb\xff.jpg\t"]
     assert isinstance(found.rows, np.memmap)
 
 
 def test_an_index_that_a_spreadsheet_has_written_or_none(tmp_path: Path) -> None:
-    path = written(tmp_path, np.eye(2), [("a", ""), ("b", "")])
+    path = write_embeddings(tmp_path / "x", np.eye(2), ("a", ""), ("b", ""))
     assert read_embeddings(path).labels == []
     # Labels are compared with those of other files.
     (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n")
@@ -39,22 +36,48 @@ def test_an_index_that_a_spreadsheet_has_written_or_none(tmp_path: Path) -> None
     assert (found.names, found.labels) == (["0", "1"], [])
 
 
-def test_other_arrays_and_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.npy"
-    with pytest.raises(DataError, match="x.npy cannot be read: No such file"):
-        read_embeddings(path)
-    np.save(path, np.eye(2, dtype=int))
-    with pytest.raises(DataError, match=r"x.npy holds no embeddings, floats \[n, D\]"):
-        read_embeddings(path)
-    np.save(path, np.zeros((0, 4)))
-    with pytest.raises(DataError, match="holds no embedding; its shape"):
-        read_embeddings(path)
+@pytest.mark.parametrize(
+    ("rows", "index", "message"),
+    [
+        (None, "", "x.npy cannot be read: No such file"),
+        (np.eye(2, dtype=int), "", r"x.npy holds no embeddings, floats \[n, D\]"),
+        (np.zeros((0, 4)), "", "holds no embedding; its shape"),
+        (np.eye(3), "0\ta\t\n1\tb\t\n", "has 2 lines, and .*x.npy 3 rows"),
+        (np.eye(3), "0\ta\t\n2\tb\t\n3\tc\t\n", "line 2 is .* instead of the number 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, rows, index: str, message: str) -> None:
+    (tmp_path / "x.tsv").write_text(index)
+    if rows is not None:
+        np.save(tmp_path / "x.npy", rows)
+    with pytest.raises(DataError, match=message):
+        read_embeddings(tmp_path / "x.npy")
 
 
-def test_an_index_of_other_rows_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, np.eye(3), [("a", ""), ("b", "")])
-    with pytest.raises(DataError, match="has 2 lines, and .*x.npy 3 rows"):
-        read_embeddings(path)
-    (tmp_path / "x.tsv").write_text("0\ta\t\n2\tb\t\n3\tc\t\n")
-    with pytest.raises(DataError, match="line 2 is .* instead of the number 1"):
-        read_embeddings(path)
+@pytest.mark.parametrize("shape", [(1, 1), (123456, 2)])
+def test_a_reserved_file_is_whole_and_numpy_reads_it(tmp_path: Path, shape) -> None:
+    with (tmp_path / "x.npy").open("wb") as file:
+        reserve(file, *shape)
+    found = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert found.shape == shape and found.dtype == np.float32 and not found.any()
+
+
+@pytest.mark.parametrize("block", [1, 3, 4096])
+def test_gaps_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(rows_file, "_BLOCK", block)
+    values = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    parts, path = [(0, 5), (7, 0), (8, 7), (16, 4)], tmp_path / "x.npy"
+    with path.open("wb") as made:
+        reserve(made, 20, 3)
+    with RowsFile(path, 3) as file:
+        for first, count in parts:
+            file.write(first, values[first : first + count])
+        assert file.close_gaps(parts) == 16
+    kept = np.concatenate([values[first : first + count] for first, count in parts])
+    np.testing.assert_array_equal(np.load(path), kept)
+    assert path.stat().st_size == 128 + 16 * 3 * 4 and path.read_bytes() == pack_rows(kept)
+    with (tmp_path / "x.safetensors").open("wb") as written:
+        write_safetensors(path, written, (16, 3), {"model": "m,0"})
+    with safe_open(tmp_path / "x.safetensors", "np") as found:
+        assert found.metadata() == {"model": "m,0"} and list(found.keys()) == ["embeddings"]
+        np.testing.assert_array_equal(found.get_tensor("embeddings"), kept)

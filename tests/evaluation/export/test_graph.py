@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
-from tests.support.onnx_networks import by_onnx, calibrated, drawn, exported
+from tests.support.onnx_networks import calibrated, drawn, exported
 
 SIZE = (9, 7)
 FOURTEEN = [
@@ -34,10 +35,8 @@ sym = mx.sym
 
 
 def operator(name: str) -> Any:
-    """An operator of MXNet by any of its names, which are in several places."""
-    places = (sym, sym._internal, sym.contrib, sym.op)
-    found = [getattr(place, name) for place in places if hasattr(place, name)]
-    return found[0]
+    """An operator of MXNet by any of its names, which are in two places."""
+    return getattr(sym, name, None) or getattr(sym._internal, name)
 
 
 def maps() -> Any:
@@ -75,12 +74,12 @@ WINDOWS: dict[str, dict[str, Any]] = {
     **{name: {**PADDED, "pooling_convention": name} for name in ("valid", "full")},
     "global": {"kernel": (7, 7), "global_pool": True},
 }
+BAR: dict[str, Any] = {"kernel": (3, 1), "stride": (2, 1), "pad": (1, 0)}
 PAD = {"pad_width": (0, 0, 0, 0, 1, 0, 2, 1)}
+ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
+FUNCTIONS = ("abs", "exp", "log", "negative", "rsqrt", "sqrt", "square", "tanh")
 CASES: dict[str, Callable[[Any], Any]] = {
-    **{
-        kind: of(sym.Activation, act_type=kind)
-        for kind in ("relu", "sigmoid", "softrelu", "softsign", "tanh")
-    },
+    **{kind: of(sym.Activation, act_type=kind) for kind in ACTIVATIONS},
     "leaky": of(sym.LeakyReLU, act_type="leaky", slope=0.1),
     "elu": of(sym.LeakyReLU, act_type="elu", slope=0.7),
     **{kind: of(sym.LeakyReLU, act_type=kind) for kind in ("selu", "gelu", "prelu")},
@@ -98,9 +97,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
         f"l2 {mode}": of(sym.L2Normalization, mode=mode, eps=1e-3)
         for mode in ("instance", "channel", "spatial")
     },
-    "groups": of(
-        sym.Convolution, num_filter=8, kernel=(3, 1), stride=(2, 1), pad=(1, 0), num_group=2
-    ),
+    "groups": of(sym.Convolution, num_filter=8, num_group=2, **BAR),
     "dilation": of(sym.Convolution, num_filter=2, kernel=(2, 3), dilate=(3, 2), no_bias=True),
     "rows": of(sym.FullyConnected, num_hidden=6, flatten=False),
     "rows without bias": of(sym.FullyConnected, num_hidden=6, flatten=False, no_bias=True),
@@ -113,7 +110,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
         for name, window in WINDOWS.items()
     },
     **{
-        f"avg pooling without padding, {name}": of(
+        f"mean without padding, {name}": of(
             sym.Pooling, pool_type="avg", count_include_pad=False, **WINDOWS[name]
         )
         for name in ("valid", "full")
@@ -157,22 +154,15 @@ CASES: dict[str, Callable[[Any], Any]] = {
     ),
     "pad": of(sym.pad, mode="constant", constant_value=0.5, **PAD),
     "pad with the edge": of(sym.pad, mode="edge", **PAD),
-    **{
-        name: of(operator(name), positive)
-        for name in ("abs", "exp", "log", "negative", "rsqrt", "sqrt", "square", "tanh")
-    },
+    **{name: of(operator(name), positive) for name in FUNCTIONS},
     **{f"function {name}": operator(name) for name in ("relu", "sigmoid")},
 }
-for word in ("Plus", "Minus", "Mul", "Div", "Power", "Maximum", "Minimum"):
-    lower = word.lower()
-    names = [f"_{word}", f"_{lower}", f"broadcast_{lower}", f"elemwise_{lower}"]
-    names += {"plus": ["broadcast_add", "elemwise_add"]}.get(lower, [])
-    names += {"minus": ["broadcast_sub", "elemwise_sub"]}.get(lower, [])
-    for one in OPERATORS.keys() & set(names):
-        CASES[one] = of(operator(one), positive, positive_square)
-    scalars = [f"_{word}Scalar", f"_{lower}_scalar", f"_R{word}Scalar", f"_r{lower}_scalar"]
-    for one in OPERATORS.keys() & set(scalars):
-        CASES[one] = of(operator(one), positive, scalar=0.75)
+ARITHMETIC = "(plus|add|minus|sub|mul|div|power|maximum|minimum)"
+for name in OPERATORS:
+    if re.fullmatch(f"(_|broadcast_|elemwise_){ARITHMETIC}", name, re.IGNORECASE):
+        CASES[name] = of(operator(name), positive, positive_square)
+    if re.fullmatch(f"_r?{ARITHMETIC}_?scalar", name, re.IGNORECASE):
+        CASES[name] = of(operator(name), positive, scalar=0.75)
 
 
 def extract(found: Checkpoint) -> Callable[[np.ndarray], np.ndarray]:
@@ -190,9 +180,14 @@ def assert_equal(
     assert largest_difference(extract(found), model.extract, images, (1, batch)) <= limit
 
 
+def embedding(build: Callable[[Any], Any]) -> Checkpoint:
+    """A network that ends with an operator of the maps, and a layer."""
+    return drawn(embedded(build(maps())), (3, *SIZE))
+
+
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_an_operator_gives_what_mxnet_gives(case: str) -> None:
-    found = drawn(embedded(CASES[case](maps())), (3, *SIZE))
+    found = embedding(CASES[case])
     assert np.ptp(extract(found)(draw_images(5, found.image_shape)), axis=0).min() > 0
     assert_equal(found, 1e-5)
     assert_equal(found, 2e-2, HALF)
@@ -200,10 +195,8 @@ def test_an_operator_gives_what_mxnet_gives(case: str) -> None:
 
 def test_every_operator_of_a_checkpoint_is_translated_and_in_a_case() -> None:
     """MXNet writes the first name of each operator, whatever a file calls it."""
-    seen = {"null"}
-    for build in CASES.values():
-        seen |= {node["op"] for node in drawn(embedded(build(maps())), (3, *SIZE)).graph["nodes"]}
-    assert seen == TRANSLATED
+    graphs = [embedding(build).graph for build in CASES.values()]
+    assert {node["op"] for graph in graphs for node in graph["nodes"]} | {"null"} == TRANSLATED
     others = {
         *("ElementWiseSum", "cast", "concat", "flatten", "identity", "pad", "reshape", "split"),
         *("swapaxes", *(OPERATORS.keys() & CASES.keys())),
@@ -227,13 +220,6 @@ def test_a_backbone_with_every_output(name: str, output: str) -> None:
     assert_equal(found, 3e-2, HALF)
 
 
-def classifier(name: str, shape: tuple[int, int, int]) -> Checkpoint:
-    per_channel = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.21, 0.22)[: shape[0]])
-    found = drawn(classifiers.build(name, classes=10, normalization=per_channel), shape)
-    has_statistics = found.symbol.list_auxiliary_states()
-    return calibrated(found, draw_images(16, shape)) if has_statistics else found
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "shape"),
@@ -244,7 +230,11 @@ def classifier(name: str, shape: tuple[int, int, int]) -> Checkpoint:
     ],
 )  # fmt: skip
 def test_a_classifier(name: str, shape: tuple[int, int, int]) -> None:
-    assert_equal(classifier(name, shape), 1e-4)
+    per_channel = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.21, 0.22)[: shape[0]])
+    found = drawn(classifiers.build(name, classes=10, normalization=per_channel), shape)
+    if found.symbol.list_auxiliary_states():
+        found = calibrated(found, draw_images(16, shape))
+    assert_equal(found, 1e-4)
 
 
 @pytest.mark.thorough
@@ -263,36 +253,21 @@ def small() -> Checkpoint:
 def test_versions_and_names(small: Checkpoint) -> None:
     model = exported(small)
     assert (model.ir_version, model.opset_import[0].version) == (IR_VERSION, OPSET) == (7, 13)
-    assert [one.name for one in model.graph.input] == ["data"]
-    assert [one.name for one in model.graph.output] == ["fc1_output"]
+    names = [one.name for one in (*model.graph.input, *model.graph.output)]
+    assert names == ["data", "fc1_output"]
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "None"
     # Nothing but parameters that are used; a fixed gamma is none.
     used = {name for node in model.graph.node for name in node.input}
     constants = {one.name for one in model.graph.initializer}
-    assert constants <= used and "norm_gamma" not in constants
-    assert "maps_weight" in constants and "norm_beta" in constants
-
-
-def test_batches_of_any_size_or_of_one_and_bytes(small: Checkpoint) -> None:
-    images = draw_images(5, small.image_shape)
-    free, fixed = exported(small), exported(small, Form(batch_size=2))
-    as_bytes = exported(small, Form(takes_bytes=True))
-    types = [model.graph.input[0].type.tensor_type for model in (free, fixed, as_bytes)]
-    assert types[0].shape.dim[0].dim_param == "None" and types[1].shape.dim[0].dim_value == 2
-    assert types[2].elem_type == import_onnx().TensorProto.UINT8
-    assert OnnxNetwork(fixed.SerializeToString()).batch_size == 2
-    # The rest of five images is filled up.
-    np.testing.assert_allclose(by_onnx(fixed, images), by_onnx(free, images), rtol=1e-5)
-    np.testing.assert_allclose(by_onnx(as_bytes, images), by_onnx(free, images), rtol=1e-6)
+    assert {"maps_weight", "norm_beta"} <= constants <= used - {"norm_gamma"}
 
 
 def test_half(small: Checkpoint) -> None:
-    types = import_onnx().TensorProto
-    model = exported(small, HALF)
-    kinds = {one.name: one.data_type for one in model.graph.initializer}
-    assert kinds["maps_weight_float16"] == types.FLOAT16
-    # The BatchNorm that gives the embedding.
-    assert kinds["fc1_beta"] == types.FLOAT
-    for one in (model.graph.input[0], model.graph.output[0]):
+    types, graph = import_onnx().TensorProto, exported(small, HALF).graph
+    kinds = {one.name: one.data_type for one in graph.initializer}
+    # The BatchNorm that gives the embedding is not.
+    assert (kinds["maps_weight_float16"], kinds["fc1_beta"]) == (types.FLOAT16, types.FLOAT)
+    for one in (graph.input[0], graph.output[0]):
         assert one.type.tensor_type.elem_type == types.FLOAT
     small.weights["maps_weight"][0] = 1e5
     with pytest.raises(DataError, match="'maps_weight' up to 100000, beyond float16; export"):
@@ -326,18 +301,16 @@ FULL = {"pooling_convention": "full", "name": "odd"}
     ],
 )
 def test_what_has_no_translation_is_named(build: Callable[[Any], Any], message: str) -> None:
-    found = drawn(embedded(build(maps())), (3, *SIZE))
     with pytest.raises(DataError, match=f"'odd' .*{message}"):
-        exported(found)
+        exported(embedding(build))
 
 
-def test_an_attribute_that_is_not_known_is_named() -> None:
-    found = drawn(embedded(maps()), (3, *SIZE))
-    graph = found.graph
+def test_an_attribute_that_is_not_known_is_named(small: Checkpoint) -> None:
+    graph = small.graph
     (node,) = (one for one in graph["nodes"] if one["name"] == "maps")
     node["attrs"]["reflection"] = "2"
     attributes = [one.get("attrs", {}) for one in graph["nodes"]]
-    changed: Any = SimpleNamespace(**found._asdict(), graph=graph, output="fc1_output")
-    changed.attributes, changed.shapes = lambda: attributes, found.shapes
+    changed: Any = SimpleNamespace(**small._asdict(), graph=graph, output="fc1_output")
+    changed.attributes, changed.shapes = lambda: attributes, small.shapes
     with pytest.raises(DataError, match="'maps' .*has reflection = 2, for which"):
         exported(changed)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.checkpoint import Checkpoint
 from evaluation.export.graph import Form
 from runtime.mxnet import mx
 from tests.support.onnx_networks import by_mxnet, by_onnx, drawn, exported
 
 sym = mx.sym
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
 
 
 def normalizes_itself(model: Any) -> bool:
@@ -48,28 +48,17 @@ CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def network(case: str) -> Checkpoint:
-    x = CASES[case](sym.var("data"))
-    x = sym.Convolution(x, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
-    return drawn(sym.FullyConnected(x, num_hidden=5, name="fc1"), (3, 8, 8))
-
-
-IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
-
-
-def check(found: Checkpoint, model: Any, limit: float) -> None:
-    """The client hands over the pixels as they are, and gets what MXNet gives."""
-    assert normalizes_itself(model)
-    expected = by_mxnet(found, IMAGES)
-    atol = limit * np.abs(expected).max()
-    np.testing.assert_allclose(by_onnx(model, IMAGES), expected, rtol=0, atol=atol)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_client_hands_over_pixels_as_they_are(case: str) -> None:
-    found = network(case)
+    """And gets what MXNet gives."""
+    x = CASES[case](sym.var("data"))
+    x = sym.Convolution(x, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
+    found = drawn(sym.FullyConnected(x, num_hidden=5, name="fc1"), (3, 8, 8))
+    expected = by_mxnet(found, IMAGES)
     for form, limit in ((Form(), 1e-5), (Form(takes_bytes=True), 1e-5), (Form("float16"), 1e-2)):
-        check(found, exported(found, form), limit)
+        model = exported(found, form)
+        assert normalizes_itself(model)
+        assert np.abs(by_onnx(model, IMAGES) - expected).max() <= limit * np.abs(expected).max()
 
 
 def test_pixels_that_nothing_is_done_to_stay_exact() -> None:
@@ -82,10 +71,10 @@ def test_pixels_that_nothing_is_done_to_stay_exact() -> None:
 
 
 def test_the_two_nodes_are_ours_exactly() -> None:
-    model = exported(drawn(backbones.build("tiny"), (3, 112, 112)))
-    first, second = model.graph.node[:2]
+    graph = exported(drawn(backbones.build("tiny"), (3, 112, 112))).graph
+    first, second = graph.node[:2]
     assert (first.op_type, second.op_type) == ("Sub", "Mul")
-    constants = {one.name: np.frombuffer(one.raw_data, "f4") for one in model.graph.initializer}
+    constants = {one.name: np.frombuffer(one.raw_data, "f4") for one in graph.initializer}
     assert constants[first.input[1]] == 127.5 and constants[second.input[1]] == 0.0078125
     # Constants are no nodes, of which the client would count eight.
-    assert not [node for node in model.graph.node if node.op_type == "Constant"]
+    assert not [node for node in graph.node if node.op_type == "Constant"]

@@ -29,14 +29,12 @@ def change(path: Path, number: int, line: str) -> None:
 
 def check(lists: Lists, made: MadeSet, names: list[str]) -> None:
     """Compare all that is read with what was written."""
-    faces = read_faces(lists)
+    faces, pairs = read_faces(lists), read_pairs(lists.pairs, IDS)
     assert faces.names == names and faces.template_ids.tolist() == IDS.tolist()
-    pairs = read_pairs(lists.pairs, IDS)
-    first, second, same = made.pairs.T
+    read = np.column_stack([IDS[pairs.first], IDS[pairs.second], pairs.same])
     for found, expected in (
         (faces.points, made.points), (faces.scores, made.scores), (faces.media, made.media),
-        (IDS[faces.templates], made.templates), (IDS[pairs.first], first),
-        (IDS[pairs.second], second), (pairs.same, same),
+        (IDS[faces.templates], made.templates), (read, made.pairs),
     ):  # fmt: skip
         np.testing.assert_array_equal(found, expected)
     for path, places in zip((*lists.galleries, lists.probes), (*made.galleries, made.probes)):
@@ -45,12 +43,12 @@ def check(lists: Lists, made: MadeSet, names: list[str]) -> None:
         np.testing.assert_array_equal(subjects.subjects, made.subjects[places])
 
 
-@pytest.mark.parametrize("prefix", ["ijbb", "ijbc"])
-def test_what_was_written(tmp_path: Path, prefix: str) -> None:
+@pytest.mark.parametrize(("prefix", "name"), [("ijbb", "IJB-B"), ("ijbc", "IJB-C")])
+def test_what_was_written(tmp_path: Path, prefix: str, name: str) -> None:
     """As it is, and with a mark at the beginning, other ends of lines, tabs and no UTF-8."""
     made = write_set(tmp_path / "any", prefix=prefix)
     lists = find_lists(made.folder)
-    assert lists.name == {"ijbb": "IJB-B", "ijbc": "IJB-C"}[prefix]
+    assert lists.name == name
     names = [f"{n + 1}.png" for n in range(60)]
     check(lists, made, names)
     for path in (lists.points, lists.media, lists.pairs, lists.probes):
@@ -66,8 +64,7 @@ def test_pairs_in_small_blocks(lists: Lists, monkeypatch: pytest.MonkeyPatch) ->
     lists.pairs.write_bytes(text.rstrip().encode())
     for size in (16, 1000):
         monkeypatch.setattr(module, "_BLOCK_BYTES", size)
-        for one, other in zip(read_pairs(lists.pairs, IDS), expected):
-            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(read_pairs(lists.pairs, IDS), expected)
 
 
 @pytest.mark.parametrize(
@@ -77,24 +74,23 @@ def test_pairs_in_small_blocks(lists: Lists, monkeypatch: pytest.MonkeyPatch) ->
         "10 99999999999999999999 1",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(("number", "size"), [(1, 50), (250, 4096)])
-def test_a_wrong_pair(
-    lists: Lists, monkeypatch: pytest.MonkeyPatch, line: str, number: int, size: int
-) -> None:
-    change(lists.pairs, number, f"\n \n{line}" if number == 250 else line)
+@pytest.mark.parametrize(("number", "before", "size"), [(1, "", 50), (252, "\n \n", 4096)])
+def test_a_wrong_pair(lists: Lists, monkeypatch, line: str, number, before, size: int) -> None:
+    change(lists.pairs, number - before.count("\n"), before + line)
     monkeypatch.setattr(module, "_BLOCK_BYTES", size)
-    number += 2 * (number == 250)
     message = re.escape(f"{line!r} is not two templates that have faces, and the label 0 or 1")
     with pytest.raises(DataError, match=f"_pair_label.txt, line {number}: {message}"):
         read_pairs(lists.pairs, IDS)
 
 
-def test_pairs_of_one_kind(tmp_path: Path) -> None:
-    cases = (("", "0 pairs, 0"), ("10 13 1\n", "1 pairs, 1"), ("10 13 0\n", "1 pairs, 0"))
-    for content, found in cases:
-        (tmp_path / "pairs").write_text(content)
-        with pytest.raises(DataError, match=f"has {found} of one person; both kinds of pairs are"):
-            read_pairs(tmp_path / "pairs", IDS)
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [("", "0 pairs, 0"), ("10 13 1\n", "1 pairs, 1"), ("10 13 0\n", "1 pairs, 0")],
+)
+def test_pairs_of_one_kind(tmp_path: Path, content: str, found: str) -> None:
+    (tmp_path / "pairs").write_text(content)
+    with pytest.raises(DataError, match=f"has {found} of one person; both kinds of pairs are"):
+        read_pairs(tmp_path / "pairs", IDS)
 
 
 @pytest.mark.parametrize(

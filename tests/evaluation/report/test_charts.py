@@ -12,20 +12,18 @@ from evaluation.report.charts import Frame, Series
 FRAME = Frame("a-chart", "A <chart>", "update", "loss")
 
 
-def series(count: int, label: str = "a", **rest) -> Series:
+def series(count: int, label: str = "a") -> Series:
     x = np.arange(1.0, count + 1)
-    return Series(label, x, 1 / x, **rest)
+    return Series(label, x, 1 / x)
 
 
 def test_a_chart_has_the_colors_of_the_page_and_text() -> None:
     picture = charts.lines(FRAME, [series(5), series(5, "b")], marks=[2.0])
-    assert set(re.findall(r"#[0-9a-fA-F]{6}", picture.svg)) == set()
-    assert {"var(--c10)", "var(--c11)", "var(--c02)", "var(--c03)"} <= set(
-        re.findall(r"var\(--c..\)", picture.svg)
-    )
-    assert ">loss</text>" in picture.svg and "font-family" not in picture.svg
+    assert not re.search(r"#[0-9a-fA-F]{6}|font-family", picture.svg)
+    for said in ("var(--c10)", "var(--c11)", "var(--c02)", "var(--c03)", ">loss</text>",
+                 'aria-label="A &lt;chart&gt;"'):  # fmt: skip
+        assert said in picture.svg
     assert picture.legend == {"a": 0, "b": 1}
-    assert 'aria-label="A &lt;chart&gt;"' in picture.svg
 
 
 def test_identifiers_are_the_charts_own_and_lead_somewhere() -> None:

@@ -4,10 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from evaluation.report import __main__ as report
-from runtime.errors import ConfigError, DataError
+from tests.evaluation.support import check_refusal
 from tests.support import made_up_runs
 from tests.support.launch import clean_environment
 
@@ -15,26 +13,25 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_one_page_of_several_runs(tmp_path: Path, monkeypatch, capsys) -> None:
-    runs = [made_up_runs.write_faces(tmp_path / "a"), made_up_runs.write_images(tmp_path / "b")]
     monkeypatch.chdir(tmp_path)
-    report.main([*map(str, runs)])
+    made_up_runs.write_faces(Path("a"))
+    made_up_runs.write_images(Path("b"))
+    report.main(["a", "b"])
     assert capsys.readouterr().out == "comparison.html\n"
     page = Path("comparison.html").read_text(encoding="utf-8")
     assert "Comparison of runs" in page and "<svg" in page
 
 
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch) -> None:
-    run = made_up_runs.write_images(tmp_path / "run")
-    with pytest.raises(DataError, match="no folder of a run"):
-        report.main([str(tmp_path)])
-    with pytest.raises(DataError, match="missing/a.html cannot be written: .* with --out"):
-        report.main([str(run), "--out", str(tmp_path / "missing/a.html")])
-    with pytest.raises(ConfigError, match="RUN"):
-        report.main([])
+    monkeypatch.chdir(tmp_path)
+    made_up_runs.write_images(Path("run"))
+    check_refusal(report.main, ["."], "no folder of a run")
+    words = ["run", "--out", "missing/a.html"]
+    check_refusal(report.main, words, "missing/a.html cannot be written: .* with --out")
+    check_refusal(report.main, [], "RUN")
     monkeypatch.setattr(report, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs matplotlib, .* requirements.txt"):
-        report.main([str(run)])
-    assert not (run / "report.html").exists()
+    check_refusal(report.main, ["run"], "needs matplotlib, .* requirements.txt")
+    assert not Path("run/report.html").exists()
 
 
 def test_a_page_needs_neither_mxnet_nor_horovod(tmp_path: Path) -> None:

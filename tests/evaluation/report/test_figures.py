@@ -15,9 +15,9 @@ from tests.support import made_up_runs
 from tests.support.made_up_runs import training_record
 
 
-def run_of(folder: Path, *records: dict, **parts: list) -> RunFiles:
-    made_up_runs.write(folder, list(records), {})
-    made_up_runs.write_lines(folder / "report" / "parts.jsonl", parts.get("parts", []))
+def run_of(folder: Path, records: list[dict], parts: tuple[dict, ...] = ()) -> RunFiles:
+    made_up_runs.write(folder, records, {})
+    made_up_runs.write_lines(folder / "report" / "parts.jsonl", [*parts])
     return read(folder)
 
 
@@ -58,7 +58,7 @@ def test_shares_are_weighted_by_the_time_of_their_updates(tmp_path: Path) -> Non
     for record, rate, waiting in zip(records, (1, 300, 100), (0.9, 0.0, 0.2)):
         record |= {"images_per_second": rate, "waiting": waiting, "backbone": 0.5}
         record |= {"head": 0.0, "communication": 0.0}
-    run = run_of(tmp_path / "run", *records)
+    run = run_of(tmp_path / "run", records)
     shares = figures.time_shares(run)
     assert shares["waiting"] == pytest.approx(0.15) and shares["backbone"] == pytest.approx(0.5)
     assert sum(shares.values()) == pytest.approx(1)
@@ -67,7 +67,7 @@ def test_shares_are_weighted_by_the_time_of_their_updates(tmp_path: Path) -> Non
 
 def test_the_time_between_two_parts_of_a_run_does_not_count(tmp_path: Path) -> None:
     records = [training_record(n, 1.0) | {"time": time} for n, time in ((1, 110), (2, 1020))]
-    parts = [{"time": 100, "update": 0}, {"time": 1000, "update": 1}]
-    assert figures.duration(run_of(tmp_path / "a", *records, parts=parts)) == timedelta(seconds=30)
-    assert figures.duration(run_of(tmp_path / "b", *records)) == timedelta(seconds=910)
-    assert figures.duration(run_of(tmp_path / "c")) is None
+    parts = ({"time": 100, "update": 0}, {"time": 1000, "update": 1})
+    assert figures.duration(run_of(tmp_path / "a", records, parts)) == timedelta(seconds=30)
+    assert figures.duration(run_of(tmp_path / "b", records)) == timedelta(seconds=910)
+    assert figures.duration(run_of(tmp_path / "c", [])) is None

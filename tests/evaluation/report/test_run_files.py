@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,12 @@ from tests.support.made_up_runs import training_record, verification
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return made_up_runs.write_faces(tmp_path / "run")
+
+
+def saved(rows: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array(rows, float))
+    return file.getvalue()
 
 
 def test_a_copy_of_the_folder_says_the_same(run: Path, tmp_path: Path) -> None:
@@ -35,17 +43,16 @@ def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path)
     first.insert(2, verification("lfw", 20, 0.5))
     first.append(verification("lfw", 40, 0.6))
     again.append(verification("lfw", 50, 0.7))
-    made_up_runs.write(tmp_path / "run", [*first, *again], {})
-    found = run_files.read(tmp_path / "run")
-    losses = {record["update"]: record["loss"] for record in found.training}
-    assert losses == {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0, 50: 2.0}
-    assert [record["update"] for record in found.targets["lfw"]] == [20, 50]
     # A run that began anew in the folder has nothing of the former.
     anew = [verification("lfw", 0, 0.5), training_record(15, 3.0)]
-    made_up_runs.write(tmp_path / "other", [*first, *anew], {})
-    found = run_files.read(tmp_path / "other")
-    assert [record["update"] for record in found.training] == [15]
-    assert [record["accuracy"] for record in found.targets["lfw"]] == [0.5]
+    for name, last, losses, accuracies in (
+        ("a", again, {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0, 50: 2.0}, {20: 0.5, 50: 0.7}),
+        ("b", anew, {15: 3.0}, {0: 0.5}),
+    ):
+        made_up_runs.write(tmp_path / name, [*first, *last], {})
+        found = run_files.read(tmp_path / name)
+        assert {one["update"]: one["loss"] for one in found.training} == losses
+        assert {one["update"]: one["accuracy"] for one in found.targets["lfw"]} == accuracies
 
 
 def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
@@ -57,6 +64,9 @@ def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
     assert run_files.read(run).training[-1]["update"] == 2000
     with pytest.raises(DataError, match="no folder of a run: it has no metrics.jsonl; give the"):
         run_files.read(tmp_path)
+    # Scores of one kind of pairs.
+    (run / "report/scores-unseen.npy").write_bytes(saved([[1, 1]] * 4))
+    assert not run_files.read(run).scores
 
 
 @pytest.mark.parametrize(
@@ -71,27 +81,15 @@ def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
         ("report/parts.jsonl", b'{"host": "a"}\n'),
         ("report/samples.jpg", b"<svg onload='alert(1)'/>"),
         ("report/scores-unseen.npy", b"nonsense"),
+        ("report/scores-unseen.npy", saved([[0] * 3] * 4)),
+        *(("report/scores-unseen.npy", saved([[0.5, 1], pair])) for pair in
+          ([0.5, 0.5], [-2, 0], [np.nan, 0])),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_named(run: Path, name: str, content: bytes) -> None:
     (run / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{Path(name).name} is damaged, .* or move it away"):
         run_files.read(run)
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [np.zeros((4, 3)), np.full((4, 2), 0.5), *(np.array([[0.5, 1], [n, 0]]) for n in (-2, np.nan))],
-)
-def test_scores_of_another_form_are_refused(run: Path, scores: np.ndarray) -> None:
-    np.save(run / "report/scores-unseen.npy", scores)
-    with pytest.raises(DataError, match="scores-unseen.npy is damaged"):
-        run_files.read(run)
-
-
-def test_scores_of_one_kind_are_left_out(run: Path) -> None:
-    np.save(run / "report/scores-unseen.npy", np.ones((4, 2)))
-    assert not run_files.read(run).scores
 
 
 def test_names_of_sets_make_no_other_folders(run: Path) -> None:

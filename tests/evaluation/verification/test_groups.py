@@ -1,61 +1,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
+from typing import Any
 
 import numpy as np
 import pytest
 
-from evaluation.folds import accuracies_of_folds, folds_of
+from evaluation.folds import accuracies_of_folds
 from evaluation.verification import verify
-from evaluation.verification.curves import Pairs, Rate, hold_out, joined
+from evaluation.verification.curves import hold_out, joined, pairs_of
 from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
 from evaluation.verification.report import SetReport, compare_sets, group_lines
 from runtime.errors import DataError
-from tests.evaluation.verification.test_verification import embedded
-
-
-def share(rate: Optional[Rate]) -> float:
-    assert rate is not None
-    return rate.share
+from tests.evaluation.verification.test_verification import bools, embedded
 
 
 def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
     generator = np.random.default_rng(7)
-    same, groups = np.arange(400) % 2 == 0, ["b", "b", "a", "a"] * 100
-    shift = np.array([0.0, 0.0, 0.4, 0.4] * 100)
+    same, groups = bools("SD" * 200), np.array(["b", "b", "a", "a"] * 100)
+    shift = np.where(groups == "a", 0.4, 0.0)
     distances = np.clip(generator.normal(np.where(same, 1.0, 1.6) + shift, 0.2), 0, 4)
-    pairs = Pairs(same, 1 - distances / 2, distances, folds_of(400, 10))
-    thresholds = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
-    rows = compare_groups(pairs, groups, thresholds)
+    pairs = pairs_of(embedded(*distances), same)
+    thresholds: Any = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
+    rows: list[Any] = compare_groups(pairs, groups.tolist(), thresholds)
     assert [(row.name, row.pairs) for row in rows] == [("b", 200), ("a", 200)]
     whole = verify(embedded(*distances), same, xnorm=1.0)
     assert np.mean([row.accuracy for row in rows]) == pytest.approx(whole.accuracy)
     for row in rows:
-        own = np.array(groups) == row.name
+        own = groups == row.name
         alone = verify(embedded(*distances[own]), same[own], xnorm=1.0)
         assert row.own_accuracy == pytest.approx(alone.accuracy)
         assert row.own_threshold_squared_distance == pytest.approx(alone.threshold)
-        far, tar = row.far, row.tar
-        assert far is not None and tar is not None
-        assert row.accuracy == pytest.approx((tar.share + 1 - far.share) / 2)
-    few, many = (share(row.far) for row in reversed(rows))
-    assert many > few
+        assert row.accuracy == pytest.approx((row.tar.share + 1 - row.far.share) / 2)
+    assert rows[0].far.share > rows[1].far.share
     # What all groups together accept by the threshold for a FAR is what its report counts.
-    whole_set = thresholds[0.1]
-    assert whole_set is not None and thresholds[1e-3] is None
-    fars = [share(row.for_far[0].far) for row in rows]
-    assert fars[0] > fars[1] and np.mean(fars) == pytest.approx(whole_set.held_out_far.share)
-    tars = [share(row.for_far[0].tar) for row in rows]
-    assert np.mean(tars) == pytest.approx(whole_set.held_out_tar)
+    fars, tars = ([getattr(row.for_far[0], kind).share for row in rows] for kind in ("far", "tar"))
+    assert fars[0] > fars[1] and thresholds[1e-3] is None
+    assert np.mean(fars) == pytest.approx(thresholds[0.1].held_out_far.share)
+    assert np.mean(tars) == pytest.approx(thresholds[0.1].held_out_tar)
     assert [row.for_far[1] for row in rows] == [FarRates(1e-3, None, None)] * 2
 
 
 def test_a_small_group_has_no_threshold_of_its_own() -> None:
-    same = np.array([True, False] * 10)
-    distances, names = np.where(same, 0.5, 1.5), ["few"] + ["many"] * 19
-    pairs = Pairs(same, 1 - distances / 2, distances, folds_of(20, 10))
-    few, many = compare_groups(pairs, names, {})
+    pairs = pairs_of(embedded(*[0.5, 1.5] * 10), bools("SD" * 10))
+    few, many = compare_groups(pairs, ["few"] + ["many"] * 19, {})
     assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
     lines = group_lines("set", [few, many])
     assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
@@ -99,8 +87,9 @@ def test_files_of_groups(tmp_path: Path) -> None:
     for content in (b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"):
         path.write_bytes(content)
         assert read_groups(path, 2, "lfw") == ["a b", "é"]
-    with pytest.raises(DataError, match="has 2 lines, and the set 'lfw' 3 pairs"):
-        read_groups(path, 3, "lfw")
-    path.write_text("a\n\nb\n")
-    with pytest.raises(DataError, match="line 2: '' is no name"):
-        read_groups(path, 3, "lfw")
+    for text, message in (
+        ("a\nb\n", "has 2 lines, and the set 'lfw' 3 pairs"), ("a\n\nb\n", "line 2: '' is no name")
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_groups(path, 3, "lfw")

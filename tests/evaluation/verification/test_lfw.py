@@ -17,27 +17,24 @@ from evaluation.verification.curves import hold_out
 from evaluation.verification.report import SetReport
 from tests.evaluation.verification.test_verification import bools
 
-# Of ten folds, each is within such an interval in 98 of 100 cases.
-CONFIDENCE_OF_A_FOLD = 0.998
-
 
 def lfw_pairs(folder: Path, same: int, different: int) -> VerificationSet:
     """The first pairs of each of LFW's ten folds, so many of one person and of two."""
     lines = (folder / "lfw_pairs.txt").read_text().splitlines()[1:]
     names = []
-    for fold in range(FOLDS):
-        start = 600 * fold
+    for start in range(0, 600 * FOLDS, 600):
         for line in [*lines[start:][:same], *lines[start + 300 :][:different]]:
             # NAME 1 4, or NAME 1 OTHER 4.
             first, number, *other, last = line.split()
             sides = (first, number), ([*other, first][0], last)
             names += [f"{person}_{int(image):04d}.jpg" for person, image in sides]
-    found: dict[str, bytes] = {}
     wanted = set(names)
     with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
-        for member in archive:
-            if Path(member.name).name in wanted:
-                found[Path(member.name).name] = archive.extractfile(member).read()
+        found = {
+            Path(member.name).name: archive.extractfile(member).read()
+            for member in archive
+            if Path(member.name).name in wanted
+        }
     answers = bools(("S" * same + "D" * different) * FOLDS)
     return VerificationSet(Path("lfw.bin"), [found[name] for name in names], answers)
 
@@ -69,8 +66,7 @@ def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
 ) -> None:
     target = lfw_pairs(toolkit_data, same, different)
     embeddings, xnorm = embed_pairs(published.inference(), target, batch_size=64, flip=False)
-    report = SetReport("lfw", embeddings, target.same, xnorm=xnorm)
-    pairs = report.pairs
+    pairs = SetReport("lfw", embeddings, target.same, xnorm=xnorm).pairs
     for far in fars:
         found = hold_out(pairs, far)
         assert found is not None
@@ -80,6 +76,7 @@ def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
         accepted = pairs.cosines >= np.array(found.fold_thresholds_cosine)[pairs.fold]
         counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
         assert counts.sum() == held_out.accepted
-        low, high = binom.interval(CONFIDENCE_OF_A_FOLD, different, far)
+        # Of ten folds, each is within such an interval in 98 of 100 cases.
+        low, high = binom.interval(0.998, different, far)
         assert np.all((low <= counts) & (counts <= high)), (far, counts)
         assert found.held_out_tar > 0.9, (far, found.held_out_tar)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -18,11 +18,13 @@ from tests.evaluation.verification.test_verification import bools, embedded
 
 COSINES = np.array([0.9, 0.8, 0.2, 0.7, 0.2, -0.1])
 SAME = bools("SDSDSD")
+PAIRS = Pairs(SAME, COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
+CURVE = roc(COSINES, SAME)
 
 
 def test_a_curve_begins_where_one_pair_is_accepted() -> None:
     """Steps, as a threshold accepts whole pairs: no share between that of one and of two."""
-    far, tar = steps_of(roc(COSINES, SAME))
+    far, tar = steps_of(CURVE)
     assert (far[0], far[-1]) == pytest.approx((1 / 3, 1)) and np.all(np.diff(far) > 0)
     assert tar[0] == pytest.approx(1 / 3) and tar[-1] == 1
     assert np.all(tar[far < 2 / 3 - 1e-6] == tar[0]) and np.all(tar[far > 2 / 3 + 1e-6] == 1)
@@ -30,9 +32,7 @@ def test_a_curve_begins_where_one_pair_is_accepted() -> None:
 
 def test_every_curve_has_its_name() -> None:
     """Also one that matplotlib would leave out, or take for a formula."""
-    curve = roc(COSINES, SAME)
-    names = ("_a", "_b", "$\\frac$")
-    assert len({draw_roc({name: curve}) for name in names}) == len(names)
+    assert len({draw_roc({name: CURVE}) for name in ("_a", "_b", "$\\frac$")}) == 3
 
 
 def test_a_curve_without_errors_is_drawn() -> None:
@@ -43,57 +43,49 @@ def test_a_curve_without_errors_is_drawn() -> None:
     assert blue.any(axis=0).sum() > 100
 
 
-class Sheets:
-    """Notes what is to be drawn."""
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[list[int], list[str], str]] = []
-
-    def __call__(self, pairs: Sequence[int], notes: Sequence[str], title: str) -> bytes:
-        self.drawn.append((list(pairs), list(notes), title))
-        return f"sheet {len(self.drawn)}".encode()
+@pytest.fixture
+def sheets() -> Mock:
+    """Draws pairs with notes and a title."""
+    return Mock(side_effect=[f"sheet {n}".encode() for n in range(1, 5)])
 
 
-def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path) -> None:
-    sheets, folder = Sheets(), tmp_path / "new"
-    pairs = Pairs(SAME, COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
-    assert write_hardest(folder, "lfw", pairs, 0.25, sheets) == [
+def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path, sheets: Mock) -> None:
+    folder = tmp_path / "new"
+    assert write_hardest(folder, "lfw", PAIRS, 0.25, sheets) == [
         f"{folder}/lfw-hardest-same.png: the 3 least similar pairs of one person",
         f"{folder}/lfw-hardest-different.png: the 3 most similar pairs of two people",
     ]
-    assert sheets.drawn[0] == (
-        [2, 4, 0],
-        ["pair 2: cosine 0.200", "pair 4: cosine 0.200", "pair 0: cosine 0.900"],
-        "lfw: the 3 least similar pairs of one person; threshold of the accuracy: 0.250",
-    )
-    assert sheets.drawn[1][0] == [1, 3, 5]
+    (pairs, notes, title), (others, *_) = (call.args for call in sheets.call_args_list)
+    assert [*pairs] == [2, 4, 0] and [*others] == [1, 3, 5]
+    expected = "pair 2: cosine 0.200, pair 4: cosine 0.200, pair 0: cosine 0.900"
+    assert ", ".join(notes) == expected
+    said = "the 3 least similar pairs of one person; threshold of the accuracy: 0.250"
+    assert title == f"lfw: {said}"
     assert (folder / "lfw-hardest-different.png").read_bytes() == b"sheet 2"
     cosines = np.linspace(-1, 1, 100)
     many = Pairs(cosines < 2, cosines, 2 - 2 * cosines, folds_of(100, 2))
     write_hardest(folder, "lfw", many, 0.25, sheets)
-    assert sheets.drawn[2][0] == list(range(40))
+    assert [*sheets.call_args_list[2].args[0]] == list(range(40))
 
 
-# Of the pairs 0 to 3 the threshold is 0.21, of the others 0.11.
-DISTANCES = (0.105, 0.315, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
-
-
-def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path) -> None:
+def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path, sheets: Mock) -> None:
     """The farthest comes first."""
-    sheets, folder = Sheets(), tmp_path / "new" / "wrong"
-    pairs = pairs_of(embedded(*DISTANCES), bools("SSDDSSDD"), folds=2)
+    # Of the pairs 0 to 3 the threshold is 0.21, of the others 0.11.
+    distances = (0.105, 0.315, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
+    pairs = pairs_of(embedded(*distances), bools("SSDDSSDD"), folds=2)
+    folder = tmp_path / "new" / "wrong"
     lines = write_bad_cases(folder, "lfw", pairs, sheets)
     assert (folder / "lfw-wrong.tsv").read_text().splitlines() == [
         "pair\tfold\tperson\tdistance\tthreshold",
         *("1\t0\tsame\t0.3150\t0.21", "5\t1\tsame\t0.2050\t0.11"),
         "2\t0\tdifferent\t0.2050\t0.21",
     ]
-    (same, same_notes, title), (different, different_notes, _) = sheets.drawn
-    assert (same, same_notes) == ([1, 5], ["1: 0.315 > 0.21", "5: 0.205 > 0.11"])
-    assert (different, different_notes) == ([2], ["2: 0.205 < 0.21"])
+    (same, same_notes, title), (different, notes, _) = (one.args for one in sheets.call_args_list)
+    assert ([*same], [*same_notes]) == ([1, 5], ["1: 0.315 > 0.21", "5: 0.205 > 0.11"])
+    assert ([*different], [*notes]) == ([2], ["2: 0.205 < 0.21"])
     assert title.startswith("lfw: 2 of 4 pairs of one person are judged as two")
-    assert (folder / "lfw-same.png").read_bytes() == b"sheet 1"
-    assert (folder / "lfw-different.png").read_bytes() == b"sheet 2"
+    for number, kind in enumerate(("same", "different"), 1):
+        assert (folder / f"lfw-{kind}.png").read_bytes() == f"sheet {number}".encode()
     assert [line.partition(": ")[2] for line in lines] == [
         "3 of 8 pairs are judged wrongly",
         "2 of one person are judged as two",
@@ -101,9 +93,9 @@ def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path) -> N
     ]
 
 
-def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path) -> None:
+def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path, sheets: Mock) -> None:
     """A kind without mistakes has no sheet, and a sheet at most forty pairs."""
-    sheets, generator = Sheets(), np.random.default_rng(2)
+    generator = np.random.default_rng(2)
     same = generator.random(400) < 0.5
     distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.8), 0, 4)
     embeddings = embedded(*distances)
@@ -111,16 +103,15 @@ def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path) -> None:
     wrong = round(400 * (1 - verify(embeddings, same, xnorm=1.0).accuracy))
     assert lines[0].endswith(f"lfw-wrong.tsv: {wrong} of 400 pairs are judged wrongly")
     assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == wrong + 1
-    assert [len(pairs) for pairs, *_ in sheets.drawn] == [40, 40]
+    assert [len(call.args[0]) for call in sheets.call_args_list] == [40, 40]
     right = pairs_of(embedded(*[0.1, 1.9] * 10), bools("SD" * 10))
-    assert len(write_bad_cases(tmp_path, "lfw", right, sheets)) == 1 and len(sheets.drawn) == 2
+    assert len(write_bad_cases(tmp_path, "lfw", right, sheets)) == 1 and sheets.call_count == 2
     assert [path.name for path in tmp_path.iterdir()] == ["lfw-wrong.tsv"]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path, sheets: Mock) -> None:
     (tmp_path / "file").touch()
-    pairs = Pairs(SAME, COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
     with pytest.raises(DataError, match="cannot be written: .* another folder with --hardest"):
-        write_hardest(tmp_path / "file", "lfw", pairs, 0.25, Sheets())
+        write_hardest(tmp_path / "file", "lfw", PAIRS, 0.25, sheets)
     with pytest.raises(DataError, match="choose another folder with --bad-cases"):
-        write_bad_cases(tmp_path / "file", "lfw", pairs, Sheets())
+        write_bad_cases(tmp_path / "file", "lfw", PAIRS, sheets)
