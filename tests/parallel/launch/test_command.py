@@ -177,4 +177,3 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -
     words = ssh.with_name("ssh.words").read_text()
     assert "parallel.launch.guard" in words
     assert not any(word in words for word in ("$HOME", "DMLC_ROLE=", "MXNET_KEPT="))
-
