@@ -1,5 +1,3 @@
-"""Options from the command line and from files; the ends of every option's range."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -12,8 +10,6 @@ import pytest
 from runtime import options
 from runtime.errors import ConfigError
 from training.config import faces, images
-
-PROGRAMS = pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
 
 COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
 SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
@@ -82,7 +78,7 @@ def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
                 options.check(options.replace(plain, **{name: value, **needed}))
 
 
-@PROGRAMS
+@pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
 def test_the_factor_of_the_learning_rate(program: Any) -> None:
     def of(line: str) -> Any:
         return program.parse(f"--dataset synthetic --epochs 4 --lr 0.5 {line}".split()).schedule
@@ -193,8 +189,7 @@ def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path
     with pytest.raises(ConfigError) as caught:
         faces.parse(["--config", str(file)])
     assert "\n" not in str(caught.value)
-    for part in parts:
-        assert part in str(caught.value)
+    assert all(part in str(caught.value) for part in parts)
 
 
 @pytest.mark.parametrize(
