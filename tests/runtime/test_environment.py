@@ -81,15 +81,12 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
         (None, None, False),
     ],
 )
-def test_the_package_tells_whether_it_is_for_gpus(
-    package, visible, for_gpus, tmp_path, monkeypatch
-) -> None:
+def test_the_package_tells_that_it_is_for_gpus(package, visible, for_gpus, tmp_path, monkeypatch):
     (tmp_path / f"{package}.dist-info").mkdir()
     found = SimpleNamespace(origin=str(tmp_path / "mxnet" / "__init__.py")) if package else None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     assert environment.computes_on_gpus() == for_gpus
 
 
@@ -152,37 +149,34 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
     assert environment.allows_progress_bar() == allowed
 
 
+TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+
+
 @pytest.mark.parametrize(
-    ("tiles", "vectors", "limit", "expected"),
+    ("has_tiles", "has_vectors", "has_avx512", "limit", "unit", "block"),
     [
-        (True, True, None, Bfloat16Unit.TILES),
-        (True, True, "AVX512_CORE_AMX", Bfloat16Unit.TILES),
+        (True, True, True, None, TILES, 16),
+        (True, True, True, "AVX512_CORE_AMX", TILES, 16),
         # For oneDNN that is all but the tiles, and so is what it does not know.
-        (True, True, "ALL", Bfloat16Unit.VECTORS),
-        (True, True, "AVX512_CORE_BF16", Bfloat16Unit.VECTORS),
-        (True, True, "AVX512_CORE_VNNI", None),
-        (True, True, "AVX2", None),
-        (False, True, None, Bfloat16Unit.VECTORS),
-        (False, True, "AVX512_CORE_AMX", Bfloat16Unit.VECTORS),
-        (False, False, None, None),
+        (True, True, True, "ALL", VECTORS, 16),
+        (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
+        (True, True, True, "AVX512_CORE_VNNI", None, 16),
+        (True, True, True, "AVX2", None, 8),
+        (False, True, True, None, VECTORS, 16),
+        (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
+        (False, False, True, "AVX512_CORE", None, 16),
+        (False, False, False, None, None, 8),
     ],
 )
-def test_what_multiplies_bfloat16(tiles, vectors, limit, expected, monkeypatch) -> None:
-    monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
-    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
-    assert ("DNNL_MAX_CPU_ISA" in settings()) == tiles
+def test_what_multiplies_bfloat16_and_how_many_channels_are_computed_at_once(
+    has_tiles, has_vectors, has_avx512, limit, unit, block, monkeypatch
+) -> None:
+    monkeypatch.setattr("runtime.processors.request_tiles", lambda: has_tiles)
+    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: has_vectors)
+    monkeypatch.setattr("runtime.processors.has_avx512", lambda: has_avx512)
+    assert ("DNNL_MAX_CPU_ISA" in settings()) == has_tiles
     os.environ.update({} if limit is None else {"DNNL_MAX_CPU_ISA": limit})
-    assert environment.bfloat16_unit() is expected
-
-
-@pytest.mark.parametrize(
-    ("avx512", "limit", "block"),
-    [(True, "", 16), (True, "AVX512_CORE", 16), (True, "AVX2", 8), (False, "", 8)],
-)
-def test_how_many_channels_are_computed_at_once(avx512, limit, block, monkeypatch) -> None:
-    monkeypatch.setattr("runtime.processors.has_avx512", lambda: avx512)
-    monkeypatch.setenv("DNNL_MAX_CPU_ISA", limit)
-    assert environment.channel_block() == block
+    assert (environment.bfloat16_unit(), environment.channel_block()) == (unit, block)
 
 
 @pytest.mark.parametrize(
