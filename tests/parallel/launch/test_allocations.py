@@ -1,5 +1,3 @@
-"""What batch systems have granted, and the folder of the ranks' output."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The files of a cluster: what is read, written, refused, and said about shares."""
-
 from __future__ import annotations
 
 import random

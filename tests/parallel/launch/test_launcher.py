@@ -1,5 +1,3 @@
-"""A launcher's command line, whose command has options of its own."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Who gets through the proofs of a connection, and who does not."""
-
 from __future__ import annotations
 
 import errno

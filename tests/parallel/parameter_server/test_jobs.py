@@ -144,9 +144,7 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
         ("dist_ssync", ["--staleness", 2], 480),
     ],
 )
-def test_an_asynchronous_scheme_trains(
-    scheme: str, options: list, images: int, tmp_path: Path
-) -> None:
+def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 6, "--num-classes", 4]

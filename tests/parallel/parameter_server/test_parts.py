@@ -1,5 +1,3 @@
-"""Parts of the parameter servers by themselves: assignments, buckets, messages, traces."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The servers' update and the shared table: exact staleness, reports, failures, SSP's bound."""
-
 from __future__ import annotations
 
 from pathlib import Path
