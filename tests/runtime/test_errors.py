@@ -19,7 +19,7 @@ PRINT_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', second
 GRACE = "waits 10.0\n"
 
 
-def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, str, str]:
+def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, Any, str]:
     """Run a program whose main function has the given body; returns its status and outputs."""
     lines = "\n".join("    " + line for line in body.splitlines())
     code = f"from runtime import errors\ndef main():\n{lines}\nerrors.run_program(main)"

@@ -151,7 +151,8 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch, caplog) -> N
 
 def test_a_worker_begins_with_the_weights_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of different types may round a little differently."""
-    settings, sent = Settings(0.9, {}, 1, 2), []
+    settings = Settings(0.9, {}, 1, 2)
+    sent: list[Any] = []
     for weight, is_equal in ((1.0, True), (1.0005, True), (1.01, False)):
 
         def pull(key: int, out: Any, weight=weight) -> None:

@@ -57,7 +57,8 @@ class Server:
 
     def push_sum(self, gradients: Any, pulled: int) -> None:
         tail = {"version": pulled, "lr": 0.125}
-        self.apply(sum(numbers(one, pusher=number, **tail) for number, one in enumerate(gradients)))
+        rows = [numbers(one, pusher=number, **tail) for number, one in enumerate(gradients)]
+        self.apply(np.sum(rows, axis=0))
 
     def expect(self, gradient: np.ndarray, lr: float) -> None:
         self._memory = MOMENTUM * self._memory - lr * (gradient + DECAY * self.expected)
