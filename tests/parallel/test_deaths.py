@@ -32,9 +32,7 @@ PROGRAM = ("classify.py", *ENDLESS)
 class Job(Started):
     """Four workers and two servers on this machine, some updates after their start."""
 
-    def __init__(
-        self, folder: Path, scheme: str, *options: str, program=PROGRAM, until: str = "update 10/"
-    ) -> None:
+    def __init__(self, folder: Path, scheme: str, *options, program=PROGRAM, until="update 10/"):
         (folder / "groups").write_text("127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n")
         if scheme == "dist_gsync":
             options = (*options, "--groups", str(folder / "groups"))
@@ -71,9 +69,7 @@ class Job(Started):
     # Of a group, the leader.
     [("dist_gsync", "worker-2"), ("dist_async", "server")],
 )
-def test_a_killed_process_ends_the_job_and_is_named(
-    tmp_path: Path, scheme: str, victim: str
-) -> None:
+def test_a_killed_process_ends_the_job_and_is_named(tmp_path: Path, scheme, victim) -> None:
     with Job(tmp_path, scheme) as job:
         job.kill(victim)
         assert job.ends() == 128 + signal.SIGKILL

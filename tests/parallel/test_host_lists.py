@@ -1,5 +1,3 @@
-"""Every spelling of a list of hosts that people have: read to the right value, or one line."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -43,13 +41,9 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
         ListedHost(3, "ip1", slots=3, port=22),
     )  # fmt: skip
     assert read_list("ip1:65535", colon=PORT) == (ListedHost(1, "ip1", port=65535),)
-    with pytest.raises(ConfigError, match="has '65536' for port; give a number from 1 to 65535"):
-        read_list("ip1:65536", colon=PORT)
-
-
-def test_names_of_this_host_are_one_host() -> None:
-    own = {"localhost", "127.0.0.1", "me"}.__contains__
+    # Names of this host are one host.
     entries = read_list("127.0.0.1:2,ip2:3,localhost:1,me,ip2:1")
+    own = {"localhost", "127.0.0.1", "me"}.__contains__
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
 
 
@@ -83,6 +77,8 @@ def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, rea
 
 
 def test_a_list_that_no_launcher_can_use() -> None:
+    with pytest.raises(ConfigError, match="has '65536' for port; give a number from 1 to 65535"):
+        read_list("ip1:65536", colon=PORT)
     for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
         with pytest.raises(ConfigError) as raised:
             read_list(text)
@@ -92,17 +88,15 @@ def test_a_list_that_no_launcher_can_use() -> None:
 
 
 def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
-    for data, reason in (
-        (b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
-        (b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
-        (b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
+    for name, data, reason in (
+        ("hosts", b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
+        ("hosts", b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
+        ("hosts", b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
+        ("none", b"", "cannot be read as a list of hosts, a line for each .*: No such file"),
+        (".", b"", "it is not a regular file"),
+        ("/dev/null", b"", "it is not a regular file"),
     ):
+        if data:
+            (tmp_path / name).write_bytes(data)
         with pytest.raises(DataError, match=reason):
-            of_file(tmp_path, data)
-    for path, reason in (
-        (tmp_path / "none", "cannot be read as a list of hosts, a line for each .*: No such file"),
-        (tmp_path, "it is not a regular file"),
-        (Path("/dev/null"), "it is not a regular file"),
-    ):
-        with pytest.raises(DataError, match=reason):
-            read_file(path)
+            read_file(tmp_path / name)

@@ -1,4 +1,7 @@
-"""Worlds of groups, how their ranks find each other, and the world of one."""
+"""Worlds of groups, how their ranks find each other, the world of one, and the time that they take.
+
+Communication is what passes between this rank's own part and the result of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,23 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.error import URLError
 
 import pytest
 
 from parallel import world as world_module
 from parallel.horovod import rendezvous
-from parallel.world import HorovodWorld, LoneWorld, World, join_ranks
+from parallel.world import OVERLAPPING, HorovodWorld, LoneWorld, TimedWorld, World, join_ranks
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.launch import ROOT, finish, ranks
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
+from tests.support.thread_world import run_ranks
 
-KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+COMPUTING, EXCHANGING = 1.0, 10.0
 
 
 @pytest.mark.thorough
@@ -71,54 +78,48 @@ def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatc
 
 def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:
     """Only the third of a name waits, for the first: its update has been judged by then."""
+    kept: set[int] = set()
+    waits: list[int] = []
 
     class Output:
-        kept: set[int] = set()
-        waits: list[int] = []
-
         def __init__(self, number: int) -> None:
+            kept.add(number)
             self._number = number
-            self.kept.add(number)
 
         def wait_to_read(self) -> None:
-            self.waits.append(self._number)
+            waits.append(self._number)
 
         def __del__(self) -> None:
-            self.kept.remove(self._number)
+            kept.remove(self._number)
 
     world = HorovodWorld.__new__(HorovodWorld)
     world._outputs = {}
     for number in range(4):
         world._keep("head.features", Output(number))
-        assert Output.kept >= {number, max(number - 1, 0)} and len(Output.kept) <= 2
+        assert kept == {number, max(number - 1, 0)}
     world._keep("head.labels", Output(9))
-    assert Output.waits == [0, 1] and Output.kept == {2, 3, 9}
+    assert waits == [0, 1] and kept == {2, 3, 9}
 
 
 def test_ranks_are_the_workers_in_whatever_order_their_hosts_come() -> None:
-    with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as ranks:
-        numbers = [tuple(int(one[f"HOROVOD_{key}"]) for key in KEYS) for one in ranks]
-    assert numbers == [
-        (0, 6, 0, 3, 0, 3),
-        (1, 6, 0, 2, 1, 3),
-        (2, 6, 1, 3, 0, 2),
-        (3, 6, 0, 1, 2, 3),
-        (4, 6, 2, 3, 0, 1),
-        (5, 6, 1, 2, 1, 2),
-    ]
-    assert [one["HOROVOD_HOSTNAME"] for one in ranks] == ["a", "b", "a", "c", "a", "b"]
+    """And the rendezvous, through which they find each other, listens on one address alone."""
+    keys = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME GLOO_IFACE".split()
 
-
-def test_a_rendezvous_listens_on_one_address_until_it_is_left() -> None:
     def status(host: str) -> int:
-        url = f"http://{host}:{port}/scope/key"
+        url = f"http://{host}:{ranks[0]['HOROVOD_GLOO_RENDEZVOUS_PORT']}/scope/key"
         request = urllib.request.Request(url, data=b"x", method="PUT")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status
 
-    with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
-        assert ranks[0]["HOROVOD_GLOO_IFACE"] == "lo"
-        port = ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as ranks:
+        assert [" ".join(one[f"HOROVOD_{key}"] for key in keys) for one in ranks] == [
+            "0 6 0 3 0 3 a lo",
+            "1 6 0 2 1 3 b lo",
+            "2 6 1 3 0 2 a lo",
+            "3 6 0 1 2 3 c lo",
+            "4 6 2 3 0 1 a lo",
+            "5 6 1 2 1 2 b lo",
+        ]
         assert status("127.0.0.1") == 200
         with pytest.raises(URLError):
             status("127.0.0.2")
@@ -141,3 +142,117 @@ def test_a_launcher_imports_no_mxnet() -> None:
     )
     said = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     assert said == "False True\n"
+
+
+class Machine:
+    """A clock, and collectives on arrays that are there when the clock says so, as MXNet's are."""
+
+    rank, size, local_rank = 0, 2, 0
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stopwatch = Stopwatch(lambda: self.now)
+        self.world = TimedWorld(self, self.stopwatch)  # type: ignore[arg-type]
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        array.ready_at += EXCHANGING
+        return array
+
+    allgather = allreduce
+
+    def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
+        for array in arrays:
+            self.allreduce(array, name)
+
+    def seconds(self, part: str) -> list[float]:
+        found = self.stopwatch.lap()
+        return [found[part], found[COMMUNICATION]]
+
+
+class Array:
+    """Ready after the work queued on it; a copy is ready after the work queued before it."""
+
+    def __init__(self, machine: Machine, ready_at: float) -> None:
+        self._machine, self.ready_at = machine, ready_at
+
+    def __getitem__(self, rows: object) -> Array:
+        return self
+
+    def copy(self) -> Array:
+        return Array(self._machine, self.ready_at)
+
+    def wait_to_read(self) -> None:
+        self._machine.now = max(self._machine.now, self.ready_at)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+def test_computing_does_not_count_as_communication(collective: str, machine: Machine) -> None:
+    array = Array(machine, COMPUTING)
+    with machine.stopwatch.part(HEAD):
+        assert getattr(machine.world, collective)(array, "head.maximum") is array
+    assert machine.now == COMPUTING + EXCHANGING
+    assert machine.seconds(HEAD) == [COMPUTING, EXCHANGING]
+
+
+def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> None:
+    """In every update: the watchdog asks for the part. A device is not waited for."""
+    waits = []
+    machine.stopwatch.sample()
+    for context in (mx.cpu(), mx.cpu(1)):
+
+        def wait(context=context) -> None:
+            waits.append((context, machine.stopwatch.current))
+
+        with machine.stopwatch.part(HEAD):
+            array = SimpleNamespace(context=context, wait_to_read=wait, ready_at=0.0)
+            machine.world.allgather(array, "head.labels")
+    assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
+
+
+def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
+    (name,) = OVERLAPPING
+    with machine.stopwatch.part(HEAD):
+        array = machine.world.allreduce(Array(machine, COMPUTING), name)
+        assert machine.now == 0.0, "the head had to wait"
+        machine.now += COMPUTING + 0.75 * EXCHANGING
+        machine.world.wait(array)
+    assert machine.seconds(HEAD) == [COMPUTING + 0.75 * EXCHANGING, 0.25 * EXCHANGING]
+
+
+def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> None:
+    """Those of the last layer are ready, and reduced, long before those of the first."""
+    first, last = Array(machine, 3 * EXCHANGING), Array(machine, COMPUTING)
+    with machine.stopwatch.part(BACKBONE):
+        machine.world.allreduce_all([first, last], "backbone.gradient")
+    assert machine.now == 0.0
+    machine.stopwatch.settle()
+    assert machine.seconds(BACKBONE) == [3 * EXCHANGING, EXCHANGING]
+
+
+def test_results_are_those_of_the_ranks() -> None:
+    """Whether or not the stopwatch measures."""
+
+    def timed(plain: Any) -> list[list[float]]:
+        stopwatch = Stopwatch()
+        world, found = TimedWorld(plain, stopwatch), []
+        for _ in range(2):
+            own = mx.nd.array([plain.rank + 1.0, 2.0])
+            reduced, several, first = own.copy(), own.copy(), own.copy()
+            found += [world.allgather(own, "a"), world.allgather_uneven(own, "e")]
+            found += [world.allreduce(reduced, "b"), several, first]
+            world.allreduce_all([several], "c")
+            world.broadcast(first, "d")
+            world.barrier()
+            assert world.broadcast_object(plain.rank, "f") == 0
+            stopwatch.settle()
+            stopwatch.sample()
+        return [array.asnumpy().tolist() for array in found]
+
+    gathered, total, first = [1.0, 2.0, 2.0, 2.0], [3.0, 4.0], [1.0, 2.0]
+    for result in run_ranks(2, timed):
+        assert result == [gathered, gathered, total, total, first] * 2

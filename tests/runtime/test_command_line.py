@@ -1,5 +1,3 @@
-"""Command lines take whole names alone, and answer the options of other programs."""
-
 from __future__ import annotations
 
 import pytest
@@ -26,20 +24,17 @@ def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
         parser.parse_args(["--model", "a", word, "1"])
     namespace, unknown = parser.parse_known_args(["--model", "a", f"{word}=b"])
     assert namespace.model == "a" and unknown == [f"{word}=b"]
+    # Neither is it one of a subcommand.
+    outer = Parser(prog="p")
+    outer.add_subparsers().add_parser("run").add_argument("--model")
+    with pytest.raises(ConfigError, match=f"unrecognized arguments: {word}=b"):
+        outer.parse_args(["run", f"{word}=b"])
 
 
 @pytest.mark.parametrize("words", [["-p22"], ["-p", "22"], ["-p=22"]])
 def test_values_of_short_names_and_synonyms(parser: Parser, words: list[str]) -> None:
     found = parser.parse_args(["--model", "a", "-np", "2", "--epochs=3", *words])
     assert (found.port, found.ranks, found.length) == (22, "2", 3)
-
-
-def test_subcommands_take_whole_names_alone() -> None:
-    parser = Parser(prog="p")
-    command = parser.add_subparsers().add_parser("run")
-    command.add_argument("--model")
-    with pytest.raises(ConfigError, match="unrecognized arguments: --mode b"):
-        parser.parse_args(["run", "--mode", "b"])
 
 
 def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:
@@ -51,11 +46,7 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
     )
     with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
         parser.parse_args(["--model", "a", "configs/a"])
-
-
-def test_values_and_the_command_after_two_dashes_are_not_of_another_program() -> None:
-    parser = Parser(prog="p", foreign=FOREIGN)
-    parser.add_argument("--model")
     parser.add_argument("command", nargs="*")
-    options = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
-    assert options.model == "configs/a" and options.command == ["python", "--gpus", "0"]
+    # Values, and the command after two dashes, are none of another program.
+    found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
+    assert found.model == "configs/a" and found.command == ["python", "--gpus", "0"]

@@ -1,5 +1,3 @@
-"""The device of each rank, and what is copied to it."""
-
 from __future__ import annotations
 
 import uuid
@@ -24,10 +22,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
-    """The device of each rank, or its error, if it sees the GPUs with these UUIDs.
-
-    Ranks are threads, of which one computes.
-    """
+    """The device of each rank, or its error, if it sees the GPUs with these UUIDs."""
 
     def choose(world: ThreadWorld) -> Any:
         own = seen[world.rank]
@@ -88,7 +83,6 @@ def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: 
         values[:] = number
         copies.append(upload(values))
     transposed = upload(np.arange(6, dtype=np.float32).reshape(2, 3).T)
-    assert [copy.asnumpy()[0, 0] for copy in copies] == [0, 1, 2, 3, 4]
     assert all((copy.asnumpy() == number).all() for number, copy in enumerate(copies))
     assert {copy.context for copy in (*copies, transposed)} == {context}
     assert copies[0].dtype == np.int32

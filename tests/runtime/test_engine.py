@@ -1,5 +1,3 @@
-"""Kernels that MXNet's engine runs on its threads."""
-
 from __future__ import annotations
 
 import ctypes
@@ -9,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,33 +24,27 @@ def _add_one(numbers):
         numbers[n] += 1
 
 
-def test_the_thread_of_operators_runs_all_calls() -> None:
-    threads = {run_on_engine(threading.get_ident) for _ in range(8)}
-    assert len(threads) == 1 and threading.get_ident() not in threads
-
-
 def test_kernels_and_operators_have_the_same_threads() -> None:
     # Numba reads its settings when it is imported, which the project does.
     import numba
-
-    def tasks() -> set[str]:
-        return set(os.listdir("/proc/self/task"))
 
     numbers = np.zeros(1 << 16)
     big = mx.nd.ones((512, 512))
     mx.nd.dot(big, big).wait_to_read()
     mx.nd.exp(big).wait_to_read()
-    before = tasks()
+    before = set(os.listdir("/proc/self/task"))
     _add_one(numbers)
     assert numba.threading_layer() == "omp"
     assert numbers.tolist() == [1.0] * numbers.size
-    assert tasks() == before
+    assert set(os.listdir("/proc/self/task")) == before
     # Else an operator below a kernel's thread, or an operator's own, would start others.
     openmp = ctypes.CDLL("libgomp.so.1")
     assert run_on_engine(openmp.omp_get_nested) == 0
 
 
-def test_each_thread_gets_its_own_result_or_error() -> None:
+def test_the_thread_of_operators_runs_all_calls_each_with_its_result_or_error() -> None:
+    threads = {run_on_engine(threading.get_ident) for _ in range(8)}
+    assert len(threads) == 1 and threading.get_ident() not in threads
     with pytest.raises(ZeroDivisionError):
         run_on_engine(lambda: 1 // 0)
     with ThreadPoolExecutor(8) as pool:
@@ -84,10 +77,7 @@ def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.Mo
 
 def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the caller would wait for what never begins."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    interrupt = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(mx.base._LIB, "MXEnginePushSyncND", interrupt)
         run_on_engine(lambda: pytest.fail("it was taken back"))

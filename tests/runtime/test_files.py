@@ -47,18 +47,25 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
+def test_files_appear_together_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
+    """All of them are flushed before any gets its name, and after that the folder."""
+    old, new = tmp_path / "a", tmp_path / "b"
+    old.write_bytes(b"old")
     with pytest.raises(KeyError), StagedFiles() as files:
-        files.open(tmp_path / "a").write(b"new")
+        files.open(old).write(b"new")
         raise KeyError
-    assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a"] and old.read_bytes() == b"old"
+    events: list[list[str]] = []
+    flush = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (events.append(names(tmp_path)), flush(file)))
     with StagedFiles() as files:
-        files.open(tmp_path / "a").write(b"new a")
-        files.open(tmp_path / "b").write(b"new b")
-        assert (tmp_path / "a").read_bytes() == b"old" and not (tmp_path / "b").exists()
-    assert names(tmp_path) == ["a", "b"]
-    assert (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes() == b"new anew b"
+        files.open(old).write(b"new a")
+        files.open(new).write(b"new b")
+        assert old.read_bytes() == b"old" and not new.exists()
+    assert old.read_bytes() + new.read_bytes() == b"new anew b"
+    assert events[0] == events[1] and events[2:] == [["a", "b"]] == [names(tmp_path)]
+    parts = [re.sub(r"\.[0-9a-f]{12}\.", ".RANDOM.", name) for name in events[0]]
+    assert parts == [".a.RANDOM.part", ".b.RANDOM.part", "a"]
 
 
 @pytest.mark.parametrize("size", [1 << 17, 1 << 22])
@@ -69,23 +76,6 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
         write_atomically(tmp_path / "a", bytes(size))
     assert caught.value.errno == errno.EFBIG
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
-
-
-def test_all_files_are_flushed_before_any_gets_its_name(tmp_path, monkeypatch) -> None:
-    events: list[list[str]] = []
-    flush = os.fsync
-
-    def record_names(file: int) -> None:
-        events.append(names(tmp_path))
-        flush(file)
-
-    monkeypatch.setattr(os, "fsync", record_names)
-    with StagedFiles() as files:
-        for name in ("a", "b"):
-            files.open(tmp_path / name).write(b"x")
-    assert [len(event) for event in events] == [2, 2, 2] and events[0] == events[1]
-    assert all(re.fullmatch(r"\.[ab]\.[0-9a-f]{12}\.part", name) for name in events[0])
-    assert events[2] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["out", "new/folder/out"])
@@ -124,63 +114,53 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
-def test_no_folder_is_overwritten(tmp_path: Path) -> None:
-    def refuse() -> None:
-        before = sorted(tmp_path.rglob("*"))
-        out = tmp_path / "out"
-        with pytest.raises(ConfigError, match=r"out(\.part)? exists already"), new_folder(out):
-            raise AssertionError
-        assert sorted(tmp_path.rglob("*")) == before
-
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone")],
+)
+def test_no_folder_is_overwritten(tmp_path: Path, name: str, target: str | None) -> None:
+    """Nor is a link in place of the hidden one followed, to a folder of the user or to nothing."""
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "a").touch()
-    for name in ("out", ".out.part"):
+    if target is None:
         shutil.copytree(tmp_path / "user", tmp_path / name)
-        refuse()
-        shutil.rmtree(tmp_path / name)
-    # Nor is a link in place of the hidden one followed, to a folder of the user or to nothing.
-    for target in ("user", "gone"):
-        (tmp_path / ".out.part").symlink_to(target)
-        refuse()
-        (tmp_path / ".out.part").unlink()
+    else:
+        (tmp_path / name).symlink_to(target)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=f"{name} exists already"), new_folder(tmp_path / "out"):
+        raise AssertionError
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def odd_files(folder: Path) -> list[Path]:
-    """Make what is not a regular file: a pipe, a folder, a socket, and links."""
-    os.mkfifo(folder / "pipe")
-    (folder / "folder").mkdir()
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / "socket"))
-    (folder / "to a pipe").symlink_to("pipe")
-    (folder / "device").symlink_to("/dev/zero")
-    (folder / "itself").symlink_to("itself")
-    return sorted(folder.iterdir())
-
-
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "opened", [open_regular, read_file, read_text, lambda path: open_kept(path, APPENDING)]
+)
+def test_only_regular_files_are_read_or_appended_to(tmp_path: Path, opened) -> None:
     """A pipe would make its reader wait forever, and so the test."""
-    odd = odd_files(tmp_path)
-    assert len(odd) == 6
-    for path in odd:
-        for read in (open_regular, read_file, read_text):
-            with pytest.raises(OSError, match="not a regular file|No such device|Too many levels"):
-                read(path)
-    (tmp_path / "file").write_bytes(b"content")
-    (tmp_path / "link").symlink_to("file")
-    assert read_file(tmp_path / "link") == b"content"
-    with open_regular(str(tmp_path / "link")) as file:
-        assert file.name == str(tmp_path / "link") and file.read() == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    for name, target in (("to a pipe", "pipe"), ("device", "/dev/zero"), ("itself", "itself")):
+        (tmp_path / name).symlink_to(target)
+    message = "not a regular file|No such device|Too many levels|it is a link|Is a directory"
+    for path in tmp_path.iterdir():
+        with pytest.raises(OSError, match=message):
+            opened(path)
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("wb") as file:
-        file.truncate(1 << 40)
+def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_bytes(b"content")
+    link.symlink_to("file")
+    assert read_file(link, 7) == b"content"
+    with open_regular(str(link)) as file:
+        assert file.name == str(link) and file.read() == b"content"
+    os.truncate(path, 1 << 40)
     with pytest.raises(OSError, match="it has more than 7 bytes"):
-        read_file(tmp_path / "file", 7)
+        read_file(path, 7)
     with pytest.raises(DataError, match="file cannot be read as a list: it has more than 4,294"):
-        read_lines(tmp_path / "file", "a list")
-    os.truncate(tmp_path / "file", 7)
-    assert read_file(tmp_path / "file", 7) == bytes(7)
+        read_lines(path, "a list")
 
 
 @pytest.mark.parametrize(
@@ -215,43 +195,26 @@ def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
             read_lines(tmp_path / name, "a list of pairs", errors="surrogateescape")
 
 
-@pytest.fixture
-def users_file(tmp_path: Path) -> Iterator[Path]:
-    """A file that nothing may change."""
-    path = tmp_path / "user"
-    path.write_bytes(b"precious")
-    yield path
-    assert path.read_bytes() == b"precious"
-
-
-def test_new_files_follow_no_link(tmp_path: Path, users_file: Path) -> None:
-    """Neither one under the final name, nor one under a temporary name, which nobody can guess."""
-    (tmp_path / "symbolic").symlink_to(users_file)
-    os.link(users_file, tmp_path / "hard")
-    for path in (tmp_path / "symbolic", tmp_path / "hard"):
-        with create(path) as file:
+def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
+    """Neither under the final name, nor under a temporary name, which nobody can guess."""
+    user = tmp_path / "user"
+    user.write_bytes(b"precious")
+    (tmp_path / "symbolic").symlink_to(user)
+    (tmp_path / "to nothing").symlink_to("gone")
+    os.link(user, tmp_path / "hard")
+    for name in ("symbolic", "to nothing", "hard"):
+        with pytest.raises(OSError, match="it is a (hard )?link"):
+            open_kept(tmp_path / name, APPENDING)
+        with create(tmp_path / name) as file:
             file.write(b"new")
-        assert path.read_bytes() == b"new" and not path.is_symlink()
+        assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
     for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
-        (tmp_path / name).symlink_to(users_file)
+        (tmp_path / name).symlink_to(user)
     write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
     with StagedFiles() as files:
         assert len({files.open(tmp_path / "a").name for _ in range(20)}) == 20
-
-
-def test_a_log_is_appended_to_no_other_file(tmp_path: Path, users_file: Path) -> None:
-    (tmp_path / "symbolic").symlink_to(users_file)
-    (tmp_path / "to nothing").symlink_to("gone")
-    os.link(users_file, tmp_path / "hard")
-    for name in ("symbolic", "to nothing", "hard"):
-        with pytest.raises(OSError, match="it is a (hard )?link"):
-            open_kept(tmp_path / name, APPENDING)
-    assert not (tmp_path / "gone").exists()
-    (tmp_path / "odd").mkdir()
-    for path in odd_files(tmp_path / "odd"):
-        with pytest.raises(OSError):
-            open_kept(path, APPENDING)
+    assert user.read_bytes() == b"precious" and not (tmp_path / "gone").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -278,22 +241,24 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
+    def refuse() -> None:
+        about = f"^--models-root {root} is no longer the folder .* or replaced; move it back"
+        with pytest.raises(DataError, match=about):
+            held.check()
+
     root, moved = tmp_path / "run", tmp_path / "moved"
     root.mkdir()
     held = HeldFolder("--models-root", root, "run.lock")
     (root / "file").touch()
     held.check()
     root.rename(moved)
-    with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
-        held.check()
+    refuse()
     # Neither another folder there, nor a link to one, is this one.
     root.mkdir()
-    with pytest.raises(DataError, match="moved, removed or replaced; move it back"):
-        held.check()
+    refuse()
     root.rmdir()
     root.symlink_to(tmp_path)
-    with pytest.raises(DataError):
-        held.check()
+    refuse()
     root.unlink()
     root.symlink_to(moved)
     held.check()
@@ -301,8 +266,7 @@ def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
     (moved / "file").unlink()
     moved.rmdir()
     moved.mkdir()
-    with pytest.raises(DataError):
-        held.check()
+    refuse()
     held.close()
 
 

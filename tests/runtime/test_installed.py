@@ -48,14 +48,23 @@ def stub(folder: Path, init: int = 0, status: int = 0, *macros: str) -> str:
     return str(library)
 
 
-def test_the_driver_describes_the_gpus(tmp_path: Path) -> None:
-    found = installed.gpus(stub(tmp_path))
+def test_the_driver_describes_the_gpus_and_versions(tmp_path: Path) -> None:
+    path, absent = stub(tmp_path), str(tmp_path / "none.so")
+    found = installed.gpus(path)
     assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
-
-
-def test_slices_of_a_gpu_have_uuids_of_their_own(tmp_path: Path) -> None:
-    """By the call that CUDA 11.4 has brought; the former one gives all slices that of the GPU."""
-    assert installed.CudaDriver(stub(tmp_path)).identity(1) == bytes([41] * 16)
+    assert installed.gpus(absent) == []
+    assert installed.driver_version(path) == 11040
+    assert installed.driver_version(absent) is None
+    # The last two: one that fails, and one that is not there.
+    for name, version in (
+        ("cudaRuntimeGetVersion", 11020),
+        ("cudnnGetVersion", 8100),
+        ("cudaDriverGetVersion", None),
+        ("ncclGetVersion", None),
+    ):
+        assert installed.version(ctypes.CDLL(path), name) == version
+    # By the call that CUDA 11.4 has brought, slices of a GPU have UUIDs of their own.
+    assert installed.CudaDriver(path).identity(1) == bytes([41] * 16)
     assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
 
 
@@ -66,35 +75,22 @@ def test_a_driver_that_fails(tmp_path: Path) -> None:
         installed.gpus(stub(tmp_path, init=803))
     # CUDA_ERROR_NO_DEVICE
     assert installed.gpus(stub(tmp_path, init=100)) == []
-    assert installed.gpus(str(tmp_path / "none.so")) == []
-
-
-def test_versions(tmp_path: Path) -> None:
-    path = stub(tmp_path)
-    library = ctypes.CDLL(path)
-    assert installed.version(library, "cudaRuntimeGetVersion") == 11020
-    assert installed.version(library, "cudnnGetVersion") == 8100
-    # One that fails, and one that is not there.
-    assert installed.version(library, "cudaDriverGetVersion") is None
-    assert installed.version(library, "ncclGetVersion") is None
-    assert installed.driver_version(path) == 11040
-    assert installed.driver_version(str(tmp_path / "none.so")) is None
-    packages = {"mxnet-cu112": (11, 2), "mxnet-cu101": (10, 1), "mxnet": None}
-    assert {package: installed.cuda_of(package) for package in packages} == packages
 
 
 @pytest.mark.parametrize(
-    ("package", "runs", "does_not"),
+    ("package", "cuda", "runs", "does_not"),
     [
-        ("mxnet-cu101", [(3, 0), (3, 5), (7, 5)], [(8, 0)]),
-        ("mxnet-cu102", [(7, 5)], [(8, 0)]),
-        ("mxnet-cu110", [(8, 0), (8, 9)], [(3, 5)]),
-        ("mxnet-cu111", [(8, 6)], [(3, 5)]),
-        ("mxnet-cu112", [(7, 5)], [(3, 5)]),
-        ("mxnet-cu117", [(8, 9)], [(9, 0), (12, 0)]),
+        ("mxnet-cu101", (10, 1), [(3, 0), (3, 5), (7, 5)], [(8, 0)]),
+        ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
+        ("mxnet-cu110", (11, 0), [(8, 0), (8, 9)], [(3, 5)]),
+        ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
+        ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
+        ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
+        ("mxnet", None, [], []),
     ],
 )
-def test_which_package_has_code_for_a_gpu(package, runs, does_not) -> None:
+def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None:
+    assert installed.cuda_of(package) == cuda
     assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
     assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
     assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import psutil
@@ -13,11 +14,8 @@ from runtime.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_"))
-    }
+    foreign = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     monkeypatch.setattr(os, "environ", kept)
 
 
@@ -29,71 +27,56 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
         ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
         ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
+        # A single task, also within an allocation for many, as of an interactive shell.
+        ({}, None),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        # Known launchers.
+        ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
+        ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
+        ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
     ],
 )
-def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words: str) -> None:
+def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
     os.environ.update(variables)
-    with pytest.raises(ConfigError, match=words) as error:
+    # One line.
+    with pytest.raises(ConfigError, match=f"^.*{words}.*$") if words else nullcontext():
         launchers.refuse_foreign_launcher()
-    assert "\n" not in str(error.value)
+
+
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 
 
 @pytest.mark.parametrize(
-    "variables",
+    ("name", "others", "message"),
     [
-        {},
-        {"PMI_RANK": "0", "PMI_SIZE": "1"},
-        {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"},
-        # A step of one task inside of an allocation for many, such as an interactive shell.
-        {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},
-        {"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"},
-        {"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"},
-        {"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"},
+        ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
+        ("host1", {**GLOO, "NIC": "eth0"}, None),
+        ("host1", {**GLOO, "NIC": ""}, None),
+        ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
+        ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
+        ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
+        ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
+        ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
     ],
 )
-def test_a_single_task_and_known_launchers_pass(variables: dict[str, str]) -> None:
-    os.environ.update(variables)
-    launchers.refuse_foreign_launcher()
+def test_gloo_needs_an_address_of_the_hosts_name_and_takes_its_interface(
+    monkeypatch, name, others, message
+) -> None:
+    def known(name: str) -> str:
+        if name != "host1":
+            raise OSError("Name or service not known")
+        return "10.0.0.1"
 
-
-GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}
-
-
-@pytest.mark.parametrize(
-    ("others", "is_refused"),
-    [
-        ({}, True),
-        ({"NIC": "eth0"}, False),
-        ({"NIC": ""}, False),
-        ({"HOROVOD_CONTROLLER": "mpi"}, False),
-        ({"HOROVOD_LOCAL_SIZE": "4"}, False),
-    ],
-)
-def test_an_interface_that_gloo_would_not_take_is_refused(monkeypatch, others, is_refused) -> None:
     addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
     interfaces = {
-        name: [SimpleNamespace(address=one) for one in found] for name, found in addresses.items()
+        interface: [SimpleNamespace(address=one) for one in found]
+        for interface, found in addresses.items()
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
-    monkeypatch.setattr(socket, "gethostname", lambda: "host1")
-    monkeypatch.setattr(socket, "gethostbyname", {"host1": "10.0.0.1"}.__getitem__)
-    os.environ.update({**GLOO, "NIC": "eth1", **others})
-    if not is_refused:
-        launchers.refuse_hosts_name()
-        return
-    with pytest.raises(ConfigError, match="^NIC=eth1: .* name host1, 10.0.0.1, which is not"):
-        launchers.refuse_hosts_name()
-
-
-def test_ranks_with_gloo_on_a_host_without_an_address_are_refused(monkeypatch) -> None:
-    def unknown(name: str) -> str:
-        raise OSError("Name or service not known")
-
-    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name")
-    monkeypatch.setattr(socket, "gethostbyname", unknown)
-    for alone in ({"HOROVOD_CONTROLLER": "gloo"}, {**GLOO, "HOROVOD_SIZE": "1"}):
-        os.environ.update(alone)
-        launchers.refuse_hosts_name()
-    os.environ.update({**GLOO, "HOROVOD_LOCAL_SIZE": "4"})
-    with pytest.raises(ConfigError, match="^the name of this host, no-such-name, has no address"):
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(socket, "gethostbyname", known)
+    os.environ.update(others)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
         launchers.refuse_hosts_name()

@@ -1,9 +1,7 @@
-"""MXNet's arrays as kernels see them."""
-
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -18,9 +16,7 @@ def _add_one(numbers):
         numbers[n] += 1
 
 
-class _Pair(NamedTuple):
-    factor: float
-    numbers: object
+_Pair = namedtuple("_Pair", "factor numbers")
 
 
 def _add_product(sums, pairs) -> None:

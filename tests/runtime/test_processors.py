@@ -7,39 +7,31 @@ import pytest
 
 from runtime import environment, processors
 
-V2, HUNDRED = "sys/fs/cgroup", 100_000
+V2 = "sys/fs/cgroup/cpu.max"
 
 
 def v1(folder: str, quota: int) -> dict[str, str]:
     place = f"sys/fs/cgroup/cpu/{folder}"
-    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": str(HUNDRED)}
+    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": "100000"}
+
+
+def v2(folder: str, processors: float) -> dict[str, str]:
+    return {f"sys/fs/cgroup/{folder}cpu.max": f"{processors * 100_000:.0f} 100000"}
 
 
 @pytest.mark.parametrize(
     ("groups", "files", "expected"),
     [
         # Of all groups that contain the process, the smallest counts.
-        (
-            "0::/a/b",
-            {
-                f"{V2}/a/b/cpu.max": f"400000 {HUNDRED}",
-                f"{V2}/a/cpu.max": f"150000 {HUNDRED}",
-                f"{V2}/other/cpu.max": f"10000 {HUNDRED}",
-                f"{V2}/cpu.max": f"200000 {HUNDRED}",
-            },
-            1.5,
-        ),
+        ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
         # A container sees its own group as the outermost.
         ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
-        ("short\n0::/../../b", {f"{V2}/cpu.max": f"200000 {HUNDRED}"}, 2),
+        ("short\n0::/../../b", v2("", 2), 2),
         ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
         # Both versions at once.
-        ("4:cpu:/\n0::/", {**v1("", 500_000), f"{V2}/cpu.max": f"700000 {HUNDRED}"}, 5),
+        ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
         # What is malformed limits nothing.
-        *(
-            ("0::/", {f"{V2}/cpu.max": content}, None)
-            for content in (f"max {HUNDRED}", "", "1", f"0 {HUNDRED}", "5 0", "x y")
-        ),
+        *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
     ],
 )
 def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
@@ -82,9 +74,7 @@ CORE = "avx512f avx512bw avx512vl avx512dq"
         ("avx2 avx_vnni", False, False, False),
     ],
 )
-def test_what_the_processors_flags_say(
-    flags, tiles, avx512, vectors, tmp_path, monkeypatch
-) -> None:
+def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(program: str, *arguments: str) -> tuple[int, str, str]:
+def run(program: str, *arguments: object) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", program, *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -36,11 +36,8 @@ run_stoppable(main)
 
 
 def test_a_signal_waits_for_the_end_of_a_step() -> None:
-    assert run(STEP.replace("SIG)", "SIGTERM)")) == (
-        128 + signal.SIGTERM,
-        "the step is done\n",
-        "stopped by SIGTERM: no unfinished file is left behind\n",
-    )
+    said = "stopped by SIGTERM: no unfinished file is left behind\n"
+    assert run(STEP.replace("SIG)", "SIGTERM)")) == (143, "the step is done\n", said)
     # An ignored one stays ignored.
     status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
     assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
@@ -57,11 +54,11 @@ request.listen()
 for argument in sys.argv[1:]:
     if argument == "wait":
         now += 1.1
-        continue
-    os.kill(os.getpid(), int(argument))
-    print(request.status, flush=True)
+    else:
+        os.kill(os.getpid(), int(argument))
+        print(request.status, flush=True)
 """
-INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
 @pytest.mark.parametrize(
@@ -78,5 +75,4 @@ INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SI
     ],
 )
 def test_the_first_signal_is_a_request(signals, status, printed) -> None:
-    arguments = [str(one) if one == "wait" else str(int(one)) for one in signals]
-    assert run(REQUEST, *arguments) == (status, printed, "")
+    assert run(REQUEST, *signals) == (status, printed, "")

@@ -1,5 +1,3 @@
-"""Seconds go to the part that is waited for, each to one part only."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -19,17 +17,9 @@ class HandClock:
         self.now += seconds
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def stopwatch(clock: HandClock) -> Stopwatch:
-    return Stopwatch(clock)
-
-
-def test_seconds_count_for_the_innermost_part(clock: HandClock, stopwatch: Stopwatch) -> None:
+def test_seconds_count_for_the_innermost_part() -> None:
+    clock = HandClock()
+    stopwatch = Stopwatch(clock)
     clock.wait(100.0)
     with stopwatch.part(HEAD):
         clock.wait(1.0)
@@ -48,8 +38,9 @@ def test_seconds_count_for_the_innermost_part(clock: HandClock, stopwatch: Stopw
     assert stopwatch.lap() == dict.fromkeys(PARTS, 0.0)
 
 
-def test_a_sample_stands_for_its_interval(clock: HandClock) -> None:
+def test_a_sample_stands_for_its_interval() -> None:
     """Outside of it nothing waits, and what is queued there counts for nothing."""
+    clock = HandClock()
     stopwatch = Stopwatch(clock)
     waits: list[float] = []
     stopwatch.sample()
@@ -78,7 +69,9 @@ def test_a_sample_stands_for_its_interval(clock: HandClock) -> None:
     assert stopwatch.lap(80.0) == dict.fromkeys(PARTS, 0.0)
 
 
-def test_deferred_waits_run_in_order(clock: HandClock, stopwatch: Stopwatch) -> None:
+def test_deferred_waits_run_in_order() -> None:
+    clock = HandClock()
+    stopwatch = Stopwatch(clock)
     with stopwatch.part(BACKBONE):
         stopwatch.defer(lambda: clock.wait(2.0))
         stopwatch.defer(lambda: clock.wait(3.0), COMMUNICATION)

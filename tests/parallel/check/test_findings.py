@@ -18,8 +18,11 @@ from runtime.installed import Gpu
 from tests.support.healthy_hosts import GPU, healthy
 
 ROOT = Path(__file__).resolve().parents[3]
-CPU, CUDA = "mxnet", "mxnet-cu112"
 EIGHT, BOTH, THREE = {"a": 8, "b": 8}, {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
+# Hosts, their MXNet, and the interface that is chosen.
+CPU, CUDA = (EIGHT, "mxnet"), (EIGHT, "mxnet-cu112")
+ALONE, ALONE_CUDA = ({"b": 1}, "mxnet"), ({"b": 1}, "mxnet-cu112")
+PAIR, PAIR_NIC = (BOTH, "mxnet"), (BOTH, "mxnet", "eth0")
 H100 = Gpu("H100", (9, 0), 80 << 30)
 
 
@@ -30,7 +33,7 @@ def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("package", "change", "line"),
+    ("hosts", "change", "line"),
     [
         (CPU, {"python": "3.12.1"}, "Python is 3.12, but 3.11 on a; remove .venv there and"),
         (CPU, {"horovod": "0.27.0"}, "Horovod is 0.27.0, but 0.28.1 on a; "),
@@ -68,28 +71,26 @@ def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
         # Newer; or older within CUDA 11, which is enough.
         *((CUDA, {"cuda_of_driver": version}, "") for version in (12020, 11040, 11000)),
         (CUDA, {"driver": None}, ""),
-    ],
-)  # fmt: skip
-def test_a_change_is_one_finding_or_none(package: str, change: dict[str, Any], line: str) -> None:
-    lines = found(healthy(EIGHT, package), **change)
-    assert len(lines) == bool(line) and all(one.startswith(f"b: {line}") for one in lines)
-
-
-@pytest.mark.parametrize(
-    ("package", "change", "line"),
-    [
-        (CPU, {"open_mpi": "5.0.3"}, "Open MPI 5.0.3 starts ranks"),
-        (CUDA, {"gpus": ()}, "it has no GPU that ranks would see, but its MXNet is mxnet-cu112; "),
-        (CPU, {"gpus": (GPU,), "cuda_of_driver": 11040},
+        # A single host's name needs no address, and a single rank no shared memory.
+        (ALONE, {"open_mpi": "5.0.3"}, "Open MPI 5.0.3 starts ranks"),
+        (ALONE_CUDA, {"gpus": ()}, "it has no GPU that ranks would see, but its MXNet is mxnet-cu"),
+        (ALONE, {"gpus": (GPU,), "cuda_of_driver": 11040},
          "its MXNet is for processors and would not use its 1 GPUs; "),
-        *((CPU, {"name_address": one}, "") for one in ("127.0.1.1", None, "10.9.9.9")),
-        (CPU, {"shared_memory": 0}, ""),
+        *((ALONE, {"name_address": one}, "") for one in ("127.0.1.1", None, "10.9.9.9")),
+        (ALONE, {"shared_memory": 0}, ""),
+        (PAIR, {"hostname": "node0"}, "its hostname is node0, as that of a: Horovod takes them "),
+        (PAIR, {"name_address": "127.0.1.1"}, "its name node1 stands for 127.0.1.1, which other h"),
+        (PAIR, {"name_address": None}, "its name node1 is unknown to itself; "),
+        (PAIR, {"name_address": "10.9.9.9"}, "its name node1 stands for 10.9.9.9, which is no add"),
+        (PAIR_NIC, {"interfaces": {"lo": "127.0.0.1", "eth5": "10.0.0.1"}},
+         "it has no interface eth0 with an IPv4 address; NIC is the same name on all hosts; it has "
+         "lo, eth5"),
+        (PAIR_NIC, {}, ""),
     ],
 )  # fmt: skip
-def test_one_host(package: str, change: dict[str, Any], line: str) -> None:
-    """Its name needs no address, and a single rank needs no shared memory."""
-    lines = found(healthy({"a": 1}, package), "a", **change)
-    assert len(lines) == bool(line) and all(one.startswith(f"a: {line}") for one in lines)
+def test_a_change_is_one_finding_or_none(hosts: Any, change: dict[str, Any], line: str) -> None:
+    lines = found(healthy(*hosts), **change)
+    assert len(lines) == bool(line) and all(one.startswith(f"b: {line}") for one in lines)
 
 
 def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
@@ -102,23 +103,6 @@ def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
     del survey.facts["b"]
     survey.silent.append(Finding("b", "ssh gets no answer", "look there"))
     assert [line[0] for line in found(survey, "c", open_files=1)] == ["b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"hostname": "node0"}, "its hostname is node0, as that of a: Horovod takes them for"),
-        ({"name_address": "127.0.1.1"}, "its name node1 stands for 127.0.1.1, which other hosts d"),
-        ({"name_address": None}, "its name node1 is unknown to itself; "),
-        ({"name_address": "10.9.9.9"}, "its name node1 stands for 10.9.9.9, which is no address o"),
-        ({"interfaces": {"lo": "127.0.0.1", "eth5": "10.0.0.1"}},
-         "it has no interface eth0 with an IPv4 address; "),
-    ],
-)  # fmt: skip
-def test_names_and_the_chosen_interface(change: dict[str, Any], line: str) -> None:
-    assert found(healthy(BOTH, nic="eth0")) == []
-    (text,) = found(healthy(BOTH, nic="eth0" if "interfaces" in change else None), **change)
-    assert text.startswith(f"b: {line}") and ("lo, eth5" in text) == ("interfaces" in change)
 
 
 def test_the_same_address_on_two_hosts() -> None:

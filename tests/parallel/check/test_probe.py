@@ -10,8 +10,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import chain, permutations
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,15 +32,11 @@ ROOT = Path(__file__).resolve().parents[3]
 KEY = bytes(range(KEY_BYTES))
 
 
-def sent(facts: Facts) -> Any:
-    """As it arrives."""
-    return json.loads(json.dumps(asdict(facts)))
-
-
 def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
     for package in ("mxnet", "mxnet-cu112"):
         facts = healthy_hosts.facts(1, package)
-        assert parse(Facts, sent(facts)) == facts
+        sent = json.loads(json.dumps(asdict(facts)))
+        assert parse(Facts, sent) == facts
     assert parse(Optional[int], None) is None and parse(Optional[int], 5) == 5
     assert parse(Link, [2.0]) == Link(2.0)
     # Text of others is one printable line of some length.
@@ -50,29 +48,26 @@ def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
         {"gpus": [{"name": "T4"}]},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="is no "):
-            parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
+            parse(Facts, {**sent, **change})
     for answer in (None, 5, "x", [], {}, ["1"], {"memory": 1}):
         for kind in (Facts, Link):
             with pytest.raises(ValueError):
                 parse(kind, answer)
 
 
-def test_what_hangs_fails_or_is_missing_is_a_fact(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
     """Without the programs that import MXNet."""
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    monkeypatch.setattr(facts_module, "_check_mxnet", lambda package: "1.9.1")
-    monkeypatch.setattr(facts_module, "_horovod_lacks", lambda: ("NCCL",))
-    monkeypatch.setattr(facts_module, "_GATHER_SECONDS", 1)
-    monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
-    monkeypatch.setattr(installed, "gpus", lambda: fail(ConfigError("no driver")))
-    monkeypatch.setattr(facts_module, "_free_for", lambda _: time.sleep(3))
-    monkeypatch.setattr(facts_module, "_driver", lambda: fail(ZeroDivisionError("what")))
-    monkeypatch.setattr(facts_module, "_open_mpi", lambda: facts_module._run("sleep", "5"))
+    monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
+    for name, replaced in {
+        "_check_mxnet": lambda package: "1.9.1",
+        "_horovod_lacks": lambda: ("NCCL",),
+        "_GATHER_SECONDS": 1,
+        "_PROGRAM_SECONDS": 0.5,
+        "_free_for": lambda _: time.sleep(3),
+        "_driver": Mock(side_effect=ZeroDivisionError("what")),
+        "_open_mpi": lambda: facts_module._run("sleep", "5"),
+    }.items():
+        monkeypatch.setattr(facts_module, name, replaced)
     start = time.monotonic()
     facts = gather(tmp_path)
     assert time.monotonic() - start < 3
@@ -85,9 +80,7 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(
     assert (facts.gpus, facts.disk, facts.driver, facts.open_mpi) == ((), None, None, None)
 
 
-def test_programs_and_folders_that_fail_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_and_folders_that_fail_say_why(tmp_path: Path, monkeypatch) -> None:
     for words, reason in (
         (("sh", "-c", "echo x; echo 'error: no CUDA' >&2; exit 2"), "^no CUDA$"),
         (("sh", "-c", "exit 3"), "^status 3$"),
@@ -243,12 +236,10 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("count", [2, 3, 7, 8])
 def test_each_ordered_pair_once_and_no_host_twice_at_a_time(count: int) -> None:
-    found = list(rounds([f"host{number}" for number in range(count)]))
+    names = [f"host{number}" for number in range(count)]
+    found = list(rounds(names))
     for pairs in found:
-        busy = [host for pair in pairs for host in pair]
-        assert len(busy) == len(set(busy))
-    everything = [pair for pairs in found for pair in pairs]
-    assert len(everything) == len(set(everything)) == count * (count - 1)
-    assert all(sender != receiver for sender, receiver in everything)
+        assert len(set(chain(*pairs))) == 2 * len(pairs)
+    assert sorted(chain(*found)) == sorted(permutations(names, 2))
     # As few rounds as there can be.
     assert len(found) == 2 * (count - 1 + count % 2)

@@ -18,46 +18,41 @@ from runtime.errors import ConfigError
 from tests.support.healthy_hosts import facts, healthy
 
 
-class Talking:
-    """Probes that answer."""
+def surveyed(hosts: str, monkeypatch, change=lambda host, request, answer: answer) -> Survey:
+    """Survey hosts whose probes answer; a function may change an answer, or raise an error."""
 
-    def __init__(self, host: str, models_root: Path) -> None:
-        self.host, self.number = host, "abcd".index(host)
+    class Probe:
+        def __init__(self, host: str, models_root: Path) -> None:
+            self.host = host
 
-    def answer(self, expected):
-        return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
+        def answer(self, expected):
+            own = json.loads(json.dumps(vars(facts("abcd".index(self.host)))))
+            return change(self.host, {"facts": None}, {"facts": own})
 
-    def ask(self, request, expected):
-        if "listen" in request:
-            return {"ports": dict.fromkeys(request["listen"], 40000)}
-        return {"link": [1e9]}
+        def ask(self, request, expected):
+            ports = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
+            return change(self.host, request, ports if "listen" in request else {"link": [1e9]})
 
-    def not_understood(self, text: str) -> HostError:
-        return HostError(Finding(self.host, f"not understood: {text}", "copy"))
+        def not_understood(self, text: str) -> HostError:
+            return HostError(Finding(self.host, f"not understood: {text}", "copy"))
 
-    def close(self) -> None:
-        pass
+        def close(self) -> None:
+            pass
 
-    end = close
+        end = close
 
-
-def surveyed(hosts: str, probe: type, monkeypatch: pytest.MonkeyPatch) -> Survey:
-    monkeypatch.setattr(survey_module, "Probe", probe)
+    monkeypatch.setattr(survey_module, "Probe", Probe)
     return survey_module.survey(dict.fromkeys(hosts, 1), Path("models"), None)
 
 
 def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent(Talking):
-        def answer(self, expected):
-            return self.ask({"facts": 1}, "") if self.host == "b" else super().answer(expected)
+    def change(host, request, answer):
+        what = next(iter(request))
+        if {"b": "facts", "c": "measure", "d": "listen"}.get(host) == what:
+            raise HostError(Finding(host, f"silent at {what}", "look"))
+        return answer
 
-        def ask(self, request, expected):
-            what = next(iter(request))
-            if {"b": "facts", "c": "measure", "d": "listen"}.get(self.host) == what:
-                raise HostError(Finding(self.host, f"silent at {what}", "look"))
-            return super().ask(request, expected)
-
-    found = surveyed("abcd", Silent, monkeypatch)
+    found = surveyed("abcd", monkeypatch, change)
     assert sorted((one.host, one.what) for one in found.silent) == [
         ("b", "silent at facts"), ("c", "silent at measure"), ("d", "silent at listen")
     ]  # fmt: skip
@@ -70,17 +65,12 @@ def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch)
     [("facts", {}), ("link", ["1"]), ("error", 5), ("ports", ["10.0.0.1"]), ("ports", {"a": "1"})],
 )
 def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
-    class Wrong(Talking):
-        def answer(self, expected):
-            return self._but(expected, super().answer(expected))
+    right = "link" if what == "error" else what
 
-        def ask(self, request, expected):
-            return self._but(expected, super().ask(request, expected))
+    def change(host, request, answer):
+        return {what: wrong} if host == "c" and right in answer else answer
 
-        def _but(self, expected, right):
-            return {what: wrong} if self.host == "c" and what in expected else right
-
-    (silent,) = surveyed("ac", Wrong, monkeypatch).silent
+    (silent,) = surveyed("ac", monkeypatch, change).silent
     assert silent.host == "c" and silent.what.startswith("not understood: ")
 
 
@@ -88,20 +78,17 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     """The first host at the address that the others' ssh servers see, each at its own."""
     asked = {}
 
-    class Noted(Talking):
-        def ask(self, request, expected):
-            if "listen" in request:
-                asked[self.host] = request["listen"]
-                if self.host == "c":
-                    return {"ports": {}}
-            return super().ask(request, expected)
+    def change(host, request, answer):
+        if "listen" in request:
+            asked[host] = request["listen"]
+        return {"ports": {}} if "listen" in request and host == "c" else answer
 
-    found = surveyed("abc", Noted, monkeypatch)
+    found = surveyed("abc", monkeypatch, change)
     assert asked == {"a": ["10.0.0.0"], "b": ["10.0.0.1"], "c": ["10.0.0.2"]}
     errors = {pair.receiver: pair.error for pair in found.pairs if pair.link is None}
     assert errors == {"c": "it has no address 10.0.0.2"}
     asked.clear()
-    surveyed("a", Noted, monkeypatch)
+    surveyed("a", monkeypatch, change)
     assert not asked, "there is no other host to reach it"
 
 
@@ -113,13 +100,12 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
     lines = {line[:14].strip(): line[14:].split("  ") for line in table(survey)}
     cells = {label: [cell.strip() for cell in row if cell] for label, row in lines.items()}
     assert cells[""] == ["a", "b", "c"]
-    assert cells["address"] == ["10.0.0.0 eth0", "10.0.0.1 eth0", "10.0.0.2 eth0"]
-    assert cells["ranks"][1] == "4 on 16 processors"
-    assert cells["MXNet"] == ["1.9.1 mxnet-cu112"] * 3
-    assert cells["GPUs"] == ["8 Tesla T4"] * 3
-    assert cells["driver"] == ["470.57 CUDA 11.4"] * 3
-    assert cells["ulimit -n, -l"] == ["4096, 8192 KiB"] * 3
-    assert cells["sends"][0] == "2 MB/s c" and cells["sends"][1].startswith("1100 MB/s ")
+    assert {label: row[1] for label, row in cells.items()}.items() >= {
+        "address": "10.0.0.1 eth0", "ranks": "4 on 16 processors", "MXNet": "1.9.1 mxnet-cu112",
+        "GPUs": "8 Tesla T4", "driver": "470.57 CUDA 11.4", "ulimit -n, -l": "4096, 8192 KiB",
+        "sends": "1100 MB/s a",
+    }.items()  # fmt: skip
+    assert cells["address"][0] == "10.0.0.0 eth0" and cells["sends"][0] == "2 MB/s c"
     # Projects that differ look different.
     first, second, third = cells["project"]
     assert len(first) == len(second) == 12 and first == third != second

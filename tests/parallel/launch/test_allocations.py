@@ -1,7 +1,6 @@
-"""What batch systems have granted, and the folder of the ranks' output."""
-
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,12 @@ from runtime.errors import ConfigError
     ],
 )
 def test_the_tasks_of_slurm(monkeypatch: pytest.MonkeyPatch, variables, tasks: int) -> None:
-    for name in ("SLURM_JOBID", "SLURM_TASKS_PER_NODE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "environ", variables)
     assert tasks_of_slurm() == tasks
 
 
 @pytest.mark.parametrize("name", ["PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"])
-def test_hosts_of_other_systems_are_not_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_hosts_of_other_systems_are_not_left_out(monkeypatch, tmp_path: Path, name: str) -> None:
     file = tmp_path / "hosts"
     monkeypatch.setenv(name, str(file))
     refuse_unread_hosts({"me"}.__contains__)

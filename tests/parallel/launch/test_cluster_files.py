@@ -1,5 +1,3 @@
-"""The files of a cluster: what is read, written, refused, and said about shares."""
-
 from __future__ import annotations
 
 import random
@@ -68,16 +66,12 @@ def test_a_line_is_a_group(path, hosts, content, groups) -> None:
     assert read_groups(path, hosts) == groups
 
 
-NAMES = st.sampled_from(["a", "b", "10.0.0.9", "10.0.0.10"])
-
-
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_files_are_read_as_they_were_written(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_files_are_read_as_they_were_written(tmp_path_factory, data: st.DataObject) -> None:
     path = tmp_path_factory.getbasetemp() / "written"
-    hosts = data.draw(st.lists(NAMES, min_size=1, max_size=8))
+    names = st.sampled_from(["a", "b", "10.0.0.9", "10.0.0.10"])
+    hosts = data.draw(st.lists(names, min_size=1, max_size=8))
     order = data.draw(st.permutations(range(len(hosts))))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(hosts)))) | {len(hosts)})
     groups = tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], cuts))
@@ -184,9 +178,7 @@ def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
         ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
     ],
 )  # fmt: skip
-def test_what_mxnet_g_accepts_is_accepted_with_a_warning(
-    path: Path, content: str, warnings: list[str]
-) -> None:
+def test_what_mxnet_g_accepts_is_accepted_with_a_warning(path, content, warnings) -> None:
     path.write_text(content)
     found = read_shares(path, ONE).warnings
     assert len(found) == len(warnings), found

@@ -25,7 +25,8 @@ run_program(lambda: main(sys.argv[2:], (sys.executable, "-c", sys.argv[1])))
 """
 # Each writes its process id into a file of its name, so that the test finds it.
 PRESENT = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, subprocess, sys, time
+from parallel.parameter_server.assignment import find
 role, worker = os.environ["DMLC_ROLE"], int(os.environ["GROUPING_WORKER"])
 name = f"worker-{worker}" if role == "worker" else f"{role}-{os.getpid()}"
 path = pathlib.Path(os.environ["PRESENCE"], name)
@@ -33,38 +34,29 @@ path.with_suffix(".new").write_text(str(os.getpid()))
 path.with_suffix(".new").rename(path)
 """
 STAY = PRESENT + "time.sleep(300)"
-FIND = PRESENT + (
-    "from parallel.parameter_server.assignment import find\nfound = find(os.environ)\n"
-)
 # It ignores signals and has a child.
-STUBBORN = (
-    "import signal, subprocess; child = subprocess.Popen(['sleep', '300'])\n"
-    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
-    + PRESENT
-    + "path.with_name(f'child-{worker}').write_text(str(child.pid))\n"
-    + "time.sleep(300)"
-)
-SAVE = PRESENT + (
-    "def save(number, _):\n"
-    "    time.sleep(0.5); print('saved', flush=True); os._exit(128 + number)\n"
-    "[signal.signal(n, save) for n in (signal.SIGINT, signal.SIGTERM)]\n"
-    "path.with_name(f'ready-{worker}').touch()\n"
-    "time.sleep(300)"
-)
+STUBBORN = PRESENT + """
+[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
+child = subprocess.Popen(["sleep", "300"])
+path.with_name(f"child-{worker}").write_text(str(child.pid))
+time.sleep(300)
+"""
+SAVE = PRESENT + """
+def save(number, _):
+    time.sleep(0.5); print('saved', flush=True); os._exit(128 + number)
+[signal.signal(number, save) for number in (signal.SIGINT, signal.SIGTERM)]
+path.with_name(f'ready-{worker}').touch()
+time.sleep(300)
+"""
 
 
 class Dummies:
     """A job of scripts."""
 
     def __init__(
-        self,
-        folder: Path,
-        worker: str,
-        *options: object,
-        serve: str = STAY,
-        more: tuple[str, ...] = ("--kv-store", "dist_async"),
-        **variables: str,
-    ):
+        self, folder: Path, worker: str, *options: object, serve: str = STAY,
+        more: tuple[str, ...] = ("--kv-store", "dist_async"), **variables: str,
+    ):  # fmt: skip
         self.folder = folder / "presence"
         self.folder.mkdir()
         self.process = subprocess.Popen(
@@ -74,28 +66,25 @@ class Dummies:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def pids(self) -> dict[str, int]:
-        files = (path for path in self.folder.glob("*-*") if path.suffix != ".new")
-        return {path.name: int(path.read_text()) for path in files if path.stat().st_size}
+    def files(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.suffix != ".new"]
 
-    def wait_for(self, *names: str, count: int = 0) -> dict[str, int]:
+    def wait_for_files(self, count: int) -> None:
         end = time.monotonic() + 60
-        while True:
-            present = {path.name for path in self.folder.iterdir() if path.suffix != ".new"}
-            if present.issuperset(names) and len(present) >= count:
-                return self.pids()
-            assert time.monotonic() < end and self.process.poll() is None, present
+        while len(self.files()) < count:
+            assert time.monotonic() < end and self.process.poll() is None, self.files()
             time.sleep(0.02)
 
     def ends(self, left_seconds: float = 0.5) -> tuple[int, str, str]:
         """Its status, output and errors; no process is left."""
         output, errors = self.process.communicate(timeout=60)
-        assert not processes.left(self.pids().values(), left_seconds)
+        pids = [int(path.read_text()) for path in self.files() if path.stat().st_size]
+        assert not processes.left(pids, left_seconds)
         return self.process.returncode, output, errors
 
 
 def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_path: Path) -> None:
-    program = FIND + "print(found, os.environ['OMP_NUM_THREADS'])"
+    program = PRESENT + "print(find(os.environ), os.environ['OMP_NUM_THREADS'])"
     worker = program + "\nprint('look', file=sys.stderr); sys.stdout.write('no end of line')"
     files = {
         "hosts": "localhost slots=1\n127.0.0.2 slots=2\n",
@@ -112,9 +101,7 @@ def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_pat
     serve, more = program + "\ntime.sleep(300)", ("--kv-store=dist_gsync", "--data-allocator", "1")
     status, output, errors = Dummies(tmp_path, worker, *options, serve=serve, more=more).ends()
     assert status == 0, errors
-    found = {
-        line.partition(": ")[0]: line for line in output.splitlines() if "(role=" in line
-    }
+    found = {line.partition(": ")[0]: line for line in output.splitlines() if "(role=" in line}
     parts = (
         "root_host='127.0.0.1'",
         "groups=((0, 1), (2,)), shares=(Share(start=0.9, end=1.0), Share(start=0.0, end=0.4), ",
@@ -147,7 +134,7 @@ def test_a_guard_that_is_killed_ends_the_job(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
-    job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
+    job.wait_for_files(6)
     job.process.kill()
     assert job.ends(left_seconds=20)[0] == -signal.SIGKILL
 
@@ -177,7 +164,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -
     options = ("-n", 2, "-s", 1, "-H", tmp_path / "hosts", "--launcher", "ssh")
     path = f"{ssh.parent}:{os.environ['PATH']}"
     job = Dummies(tmp_path, worker, *options, PATH=path, MXNET_KEPT="it's $HOME")
-    job.wait_for("ready-0", "ready-1")
+    job.wait_for_files(6)
     job.process.send_signal(signal.SIGTERM)
     status, output, _ = job.ends()
     assert status == 143
@@ -186,8 +173,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -
         assert f"worker {number}: saved\n" in output
     assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
     # Both are asked; a server is on the first.
-    ports = ssh.with_name("ssh.ports").read_text().split()
-    assert sorted(ports) == ["2222"] * 3 + ["2223"] * 2
+    assert sorted(ssh.with_name("ssh.ports").read_text().split()) == ["2222"] * 3 + ["2223"] * 2
     words = ssh.with_name("ssh.words").read_text()
     assert "parallel.launch.guard" in words
-    assert "$HOME" not in words and "DMLC_ROLE=" not in words and "MXNET_KEPT=" not in words
+    assert not any(word in words for word in ("$HOME", "DMLC_ROLE=", "MXNET_KEPT="))

@@ -1,10 +1,8 @@
-"""A launcher's command line, whose command has options of its own."""
-
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -128,9 +126,8 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     ],
 )
 def test_files_of_this_folder_are_taken_where_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    command: str, groups: Optional[str], shares: Optional[str],
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch, capsys, command, groups, shares
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
     assert launcher._with_files_of_this_folder(options) == options

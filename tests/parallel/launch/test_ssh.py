@@ -25,6 +25,7 @@ from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = NetworkInterface("lo", "127.0.0.1")
+ETHERNET = NetworkInterface("eth0", "192.0.2.5")
 # A host is known by its name; what comes after it is the command that it is to run.
 HOSTS = """#!/bin/sh
 while [ "${1#-o}" != "$1" ]; do shift; done
@@ -87,9 +88,7 @@ def test_a_host_that_cannot_take_part_is_a_line_that_names_it(host: str, message
     assert "\n" not in str(raised.value)
 
 
-def test_hosts_that_fail_are_told_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="host silent: no connection by ssh"):
         ssh.check(["hangs", "silent"], 60.0)
     ssh.check(["answers"])
@@ -122,31 +121,29 @@ def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Sign
         [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not (tmp_path / "hangs").exists() or not (tmp_path / "hangs").read_text():
+    hangs = tmp_path / "hangs"
+    while not hangs.exists() or not hangs.read_text():
         time.sleep(0.05)
     process.send_signal(number)
-    assert process.communicate(timeout=20)[1] == ""
-    assert process.returncode == 128 + number
-    assert not processes.left([int((tmp_path / "hangs").read_text())])
-
-
-READ = (
-    "PATH LD_LIBRARY_PATH VIRTUAL_ENV PYTHONPATH NETWORK NIC MXNET_SEED HOROVOD_CYCLE_TIME "
-    "NCCL_DEBUG OMPI_MCA_btl OMP_NUM_THREADS NUMBA_CACHE_DIR DMLC_LOG_STACK_TRACE "
-    "CUDA_VISIBLE_DEVICES NVIDIA_TF32_OVERRIDE"
-).split()
-OTHERS = (
-    "AWS_SECRET_ACCESS_KEY HF_TOKEN http_proxy HOME SSH_AUTH_SOCK MXNET_x%% _HOROVOD_SECRET_KEY "
-    "BASH_FUNC_module%% MY_MXNET_SEED OMPI_COMM_WORLD_RANK"
-).split()
+    assert process.communicate(timeout=20)[1] == "" and process.returncode == 128 + number
+    assert not processes.left([int(hangs.read_text())])
 
 
 def test_what_libraries_read_is_sent_and_nothing_else() -> None:
-    own = dict.fromkeys((*READ, *OTHERS), "x")
-    assert variables.names(own) == sorted(READ)
+    read = (
+        "PATH LD_LIBRARY_PATH VIRTUAL_ENV PYTHONPATH NETWORK NIC MXNET_SEED HOROVOD_CYCLE_TIME "
+        "NCCL_DEBUG OMPI_MCA_btl OMP_NUM_THREADS NUMBA_CACHE_DIR DMLC_LOG_STACK_TRACE "
+        "CUDA_VISIBLE_DEVICES NVIDIA_TF32_OVERRIDE"
+    ).split()
+    others = (
+        "AWS_SECRET_ACCESS_KEY HF_TOKEN http_proxy HOME SSH_AUTH_SOCK MXNET_x%% MY_MXNET_SEED "
+        "_HOROVOD_SECRET_KEY BASH_FUNC_module%% OMPI_COMM_WORLD_RANK"
+    ).split()
+    own = dict.fromkeys((*read, *others), "x")
+    assert variables.names(own) == sorted(read)
     for separated in ("HF_TOKEN,http_proxy", " HF_TOKEN  http_proxy,"):
         named = variables.names({**own, "SEND_VARIABLES": separated})
-        assert named == sorted((*READ, "HF_TOKEN", "http_proxy"))
+        assert named == sorted((*read, "HF_TOKEN", "http_proxy"))
     # Slurm gives each host its GPUs.
     slurm = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
     assert variables.names(slurm) == ["CUDA_DEVICE_ORDER"]
@@ -186,21 +183,21 @@ def test_a_host_is_no_option_of_ssh() -> None:
 
 
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = {host: ssh.HostReport(f"10.0.0.{host}", f"10.0.0.{host}") for host in "12"}
-    monkeypatch.setattr(ssh, "ask", lambda machines, interface: reports)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     options: Any = SimpleNamespace(launcher="ssh")
-    for named, said in (("127.0.1.1", "there 127.0.1.1, which"), ("", "there none, which")):
-        arguments = (options, "12", ETHERNET)
-        assert launcher._addresses(*arguments, "dist_gsync")["2"] == "10.0.0.2"
+    for named, scheme, said in (
+        ("10.0.0.2", "dist_gsync", ""),
+        ("127.0.1.1", "dist_async", ""),
+        ("127.0.1.1", "dist_gsync", "there 127.0.1.1, which"),
+        ("", "dist_gsync", "there none, which"),
+    ):
+        reports = {"1": ssh.HostReport("10.0.0.1", "10.0.0.1")}
         reports["2"] = ssh.HostReport("10.0.0.2", named)
-        assert launcher._addresses(*arguments, "dist_async")["2"] == "10.0.0.2"
-        with pytest.raises(ConfigError, match=f"^host 2: the groups .* own name, {said} is not 10"):
-            launcher._addresses(*arguments, "dist_gsync")
-        reports["2"] = reports["2"]._replace(named="10.0.0.2")
-
-
-ETHERNET = NetworkInterface("eth0", "192.0.2.5")
+        monkeypatch.setattr(ssh, "ask", lambda *_, reports=reports: reports)
+        message = f"^host 2: the groups .* own name, {said} is not 10"
+        with pytest.raises(ConfigError, match=message) if said else nullcontext():
+            found = launcher._addresses(options, "12", ETHERNET, scheme)
+            assert found == {"1": "10.0.0.1", "2": "10.0.0.2"}
 
 
 def test_an_interface_has_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:

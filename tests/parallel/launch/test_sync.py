@@ -56,9 +56,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path, capsys) -> None:
     (here / "cifar" / "train").mkdir(parents=True)
     (here / "cifar" / "train" / "1.png").write_text("image")
     options = JobOptions(3, 1, None, "lo", "ssh", (), ["x"], sync=("cifar",))

@@ -14,9 +14,7 @@ from tests.support.near_servers import NearServers, applied, gradients, in_rando
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 
-def test_a_push_returns_each_buckets_own_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_returns_each_buckets_own_version(tmp_path: Path, monkeypatch) -> None:
     """A worker makes two steps while another one is between its pushes of two buckets."""
     servers = NearServers(monkeypatch, workers=2, servers=1, trace=str(tmp_path))
     slow, fast = servers.worker(0), servers.worker(1)
@@ -62,9 +60,7 @@ def test_the_workers_of_a_group_have_the_same_weights_and_table(monkeypatch) -> 
     assert any(map(any, leader[2]))
 
 
-def test_a_worker_killed_between_two_buckets_leaves_usable_servers(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_worker_killed_between_two_buckets_leaves_usable_servers(tmp_path, monkeypatch) -> None:
     """Killed while it pushes, under --tolerate-workers; the first bucket is ahead for good."""
     servers = NearServers(monkeypatch, workers=2, servers=2, trace=str(tmp_path))
     killed, other = servers.worker(0), servers.worker(1)
@@ -115,9 +111,7 @@ def test_a_worker_checks_what_it_receives(monkeypatch) -> None:
         worker._pull()
 
 
-def test_the_rate_is_that_of_the_latest_twenty_steps_and_a_pause_ends_with_the_next(
-    monkeypatch,
-) -> None:
+def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeypatch) -> None:
     servers = NearServers(monkeypatch, workers=2, servers=1)
     now = [0.0]
     saver, other = servers.worker(0, clock=lambda: now[0]), servers.worker(1)

@@ -29,22 +29,17 @@ def expected(turns: list[int]) -> list[dict]:
     """What each turn of ``scripted_worker`` gets, in double precision."""
     weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
     pulled, results = dict.fromkeys(turns, 0), []
-    stale: dict[int, list[int]] = {worker: [] for worker in turns}
+    stale: dict[int, list[int]] = {}
     for version, worker in enumerate(turns):
-        stale[worker].append(version - pulled[worker] + 1)
+        stale.setdefault(worker, []).append(version - pulled[worker] + 1)
         for index, decay in enumerate((0.125, 0.0)):
             total = 1 / stale[worker][-1] + decay * weights[index]
             memory[index] = 0.5 * memory[index] - total
             weights[index] = weights[index] + memory[index]
         pulled[worker] = version + 1
-        results.append(
-            {
-                "version": version + 1,
-                "weights": [weight.tolist() for weight in weights],
-                "staleness": np.mean([np.mean(found) for found in stale.values() if found]),
-                "largest": max(max(found) for found in stale.values() if found),
-            }
-        )
+        means = [np.mean(found) for found in stale.values()]
+        numbers = {"staleness": np.mean(means), "largest_staleness": max(map(max, stale.values()))}
+        results.append({"version": version + 1, "weights": list(weights), **numbers})
     return results
 
 
@@ -56,8 +51,8 @@ def check(folder: Path, turns: list[int], nobody: int = -1) -> None:
         assert result["version"] == wanted["version"]
         for weights, right in zip(result["weights"], wanted["weights"]):
             np.testing.assert_allclose(weights, right, rtol=1e-6, atol=1e-6)
-        assert result["numbers"]["staleness"] == pytest.approx(wanted["staleness"])
-        assert result["numbers"]["largest_staleness"] == wanted["largest"]
+        for name in ("staleness", "largest_staleness"):
+            assert result["numbers"][name] == pytest.approx(wanted[name])
 
 
 def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> None:
@@ -92,16 +87,10 @@ def test_the_servers_of_bsp_add_what_all_workers_push(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, right, rtol=1e-6)
 
 
-def records(models: Path) -> list[dict]:
-    return [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
-
-
-def reports(models: Path) -> list[dict]:
-    return [record for record in records(models) if "lr" in record]
-
-
-def validations(models: Path) -> list[dict]:
-    return [record for record in records(models) if record.get("target") == "validation"]
+def records(models: Path, name: str) -> list[dict]:
+    """The records of a run that have a number of this name: lr in reports, total in validations."""
+    lines = (models / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if name in record]
 
 
 @pytest.mark.thorough
@@ -119,7 +108,7 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name, array in theirs.items():
         np.testing.assert_allclose(ours[name].asnumpy(), array.asnumpy(), rtol=0, atol=1e-5)
-    assert reports(tmp_path / "servers")[-1]["update"] == 5
+    assert records(tmp_path / "servers", "lr")[-1]["update"] == 5
 
 
 @pytest.mark.thorough
@@ -133,14 +122,14 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
         job.workers[1].send_signal(signal.SIGTERM)
         assert job.wait() == [143, 143], job.said()
     saved = max((models / "checkpoints").glob("update-*"))
-    before = reports(models)[-1]
+    before = records(models, "lr")[-1]
     assert 10 <= int(saved.name[7:]) == before["update"] < 400
     epochs = before["update"] // 10 + 2
     command = ["classify.py", *options, "--epochs", epochs]
     with ServerJob(tmp_path / "second", *command, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     assert f"resumed at update {before['update']} from" in job.said_by(0)
-    after = reports(models)
+    after = records(models, "lr")
     assert after[-1]["update"] == 10 * epochs
     first = next(record for record in after if record["update"] == before["update"] + 1)
     # Both make ten updates of the weights in an epoch; the other may already have made some.
@@ -155,23 +144,21 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
         ("dist_ssync", ["--staleness", 2], 480),
     ],
 )
-def test_an_asynchronous_scheme_trains(
-    scheme: str, options: list, images: int, tmp_path: Path
-) -> None:
+def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 6, "--num-classes", 4]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
-    assert len(validations(models)) == 3 and (models / "model-0000.params").exists()
-    last = reports(models)[-1]
+    assert len(records(models, "total")) == 3 and (models / "model-0000.params").exists()
+    last = records(models, "lr")[-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate.
     assert last["lr"] < 0.005 * (0.2 if scheme == "dist_ssync" else 0.5)
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
     if scheme == "dist_ssync":
-        assert max(record["lead"] for record in records(models) if "lead" in record) <= 2
+        assert max(record["lead"] for record in records(models, "lead")) <= 2
     else:
-        assert validations(models)[-1]["accuracy"] > 0.45
+        assert records(models, "total")[-1]["accuracy"] > 0.45
 
 
 def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
@@ -188,8 +175,8 @@ def test_two_groups_train(tmp_path: Path) -> None:
     options = ["--num-images", 300, "--frequent", 1, "--epochs", 2]
     gsp(tmp_path, "127.0.0.1 127.0.0.1\n127.0.0.1\n", "classify.py", *options, workers=3)
     models = tmp_path / "models"
-    assert [record["total"] for record in validations(models)] == [60, 60]
-    last = reports(models)[-1]
+    assert [record["total"] for record in records(models, "total")] == [60, 60]
+    last = records(models, "lr")[-1]
     # Each of the workers reads 100 images: 3 updates of each group in an epoch.
     assert last["update"] == 6
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
@@ -208,7 +195,7 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
         "90 90 90 90: groups 0,1,2,3, shares 0.250 0.250 0.250 0.250",
     ):
         assert said.count(line) == 1, said
-    reported, validated = reports(tmp_path / "models"), validations(tmp_path / "models")
+    reported, validated = records(tmp_path / "models", "lr"), records(tmp_path / "models", "total")
     # Twelve batches in a quarter of the images, twenty in two fifths of them.
     ends = [12, 12 + 20, 12 + 20 + 12]
     assert [record["update"] for record in reported] == list(range(4, ends[-1] + 1, 4))

@@ -1,5 +1,3 @@
-"""Functions of a library's own, in processes that end afterwards."""
-
 from __future__ import annotations
 
 import ctypes

@@ -1,5 +1,3 @@
-"""Where compiled kernels are cached, and when they are compiled anew."""
-
 from __future__ import annotations
 
 import errno
@@ -10,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from numba.core import caching, config
@@ -74,7 +73,7 @@ def test_a_folder_of_others_is_not_trusted(unwritable_places: Path, monkeypatch,
     if kind == "a link":
         folder.symlink_to(elsewhere)
     elif kind == "a file":
-        folder.write_text("")
+        folder.touch()
     elif kind == "open to others":
         folder.mkdir()
         folder.chmod(0o722)
@@ -86,16 +85,13 @@ def test_a_folder_of_others_is_not_trusted(unwritable_places: Path, monkeypatch,
 
 
 def test_without_a_folder_or_on_a_full_disk_kernels_are_not_cached(
-    unwritable_places: Path, monkeypatch: pytest.MonkeyPatch
+    unwritable_places: Path, monkeypatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(unwritable_places / "__pycache__"))
         assert kernel(unwritable_places)(21) == 42
-
-    def fail(cache_file: Any, key: Any, data: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", fail)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", Mock(side_effect=full))
     assert kernel(unwritable_places)(21) == 42 and not cached()
 
 
@@ -162,9 +158,7 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
         environment["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
         words = [sys.executable, "-B", "-c", RUN]
-        return subprocess.run(
-            words, env=environment, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.check_output(words, env=environment, text=True).strip()
 
     assert run() == "1 1 1 1 False False False False"
     assert run() == "1 1 1 1 True True True True"

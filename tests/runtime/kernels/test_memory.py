@@ -1,5 +1,3 @@
-"""What kernels do with memory besides computing."""
-
 from __future__ import annotations
 
 import numba

@@ -1,5 +1,3 @@
-"""Sums of every length, and the same bits however a kernel came about."""
-
 from __future__ import annotations
 
 import os
@@ -81,10 +79,7 @@ def digests(cache: Path, **variables: str) -> list[str]:
     environment = {**os.environ, **variables, "NUMBA_CACHE_DIR": str(cache)}
     environment["PYTHONPATH"] = str(ROOT)
     words = [sys.executable, "-m", "tests.runtime.kernels.kernel_bits"]
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    return subprocess.check_output(words, cwd=ROOT, env=environment, text=True).splitlines()
 
 
 @pytest.mark.thorough
