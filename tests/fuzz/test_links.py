@@ -8,32 +8,25 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import UserError
-from tests.fuzz.link_cases import CASES, READ, WRITTEN
-from tests.fuzz.link_readers import KINDS, replaced
+from tests.fuzz.links import CASES, KINDS, READ, WRITTEN, replaced
 
 NO_FILES = [kind for kind in KINDS if kind not in ("link to a file", "hard link")]
 
 
-# Every reader with every third kind, and so every kind with every third reader.
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (name, kind)
-        for place, name in enumerate(READ)
-        for number, kind in enumerate(NO_FILES)
-        if (place + number) % 3 == 0
-    ],
-)
-def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path, name: str, kind: str) -> None:
-    with pytest.raises(UserError) as caught, replaced(READ[name], kind, tmp_path) as folder:
-        READ[name].use(folder)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("place", range(len(READ)), ids=READ)
+def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path, place: int) -> None:
+    """Every reader with every third kind, and so every kind with every third reader."""
+    case = list(READ.values())[place]
+    for kind in NO_FILES[-place % 3 :: 3]:
+        with pytest.raises(UserError) as caught, replaced(case, kind, tmp_path / kind) as folder:
+            case.use(folder)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in READ])
 def test_others_go_on_or_refuse(tmp_path: Path, name: str) -> None:
-    for number, kind in enumerate(KINDS):
-        with suppress(UserError), replaced(CASES[name], kind, tmp_path / str(number)) as folder:
+    for kind in KINDS:
+        with suppress(UserError), replaced(CASES[name], kind, tmp_path / kind) as folder:
             CASES[name].use(folder)
 
 
