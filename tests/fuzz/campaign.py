@@ -55,14 +55,7 @@ class Result:
 
 
 def run(shares: dict[str, int], inputs: int, seed: int, processes: int) -> dict[str, Result]:
-    """Feed ``inputs`` inputs to the readers by their shares, and return what came out.
-
-    Args:
-        shares: the readers, and their relative numbers of inputs.
-        inputs: for all of them together.
-        seed: of the inputs.
-        processes: how many run at once.
-    """
+    """Feed ``inputs`` inputs to all readers together, by their shares, and return what came out."""
     results = {name: Result() for name in shares}
     jobs: list[tuple[str, int, int]] = []
     for name, share in shares.items():

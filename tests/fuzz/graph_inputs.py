@@ -23,28 +23,16 @@ _HOSTILE = [
     "(None, None)", "(None, 0, 9999999)", "(1, 0, 1, 1)", "(" + "1, " * 40 + ")", "float64", "int8",
     "bfloat16", "NHWC", "same", "reflect", "lp", "custom",
 ]  # fmt: skip
-_PAIRS = ["(1, 1)", "(2, 2)", "(3, 3)", "(3, 1)", "[2L, 2L]"]
-_USUAL: dict[str, list[str]] = {
-    "kernel": _PAIRS, "stride": ["(1, 1)", "(2, 2)", "()", "(1, 2)"],
-    "dilate": ["(1, 1)", "(2, 2)"], "pad": ["(0, 0)", "(1, 1)", "(0, 1)"],
-    "num_filter": ["1", "2", "3", "4", "8"],
-    "num_group": ["1", "2", "3"], "num_hidden": ["1", "4", "8"], "no_bias": ["True", "False", "1"],
-    "flatten": ["True", "False"], "pooling_convention": ["valid", "full"],
-    "act_type": ["relu", "prelu", "sigmoid", "tanh", "leaky", "elu", "selu", "gelu"],
-    "pool_type": ["max", "avg", "sum"], "axis": ["1", "0", "2", "-1", "(2, 3)", "()"],
-    "dim": ["1", "0", "2", "-1"], "dim1": ["1"], "dim2": ["2", "3"], "num_outputs": ["1", "2", "3"],
-    "shape": ["(0, -1)", "(0, -4, 1, -1, -2)", "(0, 0, -1)", "(0, -3, -2)", "(-1, 3, 4, 4)"],
-    "output_size": ["1", "(3, 2)", "4"], "reps": ["(1, 2, 1, 1)", "2", "(1, 1)"],
-    "pad_width": ["(0, 0, 0, 0, 1, 1, 1, 1)", "(0, 0, 0, 0, 0, 2, 0, 1)"],
-    "mode": ["constant", "edge", "channel", "instance", "spatial", "training"],
-    "begin": ["0", "1", "(None, 0)", "(None, 1, 1)", "(0, 0, 0, 0)"],
-    "end": ["2", "None", "(None, 2)", "(None, None, 3)"],
-    "step": ["(1, 1)", "(1, 2)", "()", "(1, -1)"], "axes": ["(0, 2, 3, 1)", "(0, 1)", "()"],
-    "mean": ["(0.5, 0.5, 0.5)", "127.5"], "std": ["(0.5, 0.5, 0.5)", "128"],
-    "dtype": ["float32", "float16"], "layout": ["None", "NCHW"], "eps": ["2e-05", "1e-3"],
-    "momentum": ["0.9"], "p": ["0.4", "0", "1"],
-}  # fmt: skip
-_PLAIN = ["False", "0", "1", "0.5", "None", "True", "off", "()"]
+_USUAL = [
+    "0", "1", "1", "2", "3", "4", "8", "-1", "0.4", "0.5", "0.9", "1e-3", "2e-05", "127.5", "True",
+    "False", "None", "()", "(0, 0)", "(0, 1)", "(1, 1)", "(1, 1)", "(1, 2)", "(2, 2)", "(2, 3)",
+    "(3, 1)", "(3, 3)", "[2L, 2L]", "(1, -1)", "(0, -1)", "(0, -4, 1, -1, -2)", "(0, 0, -1)",
+    "(0, -3, -2)", "(-1, 3, 4, 4)", "(0, 0, 0, 0, 1, 1, 1, 1)", "(0, 0, 0, 0, 0, 2, 0, 1)",
+    "(None, 0)", "(None, 1, 1)", "(0, 0, 0, 0)", "(None, 2)", "(None, None, 3)", "(1, 2, 1, 1)",
+    "(0, 2, 3, 1)", "(0.5, 0.5, 0.5)",
+    *"relu prelu sigmoid tanh leaky elu selu gelu max avg sum valid full constant edge".split(),
+    *"channel instance spatial training float32 float16 NCHW off".split(),
+]  # fmt: skip
 _PARAMETERS = {
     "Convolution": ("weight", "bias"), "FullyConnected": ("weight", "bias"),
     "BatchNorm": ("gamma", "beta", "moving_mean", "moving_var"), "LeakyReLU": ("gamma",),
@@ -109,10 +97,9 @@ class _Graph:
         for key, kind in OPERATORS[op].attributes.items():
             is_hostile = rng.random() < 0.01
             if key in _REQUIRED or is_hostile or rng.random() < 0.35:
-                usual = [one for one in _USUAL.get(key, _PLAIN) if kind(one) is not None]
+                values = _HOSTILE if rng.random() < 0.1 else _USUAL
                 # The ends of a range are hostile values that are allowed.
-                if rng.random() < 0.1:
-                    usual = [one for one in _HOSTILE if kind(one) is not None] or usual
+                usual = [one for one in values if kind(one) is not None]
                 found[key] = rng.choice(_HOSTILE if is_hostile or not usual else usual)
         if rng.random() < 0.02:
             found[rng.choice(_UNKNOWN)] = rng.choice(_HOSTILE)

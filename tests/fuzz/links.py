@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -44,8 +44,8 @@ from runtime.files import write_atomically
 from runtime.state import OWN, Stored
 from tests.fuzz.reader import Reader
 from tests.fuzz.valid_files import SIZES, image, use_features, write_ijb, write_records
-from tests.support import made_up_runs
 from tests.support.ijb_set import template_ids
+from tests.support.made_up_runs import write_faces
 from training.checkpoint import files
 from training.checkpoint.layout import Part
 from training.checkpoint.reader import Checkpoint
@@ -69,43 +69,7 @@ KINDS: dict[str, Callable[[Path, Path], object]] = {
 }
 """What puts something at a path; the second path is that of the user's file."""
 
-
-class Case(NamedTuple):
-    """A file that is read or written."""
-
-    make: Callable[[Path], object]
-    """Makes all that belongs to it in a folder; nothing if the file is only written."""
-    name: str
-    """Name of the file in the folder."""
-    use: Callable[[Path], object]
-    """Reads or writes it; gets the folder."""
-
-
-@contextmanager
-def replaced(case: Case, kind: str, folder: Path) -> Iterator[Path]:
-    """Make the files of a case, put something else in place of one, and remove all at the end."""
-    victim, place = folder / "user" / "file", folder / "place"
-    victim.parent.mkdir(parents=True)
-    victim.write_bytes(VICTIM)
-    os.mkfifo(victim.with_name("pipe"))
-    place.mkdir()
-    try:
-        case.make(place)
-        path = place / case.name
-        path.unlink(missing_ok=True)
-        KINDS[kind](path, victim)
-        yield place
-    except OSError as error:
-        # Of writers, whose programs say the rest of the line.
-        raise DataError(str(error)) from None
-    finally:
-        content = victim.read_bytes()
-        for made in (place, victim.parent):
-            shutil.rmtree(made)
-        assert content == VICTIM, f"the user's file was changed: {content[:80]!r}"
-
-
-_PEOPLE, _IMAGE, _PARAMS = "people", "people/a/a_0001.jpg", "m-0000.params"
+_IMAGE = "people/a/a_0001.jpg"
 _ROW = np.ones((2, 3), np.float32)
 _CONTENTS = {
     **dict.fromkeys((_IMAGE, "people/a/a_0002.jpg", "people/b/b_0001.jpg"), image(suffix=".jpg")),
@@ -117,6 +81,7 @@ _CONTENTS = {
     "data_sharding": b"0 1\n",
     "config.json": b'{"lr": 0.5}',
     "e.tsv": b"0\ta\tb\n1\tc\td\n",
+    "logs/rank-0001.log": b"",
     "t10k-images-idx3-ubyte": struct.pack(">4i1568x", 0x803, 2, 28, 28),
     "t10k-labels-idx1-ubyte": struct.pack(">2i2x", 0x801, 2),
 }
@@ -129,8 +94,43 @@ def _write_contents(folder: Path) -> None:
     np.save(folder / "e.npy", _ROW)
     write_bin(folder / "a.bin", [image()] * 4, [True, False])
     safetensors.numpy.save_file({"a": _ROW}, folder / "m.safetensors")
-    with (folder / _PARAMS).open("wb") as file:
+    with (folder / "m-0000.params").open("wb") as file:
         parameter_file.write_parameters(file, {"arg:a": _ROW})
+
+
+class Case(NamedTuple):
+    """A file that is read or written."""
+
+    name: str
+    """Name of the file in the folder."""
+    use: Callable[[Path], object]
+    """Reads or writes it."""
+    make: Callable[[Path], object] = _write_contents
+    """Makes all that belongs to it in a folder."""
+
+
+@contextmanager
+def replaced(case: Case, kind: str, folder: Path) -> Iterator[Path]:
+    """Put something else in place of a case's file; yield its path, and remove all at the end."""
+    victim, place = folder / "user" / "file", folder / "place"
+    victim.parent.mkdir(parents=True)
+    victim.write_bytes(VICTIM)
+    os.mkfifo(victim.with_name("pipe"))
+    place.mkdir()
+    try:
+        case.make(place)
+        path = place / case.name
+        path.unlink(missing_ok=True)
+        KINDS[kind](path, victim)
+        yield path
+    except OSError as error:
+        # Of writers, whose programs say the rest of the line.
+        raise DataError(str(error)) from None
+    finally:
+        content = victim.read_bytes()
+        for made in (place, victim.parent):
+            shutil.rmtree(made)
+        assert content == VICTIM, f"the user's file was changed: {content[:80]!r}"
 
 
 def _write_shards(folder: Path) -> None:
@@ -160,149 +160,146 @@ def _write_store(folder: Path) -> None:
     (folder / "index.bin").write_bytes(bytes(16))
 
 
-def _write_run(folder: Path) -> None:
-    made_up_runs.write_faces(folder, updates=100)
+def _read_set(path: Path) -> None:
+    RecordSet(path.parent).labels()
 
 
-def _use_features(folder: Path) -> None:
-    use_features(folder / "features")
-
-
-def _nothing(_: Path) -> None:
-    pass
-
-
-def _read_set(folder: Path) -> None:
-    RecordSet(folder).labels()
-
-
-def _embed(folder: Path) -> None:
-    for inputs in ([str(folder / _IMAGE)], [str(folder / _PEOPLE)]):
-        images = NamedImages(open_sources(inputs), Size(8, 8))
+def _embed(path: Path) -> None:
+    for source in (path, path.parents[1]):
+        images = NamedImages(open_sources([str(source)]), Size(8, 8))
         for number in range(len(images)):
             images.read(number)
 
 
-def _read_face(folder: Path) -> None:
-    ListedFaces(folder, [_IMAGE], np.arange(10.0).reshape(1, 5, 2)).read(0)
+def _read_face(path: Path) -> None:
+    ListedFaces(path.parent, [path.name], np.arange(10.0).reshape(1, 5, 2)).read(0)
 
 
-def _classify(folder: Path) -> None:
-    images = ClassFolders(folder / _PEOPLE)
+def _classify(path: Path) -> None:
+    images = ClassFolders(path.parents[1])
     for number in range(len(images)):
         images.image(number)
 
 
-def _read_servers(folder: Path) -> None:
-    hosts = cluster_files.read_hosts(folder / "hosts", 1)
-    cluster_files.read_servers(folder / "servers", 1, hosts.addresses)
+def _read_servers(path: Path) -> None:
+    hosts = cluster_files.read_hosts(path.with_name("hosts"), 1)
+    cluster_files.read_servers(path, 1, hosts.addresses)
 
 
-def _read_checkpoint(folder: Path) -> None:
-    checkpoint = Checkpoint(folder)
+def _read_cifar(path: Path) -> None:
+    cifar.read(cifar.CIFAR10, path.parent, "validation")
+
+
+def _read_checkpoint(path: Path) -> None:
+    checkpoint = Checkpoint(path.parent)
     checkpoint.verify(0)
     checkpoint.own("a", 0, 1)
 
 
-def _read_store(folder: Path) -> None:
+def _read_store(path: Path) -> None:
     from partial_fc.store.header import Header
 
-    header = Header.read(folder)
+    header = Header.read(path.parent)
     if header is not None:
-        header.check_files(folder)
-        header.private_index(folder)
+        header.check_files(path.parent)
+        header.private_index(path.parent)
 
 
-def _read_ijb(folder: Path) -> None:
-    lists = lists_of_faces.find_lists(folder / "IJBC")
+def _read_ijb(path: Path) -> None:
+    lists = lists_of_faces.find_lists(path.parents[1])
     lists_of_faces.read_faces(lists)
     lists_of_faces.read_pairs(lists.pairs, template_ids(SIZES))
 
 
-def _write_rank(folder: Path) -> None:
-    files.write_rank(folder, 0, {"a": Stored(OWN, _ROW)})
-    files.report_failure(folder, 0, "full")
+def _go_on(path: Path) -> None:
+    use_features(path.parent)
 
 
-def _lock_run(folder: Path) -> None:
-    with locked(folder):
+def _read_run(path: Path) -> None:
+    run_files.read(path.parent)
+
+
+def _read_report(path: Path) -> None:
+    run_files.read(path.parents[1])
+
+
+def _write_rank(path: Path) -> None:
+    files.write_rank(path.parent, 0, {"a": Stored(OWN, _ROW)})
+    files.report_failure(path.parent, 0, "full")
+
+
+def _lock_run(path: Path) -> None:
+    with locked(path.parent):
         pass
 
 
-def _log(folder: Path) -> None:
-    handler = FileHandler(folder, 0)
+def _log(path: Path) -> None:
+    handler = FileHandler(path.parents[1], 0)
     handler.emit(logging.makeLogRecord({"msg": "x"}))
     handler.close()
 
 
-def _write_metrics(folder: Path) -> None:
-    metrics = MetricFiles(folder)
+def _write_metrics(path: Path) -> None:
+    metrics = MetricFiles(path.parent)
     metrics.write(1, {"loss": 0.5})
     metrics.close()
 
 
-def _read(name: str, use: Callable[[Path], Any]) -> Case:
-    """A file that a reader opens by its path."""
-    return Case(_write_contents, name, lambda at: use(at / name))
-
-
 READ = {
-    "rec": Case(write_records, "train.rec", _read_set),
-    "idx": Case(write_records, "train.idx", _read_set),
-    "property": Case(write_records, "property", _read_set),
-    "shard": Case(_write_shards, "train-00001.rec", lambda at: open_sets([at])),
-    "packed image": _read(_IMAGE, lambda path: ImageReader().read(str(path))),
-    "embedded image": Case(_write_contents, _IMAGE, _embed),
-    "listed face": Case(_write_contents, _IMAGE, _read_face),
-    "bin": _read("a.bin", read_bin),
-    "pairs": _read("pairs.txt", lambda path: read_pairs(path, path.with_name(_PEOPLE))),
-    "points": _read("points.txt", lambda path: PointsFile(path, path.parent)),
-    "groups": _read("groups.txt", lambda path: read_groups(path, 2, "rfw")),
-    "hosts": _read("hosts", host_lists.read_file),
-    "servers": Case(_write_contents, "servers", _read_servers),
-    "data_sharding": _read("data_sharding", lambda at: cluster_files.read_lines(at, "two numbers")),
-    "npy": _read("e.npy", read_embeddings),
-    "tsv": _read("e.tsv", lambda path: read_embeddings(path.with_name("e.npy"))),
-    "params": _read(_PARAMS, parameter_file.read_parameters),
-    "manifest": Case(_write_checkpoint, "manifest.json", _read_checkpoint),
-    "rank": Case(_write_checkpoint, "rank-0000.bin", _read_checkpoint),
-    "index of a store": Case(_write_store, "index.bin", _read_store),
-    "config": _read(
+    "rec": Case("train.rec", _read_set, write_records),
+    "idx": Case("train.idx", _read_set, write_records),
+    "property": Case("property", _read_set, write_records),
+    "shard": Case("train-00001.rec", lambda path: open_sets([path.parent]), _write_shards),
+    "packed image": Case(_IMAGE, lambda path: ImageReader().read(str(path))),
+    "embedded image": Case(_IMAGE, _embed),
+    "listed face": Case(_IMAGE, _read_face),
+    "bin": Case("a.bin", read_bin),
+    "pairs": Case("pairs.txt", lambda path: read_pairs(path, path.with_name("people"))),
+    "points": Case("points.txt", lambda path: PointsFile(path, path.parent)),
+    "groups": Case("groups.txt", lambda path: read_groups(path, 2, "rfw")),
+    "hosts": Case("hosts", host_lists.read_file),
+    "servers": Case("servers", _read_servers),
+    "data_sharding": Case("data_sharding", lambda at: cluster_files.read_lines(at, "two numbers")),
+    "npy": Case("e.npy", read_embeddings),
+    "tsv": Case("e.tsv", lambda path: read_embeddings(path.with_name("e.npy"))),
+    "params": Case("m-0000.params", parameter_file.read_parameters),
+    "manifest": Case("manifest.json", _read_checkpoint, _write_checkpoint),
+    "rank": Case("rank-0000.bin", _read_checkpoint, _write_checkpoint),
+    "index of a store": Case("index.bin", _read_store, _write_store),
+    "config": Case(
         "config.json", lambda path: faces.parse(["--config", str(path), "--dataset", "synthetic"])
     ),
-    "state dict": _read("m.safetensors", read_state_dict),
-    "mnist": _read("t10k-images-idx3-ubyte", lambda path: mnist.read(path.parent, "validation")),
-    "cifar": Case(
-        _write_cifar, "test_batch.bin", lambda at: cifar.read(cifar.CIFAR10, at, "validation")
-    ),
-    "ijb": Case(write_ijb, "IJBC/meta/ijbc_face_tid_mid.txt", _read_ijb),
-    "description of features": Case(_use_features, "features/features.json", _use_features),
-    "metrics": Case(_write_run, "metrics.jsonl", run_files.read),
+    "state dict": Case("m.safetensors", read_state_dict),
+    "mnist": Case("t10k-images-idx3-ubyte", lambda path: mnist.read(path.parent, "validation")),
+    "cifar": Case("test_batch.bin", _read_cifar, _write_cifar),
+    "ijb": Case("IJBC/meta/ijbc_face_tid_mid.txt", _read_ijb, write_ijb),
+    "description of features": Case("features.json", _go_on, use_features),
+    "metrics": Case("metrics.jsonl", _read_run, write_faces),
 }
 """Files without which a reader has to refuse."""
 
 OPTIONAL = {
-    "cache of an index": Case(write_records, "train.idx.cache", _read_set),
-    "cache of labels": Case(write_records, "train.labels.cache", _read_set),
-    "image of a class": Case(_write_contents, _IMAGE, _classify),
-    "compared image": _read(_IMAGE, lambda path: fingerprint([path.parents[1], path])),
-    "part of features": Case(_use_features, "features/part-00000.npy", _use_features),
-    "store.json": Case(_write_store, "store.json", _read_store),
-    "scores": Case(_write_run, "report/scores-unseen.npy", run_files.read),
-    "samples": Case(_write_run, "report/samples.jpg", run_files.read),
-    "config of a run": Case(_write_run, "config.json", run_files.read),
+    "cache of an index": Case("train.idx.cache", _read_set, write_records),
+    "cache of labels": Case("train.labels.cache", _read_set, write_records),
+    "image of a class": Case(_IMAGE, _classify),
+    "compared image": Case(_IMAGE, lambda path: fingerprint([path.parents[1], path])),
+    "part of features": Case("part-00000.npy", _go_on, use_features),
+    "store.json": Case("store.json", _read_store, _write_store),
+    "scores": Case("report/scores-unseen.npy", _read_report, write_faces),
+    "samples": Case("report/samples.jpg", _read_report, write_faces),
+    "config of a run": Case("config.json", _read_run, write_faces),
 }
 """Files without which, or in place of which, a reader may go on."""
 
 WRITTEN = {
-    "file": Case(_nothing, "file", lambda at: write_atomically(at / "file", b"content")),
-    "lock of a run": Case(_nothing, "run.lock", _lock_run),
-    "log": Case(lambda at: (at / "logs").mkdir(), "logs/rank-0000.log", _log),
-    "metrics.jsonl": Case(_nothing, "metrics.jsonl", _write_metrics),
-    "trace": Case(_nothing, "worker-0", lambda at: Trace(str(at), "worker-0").write("word")),
-    "file of a rank": Case(_nothing, "rank-0000.bin", _write_rank),
-    "marker of a rank": Case(_nothing, ".rank-0000.json", _write_rank),
-    "failure of a rank": Case(_nothing, "rank-0000.failed", _write_rank),
+    "file": Case("file", lambda path: write_atomically(path, b"content")),
+    "lock of a run": Case("run.lock", _lock_run),
+    "log": Case("logs/rank-0000.log", _log),
+    "metrics.jsonl": Case("metrics.jsonl", _write_metrics),
+    "trace": Case("worker-0", lambda path: Trace(str(path.parent), path.name).write("word")),
+    "file of a rank": Case("rank-0000.bin", _write_rank),
+    "marker of a rank": Case(".rank-0000.json", _write_rank),
+    "failure of a rank": Case("rank-0000.failed", _write_rank),
 }
 """Files that are written."""
 
@@ -316,8 +313,8 @@ def _seeds(_: Path) -> list[bytes]:
 def _replace_and_use(folder: Path, content: bytes) -> None:
     first, second, *_ = content + bytes(2)
     case = list(CASES.values())[first % len(CASES)]
-    with replaced(case, list(KINDS)[second % len(KINDS)], folder) as place:
-        case.use(place)
+    with replaced(case, list(KINDS)[second % len(KINDS)], folder) as path:
+        case.use(path)
 
 
 LINK_READERS = {"links": Reader(_seeds, _replace_and_use, 6, is_watched=False)}

@@ -28,8 +28,8 @@ dimensions = arrays.array_shapes(max_dims=4, max_side=4)
 names = st.text(min_size=1, max_size=9).filter(str.isprintable)
 tensors = types.flatmap(lambda dtype: arrays.arrays(dtype, dimensions))
 # Larger integers are of another kind in old pickles, and larger keys could all have one hash.
-leaves = st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1) | st.text()
-leaves |= st.floats(allow_nan=False) | st.binary(min_size=1)
+leaves: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1)
+leaves = leaves | st.text() | st.floats(allow_nan=False) | st.binary(min_size=1)
 keys = st.text() | st.binary(min_size=1) | st.integers(0, 2**20 - 1)
 plain = st.recursive(
     leaves,
