@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from benchmarks.pictures.__main__ import DRAWN
 from tests.support import made_up_runs
-from tests.support.launch import clean_environment
+from tests.support.launch import finish
 
-ROOT = Path(__file__).resolve().parents[2]
 # {files} has what the fixture makes, {folder} is an empty folder.
 CASES = {
     "backbone": "--network tiny --batch 2 --variants ours,plain --threads 1 --rounds 1",
@@ -48,9 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = root / f"cifar/{part}/class{number % 10}/{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), generator.integers(256, size=(32, 32, 3), dtype=np.uint8))
-    run = made_up_runs.write_faces(root / "run", updates=200)
-    values = {"dataset": "synthetic", "network": "tiny", "embedding_size": 8}
-    (run / "config.json").write_text(json.dumps(values))
+    run = made_up_runs.write_faces(root / "run", updates=200, embedding_size=8)
     network = BackboneOptions(network="tiny", embedding_size=8)
     Backbone.create(network, image_size=(112, 112), seed=6).export(run / "model")
     (run / "logs").mkdir()
@@ -65,12 +61,7 @@ def test_a_small_measurement_reports_finite_numbers(
 ) -> None:
     data = request.getfixturevalue("toolkit_data") if "{data}" in CASES[name] else ""
     options = CASES[name].format(files=files, folder=tmp_path, data=data).split()
-    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout
+    said = finish(sys.executable, "-m", f"benchmarks.{name}", *options, seconds=3600).stdout
     # Rows of tables, without titles; quick_start prints a line.
     table = re.findall(r"^\|(?! :--).*\|$(?!\n\| :--)", said, re.MULTILINE) or said.splitlines()
     assert table and all(re.search(r"\d", line) for line in table), said

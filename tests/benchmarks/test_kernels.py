@@ -11,17 +11,14 @@ graphs. A step runs in a process of its own, in which oneDNN 2.4.4 prints what i
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from runtime.environment import Bfloat16Unit, bfloat16_unit, channel_block
-from tests.support.launch import clean_environment
+from tests.support.launch import finish
 
-ROOT = Path(__file__).resolve().parents[2]
 WORK = {"training": "ToolkitTraining", "inference": "ToolkitInference"}
 THIRD = "the third step"
 _STEP = f"""
@@ -33,7 +30,7 @@ for step in range(3):
     print("{THIRD}" if step == 2 else "", flush=True)
     taken.step()
 """
-_LAYOUT = re.compile(r"([a-z]+)_[a-z0-9]+:[^:\s]*:blocked:([A-Za-z0-9]+):")
+_LAYOUT = re.compile(r"[a-z]+_[a-z0-9]+:[^:\s]*:blocked:([A-Za-z0-9]+):")
 # Kernels are blocked along their outputs, or have a dimension for the groups; maps do not.
 _KERNEL_LAYOUT = re.compile(r"A|^abcde$|e")
 
@@ -56,7 +53,7 @@ class Primitive(NamedTuple):
 
     kind: str
     implementation: str
-    layouts: tuple[str, ...]
+    layouts: list[str]
     sizes: str
 
     @property
@@ -71,30 +68,15 @@ class Primitive(NamedTuple):
 
 
 LIMITS = {
-    "VGG16": Limits(20, 21),
-    "ResNet18": Limits(18, 16),
-    "ResNet50": Limits(50, 30),
-    "ResNet101": Limits(101, 30),
-    "RegNetX_200MF": Limits(61, 15),
-    "RegNetY_400MF": Limits(354, 89),
-    "MobileNetV2": Limits(54, 3),
-    "ResNeXt29_32x4d": Limits(44, 23),
-    "ResNeXt29_2x64d": Limits(38, 15),
-    "SimpleDLA": Limits(96, 25),
-    "DenseNet121": Limits(356, 18, 16),
-    "PreActResNet18": Limits(17, 16),
-    "DPN92": Limits(437, 148),
-    "DLA": Limits(100, 25),
-    "LeNet": Limits(2, 2),
-    "resnet20": Limits(20, 1),
-    "resnet164": Limits(164, 1),
-    "inception-bn-28-small": Limits(78, 11, 4),
-    "r18": Limits(13, 5),
-    "r50": Limits(29, 5),
-    "r18-se": Limits(94, 21),
-    "mbf": Limits(68, 5),
-    "tiny": Limits(16, 6),
-}
+    "VGG16": Limits(20, 21), "ResNet18": Limits(18, 16), "ResNet50": Limits(50, 30),
+    "ResNet101": Limits(101, 30), "RegNetX_200MF": Limits(61, 15), "RegNetY_400MF": Limits(354, 89),
+    "MobileNetV2": Limits(54, 3), "ResNeXt29_32x4d": Limits(44, 23),
+    "ResNeXt29_2x64d": Limits(38, 15), "SimpleDLA": Limits(96, 25),
+    "DenseNet121": Limits(356, 18, 16), "PreActResNet18": Limits(17, 16), "DPN92": Limits(437, 148),
+    "DLA": Limits(100, 25), "LeNet": Limits(2, 2), "resnet20": Limits(20, 1),
+    "resnet164": Limits(164, 1), "inception-bn-28-small": Limits(78, 11, 4), "r18": Limits(13, 5),
+    "r50": Limits(29, 5), "r18-se": Limits(94, 21), "mbf": Limits(68, 5), "tiny": Limits(16, 6),
+}  # fmt: skip
 # Which of two operators reads an array first, and so reorders it, MXNet's threads decide: one more
 # was seen in 94. So one in twenty is allowed above the limits, and at least one.
 SLACK = 20
@@ -102,28 +84,17 @@ SLACK = 20
 
 def networks(*short: str) -> list[object]:
     """All networks, of which a few are in the short form."""
-    return [
-        pytest.param(name, marks=() if name in short else pytest.mark.kernels) for name in LIMITS
-    ]
+    long = pytest.mark.kernels
+    return [pytest.param(name, marks=() if name in short else long) for name in LIMITS]
 
 
 def third_step(network: str, work: str, batch: int, dtype: str = "float32") -> list[Primitive]:
     """Return what oneDNN executes in a step, after two that warm up."""
-    done = subprocess.run(
-        [sys.executable, "-c", _STEP, WORK[work], network, str(batch), dtype],
-        cwd=ROOT,
-        env={**clean_environment(), "DNNL_VERBOSE": "1", "OMP_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = (_STEP, WORK[work], network, batch, dtype)
+    done = finish(sys.executable, "-c", *words, DNNL_VERBOSE="1", OMP_NUM_THREADS="2")
     executed = re.findall(r"^dnnl_verbose,exec,.*$", done.stdout.partition(THIRD)[2], re.M)
     fields = [line.split(",") for line in executed]
-    return [Primitive(one[3], one[4], _layouts(one[6]), one[9]) for one in fields]
-
-
-def _layouts(field: str) -> tuple[str, ...]:
-    return tuple(layout for _, layout in _LAYOUT.findall(field))
+    return [Primitive(one[3], one[4], _LAYOUT.findall(one[6]), one[9]) for one in fields]
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -137,8 +108,7 @@ def test_a_network_has_fast_kernels(network: str, work: str) -> None:
     # Those of the loss are not of the network.
     references = [one for one in step if one.is_reference and one.kind != "softmax"]
     assert len(references) <= allowed, references
-    for one in references:
-        assert one.kind in ("sum", "concat") and "acdb" in one.layouts, one
+    assert all(one.kind in ("sum", "concat") and "acdb" in one.layouts for one in references)
     limit = getattr(limits, work)
     assert sum(one.moves_maps for one in step) <= limit + max(limit // SLACK, 1)
 

@@ -14,42 +14,31 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
 from tests.support.job import Job
 
-_WARM = 200
+_WARM, _SHORT = 200, 400
 _MOST_GROWTH = 0.02
-_SHORT = 400
 # The number of the rank whose request arrived.
 _REQUEST = re.compile(rb'"ph": "X", "name": "\d+"')
 
 
-def _start(ranks: int, folder: Path, updates: int) -> Job:
-    """Start a job; return it after its first updates."""
+def _run(ranks: int, folder: Path, updates: int, measure: Callable[[Job], None]) -> Iterator[str]:
+    """Run a job, measure after its first updates and before its last, yield what is wrong."""
     options = (
         "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16,
         "--batch-size", 2, "--max-update", updates, "--save-interval", 0, "--keep", 0,
         "--frequent", 20, "--verbose", 10 * updates, "--sample-ratio", 0.5,
     )  # fmt: skip
-    job = Job("--gloo", ranks, folder, *options)
-    try:
-        _wait(job, _WARM)
-    except BaseException:
-        job.end()
-        raise
-    return job
-
-
-def _wait(job: Job, update: int) -> None:
-    job.wait_until(lambda: f"update {update}/" in job.log(0), 4 * 3600)
-
-
-def _end(job: Job) -> Iterator[str]:
-    status, said = job.wait(600), job.said()
+    with Job("--gloo", ranks, folder, *options) as job:
+        for update in (_WARM, updates - 40):
+            job.wait_until(lambda: f"update {update}/" in job.log(0), 4 * 3600)  # noqa: B023
+            measure(job)
+        status, said = job.wait(600), job.said()
     if status:
         yield f"status {status}: {said[-2000:]}"
     if "stall" in said.lower():
@@ -58,15 +47,16 @@ def _end(job: Job) -> Iterator[str]:
 
 def watch_memory(updates: int, ranks: int, folder: Path) -> Iterator[str]:
     """Run more than 300 updates, a multiple of 20, and yield a line for each problem."""
-    with _start(ranks, folder, updates) as job:
-        running = {rank: psutil.Process(pid) for rank, pid in sorted(job.processes().items())}
-        before = {rank: one.memory_info().rss for rank, one in running.items()}
-        _wait(job, updates - 40)
-        after = {rank: one.memory_info().rss for rank, one in running.items()}
-        yield from _end(job)
-    for rank, size in before.items():
-        growth = after[rank] / size - 1
-        print(f"rank {rank}: {size / 2**20:.1f} MiB, {growth:+.2%}")
+    sizes: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+
+    def measure(job: Job) -> None:
+        for rank, pid in job.processes().items():
+            sizes[rank].append(psutil.Process(pid).memory_info().rss)
+
+    yield from _run(ranks, folder, updates, measure)
+    for rank, (before, after) in sizes.items():
+        growth = after / before - 1
+        print(f"rank {rank}: {before / 2**20:.1f} MiB, {growth:+.2%}")
         if growth >= _MOST_GROWTH:
             yield f"rank {rank} has grown by {growth:.1%}"
 
@@ -74,13 +64,12 @@ def watch_memory(updates: int, ranks: int, folder: Path) -> Iterator[str]:
 def watch_names(ranks: int, folder: Path) -> Iterator[str]:
     """Run shortly, and yield a line for each problem."""
     timeline = folder.with_suffix(".json")
+    sizes: list[int] = []
     os.environ["HOROVOD_TIMELINE"] = str(timeline)
-    with _start(ranks, folder, _SHORT) as job:
-        warm_bytes = timeline.stat().st_size
-        yield from _end(job)
+    yield from _run(ranks, folder, _SHORT, lambda _: sizes.append(timeline.stat().st_size))
     del os.environ["HOROVOD_TIMELINE"]
     content = timeline.read_bytes()
-    early = len(_REQUEST.findall(content[:warm_bytes]))
+    early = len(_REQUEST.findall(content[: sizes[0]]))
     late = len(_REQUEST.findall(content)) - early
     print(f"requests outside the cache: {early} in the first {_WARM} updates, {late} in all others")
     # Those of the end come once. Without the cache there are dozens in each update.

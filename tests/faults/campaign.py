@@ -6,8 +6,8 @@ Each round starts a run with ``run.sh --restarts``, kills one of its ranks with 
 compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
 checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
 is written. Of a run with another result, its line says which arrays are others. With
-``--center-store`` the class centers of the runs that are killed are in a store,
-and those of the uninterrupted run in memory.
+``--center-store`` the class centers of the runs that are killed are in a store, and those of the
+uninterrupted run in memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from runtime.state import SHARDED
 from tests.support.job import Job
 from training.checkpoint.reader import Checkpoint
 
-UPDATES, INTERVAL = 60, 5
+UPDATES = 60
 OPTIONS = (
     "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16, "--batch-size", 4,
-    "--save-interval", INTERVAL, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
+    "--save-interval", 5, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
+    "--max-update", UPDATES,
 )  # fmt: skip
 _LAST = f"checkpoints/update-{UPDATES:08d}"
 _LONGEST = 240.0
@@ -63,15 +64,15 @@ class Setup(NamedTuple):
     verified: bool = False
     """Whether the runs verify, too, which takes most of their time."""
 
-    @property
-    def options(self) -> tuple[object, ...]:
-        """Of all runs."""
-        return (*OPTIONS, "--max-update", UPDATES, *(() if self.verified else ("--rec", ".")))
+    def start(self, models: Path, *options: object) -> Job:
+        """Start a run."""
+        quick = () if self.verified else ("--rec", ".")
+        return Job("run.sh", self.ranks, models, *OPTIONS, *quick, *options)
 
 
 def train(models: Path, setup: Setup) -> Path:
     """Train without interruption."""
-    with Job("run.sh", setup.ranks, models, *setup.options) as job:
+    with setup.start(models) as job:
         assert job.wait(_LONGEST) == 0, job.said()
     return models
 
@@ -90,7 +91,8 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup, uninterrupted: Path)
 
 def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     """Everything that a checkpoint holds, alike with a store and without: checksums and values."""
-    manifest = Checkpoint(path).manifest
+    checkpoint = Checkpoint(path)
+    manifest = checkpoint.manifest
     found: dict[str, Any] = {
         f"{rank} {entry.name}": entry.checksum
         for rank, file in manifest.files.items()
@@ -100,33 +102,21 @@ def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     values = {part: dict(values) for part, values in manifest.values.items()}
     origin = Origin.of(values["head"])
     assert (origin is None) == (store is None)
-    for name in origin.values() if origin else ():
-        del values["head"][name]
-    if store is None:
+    if origin is None or store is None:
         for entry in manifest.files[0].entries:
             if entry.kind == SHARDED:
-                pieces = Checkpoint(path).pieces(entry.name, 0, entry.total)
+                pieces = checkpoint.pieces(entry.name, 0, entry.total)
                 found[entry.name] = _checksum(rows for _, rows in pieces)
     else:
-        assert origin is not None
+        for name in origin.values():
+            del values["head"][name]
         with SavedRows(store, origin, manifest.update) as rows:
-            for name in rows.shapes:
-                found[f"head/{name}"] = _checksum(rows.rows(name))
+            found.update({f"head/{name}": _checksum(rows.rows(name)) for name in rows.shapes})
     return {**found, "values": values}
 
 
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """The names of what is not in both, or not the same; see ``contents``."""
-    missing = object()
-    names = found.keys() | expected.keys()
-    return sorted(n for n in names if found.get(n, missing) != expected.get(n, missing))
-
-
 def _checksum(parts: Iterable[Any]) -> int:
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
-    return checksum
+    return zlib.crc32(b"".join(np.asarray(part).tobytes() for part in parts))
 
 
 def _choose(rng: random.Random, setup: Setup) -> Iterator[Kill]:
@@ -139,37 +129,41 @@ def _choose(rng: random.Random, setup: Setup) -> Iterator[Kill]:
 
 
 def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Path) -> str:
-    done = []
+    done: list[str] = []
     store = models / "centers" if setup.stored else None
     further = ("--center-store", store) if store else ()
-    options = (*setup.options, "--restarts", len(kills), *further)
-    with Job("run.sh", setup.ranks, models, *options) as job:
+    with setup.start(models, "--restarts", len(kills), *further) as job:
         for kill in kills:
             done.append(_kill(job, kill))
             job.wait_until(lambda: job.said().count("starting it again") == len(done), _LONGEST)
         what, status = ", ".join(done), job.wait(_LONGEST)
         if status:
             return f"{what}: status {status}, {job.said()[-2000:]}"
-    others = differences(contents(models / _LAST, store), contents(uninterrupted / _LAST))
+    found, expected = contents(models / _LAST, store), contents(uninterrupted / _LAST)
+    names = sorted(found.keys() | expected.keys())
+    others = [name for name in names if found.get(name) != expected.get(name)]
     return f"{what}: {f'ANOTHER RESULT in {others}' if others else 'equal'}"
 
 
 def _kill(job: Job, kill: Kill) -> str:
     """Kill a rank, and return when that was."""
-    before = job.log(0).count("  loss ")
-    job.wait_until(lambda: job.log(0).count("  loss ") >= before + kill.updates, _LONGEST)
+
+    def updates() -> int:
+        return job.log(0).count("  loss ")
+
+    def is_writing() -> bool:
+        return any(job.models.glob("checkpoints/.update-*.part"))
+
+    before = updates()
+    job.wait_until(lambda: updates() >= before + kill.updates, _LONGEST)
     victim = job.processes()[kill.rank]
-    while kill.in_checkpoint and not _is_writing(job):
+    while kill.in_checkpoint and not is_writing():
         assert job.process.poll() is None, f"the job has ended: {job.said()}"
         time.sleep(0.0002)
     time.sleep(kill.delay)
     os.kill(victim, signal.SIGKILL)
-    written = " while a checkpoint was written" if _is_writing(job) else ""
-    return f"rank {kill.rank} after {job.log(0).count('  loss ') - before} updates{written}"
-
-
-def _is_writing(job: Job) -> bool:
-    return any(job.models.glob("checkpoints/.update-*.part"))
+    written = " while a checkpoint was written" if is_writing() else ""
+    return f"rank {kill.rank} after {updates() - before} updates{written}"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

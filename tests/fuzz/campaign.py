@@ -8,15 +8,20 @@ Input number N of a reader is always the same bytes; the number of a finding rep
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Optional
 
+from runtime import processors
+from tests.fuzz.readers import READERS
 from tests.fuzz.worker import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,14 +41,12 @@ class Result:
     inputs: int = 0
     accepted: int = 0
     refused: int = 0
-    executions: int = 0
     crashes: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
+    executions: int = 0
 
-    def add(self, other: Result) -> None:
-        """Count another result in."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+    def __add__(self, other: Result) -> Result:
+        return Result(*(one + more for one, more in zip(vars(self).values(), vars(other).values())))
 
     @property
     def is_clean(self) -> bool:
@@ -52,44 +55,29 @@ class Result:
 
 
 def run(shares: dict[str, int], inputs: int, seed: int, processes: int) -> dict[str, Result]:
-    """Feed ``inputs`` inputs to the readers by their shares, and return what came out.
-
-    Args:
-        shares: the readers, and their relative numbers of inputs.
-        inputs: for all of them together.
-        seed: of the inputs.
-        processes: how many run at once.
-    """
+    """Feed ``inputs`` inputs to all readers together, by their shares, and return what came out."""
     results = {name: Result() for name in shares}
     jobs: list[tuple[str, int, int]] = []
     for name, share in shares.items():
         first, count = seed * SPAN, -(-inputs * share // sum(shares.values()))
         for start in range(first, first + count, _INPUTS_PER_PROCESS):
             jobs.append((name, start, min(start + _INPUTS_PER_PROCESS, first + count)))
-
-    def run(job: tuple[str, int, int]) -> tuple[str, Result]:
-        return job[0], run_range(*job)
-
     with ThreadPoolExecutor(processes) as pool:
-        done = pool.map(run, jobs)
-        for name, result in done:
-            results[name].add(result)
+        for (name, *_), result in zip(jobs, pool.map(lambda job: run_range(*job), jobs)):
+            results[name] += result
     return results
 
 
 def run_range(name: str, first: int, stop: int) -> Result:
     """Feed the inputs ``first … stop - 1`` to a reader, in as many processes as it takes."""
     total = Result()
-    while first < stop:
-        result, last = _one_process(name, first, stop)
-        result.inputs = last + 1 - first
-        total.add(result)
-        first = last + 1
+    while total.inputs < stop - first:
+        total += _one_process(name, first + total.inputs, stop)
     return total
 
 
-def _one_process(name: str, first: int, stop: int) -> tuple[Result, int]:
-    """Run a worker until it ends or is stuck; return what it did and its last input."""
+def _one_process(name: str, first: int, stop: int) -> Result:
+    """Run a worker until it ends or is stuck."""
     with tempfile.TemporaryDirectory() as folder:
         status, errors = Path(folder) / "status", Path(folder) / "errors"
         status.write_bytes(STATUS.pack(-1, 0, 0, 0))
@@ -109,12 +97,10 @@ def _one_process(name: str, first: int, stop: int) -> tuple[Result, int]:
         last, accepted, refused, executions = STATUS.unpack(status.read_bytes())
         said = errors.read_text(errors="replace")[-_LAST_LINES:]
     assert last >= first, f"the worker of {name} did not start: {said}"
-    result = Result(accepted=accepted, refused=refused, executions=executions)
-    if is_stuck:
-        result.hangs.append(f"{name}:{last}")
-    elif worker.returncode:
-        result.crashes.append(f"{name}:{last} (status {worker.returncode}) {said}")
-    return result, last
+    crash = f"{name}:{last} (status {worker.returncode}) {said}"
+    crashes = [crash] if worker.returncode and not is_stuck else []
+    hangs = [f"{name}:{last}"] * is_stuck
+    return Result(last + 1 - first, accepted, refused, crashes, hangs, executions)
 
 
 def _is_stuck(worker: subprocess.Popen[bytes], status: Path) -> bool:
@@ -125,7 +111,7 @@ def _is_stuck(worker: subprocess.Popen[bytes], status: Path) -> bool:
     seen, looks = -1, 0
     while worker.poll() is None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-        (current, *_) = STATUS.unpack(status.read_bytes())
+        current = STATUS.unpack(status.read_bytes())[0]
         looks = looks + 1 if current == seen else 0
         seen = current
         limit = _START_SECONDS if current < 0 else _INPUT_SECONDS
@@ -136,19 +122,31 @@ def _is_stuck(worker: subprocess.Popen[bytes], status: Path) -> bool:
 
 def describe(results: dict[str, Result], seconds: float) -> str:
     """Return a table of the results, and each finding in a line."""
-    total = Result()
-    lines = [f"{'reader':<10}{'inputs':>9}{'accepted':>10}{'refused':>9}  crashes hangs executions"]
-    for name, result in results.items():
-        lines.append(_row(name, result))
-        total.add(result)
-    lines += [_row("all", total), f"{seconds:.0f} s"]
-    lines += [f"crash {' | '.join(finding.split(chr(10)))}" for finding in total.crashes]
-    lines += [f"hang {finding}" for finding in total.hangs]
-    return "\n".join(lines)
+    total = sum(results.values(), Result())
+    lines = [f"{'reader':<12}{'inputs':>9}{'accepted':>10}{'refused':>9}  crashes hangs executions"]
+    for name, one in {**results, "all": total}.items():
+        counts = f"{one.inputs:>9,}{one.accepted:>10,}{one.refused:>9,}"
+        found = f"{len(one.crashes):>7}{len(one.hangs):>6}{one.executions:>11}"
+        lines.append(f"{name:<12}{counts}  {found}")
+    lines.append(f"{seconds:.0f} s")
+    lines += [f"crash {' | '.join(crash.splitlines())}" for crash in total.crashes]
+    return "\n".join([*lines, *(f"hang {hang}" for hang in total.hangs)])
 
 
-def _row(name: str, result: Result) -> str:
-    return (
-        f"{name:<10}{result.inputs:>9,}{result.accepted:>10,}{result.refused:>9,}  "
-        f"{len(result.crashes):>7}{len(result.hangs):>6}{result.executions:>11}"
-    )
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run a campaign, or one input; return 1 if something was found."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.fuzz")
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default=",".join(READERS), metavar="READER,READER")
+    parser.add_argument("--reproduce", metavar="READER:NUMBER")
+    options = parser.parse_args(argv)
+    began = time.monotonic()
+    if options.reproduce:
+        name, _, number = options.reproduce.partition(":")
+        results = {name: run_range(name, int(number), int(number) + 1)}
+    else:
+        shares = {name: READERS[name].share for name in options.only.split(",")}
+        results = run(shares, options.inputs, options.seed, processors.available())
+    print(describe(results, time.monotonic() - began))
+    return 0 if all(result.is_clean for result in results.values()) else 1

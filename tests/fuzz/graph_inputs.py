@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Callable
+from typing import Any
 
 from backbones.graph.operators import LAYERS, OPERATORS
 
@@ -23,45 +23,16 @@ _HOSTILE = [
     "(None, None)", "(None, 0, 9999999)", "(1, 0, 1, 1)", "(" + "1, " * 40 + ")", "float64", "int8",
     "bfloat16", "NHWC", "same", "reflect", "lp", "custom",
 ]  # fmt: skip
-_PAIRS = ["(1, 1)", "(2, 2)", "(3, 3)", "(3, 1)", "[2L, 2L]"]
-_USUAL: dict[str, list[str]] = {
-    "kernel": _PAIRS,
-    "stride": ["(1, 1)", "(2, 2)", "()", "(1, 2)"],
-    "dilate": ["(1, 1)", "(2, 2)"],
-    "pad": ["(0, 0)", "(1, 1)", "(0, 1)"],
-    "num_filter": ["1", "2", "3", "4", "8"],
-    "num_group": ["1", "2", "3"],
-    "num_hidden": ["1", "4", "8"],
-    "no_bias": ["True", "False", "1"],
-    "flatten": ["True", "False"],
-    "act_type": ["relu", "prelu", "sigmoid", "tanh", "leaky", "elu", "selu", "gelu"],
-    "pool_type": ["max", "avg", "sum"],
-    "pooling_convention": ["valid", "full"],
-    "axis": ["1", "0", "2", "-1", "(2, 3)", "()"],
-    "dim": ["1", "0", "2", "-1"],
-    "shape": ["(0, -1)", "(0, -4, 1, -1, -2)", "(0, 0, -1)", "(0, -3, -2)", "(-1, 3, 4, 4)"],
-    "num_outputs": ["1", "2", "3"],
-    "output_size": ["1", "(3, 2)", "4"],
-    "pad_width": ["(0, 0, 0, 0, 1, 1, 1, 1)", "(0, 0, 0, 0, 0, 2, 0, 1)"],
-    "mode": ["constant", "edge", "channel", "instance", "spatial", "training"],
-    "begin": ["0", "1", "(None, 0)", "(None, 1, 1)", "(0, 0, 0, 0)"],
-    "end": ["2", "None", "(None, 2)", "(None, None, 3)"],
-    "step": ["(1, 1)", "(1, 2)", "()", "(1, -1)"],
-    "reps": ["(1, 2, 1, 1)", "2", "(1, 1)"],
-    "axes": ["(0, 2, 3, 1)", "(0, 1)", "()"],
-    "mean": ["(0.5, 0.5, 0.5)", "127.5"],
-    "std": ["(0.5, 0.5, 0.5)", "128"],
-    "dtype": ["float32", "float16"],
-    "dim1": ["1"],
-    "dim2": ["2", "3"],
-    "eps": ["2e-05", "1e-3"],
-    "momentum": ["0.9"],
-    "p": ["0.4", "0", "1"],
-    "layout": ["None", "NCHW"],
-}  # fmt: skip
-_PLAIN = ["False", "0", "1", "0.5", "None", "True", "off", "()"]
-_OPTIONAL = 0.35
-_HOSTILE_VALUE, _HOSTILE_INPUT = 0.01, 0.01
+_USUAL = [
+    "0", "1", "1", "2", "3", "4", "8", "-1", "0.4", "0.5", "0.9", "1e-3", "2e-05", "127.5", "True",
+    "False", "None", "()", "(0, 0)", "(0, 1)", "(1, 1)", "(1, 1)", "(1, 2)", "(2, 2)", "(2, 3)",
+    "(3, 1)", "(3, 3)", "[2L, 2L]", "(1, -1)", "(0, -1)", "(0, -4, 1, -1, -2)", "(0, 0, -1)",
+    "(0, -3, -2)", "(-1, 3, 4, 4)", "(0, 0, 0, 0, 1, 1, 1, 1)", "(0, 0, 0, 0, 0, 2, 0, 1)",
+    "(None, 0)", "(None, 1, 1)", "(0, 0, 0, 0)", "(None, 2)", "(None, None, 3)", "(1, 2, 1, 1)",
+    "(0, 2, 3, 1)", "(0.5, 0.5, 0.5)",
+    *"relu prelu sigmoid tanh leaky elu selu gelu max avg sum valid full constant edge".split(),
+    *"channel instance spatial training float32 float16 NCHW off".split(),
+]  # fmt: skip
 _PARAMETERS = {
     "Convolution": ("weight", "bias"), "FullyConnected": ("weight", "bias"),
     "BatchNorm": ("gamma", "beta", "moving_mean", "moving_var"), "LeakyReLU": ("gamma",),
@@ -115,7 +86,7 @@ class _Graph:
         if "num_args" in OPERATORS[op].attributes:
             given += [[rng.choice(self._results), 0, 0] for _ in range(rng.randrange(3))]
             attributes["num_args"] = str(len(given))
-        if rng.random() < _HOSTILE_INPUT:
+        if rng.random() < 0.01:
             self._damage(given)
         self.nodes.append({"op": op, "name": name, "attrs": attributes, "inputs": given})
         self._results.append(len(self.nodes) - 1)
@@ -124,32 +95,31 @@ class _Graph:
         rng = self._rng
         found = {}
         for key, kind in OPERATORS[op].attributes.items():
-            is_hostile = rng.random() < _HOSTILE_VALUE
-            if key in _REQUIRED or is_hostile or rng.random() < _OPTIONAL:
-                usual = [one for one in _USUAL.get(key, _PLAIN) if kind(one) is not None]
+            is_hostile = rng.random() < 0.01
+            if key in _REQUIRED or is_hostile or rng.random() < 0.35:
+                values = _HOSTILE if rng.random() < 0.1 else _USUAL
                 # The ends of a range are hostile values that are allowed.
-                if rng.random() < 0.1:
-                    usual = [one for one in _HOSTILE if kind(one) is not None] or usual
+                usual = [one for one in values if kind(one) is not None]
                 found[key] = rng.choice(_HOSTILE if is_hostile or not usual else usual)
         if rng.random() < 0.02:
             found[rng.choice(_UNKNOWN)] = rng.choice(_HOSTILE)
         return found
 
     def _damage(self, inputs: list[Any]) -> None:
-        rng = self._rng
-        own = len(self.nodes)
+        rng, own = self._rng, len(self.nodes)
         wrong: Any = rng.choice(
             [own, own + 1, -1, 1 << 31, 1 << 40, 0.5, "0", None, [0], True, rng.randrange(own)]
         )
+        place = rng.randrange(len(inputs))
         change = rng.randrange(5)
         if change == 0:
             inputs.pop()
         elif change == 1:
             inputs.append([rng.randrange(own), 0, 0])
         elif change == 2:
-            inputs[rng.randrange(len(inputs))][rng.randrange(3)] = wrong
+            inputs[place][rng.randrange(3)] = wrong
         elif change == 3:
-            inputs[rng.randrange(len(inputs))] = wrong
+            inputs[place] = wrong
         else:
             rng.shuffle(inputs)
 
@@ -163,62 +133,44 @@ def make_graph(rng: random.Random) -> bytes:
             graph.operator(rng.choice(_LAYERS), f"l{number}")
         graph.operator(op, f"n{number}")
     graph.operator("FullyConnected" if rng.random() < 0.9 else rng.choice(_OPERATORS), "fc1")
-    nodes: Any = graph.nodes
-    variables = [index for index, node in enumerate(nodes) if node["op"] == "null"]
     content: dict[str, Any] = {
-        "nodes": nodes,
-        "arg_nodes": variables,
-        "heads": [[len(nodes) - 1, 0, 0]],
+        "nodes": graph.nodes,
+        "arg_nodes": [index for index, node in enumerate(graph.nodes) if node["op"] == "null"],
+        "heads": [[len(graph.nodes) - 1, 0, 0]],
         "attrs": {"mxnet_version": ["int", rng.choice((10901, 10901, 10000, 905, 800))]},
     }
     if rng.random() < 0.15:
-        rng.choice(_DAMAGES)(content, rng)
+        _damage(content, rng)
     return json.dumps(content).encode("utf-8", "surrogatepass")
 
 
-def _old_attributes(content: dict[str, Any], rng: random.Random) -> None:
-    for node in content["nodes"]:
-        if "attrs" in node:
-            node[rng.choice(("param", "attr"))] = node.pop("attrs")
-    if rng.random() < 0.5:
-        del content["attrs"]
-
-
-def _wrong_node(content: dict[str, Any], rng: random.Random) -> None:
-    node = rng.choice(content["nodes"])
-    key = rng.choice(("op", "name", "attrs", "inputs"))
-    words = ["", "data", "fc1", "n0", "Custom", "_Native", "a$b", "x" * 300, "\ud800", "\x1b[2J"]
-    node[key] = rng.choice([None, 0, [], {}, {"a": 1}, [[0]], *words])
-
-
-def _wrong_heads(content: dict[str, Any], rng: random.Random) -> None:
-    key = rng.choice(("heads", "arg_nodes", "node_row_ptr", "attrs"))
-    content[key] = rng.choice([[], [[0, 0, 0]], [[99, 0]], [-1], None, {}, "x", [[1 << 40, 9, 9]]])
-
-
-def _move_node(content: dict[str, Any], rng: random.Random) -> None:
+def _damage(content: dict[str, Any], rng: random.Random) -> None:
+    """Make one thing of a graph wrong that concerns several nodes, or a node as a whole."""
     nodes = content["nodes"]
-    nodes.insert(rng.randrange(len(nodes)), nodes.pop(rng.randrange(len(nodes))))
-
-
-def _same_name(content: dict[str, Any], rng: random.Random) -> None:
-    first, second = (rng.choice(content["nodes"]) for _ in range(2))
-    first["name"] = second["name"]
-
-
-def _derived_name(content: dict[str, Any], rng: random.Random) -> None:
-    """As MXNet names outputs, and this project the operators that it puts in a layer's place."""
-    first, second = (rng.choice(content["nodes"]) for _ in range(2))
-    first["name"] = f"{second['name']}_{rng.choice(_SUFFIXES)}"
-
-
-def _same_parameter(content: dict[str, Any], rng: random.Random) -> None:
-    operators = [node for node in content["nodes"] if node["inputs"]]
-    node, other = (rng.choice(operators) for _ in range(2))
-    node["inputs"][-1] = other["inputs"][-1]
-
-
-_DAMAGES: list[Callable[[dict[str, Any], random.Random], None]] = [
-    _old_attributes, _wrong_node, _wrong_heads, _move_node, _same_name, _derived_name,
-    _derived_name, _same_parameter,
-]  # fmt: skip
+    first, second = rng.choice(nodes), rng.choice(nodes)
+    damage = rng.choice(
+        ["attrs", "node", "key", "order", "name", *["derived name"] * 2, "parameter"]
+    )
+    if damage == "attrs":
+        for node in nodes:
+            if "attrs" in node:
+                node[rng.choice(("param", "attr"))] = node.pop("attrs")
+        if rng.random() < 0.5:
+            del content["attrs"]
+    elif damage == "node":
+        words = ["", "data", "fc1", "n0", "Custom", "_Native", "a$b", "x" * 300, "\ud800"]
+        values: list[Any] = [*words, "\x1b[2J", None, 0, [], {}, {"a": 1}, [[0]]]
+        first[rng.choice(("op", "name", "attrs", "inputs"))] = rng.choice(values)
+    elif damage == "key":
+        values = [[], [[0, 0, 0]], [[99, 0]], [-1], None, {}, "x", [[1 << 40, 9, 9]]]
+        content[rng.choice(("heads", "arg_nodes", "node_row_ptr", "attrs"))] = rng.choice(values)
+    elif damage == "order":
+        nodes.insert(rng.randrange(len(nodes)), nodes.pop(rng.randrange(len(nodes))))
+    elif damage == "name":
+        first["name"] = second["name"]
+    elif damage == "derived name":
+        # As MXNet names outputs, and this project the operators that replace a layer.
+        first["name"] = f"{second['name']}_{rng.choice(_SUFFIXES)}"
+    else:
+        node, other = (rng.choice([one for one in nodes if one["inputs"]]) for _ in range(2))
+        node["inputs"][-1] = other["inputs"][-1]

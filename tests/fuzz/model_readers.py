@@ -1,22 +1,67 @@
-"""The readers of networks: graphs, parameters, class centers, and state dicts."""
+"""The readers of networks: graphs, parameters, class centers, and state dicts.
+
+What imports MXNet, which takes seconds, is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
+import subprocess
 from argparse import Namespace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from evaluation.export.arcface_torch import read_state_dict
 from evaluation.network import open_network
+from partial_fc.centers_file import read_centers
+from partial_fc.shard import Shard
+from runtime.untrusted import child
 from tests.fuzz.onnx_inputs import make_onnx
-from tests.fuzz.persistent_child import keep_children
-from tests.fuzz.reader import Reader
+from tests.fuzz.reader import Reader, file_reader, refusals
+
+_SIZE = (32, 32)
+_IMAGES = np.zeros((2, 3, *_SIZE), np.uint8)
+_SECRET = np.float32(12345.678)
+# A process that tries networks out grows a little with each.
+_INPUTS_OF_A_CHILD = 500
+
+
+def keep_children() -> None:
+    """Keep the processes that try networks out: they take seconds to start. Replace dead ones."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    numbers = count(1)
+
+    def end(module: str) -> int:
+        process = processes.pop(module, None)
+        if process is None:
+            return 0
+        process.communicate()
+        return process.returncode
+
+    def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Optional[str]:
+        """Answer as ``child.ask`` does."""
+        if next(numbers) % _INPUTS_OF_A_CHILD == 0:
+            end(module)
+        if module not in processes:
+            processes[module] = child.start(module, subprocess.DEVNULL)
+        process = processes[module]
+        reply = b""
+        try:
+            process.stdin.write(child.request(header, content, memory))
+            process.stdin.flush()
+            reply = process.stdout.readline()
+        except BrokenPipeError:
+            pass
+        return child.reason(reply, 0 if reply else end(module), b"")
+
+    setattr(child, "ask", ask)  # noqa: B010 (typed as a function)
 
 
 def _export(folder: Path) -> None:
@@ -24,7 +69,7 @@ def _export(folder: Path) -> None:
     from backbones.options import BackboneOptions
 
     options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=(32, 32)).export(folder / "model")
+    Backbone.create(options, image_size=_SIZE).export(folder / "model")
 
 
 def _params_seeds(folder: Path) -> list[bytes]:
@@ -36,8 +81,14 @@ def _params_seeds(folder: Path) -> list[bytes]:
     mx.nd.save(str(folder / "list"), list(arrays.values()))
     oldest = struct.pack("<QQQIIIiiiff", 0x112, 0, 1, 2, 1, 2, 1, 0, 0, 1.0, 2.0)
     oldest += struct.pack("<QQ", 1, 1) + b"a"
-    model = (folder / "model-0000.params").read_bytes()
-    return [model, (folder / "types").read_bytes(), (folder / "list").read_bytes(), oldest]
+    names = ("model-0000.params", "types", "list")
+    return [*((folder / name).read_bytes() for name in names), oldest]
+
+
+def _use_params(path: Path) -> None:
+    from backbones.model import Backbone
+
+    Backbone.load(path.with_name("model"), image_size=_SIZE)
 
 
 def _centers_seeds(_: Path) -> list[bytes]:
@@ -53,98 +104,53 @@ def _centers_seeds(_: Path) -> list[bytes]:
 
 def _read_centers(folder: Path, content: bytes) -> None:
     """As the file of each of two ranks, the other one being whole."""
-    from partial_fc.centers_file import read_centers
-    from partial_fc.shard import Shard
-
     whole = _centers_seeds(folder)[0]
-    for damaged in (0, 1):
-        for rank in (0, 1):
-            path = folder / f"{rank}_centers.param"
-            path.write_bytes(content if rank == damaged else whole)
+    for contents in ((content, whole), (whole, content)):
+        for rank, one in enumerate(contents):
+            (folder / f"{rank}_centers.param").write_bytes(one)
         for shard in (Shard(0, 1, 10), Shard(1, 3, 9)):
             assert read_centers(folder, shard, 4).shape == (shard.size, 4)
 
 
+def _make_graph(rng: random.Random) -> bytes:
+    from tests.fuzz.graph_inputs import make_graph
+
+    return make_graph(rng)
+
+
 def _symbol_seeds(folder: Path) -> list[bytes]:
+    """A network in two forms, and accepted graphs, in which damage is likely to matter."""
     keep_children()
     _export(folder)
-    symbol = (folder / "model-symbol.json").read_bytes()
+    path = folder / "model-symbol.json"
+    symbol = path.read_bytes()
     graph = json.loads(symbol)
     for node in graph["nodes"]:
         if "attrs" in node:
             node["attr"] = node.pop("attrs")
     del graph["attrs"]
-    chain, bent, *others = _small_graphs()
-    return [symbol, json.dumps(graph).encode(), *[chain, bent] * 3, *others * 2]
+    seeds = [symbol, json.dumps(graph).encode()]
+    for number in range(20):
+        path.write_bytes(_make_graph(random.Random(number)))
+        with refusals():
+            _use_symbol(path)
+            seeds.append(path.read_bytes())
+    return seeds
 
 
-def _small_graphs() -> list[bytes]:
-    """Graphs in which damage is likely to matter: most attributes say where MXNet reads."""
-    from runtime.mxnet import mx
-
-    def ending(x: Any) -> bytes:
-        text: str = mx.sym.FullyConnected(x, num_hidden=4, no_bias=True, name="fc1").tojson()
-        return " ".join(text.split()).encode()
-
-    data = mx.sym.var("data")
-    x = mx.sym.Convolution(
-        data, num_filter=4, kernel=(3, 3), stride=(2, 2), pad=(1, 1), no_bias=True, name="c"
-    )
-    x = mx.sym.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max", name="p")
-    x = mx.sym.Concat(*mx.sym.SliceChannel(x, num_outputs=2, axis=1, name="s"), dim=1, name="j")
-    bent = mx.sym.BatchNorm(data, fix_gamma=False, eps=2e-5, name="n")
-    maps = mx.sym.Convolution(data, num_filter=4, kernel=(3, 3), no_bias=True, name="c")
-    norms = mx.sym.sqrt(mx.sym.sum(maps * maps, axis=1, keepdims=True))
-    factors = mx.sym.broadcast_div(mx.sym.mean(norms), norms)
-    tiled = maps * mx.sym.tile(factors, reps=(1, 4, 1, 1))
-    padded = mx.sym.pad(maps, mode="constant", pad_width=(0, 0, 0, 0, 1, 0, 1, 2))
-    cut = mx.sym.slice(padded, begin=(None, 1, 1, 5), end=(None, 3, None, 2), step=(1, 1, 2, -1))
-    pooled = mx.sym.contrib.AdaptiveAvgPooling2D(maps, output_size=(3, 2))
-    swish = maps * mx.sym.clip(maps + 3, 0, 6) / 6
-    groups = mx.sym.SwapAxis(mx.sym.Reshape(swish, shape=(0, -4, 2, -1, -2)), dim1=1, dim2=2)
-    shuffled = mx.sym.slice_axis(mx.sym.Reshape(groups, shape=(0, -3, -2)), axis=2, begin=1, end=4)
-    return [
-        ending(mx.sym.Reshape(x, shape=(0, -1), name="r")),
-        ending(mx.sym.LeakyReLU(bent, act_type="prelu", name="relu")),
-        ending(mx.sym.Pooling(tiled, global_pool=True, kernel=(7, 7), pool_type="avg")),
-        ending(mx.sym.broadcast_maximum(mx.sym.Cast(cut, dtype="float16"), mx.sym.max(cut))),
-        ending(mx.sym.L2Normalization(pooled, mode="channel")),
-        ending(1.0 / (9.0 - mx.sym.InstanceNorm(shuffled, name="i"))),
-    ]
-
-
-def _read_params(folder: Path, content: bytes) -> None:
-    from backbones.model import Backbone
-
-    if not (folder / "model-symbol.json").exists():
-        _export(folder)
-    (folder / "model-0000.params").write_bytes(content)
-    Backbone.load(folder / "model", image_size=(32, 32))
-
-
-def _read_symbol(folder: Path, content: bytes) -> None:
+def _use_symbol(path: Path) -> None:
     """A graph, with parameters of the shapes it asks for, and one image through the network."""
     from backbones.graph.parameter_file import write_parameters
     from backbones.graph.symbol_file import infer_shapes, read_graph
     from backbones.model import Backbone
 
-    path = folder / "model-symbol.json"
-    path.write_bytes(content)
-    shapes = infer_shapes(read_graph(path), (32, 32), path)
+    shapes = infer_shapes(read_graph(path), _SIZE, path)
     if sum(map(np.prod, shapes.values())) > 1 << 20:
         return
-    with (folder / "model-0000.params").open("wb") as file:
+    with path.with_name("model-0000.params").open("wb") as file:
         arrays = {f"arg:{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
         write_parameters(file, arrays)
-    backbone = Backbone.load(folder / "model", image_size=(32, 32))
-    backbone.extract(np.zeros((2, 3, 32, 32), np.uint8))
-
-
-def _make_graph(rng: random.Random) -> bytes:
-    # Here, because it imports MXNet.
-    from tests.fuzz.graph_inputs import make_graph
-
-    return make_graph(rng)
+    Backbone.load(path.with_name("model"), image_size=_SIZE).extract(_IMAGES)
 
 
 def _onnx_seeds(folder: Path) -> list[bytes]:
@@ -153,16 +159,10 @@ def _onnx_seeds(folder: Path) -> list[bytes]:
     return [make_onnx(random.Random(number)) for number in range(20)]
 
 
-def _read_onnx(folder: Path, content: bytes) -> None:
+def _use_onnx(path: Path) -> None:
     """As a network for faces, which gets one image."""
-    path = folder / "model.onnx"
-    path.write_bytes(content)
-    options = Namespace(image_size=(32, 32), model=path, dtype="float32")
-    features = open_network(options).extract(np.zeros((2, 3, 32, 32), np.uint8))
-    assert not np.isin(features, [_SECRET]).any()
-
-
-_SECRET = np.float32(12345.678)
+    options = Namespace(image_size=_SIZE, model=path, dtype="float32")
+    assert not np.isin(open_network(options).extract(_IMAGES), [_SECRET]).any()
 
 
 def _state_dict_seeds(_: Path) -> list[bytes]:
@@ -200,19 +200,17 @@ def _make_state_dict(rng: random.Random) -> bytes:
 
 
 def _read_state_dict(folder: Path, content: bytes) -> None:
-    from evaluation.export.arcface_torch import read_state_dict
-
     path = folder / "model.safetensors"
     path.write_bytes(content)
-    found = read_state_dict(path)
-    assert sum(one.nbytes for one in found.values()) <= len(content)
+    assert sum(one.nbytes for one in read_state_dict(path).values()) <= len(content)
 
 
+_read_symbol = file_reader(_use_symbol, "model-symbol.json")
 MODEL_READERS = {
-    "params": Reader(_params_seeds, _read_params, 6),
+    "params": Reader(_params_seeds, file_reader(_use_params, "model-0000.params", make=_export), 6),
     "centers": Reader(_centers_seeds, _read_centers, 8),
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
     "graphs": Reader(_symbol_seeds, _read_symbol, 8, _make_graph),
-    "onnx": Reader(_onnx_seeds, _read_onnx, 8, make_onnx),
+    "onnx": Reader(_onnx_seeds, file_reader(_use_onnx, "model.onnx"), 8, make_onnx),
     "state-dict": Reader(_state_dict_seeds, _read_state_dict, 8, _make_state_dict),
 }

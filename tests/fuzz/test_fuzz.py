@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 
 from tests.fuzz import campaign
+from tests.fuzz.readers import READERS
 
 # Those that need MXNet take seconds to start; they have a small share.
 SHARES = {
-    "rec": 2, "idx": 2, "property": 1, "cache": 1, "lst": 3, "bin": 4, "image": 3,
-    "params": 1, "centers": 2, "symbol": 1, "graphs": 2, "onnx": 2, "groups": 1, "manifest": 2,
-    "hosts": 1, "hostfile": 1,
-    "ijb-faces": 1, "ijb-pairs": 2, "ijb-subjects": 1, "ijb-features": 1,
-    "state-dict": 2, "npy": 2, "metrics": 1, "links": 1,
+    **dict.fromkeys(READERS, 1), "rec": 2, "idx": 2, "lst": 3, "bin": 4, "image": 3, "centers": 2,
+    "graphs": 2, "onnx": 2, "manifest": 2, "ijb-pairs": 2, "state-dict": 2, "npy": 2,
 }  # fmt: skip
 
 

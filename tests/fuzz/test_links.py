@@ -8,49 +8,42 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import UserError
-from tests.fuzz.link_cases import CASES, READ, WRITTEN
-from tests.fuzz.link_readers import KINDS, replaced
+from tests.fuzz.links import CASES, KINDS, READ, WRITTEN, replaced
 
 NO_FILES = [kind for kind in KINDS if kind not in ("link to a file", "hard link")]
 
 
-# Every reader with every third kind, and so every kind with every third reader.
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (name, kind)
-        for place, name in enumerate(READ)
-        for number, kind in enumerate(NO_FILES)
-        if (place + number) % 3 == 0
-    ],
-)
-def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path, name: str, kind: str) -> None:
-    with pytest.raises(UserError) as caught, replaced(READ[name], kind, tmp_path) as folder:
-        READ[name].use(folder)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("place", range(len(READ)), ids=READ)
+def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path, place: int) -> None:
+    """Every reader with every third kind, and so every kind with every third reader."""
+    case = list(READ.values())[place]
+    for kind in NO_FILES[-place % 3 :: 3]:
+        with pytest.raises(UserError) as caught, replaced(case, kind, tmp_path / kind) as path:
+            case.use(path)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in READ])
 def test_others_go_on_or_refuse(tmp_path: Path, name: str) -> None:
-    for number, kind in enumerate(KINDS):
-        with suppress(UserError), replaced(CASES[name], kind, tmp_path / str(number)) as folder:
-            CASES[name].use(folder)
+    for kind in KINDS:
+        with suppress(UserError), replaced(CASES[name], kind, tmp_path / kind) as path:
+            CASES[name].use(path)
 
 
 @pytest.mark.parametrize("name", READ)
 def test_a_file_that_is_there_is_read_also_through_a_link(tmp_path: Path, name: str) -> None:
     case = READ[name]
     case.make(tmp_path)
-    case.use(tmp_path)
     path = tmp_path / case.name
+    case.use(path)
     path.rename(tmp_path / "kept")
     path.symlink_to(tmp_path / "kept")
     if name == "description of features":
         # It is the lock of the folder as well.
         with pytest.raises(UserError, match="it is a link"):
-            case.use(tmp_path)
+            case.use(path)
     else:
-        case.use(tmp_path)
+        case.use(path)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -59,9 +52,9 @@ def test_no_other_file_is_overwritten(tmp_path: Path, name: str) -> None:
     is_kept = name in ("lock of a run", "log", "metrics.jsonl")
     for kind in ("link to a file", "hard link"):
         try:
-            with replaced(WRITTEN[name], kind, tmp_path / kind) as folder:
-                WRITTEN[name].use(folder)
-                assert not (folder / WRITTEN[name].name).is_symlink()
+            with replaced(WRITTEN[name], kind, tmp_path / kind) as path:
+                WRITTEN[name].use(path)
+                assert not path.is_symlink()
         except UserError as error:
             assert is_kept and "link" in str(error)
         else:

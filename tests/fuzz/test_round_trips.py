@@ -20,13 +20,23 @@ from data.records.record_set import RecordSet
 from data.records.recordio import RecordFile, encode
 from data.records.writer import RecordWriter
 
-MAGIC = b"\x0a\x23\xd7\xce"
 # Bytes in which the magic number of the format turns up.
-payloads = st.lists(st.sampled_from([MAGIC, b"\0", b"abcd", b"\x0a\x23"]) | st.binary()).map(
-    b"".join
-)
+pieces = st.sampled_from([b"\x0a\x23\xd7\xce", b"\0", b"abcd", b"\x0a\x23"])
+payloads = st.lists(pieces | st.binary()).map(b"".join)
 types = st.sampled_from(["<f4", "<f8", "<f2", "u1", "<i4", "i1", "<i8", "?"])
 dimensions = arrays.array_shapes(max_dims=4, max_side=4)
+names = st.text(min_size=1, max_size=9).filter(str.isprintable)
+tensors = types.flatmap(lambda dtype: arrays.arrays(dtype, dimensions))
+# Larger integers are of another kind in old pickles, and larger keys could all have one hash.
+leaves: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1)
+leaves = leaves | st.text() | st.floats(allow_nan=False) | st.binary(min_size=1)
+keys = st.text() | st.binary(min_size=1) | st.integers(0, 2**20 - 1)
+plain = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner),
+    max_leaves=20,
+)
+tried = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("round")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@tried
 @given(contents=st.lists(st.tuples(st.integers(0, 1 << 24), payloads), min_size=1, max_size=5))
 def test_records(folder: Path, contents: list[tuple[int, bytes]]) -> None:
     path = folder / "a.rec"
@@ -45,60 +55,39 @@ def test_records(folder: Path, contents: list[tuple[int, bytes]]) -> None:
     assert file.first_labels(file.scan()[1]).tolist() == [label for label, _ in contents]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@tried
 @given(classes=st.lists(st.lists(payloads.filter(len), min_size=1, max_size=3), min_size=1))
 def test_sets(folder: Path, classes: list[list[bytes]]) -> None:
+    expected = [(image, label) for label, images in enumerate(classes) for image in images]
     with RecordWriter(folder / "set", image_size=(2, 3)) as writer:
-        for label, images in enumerate(classes):
-            for image in images:
-                writer.write(image, label)
+        for image, label in expected:
+            writer.write(image, label)
     records = RecordSet(folder / "set")
     read = map(records.image, range(len(records)))
-    expected = [(image, label) for label, images in enumerate(classes) for image in images]
     assert [(bytes(payload), label) for payload, label in read] == expected
     assert np.bincount(records.labels()).tolist() == [len(images) for images in classes]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(tensors=st.dictionaries(
-    st.text(min_size=1, max_size=9).filter(lambda name: name.isprintable()),
-    types.flatmap(lambda dtype: arrays.arrays(dtype, dimensions)), max_size=4,
-))  # fmt: skip
-def test_parameters(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+@tried
+@given(written=st.dictionaries(names, tensors, max_size=4))
+def test_parameters(folder: Path, written: dict[str, np.ndarray]) -> None:
     path = folder / "a.params"
     with path.open("wb") as file:
-        write_parameters(file, tensors)
+        write_parameters(file, written)
     read = read_parameters(path)
-    assert list(read) == list(tensors)
-    for name, tensor in tensors.items():
+    assert list(read) == list(written)
+    for name, tensor in written.items():
         assert read[name].dtype == tensor.dtype and read[name].shape == tensor.shape
         assert read[name].tobytes() == tensor.tobytes()
 
 
-# Larger ones are of another kind in old pickles, and no set needs them.
-integers = st.integers(-(2**31), 2**31 - 1)
-plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | integers
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(min_size=1),
-    lambda inner: st.lists(inner)
-    | st.tuples(inner, inner)
-    # Larger keys could all have one hash.
-    | st.dictionaries(st.text() | st.binary(min_size=1) | st.integers(0, 2**20 - 1), inner),
-    max_leaves=20,
-)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
+@tried
 @given(value=plain, protocol=st.integers(0, 5))
 def test_pickles(value: object, protocol: int) -> None:
     assert plain_pickle.load(pickle.dumps(value, protocol)) == value
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@tried
 @given(value=st.sets(st.integers(), min_size=1) | st.complex_numbers())
 def test_other_pickles_are_refused(value: object) -> None:
     for protocol in range(6):
@@ -109,14 +98,13 @@ def test_other_pickles_are_refused(value: object) -> None:
 def test_mxnet_reads_and_writes_the_same_bytes(tmp_path: Path) -> None:
     from runtime.mxnet import mx
 
-    tensors: dict[str, NDArray[Any]] = {
+    ours: dict[str, NDArray[Any]] = {
         "arg:a_weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "aux:b": np.ones((1,), np.float16),
         "c": np.arange(4, dtype=np.int64),
     }
-    mx.nd.save(
-        str(tmp_path / "theirs"), {k: mx.nd.array(v, dtype=v.dtype) for k, v in tensors.items()}
-    )
-    ours = io.BytesIO()
-    write_parameters(ours, tensors)
-    assert ours.getvalue() == (tmp_path / "theirs").read_bytes()
+    theirs = {name: mx.nd.array(array, dtype=array.dtype) for name, array in ours.items()}
+    mx.nd.save(str(tmp_path / "theirs"), theirs)
+    file = io.BytesIO()
+    write_parameters(file, ours)
+    assert file.getvalue() == (tmp_path / "theirs").read_bytes()

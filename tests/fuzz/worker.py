@@ -49,40 +49,41 @@ class Worker:
             named = str(getattr(arguments[0], "co_filename", ""))
         if event == "subprocess.Popen" and set(arguments[1]) & _CHILDREN:
             return
-        if event in _EXECUTIONS or named in ("<string>", "<unknown>"):
-            self._executed += 1
+        self._executed += event in _EXECUTIONS or named in ("<string>", "<unknown>")
 
-    def run(self, name: str, first: int, stop: int) -> None:
-        """Feed the inputs ``first … stop - 1``; ends the process where a reader is wrong."""
+    def run(self, name: str, numbers: range) -> None:
+        """Feed inputs; ends the process where a reader is wrong."""
         from runtime.errors import UserError
         from tests.fuzz.readers import READERS
 
         reader = READERS[name]
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "seeds").mkdir()
-            (Path(folder) / "read").mkdir()
+            made, place = Path(folder) / "seeds", Path(folder) / "read"
+            made.mkdir()
+            place.mkdir()
             os.chdir(folder)
-            seeds = reader.seeds(Path(folder) / "seeds")
+            seeds = reader.seeds(made)
+
+            def feed(content: bytes) -> None:
+                try:
+                    reader.read(place, content)
+                    self._accepted += 1
+                except UserError as error:
+                    assert "\n" not in str(error) and len(str(error)) < 2000, "not one line"
+                    self._refused += 1
+
             for content in seeds:
-                self._feed(reader.read, content, Path(folder) / "read", UserError)
+                feed(content)
             self._accepted = self._refused = 0
-            for number in range(first, stop):
+            for number in numbers:
                 self._note(number)
                 content = make_input(seeds, number, reader.make)
                 _limit_memory(_INPUT_MEMORY)
                 self._armed = reader.is_watched
-                self._feed(reader.read, content, Path(folder) / "read", UserError)
+                feed(content)
                 self._armed = False
                 self._executed += os.path.exists("executed")
                 self._note(number)
-
-    def _feed(self, read: Any, content: bytes, folder: Path, refusal: type[Exception]) -> None:
-        try:
-            read(folder, content)
-            self._accepted += 1
-        except refusal as error:
-            assert "\n" not in str(error) and len(str(error)) < 2000, "not one line"
-            self._refused += 1
 
     def _note(self, number: int) -> None:
         self._status[:] = STATUS.pack(number, self._accepted, self._refused, self._executed)
@@ -94,15 +95,10 @@ def _limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size + more, resource.RLIM_INFINITY))
 
 
-def main() -> None:
-    """Feed what the command line says."""
+if __name__ == "__main__":
     name, first, stop, status = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    Worker(Path(status)).run(name, int(first), int(stop))
+    Worker(Path(status)).run(name, range(int(first), int(stop)))
     # Not through the destructors of MXNet, which have nothing to do with the readers.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

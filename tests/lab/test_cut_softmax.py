@@ -22,17 +22,13 @@ CLASSES, EMBEDDING, BATCH, LR = 101, 24, 12, 0.3
 SCALE, MARGIN = 64.0, 0.35
 
 
-def batch():
-    rng = np.random.default_rng(3)
-    features = rng.normal(size=(BATCH, EMBEDDING)) * 3
-    labels = rng.integers(CLASSES, size=BATCH)
-    labels[1] = labels[0]
-    return features, labels
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_it_is_one_step_of_the_head(ranks: int) -> None:
-    features, labels = (np.array_split(array, ranks) for array in batch())
+    rng = np.random.default_rng(3)
+    features = np.array_split(rng.normal(size=(BATCH, EMBEDDING)) * 3, ranks)
+    # Two of one class.
+    numbers = rng.integers(CLASSES, size=BATCH - 1)
+    labels = np.array_split(np.append(numbers[:1], numbers), ranks)
 
     def rank_main(world: ThreadWorld):
         shard = Shard(world.rank, world.size, CLASSES)

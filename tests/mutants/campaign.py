@@ -32,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Optional
@@ -54,6 +54,7 @@ _TEST_SECONDS = 15.0
 # Between the times of an original and of what was made of it.
 _LATER_NS = 10_000_000_000
 _ENOUGH = 0.85
+_PROCESSES = 2
 _PR_SET_PDEATHSIG = 1
 
 
@@ -85,13 +86,14 @@ class Workers:
             "PYTHONPATH": "", "PYTHONHASHSEED": "0",
         }  # fmt: skip
         self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
-        self._errors = (folder / "workers").open("w")
+        self._errors = folder / "workers"
         for _ in range(count):
-            process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "tests.mutants.worker"],
-                cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=self._errors, text=True, preexec_fn=_end_with_this_process,
-            )  # fmt: skip
+            with self._errors.open("a") as errors:
+                process = subprocess.Popen(
+                    [*prefix, sys.executable, "-m", "tests.mutants.worker"],
+                    cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=errors, text=True, preexec_fn=_end_with_this_process,
+                )  # fmt: skip
             self._free.put(process)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class Workers:
         try:
             print(json.dumps(job), file=process.stdin, flush=True)
             answer = process.stdout.readline()
-            assert answer, f"a worker has ended, see {self._errors.name}"
+            assert answer, f"a worker has ended, see {self._errors}"
             return dict(json.loads(answer))
         finally:
             self._free.put(process)
@@ -111,7 +113,6 @@ class Workers:
             # Closes its input, and waits.
             with self._free.get():
                 pass
-        self._errors.close()
 
 
 def _end_with_this_process() -> None:
@@ -120,8 +121,7 @@ def _end_with_this_process() -> None:
 
 
 def _isolation(folder: Path) -> list[str]:
-    """Return a command in front of others that lets them write to a folder alone, if there is one.
-    """
+    """Return words before a command that let it write to a folder alone, if there are any."""
     script = (
         'mount --bind "$1" "$1" && mount -o remount,ro,bind / && '
         'mount --bind "$2" "$2" && mount -o remount,ro,bind "$2" && shift 2 && exec "$@"'
@@ -148,8 +148,8 @@ def _temporary_folder(parent: Optional[Path] = None) -> Iterator[Path]:
 def all_sites(root: Path, folders: Iterable[str], only: Sequence[str] = ("",)) -> list[Site]:
     """Return the places in the files of the folders whose paths begin with one of ``only``."""
     files = (path for folder in folders for path in (root / folder).rglob("*.py"))
-    chosen = sorted(path.relative_to(root).as_posix() for path in files)
-    chosen = [path for path in chosen if path.startswith(tuple(only))]
+    paths = sorted(path.relative_to(root).as_posix() for path in files)
+    chosen = (path for path in paths if path.startswith(tuple(only)))
     return [site for path in chosen for site in find(path, (root / path).read_bytes())]
 
 
@@ -157,19 +157,14 @@ class Campaign:
     """A copy of a project, and the tests that have been seen passing in it."""
 
     def __init__(
-        self,
-        root: Path,
-        folder: Path,
-        folders: Sequence[str],
-        processes: int,
-        test_seconds: float = _TEST_SECONDS,
+        self, root: Path, folder: Path, folders: Sequence[str], test_seconds: float = _TEST_SECONDS
     ) -> None:
         self._folder, self._test_seconds = folder, test_seconds
         self._tree = folder / "tree"
         shutil.copytree(root, self._tree, ignore=_NOT_COPIED, symlinks=True)
         self._selection = Selection(self._tree, folders)
-        self._workers = Workers(folder, processes)
-        self._pool = ThreadPoolExecutor(processes)
+        self._workers = Workers(folder, _PROCESSES)
+        self._pool = ThreadPoolExecutor(_PROCESSES)
         self._durations: dict[str, float] = {}
         self._passing: set[str] = set()
         self.is_isolated = self._workers.is_isolated
@@ -220,13 +215,11 @@ class Campaign:
         if not tests:
             return Outcome(path, text, "no test")
         with _temporary_folder(self._folder) as folder:
-            tree = folder / "tree"
-            compiling = _COMPILE_SECONDS if self._make(mutant, tree) else 0.0
-            usual = sum(
-                seconds for test, seconds in self._durations.items() if test.split("::")[0] in tests
-            )
-            seconds = _TIMES * usual + _MORE_SECONDS + compiling
-            result = self._work(tree, folder, tests, seconds, compiling)
+            compiling = _COMPILE_SECONDS if self._make(mutant, folder / "tree") else 0.0
+            known = self._durations.items()
+            usual = sum(seconds for test, seconds in known if test.split("::")[0] in tests)
+            most = _TIMES * usual + _MORE_SECONDS + compiling
+            result = self._work(folder / "tree", folder, tests, most, compiling)
         by = ", ".join(result["failed"])
         return Outcome(path, text, result["status"], by, result["seconds"])
 
@@ -239,8 +232,7 @@ class Campaign:
         path.write_bytes(mutant.apply(path.read_bytes()))
         os.utime(path, ns=(later, later))
         kernels = self._selection.compiled_users(mutant.site.path)
-        for user in kernels:
-            file = tree / user
+        for file in (tree / user for user in kernels):
             for kept in (file.parent / "__pycache__").glob(f"{file.stem}.*.nb?"):
                 kept.unlink()
         return bool(kernels)
@@ -248,17 +240,19 @@ class Campaign:
 
 def report(outcomes: Sequence[Outcome], seconds: float) -> str:
     """Return the survivors, a table of the files that have some, and the share killed."""
-    alive = sorted(one.text for one in outcomes if not one.is_killed)
-    lines = [f"survived: {text}" for text in alive]
+    alive = [one for one in outcomes if not one.is_killed]
+    lines = [f"survived: {one.text}" for one in sorted(alive, key=lambda one: one.text)]
     total = Counter(one.path for one in outcomes)
-    for path, number in Counter(one.path for one in outcomes if not one.is_killed).most_common():
+    for path, number in Counter(one.path for one in alive).most_common():
         lines.append(f"{number:4} of {total[path]:3} survived in {path}")
     how = Counter(one.how for one in outcomes if one.is_killed)
-    killed = sum(how.values())
     kinds = ", ".join(f"{number} {name}" for name, number in how.most_common())
-    share = 100 * killed / max(1, len(outcomes))
-    lines.append(f"killed {killed} of {len(outcomes)}: {share:.1f} % ({kinds}), {seconds:.0f} s")
-    return "\n".join(lines)
+    killed = f"killed {sum(how.values())} of {len(outcomes)}: {100 * _killed(outcomes):.1f} %"
+    return "\n".join([*lines, f"{killed} ({kinds}), {seconds:.0f} s"])
+
+
+def _killed(outcomes: Sequence[Outcome]) -> float:
+    return sum(one.is_killed for one in outcomes) / max(1, len(outcomes))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -266,29 +260,23 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", default="1", metavar="SEED,SEED", help="one campaign with each")
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", metavar="PATH,PATH", help="what paths begin with")
     options = parser.parse_args(argv)
     sites = all_sites(ROOT, FOLDERS, options.only.split(","))
-    with _temporary_folder() as folder:
-        campaign = Campaign(ROOT, folder, FOLDERS, options.processes)
-        status = 0
-        try:
-            for seed in map(int, options.seed.split(",")):
-                mutants = sorted(choose(sites, options.count, seed))
-                print(f"seed {seed}: {len(mutants)} of {len(sites)} places", flush=True)
-                status = max(status, _run(campaign, mutants))
-        finally:
-            campaign.close()
-        return status
+    status = 0
+    with _temporary_folder() as folder, closing(Campaign(ROOT, folder, FOLDERS)) as campaign:
+        for seed in map(int, options.seed.split(",")):
+            mutants = sorted(choose(sites, options.count, seed))
+            print(f"seed {seed}: {len(mutants)} of {len(sites)} places", flush=True)
+            status = max(status, _run(campaign, mutants))
+    return status
 
 
 def _run(campaign: Campaign, mutants: Sequence[Mutant]) -> int:
     if not campaign.is_isolated:
         print("no namespaces here: what a mutant does can reach other files and processes")
     began = time.monotonic()
-    failed = campaign.check(mutants)
-    if failed:
+    if failed := campaign.check(mutants):
         print("these tests fail without a change, so mutants cannot be judged by them:", *failed)
         return 2
     print(f"the tests pass without a change, {time.monotonic() - began:.0f} s", flush=True)
@@ -300,4 +288,4 @@ def _run(campaign: Campaign, mutants: Sequence[Mutant]) -> int:
         if outcome.by:
             print(f"     by {outcome.by}", flush=True)
     print(report(outcomes, time.monotonic() - began))
-    return 0 if sum(one.is_killed for one in outcomes) >= _ENOUGH * len(outcomes) else 1
+    return 0 if _killed(outcomes) >= _ENOUGH else 1

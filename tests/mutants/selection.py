@@ -12,33 +12,27 @@ import fnmatch
 from collections.abc import Iterable
 from pathlib import Path
 
-# Files that are covered from elsewhere, and the tests that do it.
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "training/config/*": (
-        "tests/training/config/test_images.py", "tests/training/config/test_faces.py",
+# Tests that cover files from elsewhere, and patterns of these.
+ELSEWHERE = {
+    "tests/training/config/test_images.py": "training/config/*",
+    "tests/training/config/test_faces.py": "training/config/*",
+    "tests/backbones/classifiers/test_registry.py": "backbones/classifiers/*",
+    "tests/backbones/classifiers/test_classifier.py": "backbones/classifiers/*",
+    "tests/backbones/test_registry.py": "backbones/*",
+    "tests/backbones/test_model.py": "backbones/*",
+    "tests/data/pack/test_command.py": "data/pack/image_*",
+    "tests/partial_fc/rows/test_rows.py": "partial_fc/rows/host_logits.py",
+    "tests/partial_fc/test_head.py": "partial_fc/rows/host_logits.py",
+    "tests/setup/test_mpirun.py": "parallel/launch/allocations.py parallel/launch/output_folder.py",
+    "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
+    "tests/parallel/parameter_server/test_jobs.py": (
+        "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "
+        "training/exchange/server_* parallel/launch/launcher.py"
     ),
-    "backbones/classifiers/*": (
-        "tests/backbones/classifiers/test_registry.py",
-        "tests/backbones/classifiers/test_classifier.py",
-    ),
-    "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
-    "data/pack/image_*": ("tests/data/pack/test_command.py",),
-    "partial_fc/rows/host_logits.py": (
-        "tests/partial_fc/rows/test_rows.py", "tests/partial_fc/test_head.py",
-    ),
-    "parallel/launch/allocations.py": ("tests/setup/test_mpirun.py",),
-    "parallel/launch/output_folder.py": ("tests/setup/test_mpirun.py",),
-    "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
-    "parallel/launch/job.py": ("tests/parallel/launch/test_command.py",),
-    "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
-    "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
-    "training/exchange/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
-    "training/checkpoint/*": ("tests/training/checkpoint/test_resume.py",),
-    "training/checkpoint/resume.py": ("tests/distributed/test_resume.py",),
-    "training/run.py": ("tests/distributed/test_resume.py",),
-    "training/exchange/ranks.py": ("tests/distributed/test_endings.py",),
-    "parallel/launch/launcher.py": ("tests/parallel/parameter_server/test_jobs.py",),
-}  # fmt: skip
+    "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
+    "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",
+    "tests/distributed/test_endings.py": "training/exchange/ranks.py",
+}
 # Tests of programs and of whole updates, which import a part of the product to make their data and
 # do not judge it.
 _OF_PROGRAMS = ("tests/benchmarks/", "tests/device/", "tests/distributed/", "tests/test_")
@@ -67,9 +61,8 @@ class Selection:
     def __init__(self, root: Path, folders: Iterable[str]) -> None:
         self._root = root
         product = [path for folder in folders for path in (root / folder).rglob("*.py")]
-        tests = (root / "tests").rglob("test_*.py")
         self._product = self._imports([*product, *root.glob("*.py")])
-        self._tests = self._imports(tests)
+        self._tests = self._imports((root / "tests").rglob("test_*.py"))
 
     def _imports(self, paths: Iterable[Path]) -> dict[str, set[str]]:
         return {
@@ -79,19 +72,16 @@ class Selection:
 
     def tests_of(self, path: str) -> list[str]:
         """Return the test modules of a file, those that are nearest to it first."""
-        module = module_name(path)
-        chosen = [self._mirror(path)] if self._mirror(path) in self._tests else []
-        chosen += [
-            test
-            for test, known in self._tests.items()
-            if module in known and not test.startswith(_OF_PROGRAMS)
-        ]
+        module, mirror = module_name(path), self._mirror(path)
+        importing = [test for test, known in self._tests.items() if module in known]
+        chosen = [mirror] if mirror in self._tests else []
+        chosen += [test for test in importing if not test.startswith(_OF_PROGRAMS)]
         if not chosen:
             users = (user for user, known in self._product.items() if module in known)
             chosen += [self._mirror(user) for user in users]
-        for pattern, tests in ELSEWHERE.items():
-            if fnmatch.fnmatch(path, pattern):
-                chosen += tests
+        for test, patterns in ELSEWHERE.items():
+            if any(fnmatch.fnmatch(path, pattern) for pattern in patterns.split()):
+                chosen.append(test)
         return [test for test in dict.fromkeys(chosen) if test in self._tests]
 
     @staticmethod

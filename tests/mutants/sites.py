@@ -37,12 +37,7 @@ _ARITHMETIC = {
     ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift,
     ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
 }  # fmt: skip
-_OTHER_STATEMENTS: dict[type[ast.stmt], str] = {
-    ast.Break: "continue", ast.Continue: "break", ast.Delete: "pass", ast.Raise: "pass",
-}  # fmt: skip
-_COMMUTATIVE = {
-    "min", "max", "minimum", "maximum", "gcd", "logical_and", "logical_or", "array_equal",
-}  # fmt: skip
+_COMMUTATIVE = set("min max minimum maximum gcd logical_and logical_or array_equal".split())
 _LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _LOGGERS = {"_log", "log", "_LOGGER", "logger", "logging"}
 _FOR_PEOPLE = {"__repr__", "__str__"}
@@ -173,12 +168,18 @@ class _Finder(ast.NodeVisitor):
             self._add(node, "pass")
         self.generic_visit(node)
 
-    def visit_Raise(self, node: ast.stmt) -> None:
-        self._add(node, _OTHER_STATEMENTS[type(node)])
-        if not isinstance(node, ast.Delete):
-            self.generic_visit(node)
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self._add(node, "pass")
+        self.generic_visit(node)
 
-    visit_Break = visit_Continue = visit_Delete = visit_Raise
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self._add(node, "pass")
+
+    def visit_Break(self, node: ast.Break) -> None:
+        self._add(node, "continue")
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self._add(node, "break")
 
     # Conditions.
 

@@ -6,8 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
-
 from tests.mutants.campaign import FOLDERS, ROOT, Campaign, all_sites, report
 from tests.mutants.sites import Mutant, choose
 
@@ -81,48 +79,45 @@ FILES = {
         """,
 }
 
-# The change, where it is, and what shall become of it.
+# What stands there before and after, and what becomes of the mutant.
 PLANTED = [
-    ("amount >= 10", "(amount > 10)", "failed"),
-    ("1 if", "2 if", "failed"),
+    (b"amount >= 10", b"(amount > 10)", "failed"),
+    (b"1 if", b"2 if", "failed"),
     # max(amount, 0) is max(amount, 0).
-    ("amount + 0", "(amount - 0)", "passed"),
+    (b"amount + 0", b"(amount - 0)", "passed"),
     # The loop does not end.
-    ("left - 1", "(left + 1)", "failed"),
+    (b"left - 1", b"(left + 1)", "failed"),
     # Writes into the project itself.
-    ("wanted=False", "wanted=True", "failed"),
+    (b"wanted=False", b"wanted=True", "failed"),
     # In the file of the inlined function, not of the kernel that was compiled before.
-    ("0.5", "1.0", "failed"),
-    ("return 1\n", "return 2\n", "no test"),
+    (b"0.5", b"1.0", "failed"),
+    (b"return 1\n", b"return 2\n", "no test"),
 ]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    for name, text in FILES.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text).replace("PROJECT", repr(str(root))))
-    return root
-
-
-def planted(project: Path, before: str, after: str) -> Mutant:
+def planted(project: Path, before: bytes, after: bytes) -> Mutant:
     for site in all_sites(project, ["shop"]):
         source = (project / site.path).read_bytes()
-        for replacement in site.replacements:
-            mutant = Mutant(site, replacement)
-            if mutant.apply(source) == source.replace(before.encode(), after.encode(), 1) != source:
+        for mutant in (Mutant(site, replacement) for replacement in site.replacements):
+            if mutant.apply(source) == source.replace(before, after, 1) != source:
                 return mutant
     raise AssertionError(f"no place for {before!r} -> {after!r}")
 
 
-def test_what_tests_notice_is_killed(project: Path) -> None:
+def contents(project: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+
+
+def test_what_tests_notice_is_killed(tmp_path: Path) -> None:
+    project, work = tmp_path / "project", tmp_path / "work"
+    for name, text in FILES.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).replace("PROJECT", repr(str(project))))
     before = contents(project)
     mutants = [planted(project, old, new) for old, new, _ in PLANTED]
-    work = project.parent / "work"
     work.mkdir()
-    with closing(Campaign(project, work, ["shop"], processes=2, test_seconds=2.0)) as campaign:
+    with closing(Campaign(project, work, ["shop"], test_seconds=2.0)) as campaign:
         assert campaign.check(mutants) == []
         outcomes = list(campaign.run(mutants))
     assert [outcome.how for outcome in outcomes] == [how for _, _, how in PLANTED]
@@ -133,10 +128,6 @@ def test_what_tests_notice_is_killed(project: Path) -> None:
     assert said[0].startswith("survived: shop/alone.py:1: def unknown(): return 1  ->  ")
     assert said[1].startswith("survived: shop/price.py:4: most = max(amount + 0, 0)  ->  ")
     assert said[-1] == "killed 5 of 7: 71.4 % (5 failed), 1 s"
-
-
-def contents(project: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
 
 
 def test_every_mutant_of_the_product_is_a_program_of_as_many_lines() -> None:

@@ -18,16 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_GIGABYTE = 1 << 30
+import psutil
+import pytest
+
 # A changed size or a loop without end shall not take the machine's memory or disk.
-_LIMITS = ((resource.RLIMIT_AS, 24 * _GIGABYTE), (resource.RLIMIT_FSIZE, 2 * _GIGABYTE))
+_LIMITS = {resource.RLIMIT_AS: 24 << 30, resource.RLIMIT_FSIZE: 2 << 30}
 _PR_SET_CHILD_SUBREAPER = 36
 _SECONDS_BETWEEN_LOOKS = 0.02
 # From here on a test comes after those of all files; it is seconds, which are as the machine is.
 SLOW = 1.0
 # No failure; no test that is not deselected.
 _PASSED = (0, 5)
-_LATE_MARKERS = ("launcher", "learning")
 # A test may take so many times what it took before, and a constant.
 _TIMES_ITS_OWN = 6
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb=short", "--hypothesis-seed=0")
@@ -43,8 +44,6 @@ class Order:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Sort the tests, and give each the time that it may take."""
-        import pytest
-
         known = self._job["durations"]
         modules: dict[str, float] = dict.fromkeys(self._job["tests"], 0.0)
         for test, seconds in known.items():
@@ -55,7 +54,7 @@ class Order:
         def rank(item: Any) -> tuple[float, ...]:
             """Quick tests by their modules, the quickest module first; slow ones by themselves."""
             seconds, module = known.get(item.nodeid, 0.0), item.nodeid.split("::")[0]
-            is_late = any(item.get_closest_marker(name) for name in _LATE_MARKERS)
+            is_late = any(map(item.get_closest_marker, ("launcher", "learning")))
             by = seconds if is_late or seconds > SLOW else modules[module]
             return 2 * is_late or seconds > SLOW, by, list(modules).index(module)
 
@@ -81,7 +80,6 @@ def _import_libraries() -> None:
     """Import what the product imports, and nothing of the product."""
     import cv2  # noqa: F401
     import hypothesis  # noqa: F401
-    import pytest  # noqa: F401
 
     # The variables that the libraries read; MXNet and Numba themselves.
     import runtime.kernels.compiled  # noqa: F401
@@ -94,9 +92,9 @@ def _import_libraries() -> None:
 
 def _child(job: dict[str, Any]) -> int:
     """Run the tests of a job in this process and leave the result in its folder."""
-    folder = Path(job["folder"])
+    folder, is_changed = Path(job["folder"]), job["is_changed"]
     os.setsid()
-    for kind, most in _LIMITS:
+    for kind, most in _LIMITS.items():
         resource.setrlimit(kind, (most, most))
     output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
@@ -105,17 +103,13 @@ def _child(job: dict[str, Any]) -> int:
     os.chdir(job["root"])
     (folder / "tmp").mkdir()
     # OpenCV has a variable of its own.
-    os.environ["OPENCV_TEMP_PATH"] = os.environ["TMPDIR"] = str(folder / "tmp")
-    tempfile.tempdir = str(folder / "tmp")
+    tempfile.tempdir = os.environ["OPENCV_TEMP_PATH"] = os.environ["TMPDIR"] = str(folder / "tmp")
     # The one that another change was compiled to must not be found.
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1" if job["is_changed"] else ""
-    sys.dont_write_bytecode = bool(job["is_changed"])
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1" if is_changed else ""
+    sys.dont_write_bytecode = is_changed
     sys.path[0] = job["root"]
-    import pytest
-
     order = Order(job)
-    stop = ["-x"] if job["is_changed"] else []
-    status = int(pytest.main([*_OPTIONS, *stop, *job["tests"]], plugins=[order]))
+    status = int(pytest.main([*_OPTIONS, *["-x"] * is_changed, *job["tests"]], plugins=[order]))
     (folder / "result").write_text(json.dumps([order.durations, order.failed]))
     return status
 
@@ -132,11 +126,16 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             sys.stdout.flush()
             os._exit(exit_status)
     status = _wait(process, began + job["seconds"])
-    _end_descendants()
-    result: dict[str, Any] = {"status": status, "seconds": time.monotonic() - began}
+    # What tests started and left: this process is the one that inherits orphans.
+    while left := psutil.Process().children(recursive=True):
+        for one in left:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, timeout=1)
     file = Path(job["folder"]) / "result"
     durations, failed = json.loads(file.read_text()) if file.exists() else ({}, [])
-    return {**result, "durations": durations, "failed": failed}
+    seconds = time.monotonic() - began
+    return {"status": status, "seconds": seconds, "durations": durations, "failed": failed}
 
 
 def _wait(process: int, until: float) -> str:
@@ -157,19 +156,7 @@ def _wait(process: int, until: float) -> str:
     return "hung"
 
 
-def _end_descendants() -> None:
-    """End what tests started and left: this process is the one that inherits orphans."""
-    import psutil
-
-    while left := psutil.Process().children(recursive=True):
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=1)
-
-
-def main() -> None:
-    """Answer jobs until stdin ends."""
+if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _import_libraries()
     # Answers must not mix with what a library prints.
@@ -177,7 +164,3 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         print(json.dumps(_run(json.loads(line))), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -52,13 +52,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     versions = parser.parse_args(argv).only.split(",")
     if not set(versions) <= set(VERSIONS):
         parser.error(f"--only {','.join(versions)} is not a list of {', '.join(VERSIONS)}")
-    found = {version: python for version in versions if (python := find(version))}
+    passed = tried = 0
     for version in versions:
-        if version not in found:
+        if python := find(version):
+            tried += 1
+            passed += _succeeds(version, python)
+        else:
             print(f"Python {version}: not found on the PATH or among pyenv's, hence not tried")
-    failed = [version for version, python in found.items() if not _succeeds(version, python)]
-    print(f"pythons: {len(found) - len(failed)} passed, {len(failed)} failed")
-    return 1 if failed or not found else 0
+    print(f"pythons: {passed} passed, {tried - passed} failed")
+    return 0 if tried and passed == tried else 1
 
 
 def find(version: str) -> Optional[str]:
@@ -93,44 +95,41 @@ def _succeeds(version: str, python: str) -> bool:
 def run(version: str, python: str, folder: Path) -> str:
     """Install, train, test and import in a copy of this checkout; returns what came out."""
     project, home = folder / "my pröject", folder / "home"
-    _copy(project)
-    home.write_text("a file, in which not even root can make a folder\n")
-    variables = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
-    path = (place for place in os.get_exec_path() if ROOT not in Path(place).parents)
-    variables.update(PATH=os.pathsep.join(path), PYTHON=python, MAX_UPDATE=str(_UPDATES))
-    variables["HOME"] = str(home)
-    learned = _LEARNED.search(_output_of(project, variables, "make", "train"))
-    if not learned:
-        raise Failure("make train has not printed the accuracy on unseen identities")
-    words = "horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other"
-    _output_of(project, variables, "bash", "-c", f"source .venv/bin/activate && {words}")
-    said = [f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"]
-    if version != "{}.{}".format(*sys.version_info):
-        _output_of(project, variables, "bash", "setup-utils/install.sh", "--dev")
-        # -k knows marks, too.
-        words = f"-q -x -p no:cacheprovider -k 'not launcher and not untrusted' {' '.join(TIER)}"
-        own = {**variables, "HOME": str(project / ".venv")}
-        line = f"source .venv/bin/activate && python -m pytest {words}"
-        said += _output_of(project, own, "bash", "-c", line).splitlines()[-1:]
-    imported = _output_of(project, variables, ".venv/bin/python", "-m", "tests.pythons.modules")
-    return "; ".join([*said, imported.splitlines()[-1]])
-
-
-def _copy(project: Path) -> None:
-    """Lay the files of this checkout, as they are now, into a folder."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, project / name)
+    home.write_text("a file, in which not even root can make a folder\n")
+    variables = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
+    path = (place for place in os.get_exec_path() if ROOT not in Path(place).parents)
+    variables.update(PATH=os.pathsep.join(path), PYTHON=python, MAX_UPDATE=str(_UPDATES))
+    variables["HOME"] = str(home)
+
+    def output_of(command: str, **more: str) -> str:
+        return _output_of(project, {**variables, **more}, f"source .venv/bin/activate && {command}")
+
+    learned = _LEARNED.search(_output_of(project, variables, "make train"))
+    if not learned:
+        raise Failure("make train has not printed the accuracy on unseen identities")
+    output_of("horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other")
+    said = [f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"]
+    if version != "{}.{}".format(*sys.version_info):
+        _output_of(project, variables, "bash setup-utils/install.sh --dev")
+        # -k knows marks, too.
+        words = f"-q -x -p no:cacheprovider -k 'not launcher and not untrusted' {' '.join(TIER)}"
+        tested = output_of(f"python -m pytest {words}", HOME=str(project / ".venv"))
+        said += tested.splitlines()[-1:]
+    return "; ".join([*said, output_of("python -m tests.pythons.modules").splitlines()[-1]])
 
 
-def _output_of(folder: Path, variables: dict[str, str], *command: str) -> str:
+def _output_of(folder: Path, variables: dict[str, str], command: str) -> str:
     """Run a command to its end; returns what it printed."""
     with subprocess.Popen(
-        command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="backslashreplace", start_new_session=True,
+        ["bash", "-c", command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
+        start_new_session=True,
     ) as process:  # fmt: skip
         try:
             output, _ = process.communicate(timeout=_LIMIT_SECONDS)
@@ -139,7 +138,7 @@ def _output_of(folder: Path, variables: dict[str, str], *command: str) -> str:
             if isinstance(error, subprocess.TimeoutExpired):
                 raise Failure(f"{command} did not end within {_LIMIT_SECONDS} s") from None
             raise
-    if process.returncode != 0:
+    if process.returncode:
         end = "\n".join(output.splitlines()[-25:])
-        raise Failure(f"{' '.join(command)} ended with status {process.returncode}:\n{end}")
+        raise Failure(f"{command} ended with status {process.returncode}:\n{end}")
     return output

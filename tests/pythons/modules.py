@@ -14,19 +14,16 @@ from pathlib import Path
 from tests.support import pins
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("runtime", "data", "backbones", "evaluation", "parallel", "partial_fc", "training")
-PROGRAMS = ("train", "classify")
+FOLDERS = "runtime data backbones evaluation parallel partial_fc training benchmarks".split()
 
 
 def main() -> int:
     """Import the product and the benchmarks, but those for PyTorch."""
-    # What only functions import.
-    names = [*PROGRAMS, "horovod.mxnet", "mxboard", "sklearn.cluster"]
-    for folder in (*FOLDERS, "benchmarks"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    names = [name for name in names if "pytorch" not in name]
+    # The last ones are what only functions import.
+    names = ["train", "classify", "horovod.mxnet", "mxboard", "sklearn.cluster"]
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        names += [name.removesuffix(".__init__")] if "pytorch" not in name else []
     for name in names:
         importlib.import_module(name)
     wrong = pins.unpinned()
