@@ -10,17 +10,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
 
 from tests.support.hosts import PROGRAMS, ROOT, Host, TwoHosts
 
-PRODUCT = (
-    *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
-    *("runtime", "training"),
-)
+PRODUCT = "classify.py backbones data evaluation parallel partial_fc runtime training".split()
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
 LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
 SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
@@ -70,20 +67,21 @@ def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
     return time.monotonic() - begin
 
 
+def _command(scheme: str, *options: str) -> tuple[str, ...]:
+    words = ("--", "python", "classify.py", "--kv-store", scheme)
+    return (*LAUNCH, *options, *words, *SCHEMES[scheme])
+
+
 def run(
     two: TwoHosts, project: Path, scheme: str, *options: str, active: bool = True,
     training: tuple[str, ...] = tuple(SHORT), **variables: str,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """A job to its end."""
-    python = "python" if active else str(PROGRAMS / "python")
-    return two.run(
-        python, *LAUNCH, *options, "--", "python", "classify.py", "--kv-store", scheme,
-        *SCHEMES[scheme], *training, folder=project, path=[PROGRAMS] if active else [],
-        **variables,
-    )  # fmt: skip
+    words = ("python" if active else PROGRAMS / "python", *_command(scheme, *options), *training)
+    return two.run(*words, folder=project, path=[PROGRAMS] if active else [], **variables)
 
 
-class Job:
+class Job(AbstractContextManager["Job"]):
     """A job whose output goes into a file; by default it trains until something ends it."""
 
     def __init__(
@@ -95,10 +93,8 @@ class Job:
         groups = GROUPED if scheme == "dist_gsync" else ()
         with self.output.open("w") as output:
             self.process = two.start(
-                "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
-                "--kv-store", scheme, *SCHEMES[scheme], *training,
-                "--models-root", str(models / "models"),
-                folder=project, path=[PROGRAMS], stdout=output, stderr=output,
+                "python", *_command(scheme, "-i", "eth0", *groups), *training, "--models-root",
+                models / "models", folder=project, path=[PROGRAMS], stdout=output, stderr=output,
             )  # fmt: skip
 
     def said(self) -> str:
@@ -111,12 +107,7 @@ class Job:
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.1)
 
-    def __enter__(self) -> Job:
-        """Return the job."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self.process.kill()
         self.process.wait(SECONDS)
 
