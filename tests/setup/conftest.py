@@ -5,45 +5,42 @@ Each is a small shell script that notes its call in ``calls`` and answers as the
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Optional
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-COPIED = (
-    *("setup-utils", "config.sh", "run.sh", "parallel", "runtime"),
-    *("requirements.txt", "requirements-dev.txt", "requirements-docs.txt"),
-    *("requirements.lock", "requirements-dev.lock", "requirements-docs.lock"),
-    *("requirements-single.txt", "requirements-single.lock"),
-    *("requirements-bench.txt", "constraints-bench.txt"),
-)
-SYSTEM_TOOLS = (
+from tests.support.launch import ROOT, write_program
+
+LAUNCHER = "setup-utils/launchers/mpirun"
+_SYSTEM_TOOLS = (
     "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp mv paste readlink rm "
     "sed sha256sum tail timeout touch tr"
 ).split()
-
-REAL = f"""\
-#!/usr/bin/env bash
-[[ ${{1-}} != */setup-utils/mpirun.py ]] || exec {shlex.quote(sys.executable)} "$@"
-"""
-"""Begins each stub of Python: mpirun's own program is the real one."""
-PYTHON = """\
-#!/usr/bin/env bash
+# Begins each stub of Python: mpirun's own program is the real one.
+_REAL_PYTHON = f'[[ ${{1-}} != */mpirun.py ]] || exec {shlex.quote(sys.executable)} "$@"\n'
+_PYTHON = """\
 echo "python $*" >>"$CALLS"
 case "$*" in
     *ensurepip*) [[ -z $STUB_UNSUPPORTED ]] && echo 3.11.7 ;;
     "-m venv"*)
         made=${@: -1}
         rm -rf "$made" && mkdir -p "$made/bin"
-        cp "$STUBS"/{python,mpirun,orterun,mpicxx} "$made/bin" ;;
+        for name in python mpirun orterun ${STUB_WHEEL-mpicxx}; do
+            cp "$STUBS/$name" "$made/bin"
+        done ;;
     *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
     *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
+    *"pip install"*"--target "*) mkdir -p "${@: -1}/bin" && cp "$STUBS/uv" "${@: -1}/bin" ;;
     *"pip wheel"*horovod.lock)
         cp "${@: -1}" "$CALLS.lock"
         if [[ -n $STUB_BROKEN_BUILD ]]; then
@@ -58,32 +55,21 @@ case "$*" in
         cp --remove-destination "$STUBS/horovodrun" "$(dirname "$0")" ;;
 esac
 """
-HOROVODRUN = """\
-#!/usr/bin/env bash
-echo "    [X] MXNet" "    [X] MPI" "    [X] NCCL" "    [${STUB_GLOO-X}] Gloo" | sed 's/    /\\n/g'
-"""
-MPIRUN = """\
-#!/usr/bin/env bash
+_HOROVODRUN = 'printf "    [X] %s\\n" MXNet MPI NCCL; echo "    [${STUB_GLOO-X}] Gloo"\n'
+_MPIRUN = """\
 echo "mpirun $*" >>"$CALLS"
 [[ $* != *"file /proc/self/fd/3"* ]] || echo "file $(paste -sd "|" </proc/self/fd/3)" >>"$CALLS"
 [[ $* != *--version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
 """
-SILENT = "#!/usr/bin/env bash\n"
-SETTINGS = """\
-#!/usr/bin/env bash
-echo "python $*" >>"$CALLS"
-[[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
-[[ $1 != */train.py ]] || echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"
-"""
-"""A stub of Python that tells which variables a program gets."""
-LAUNCHER = "setup-utils/launchers/mpirun"
 
 
-def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Assert that a command failed with a single line on stderr that has all the words."""
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
-    assert [word for word in words if word not in result.stderr] == [], result.stderr
+def loaded(name: str) -> ModuleType:
+    """Return a program of setup-utils as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"setup-utils/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Sandbox:
@@ -93,63 +79,77 @@ class Sandbox:
     """
 
     def __init__(self, folder: Path, name: str = "project") -> None:
-        self.folder = folder / name
-        self.stubs = folder / "stubs"
+        self.folder, self.programs = folder / name, folder / name / ".venv/bin"
+        self.stubs, self.system = folder / "stubs", folder / "the system"
         self.calls_file = folder / "calls"
-        self.system = folder / "the system"
-        self.folder.mkdir()
         self.stubs.mkdir()
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, self.folder / name)
+        for copied in ("setup-utils", "parallel", "runtime"):
+            shutil.copytree(ROOT / copied, self.folder / copied)
+        for pattern in ("*.sh", "requirements*", "constraints*"):
+            for file in ROOT.glob(pattern):
+                shutil.copy(file, self.folder)
         cuda = self.folder / "setup-utils/cuda.sh"
         # This machine may have CUDA.
         cuda.write_text(cuda.read_text().replace("\nsystem=/usr\n", f"\nsystem='{self.system}'\n"))
-        for tool in SYSTEM_TOOLS:
+        for tool in _SYSTEM_TOOLS:
             if found := shutil.which(tool):
                 (self.stubs / tool).symlink_to(found)
-        for name in ("c++", "make", "mpicxx"):
-            self.stub(name, SILENT)
-        self.stub("cmake", '#!/usr/bin/env bash\necho "cmake $*" >>"$CALLS"\n')
-        self.stub("python3", PYTHON)
-        self.stub("python", PYTHON)
-        self.stub("horovodrun", HOROVODRUN)
-        for name in ("mpirun", "orterun"):
-            self.stub(name, MPIRUN)
-        self.stub("ssh", SILENT)
+        self.stub("c++ make mpicxx ssh", "")
+        self.stub("cmake", 'echo "cmake $*" >>"$CALLS"\n')
+        self.stub("python python3", _PYTHON)
+        self.stub("horovodrun", _HOROVODRUN)
+        self.stub("mpirun orterun", _MPIRUN)
 
-    def stub(self, name: str, text: str) -> None:
-        """Put a program on the PATH, or replace it."""
-        if name == "python":
-            text = text.replace(SILENT, REAL, 1)
-        (self.stubs / name).write_text(text)
-        (self.stubs / name).chmod(0o755)
+    def stub(self, names: str, script: str) -> None:
+        """Put programs on the PATH, or replace them."""
+        for name in names.split():
+            write_program(self.stubs / name, _REAL_PYTHON * (name == "python") + script)
 
-    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the project folder, with nothing but these variables."""
+    def run(
+        self, *words: str, status: Optional[int] = 0, **variables: object
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script in the project folder, with nothing but these variables; see its status."""
         self.calls_file.write_text("")
-        own = {"PATH": str(self.stubs), "STUBS": str(self.stubs), "CALLS": str(self.calls_file)}
-        return subprocess.run(
-            command, cwd=self.folder, env={"HOME": os.environ.get("HOME", "/"), **own, **variables},
-            capture_output=True, text=True, timeout=60, check=False,
+        given = {"PATH": self.stubs, "STUBS": self.stubs, "CALLS": self.calls_file, **variables}
+        given.setdefault("HOME", os.environ.get("HOME", "/"))
+        done = subprocess.run(
+            ["bash", *words], env={name: str(value) for name, value in given.items()},
+            cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
+        assert status in (None, done.returncode), done.stderr
+        return done
 
-    def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run the installer."""
-        return self.run("bash", "setup-utils/install.sh", *arguments, **variables)
+    def install(self, *words: str, **variables: object) -> str:
+        """Run the installer; returns what it prints."""
+        return self.run("setup-utils/install.sh", *words, **variables).stdout
 
-    def build_settings(self) -> dict[str, str]:
-        """The environment of the last build of Horovod."""
-        variables = Path(f"{self.calls_file}.build").read_text().split("\0")
-        return {name: value for name, _, value in (text.partition("=") for text in variables)}
+    def refusal(self, *words: str, **variables: object) -> str:
+        """Run a script, by default the installer, that ends with one line; returns the line."""
+        said = self.run(*words or ["setup-utils/install.sh"], status=2, **variables).stderr
+        assert said.startswith("error: ") and said.count("\n") == 1, said
+        return said.rstrip("\n")
 
     @property
     def calls(self) -> str:
         """The calls of the stubs during the last command, one per line."""
         return self.calls_file.read_text()
 
+    def calls_with(self, word: str) -> list[str]:
+        return [line for line in self.calls.splitlines() if word in line]
+
+    def build_settings(self) -> dict[str, str]:
+        """The environment of the last build of Horovod."""
+        variables = Path(f"{self.calls_file}.build").read_text().split("\0")
+        return {name: value for name, _, value in (text.partition("=") for text in variables)}
+
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
-    """Return a fresh sandbox."""
     return Sandbox(tmp_path)
+
+
+@pytest.fixture
+def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a function that puts a script in the place of ssh."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda script: write_program(tmp_path / "ssh", script)

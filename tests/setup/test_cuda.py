@@ -14,12 +14,12 @@ from typing import Any, Optional
 
 import pytest
 
-from tests.setup.conftest import Sandbox, assert_one_line
+from tests.setup.conftest import Sandbox
+from tests.support.launch import write_program
 
 pytestmark = pytest.mark.thorough
 
-NVCC = r"""#!/usr/bin/env bash
-[[ $1 != --dryrun ]] || echo "#\$ TOP=$(dirname "$0")/.." >&2
+NVCC = r"""[[ $1 != --dryrun ]] || echo "#\$ TOP=$(dirname "$0")/.." >&2
 echo "Cuda compilation tools, release {version}, V{version}.152"
 """
 HEADER = "#ifndef NCCL_H_\n#define NCCL_MAJOR {}\n#define NCCL_MINOR {}\n#define NCCL_PATCH {}\n"
@@ -31,8 +31,7 @@ def toolkit(
     """A folder as NVIDIA's installers make it, with NCCL in it; nothing is written for ""."""
     for name in ("bin", "include", "lib64"):
         (folder / name).mkdir(parents=True)
-    (folder / "bin/nvcc").write_text(NVCC.format(version=version))
-    (folder / "bin/nvcc").chmod(0o755)
+    write_program(folder / "bin/nvcc", NVCC.format(version=version))
     if header:
         (folder / "include/nccl.h").write_text(HEADER.format(*header.split(".")))
     if nccl:
@@ -42,15 +41,20 @@ def toolkit(
 
 def show(sandbox: Sandbox, folder: Path) -> None:
     """Put a toolkit's compiler on the PATH, by a script elsewhere."""
-    sandbox.stub("nvcc", f'#!/usr/bin/env bash\nexec "{folder}/bin/nvcc" "$@"\n')
+    sandbox.stub("nvcc", f'exec "{folder}/bin/nvcc" "$@"\n')
 
 
 def built(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> dict[str, str]:
     """Install a package for GPUs; returns the environment of Horovod's build."""
-    given = {name: str(value) for name, value in variables.items()}
-    result = sandbox.install(MXNET_PACKAGE=f"mxnet-cu{package}", **given)
-    assert result.returncode == 0, result.stderr
+    sandbox.install(MXNET_PACKAGE=f"mxnet-cu{package}", **variables)
     return sandbox.build_settings()
+
+
+def refused(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> str:
+    """Return the line with which a package for GPUs is refused before anything is installed."""
+    said = sandbox.refusal(MXNET_PACKAGE=f"mxnet-cu{package}", **variables)
+    assert not (sandbox.folder / ".venv").exists()
+    return said
 
 
 @pytest.mark.parametrize("way", ["HOROVOD_CUDA_HOME", "CUDA_HOME", "PATH"])
@@ -58,15 +62,14 @@ def test_the_build_gets_one_toolkit_by_all_names(
     sandbox: Sandbox, tmp_path: Path, way: str
 ) -> None:
     """Although another one is on the PATH, and other names lead to it."""
-    assert sandbox.install().returncode == 0
+    sandbox.install()
     home = toolkit(tmp_path / "cuda toolkits/11.2")
     other = toolkit(tmp_path / "12.1", "12.1")
-    names = ("CUDAToolkit_ROOT", "CUDA_PATH", "NCCL_ROOT", "CMAKE_PREFIX_PATH")
-    misleading = {**dict.fromkeys(names, f"{other}"), "HOROVOD_NCCL_LINK": "STATIC"}
     show(sandbox, home if way == "PATH" else other)
-    if way != "PATH":
-        misleading = {**misleading, "CUDA_HOME": f"{other}", way: f"{home}/"}
-    found = built(sandbox, **misleading)
+    chosen = {} if way == "PATH" else {"CUDA_HOME": other, way: f"{home}/"}
+    names = ("CUDAToolkit_ROOT", "CUDA_PATH", "NCCL_ROOT", "CMAKE_PREFIX_PATH")
+    misleading = {**dict.fromkeys(names, other), "HOROVOD_NCCL_LINK": "STATIC"}
+    found = built(sandbox, **misleading, **chosen)
     assert "-m venv --clear" in sandbox.calls, "another package, another environment"
     assert "-O3" in sandbox.calls and "UNITY" not in sandbox.calls
     assert shutil.which("nvcc", path=found["PATH"]) == f"{home}/bin/nvcc"
@@ -98,38 +101,36 @@ def test_a_toolkit_of_another_version_is_refused_before_anything_is_installed(
 ) -> None:
     home = toolkit(tmp_path / "cuda", version)
     if version.startswith("of"):
-        (home / "bin/nvcc").write_text("#!/usr/bin/env bash\nexit 1\n")
+        write_program(home / "bin/nvcc", "exit 1\n")
     if way == "PATH":
         show(sandbox, home)
-    variables = {} if way == "PATH" else {way: str(home)}
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", **variables)
+    said = refused(sandbox, **({} if way == "PATH" else {way: home}))
     needs = "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA "
-    assert_one_line(result, f"{needs}{version} in {home}: ", "set HOROVOD_CUDA_HOME")
-    assert not (sandbox.folder / ".venv").exists()
+    assert f"{needs}{version} in {home}: " in said and "set HOROVOD_CUDA_HOME" in said
 
 
 def test_horovods_own_installer_takes_the_package_of_the_environment(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """As InsightFace's users start it: by itself, without a word about the package."""
-    home = {"CUDA_HOME": str(toolkit(tmp_path / "11.2"))}
-    built(sandbox, **home)
-    (sandbox.folder / ".venv/bin/horovodrun").unlink()
-    alone = ("bash", "setup-utils/install-horovod.sh")
+    home = toolkit(tmp_path / "11.2")
+    built(sandbox, CUDA_HOME=home)
+    (sandbox.programs / "horovodrun").unlink()
+    alone = "setup-utils/install-horovod.sh"
     show(sandbox, toolkit(tmp_path / "12.1", "12.1"))
-    refused = sandbox.run(*alone)
-    assert_one_line(refused, "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1")
-    assert "build " not in sandbox.calls
-    refused = sandbox.run(*alone, MXNET_PACKAGE="mxnet-cu117")
-    assert_one_line(refused, "MXNET_PACKAGE=mxnet-cu117, but", "has mxnet-cu112", "make env")
-    assert sandbox.run(*alone, **home).returncode == 0
-    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == home["CUDA_HOME"]
+    said = sandbox.refusal(alone)
+    assert "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1" in said
+    assert not sandbox.calls_with("build ")
+    said = sandbox.refusal(alone, MXNET_PACKAGE="mxnet-cu117")
+    assert re.search("MXNET_PACKAGE=mxnet-cu117, but .* has mxnet-cu112: run .*make env", said)
+    sandbox.run(alone, CUDA_HOME=home)
+    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
 
 
 def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
     """In NVIDIA's folder, beside a newer one of PATH and CUDA_HOME; NCCL is where Debian has it."""
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu117")
-    assert_one_line(result, "needs the compiler of CUDA 11.7, and there is none: install the CUDA")
+    said = refused(sandbox, 117)
+    assert "needs the compiler of CUDA 11.7, and there is none: install the CUDA" in said
     newer = toolkit(tmp_path / "12.1", "12.1")
     show(sandbox, newer)
     debian = toolkit(sandbox.system)
@@ -143,8 +144,8 @@ def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
         assert found["HOROVOD_NCCL_LIB"] == str(libraries)
         shutil.rmtree(sandbox.folder / ".venv")
     # The named one decides even if another would fit.
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", HOROVOD_CUDA_HOME="/nowhere")
-    assert_one_line(result, "there is no bin/nvcc in HOROVOD_CUDA_HOME=/nowhere: ")
+    said = refused(sandbox, HOROVOD_CUDA_HOME="/nowhere")
+    assert "there is no bin/nvcc in HOROVOD_CUDA_HOME=/nowhere: " in said
 
 
 @pytest.mark.parametrize(
@@ -166,36 +167,35 @@ def test_nccl_has_header_and_library_for_the_package(
     home = toolkit(tmp_path / "cuda", f"{package // 10}.{package % 10}", header, nccl)
     if refusal is None:
         assert built(sandbox, package, CUDA_HOME=home)["HOROVOD_CUDA_HOME"] == str(home)
-        return
-    result = sandbox.install(MXNET_PACKAGE=f"mxnet-cu{package}", CUDA_HOME=f"{home}")
-    assert_one_line(result, refusal, "set HOROVOD_NCCL_HOME to its folder")
-    assert not (sandbox.folder / ".venv").exists()
+    else:
+        said = refused(sandbox, package, CUDA_HOME=home)
+        assert refusal in said and "set HOROVOD_NCCL_HOME to its folder" in said
 
 
 def test_a_named_nccl_is_taken_instead_of_the_toolkits(sandbox: Sandbox, tmp_path: Path) -> None:
-    home = {"CUDA_HOME": str(toolkit(tmp_path / "cuda"))}
+    home = toolkit(tmp_path / "cuda")
     other = toolkit(tmp_path / "my nccl", header="2.9.6", nccl="2.9.6+cuda11.2")
     folders = {"HOROVOD_NCCL_INCLUDE": f"{other}/include", "HOROVOD_NCCL_LIB": f"{other}/lib64"}
     for named in ({"HOROVOD_NCCL_HOME": f"{other}"}, folders):
-        assert folders.items() <= built(sandbox, **home, **named).items()
+        assert folders.items() <= built(sandbox, CUDA_HOME=home, **named).items()
         shutil.rmtree(sandbox.folder / ".venv")
     (other / "lib64/libnccl.so").unlink()
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", **home, **named)
-    assert_one_line(result, "no libnccl.so for mxnet-cu112", "my nccl/")
+    said = refused(sandbox, CUDA_HOME=home, **named)
+    assert re.search("no libnccl.so for mxnet-cu112.*my nccl/", said)
 
 
 def test_an_mxnet_that_does_not_load_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "mxnet.py").write_text("raise OSError('libgomp.so.1: no such file')\n")
-    given = {"STUB_CHECK": sys.executable, "PYTHONPATH": f"{tmp_path}"}
-    result = sandbox.install(**given)
-    assert_one_line(result, "mxnet does not load as it should: OSError: libgomp.so.1: no such file")
-    assert "remove " in result.stderr and "CUDA" not in result.stderr
+    checked = {"STUB_CHECK": sys.executable, "PYTHONPATH": f"{tmp_path}"}
+    said = sandbox.refusal(**checked)
+    assert "mxnet does not load as it should: OSError: libgomp.so.1: no such file; remove " in said
+    assert "CUDA" not in said
     home = toolkit(tmp_path / "cuda")
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{home}", **given)
-    remedy = f"put the folders of CUDA 11.2 ({home}/lib64), cuDNN and NCCL on LD_LIBRARY_PATH"
-    assert_one_line(result, "mxnet-cu112 does not load as it should: OSError: libgomp", remedy)
-    assert "build " not in sandbox.calls
+    said = sandbox.refusal(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=home, **checked)
+    assert "mxnet-cu112 does not load as it should: OSError: libgomp" in said
+    assert f"put the folders of CUDA 11.2 ({home}/lib64), cuDNN and NCCL on LD_LIBRARY_PATH" in said
+    assert not sandbox.calls_with("build ")
     (tmp_path / "mxnet.py").write_text("")
-    assert sandbox.install(**given).returncode == 0
+    sandbox.install(**checked)
     names = {"HOROVOD_GPU", "HOROVOD_CUDA_HOME", "CUDAToolkit_ROOT"}
     assert not names & sandbox.build_settings().keys()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from horovod.runner import gloo_run, launch
@@ -22,66 +23,47 @@ from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
 
 from runtime.errors import ConfigError
+from tests.setup.conftest import loaded
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
-
-PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/horovodrun.py"
-CHANGED = (gloo_run, launch, env, driver_service, http_server)
-# The shell of the other host gets one string.
-SSH = """\
-#!/usr/bin/env bash
-echo "${*:1:$#-1}" >"$CALL"
-exec bash -c "${*: -1}"
-"""
 
 
 @pytest.fixture
 def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module; what its ``main`` changes of Horovod is as before afterwards."""
-    spec = importlib.util.spec_from_file_location("horovodrun", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    before = [dict(vars(module)) for module in CHANGED]
-    execve = os.execve
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    monkeypatch.setattr(os, "execve", os.execve)
     monkeypatch.setenv("HOST_TIMEOUT", "40")
     monkeypatch.delenv("NIC", raising=False)
-    yield module
-    os.execve = execve
-    for one, names in zip(CHANGED, before):
-        for added in vars(one).keys() - names:
-            delattr(one, added)
-        vars(one).update(names)
+    with ExitStack() as stack:
+        for changed in (gloo_run, launch, env, driver_service, http_server):
+            stack.enter_context(mock.patch.dict(vars(changed)))
+        yield loaded("horovodrun")
 
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
-    """Run the program up to where Horovod would start ranks, with its options; None if refused."""
-    found: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["horovodrun", *words])
-        patch.setattr(launch, "_run", found.append)
-        try:
-            horovodrun.main()
-        except SystemExit as end:
-            assert end.code == 2 and not found
-            return None
-    return found[0]
+    """Run the program up to where Horovod would start ranks; returns its options."""
+    with mock.patch.object(sys, "argv", ["horovodrun", *words]), mock.patch.object(
+        launch, "_run"
+    ) as run:
+        horovodrun.main()
+    return run.call_args.args[0]
 
 
 def refusal(horovodrun: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The line with which a command line is refused."""
-    assert started(horovodrun, *words) is None
+    with pytest.raises(SystemExit, match="2"):
+        started(horovodrun, *words)
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
     return said.err[len("error: ") :].rstrip("\n")
 
 
-def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypatch) -> None:
+def test_a_command_reaches_another_host_as_it_is(
+    horovodrun, tmp_path, monkeypatch, put_ssh
+) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("CALL", str(tmp_path / "call"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    # The shell of the other host gets one string.
+    put_ssh(f'echo "${{*:1:$#-1}}" >{tmp_path}/call\nexec bash -c "${{*: -1}}"\n')
     rank = f"cd {shlex.quote(str(folder))} ; env X='1  2' sh -c 'echo \"$X\" $(pwd); exit 3'"
     command = horovodrun.remote_command(shlex.quote(rank), "ip2", 77, "a key", ["MORE"])
     assert "--send=" in command and ",MORE " in command
@@ -98,14 +80,14 @@ def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypat
     assert sent == ["MINE", "NCCL_DEBUG"]
 
 
-def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeypatch) -> None:
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/asked"\n[ "$8" != ip2 ]\n')
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_hosts_are_asked_every_time_but_kubernetes(
+    horovodrun, tmp_path, monkeypatch, put_ssh
+) -> None:
+    put_ssh(f'echo "$*" >>"{tmp_path}/asked"\n')
     assert horovodrun.check_ssh(["ip1"], None, None, None)
     asked = (tmp_path / "asked").read_text()
     assert "-oConnectTimeout=40 " in asked and asked.endswith("StrictHostKeyChecking=no ip1 true\n")
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
+    put_ssh("exit 255\n")
     with pytest.raises(ConfigError, match="^host ip2: no connection by ssh"):
         horovodrun.check_ssh(["ip2"], 77, "key", None)
     monkeypatch.setattr(env, "is_kubeflow_mpi", lambda: True)
@@ -168,16 +150,14 @@ def elastic_options() -> list[str]:
     """All spellings, as the installed Horovod has them."""
     found: list[str] = []
 
-    class Recorder(argparse.ArgumentParser):
-        def parse_args(self, *_: object) -> Any:  # type: ignore[override]
-            (group,) = [one for one in self._action_groups if one.title == "elastic arguments"]
-            for action in group._group_actions:
-                found.extend(action.option_strings)
-            raise InterruptedError
+    def record(parser: Any, *_: object) -> None:
+        (group,) = [one for one in parser._action_groups if one.title == "elastic arguments"]
+        found.extend(name for action in group._group_actions for name in action.option_strings)
+        raise InterruptedError
 
-    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Recorder})
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(launch, "argparse", changed)
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", record), pytest.raises(
+        InterruptedError
+    ):
         launch.parse_args()
     return [*found, "--host-discovery-script"]
 
@@ -201,16 +181,11 @@ def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
 @pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
 def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
     """Also where no option of this version leads."""
-    parse = horovodrun._parse
-
-    def with_option() -> Any:
-        options = parse()
-        setattr(options, name, 2)
-        return options
-
-    monkeypatch.setattr(horovodrun, "_parse", with_option)
-    monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
     monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
+    options = launch.parse_args()
+    setattr(options, name, 2)
+    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
+    monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
     with pytest.raises(SystemExit, match="2"):
         horovodrun.main()
     said = capsys.readouterr()
@@ -252,9 +227,7 @@ def test_a_file_of_options_is_a_file(horovodrun, monkeypatch, capsys, tmp_path) 
 
 
 def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None:
-    def fails() -> None:
-        raise RuntimeError("of\nranks")
-
+    fails = mock.Mock(side_effect=RuntimeError("of\nranks"))
     monkeypatch.setattr(launch, "run_commandline", fails)
     with pytest.raises(SystemExit, match="1"):
         horovodrun.main()
@@ -280,15 +253,8 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
         with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
             ask({name}, "ip1")
     assert ask({"lo"}, "ip1") == {"lo"}
-    answers: list[Any] = [["eth0"], ConfigError("known"), Exception("no set"), SystemExit(130)]
-
-    def find(*_: object) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(horovodrun, "_find_interfaces", find)
+    answers = [["eth0"], ConfigError("known"), Exception("no set"), SystemExit(130)]
+    monkeypatch.setattr(horovodrun, "_find_interfaces", mock.Mock(side_effect=answers))
     monkeypatch.setenv("NIC", "eth7")
     assert ask(None, "ip1") == ["eth7"]
     monkeypatch.setattr(horovodrun, "loopback_variables", lambda: {"CLOSED": "1"})

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.setup import conftest
-from tests.setup.conftest import assert_one_line
+from tests.setup.conftest import Sandbox
 from tests.support import pins
+from tests.support.launch import write_program
 
 pytestmark = pytest.mark.thorough
 
-PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 LISTS = ("requirements", "requirements-dev", "requirements-docs")
 ALL = (*LISTS, "requirements-single")
 _PACKAGE = re.compile(r"[a-z0-9-]+==[\w.]+( ; [\w.'<>=* ]+)? \\")
 _HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
-def test_every_requirement_is_locked_in_one_version() -> None:
-    for name, python in itertools.product(LISTS, PYTHONS):
+@pytest.mark.parametrize("python", ["3.9", "3.10", "3.11", "3.12"])
+def test_every_requirement_is_locked_in_one_version(python: str) -> None:
+    for name in LISTS:
         named = pins.pinned_for(python, f"{name}.txt")
-        locked = pins.pinned_for(python, f"{name}.lock")
         assert len(named) > 3
-        assert [(python, one) for one in named if locked.get(one) != named[one]] == []
-    for python in PYTHONS:
-        programs = pins.pinned_for(python, "requirements.lock")
-        developers = pins.pinned_for(python, "requirements-dev.lock")
-        shared = programs.keys() & developers.keys()
-        assert len(shared) > 3
-        assert [name for name in shared if programs[name] != developers[name]] == []
+        assert named.items() <= pins.pinned_for(python, f"{name}.lock").items()
+    programs, developers = (pins.pinned_for(python, f"{name}.lock") for name in LISTS[:2])
+    shared = programs.keys() & developers.keys()
+    assert len(shared) > 3
+    assert {name: programs[name] for name in shared}.items() <= developers.items()
 
 
 @pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
@@ -75,7 +69,7 @@ def test_a_lock_has_hashes_and_names_neither_an_index_nor_a_folder(name: str) ->
         assert before.endswith("\\") == bool(_HASH.fullmatch(line)), line
 
 
-WRITER = """#!/usr/bin/env bash
+UV = """\
 [[ -z ${STUB_BROKEN_UV-} ]] || { echo "no version of $STUB_BROKEN_UV" >&2; exit 1; }
 echo "uv $*" >>"$CALLS"
 grep -c -e --hash "${@: -1}" >>"$CALLS"
@@ -83,59 +77,39 @@ echo "uv has written ${@: -1}" >"${@: -1}"
 """
 
 
-@pytest.fixture
-def locking(sandbox: conftest.Sandbox) -> conftest.Sandbox:
-    """A sandbox with an environment, whose pip installs a stand-in of uv."""
-    assert sandbox.install().returncode == 0
-    sandbox.stub("uv", WRITER)
-    python = sandbox.folder / ".venv/bin/python"
-    install = 'mkdir -p "${@: -1}/bin" && cp "$STUBS/uv" "${@: -1}/bin"'
-    cases = f'case "$*" in\n    *"pip install"*"--target "*) {install} ;;\n'
-    python.write_text(conftest.PYTHON.replace('case "$*" in\n', cases))
-    return sandbox
-
-
-def test_locks_are_written_by_the_pinned_uv_all_or_none(locking: conftest.Sandbox) -> None:
-    result = locking.run("bash", "setup-utils/lock.sh", STUB_BROKEN_UV="idna")
-    told, error = result.stderr.splitlines()
-    assert (result.returncode, told) == (2, "no version of idna")
+def test_locks_are_written_by_the_pinned_uv_all_or_none(sandbox: Sandbox) -> None:
+    sandbox.install()
+    sandbox.stub("uv", UV)
+    said = sandbox.run("setup-utils/lock.sh", status=2, STUB_BROKEN_UV="idna").stderr
+    told, error = said.splitlines()
+    assert told == "no version of idna"
     assert error.startswith("error: requirements.lock was not written, see above; the lock files")
-    for name in ALL:
-        lock = f"{name}.lock"
-        assert (locking.folder / lock).read_text() == (pins.ROOT / lock).read_text()
-    result = locking.run("bash", "setup-utils/lock.sh", UPGRADE="idna six")
-    assert result.returncode == 0, result.stderr
-    for name in ALL:
-        assert (locking.folder / f"{name}.lock").read_text() == f"uv has written {name}.lock\n"
-    install, *calls = locking.calls.splitlines()
+    for lock in (f"{name}.lock" for name in ALL):
+        assert (sandbox.folder / lock).read_text() == (pins.ROOT / lock).read_text()
+    sandbox.run("setup-utils/lock.sh", UPGRADE="idna six")
+    for lock in (f"{name}.lock" for name in ALL):
+        assert (sandbox.folder / lock).read_text() == f"uv has written {lock}\n"
+    install, *calls = sandbox.calls.splitlines()
     assert "--require-hashes" in install and "uv.lock --target" in install
     # uv gets the former versions without hashes, so that it asks the index for the hashes.
     assert calls[1::2] == ["0"] * len(ALL)
     for call in calls[::2]:
-        assert "--generate-hashes" in call and str(locking.folder) not in call
+        assert "--generate-hashes" in call and str(sandbox.folder) not in call
         assert "--upgrade-package idna --upgrade-package six" in call
 
 
-def test_a_wheel_with_other_content_is_refused_in_one_line(tmp_path: Path) -> None:
-    project, index, target = (tmp_path / name for name in ("project", "index", "installed"))
-    for folder in (index, project / ".venv/bin", project / "setup-utils"):
-        folder.mkdir(parents=True)
-    shutil.copy(pins.ROOT / "setup-utils/common.sh", project / "setup-utils")
-    python = project / ".venv/bin/python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    (index / "dummy-1.0-py3-none-any.whl").write_bytes(b"another content")
+def test_a_wheel_with_other_content_is_refused_in_one_line(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.programs.mkdir(parents=True)
+    write_program(sandbox.programs / "python", f'exec "{sys.executable}" "$@"\n')
+    (tmp_path / "dummy-1.0-py3-none-any.whl").write_bytes(b"another content")
     locked = hashlib.sha256(b"the content").hexdigest()
-    (project / "dummy.lock").write_text(f"dummy==1.0 \\\n    --hash=sha256:{locked}\n")
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"{index}"}
+    (sandbox.folder / "dummy.lock").write_text(f"dummy==1.0 \\\n    --hash=sha256:{locked}\n")
+    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": tmp_path}
     command = 'source setup-utils/common.sh; logged packages "installing dummy.lock" '
-    command += f'install_with_pip "$VENV" dummy.lock --target "{target}"'
-    result = subprocess.run(
-        ["bash", "-c", command], cwd=project, env={"PATH": os.environ["PATH"], **settings},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert_one_line(
-        result, "THESE PACKAGES DO NOT MATCH THE HASHES: dummy==1.0. ", "make lock",
-        f"(whole log: {project}/.venv/log/packages.log)",
-    )  # fmt: skip
-    assert not target.exists()
+    command += f'install_with_pip "$VENV" dummy.lock --target "{tmp_path}/installed"'
+    said = sandbox.refusal("-c", command, **settings)
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES: dummy==1.0. " in said and "make lock" in said
+    assert f"(whole log: {sandbox.folder}/.venv/log/packages.log)" in said
+    assert not (tmp_path / "installed").exists()

@@ -5,7 +5,6 @@ Called by its ``main``, with a program that is not started; ``test_commands`` ca
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -13,57 +12,45 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 from unittest import mock
 
 import pytest
 
 from runtime.errors import UserError
 from runtime.process import loopback
+from tests.setup.conftest import loaded
+from tests.support.launch import write_program
 
-PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/mpirun.py"
-_SPEC = importlib.util.spec_from_file_location("mpirun", PROGRAM)
-assert _SPEC is not None and _SPEC.loader is not None
-mpirun = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(mpirun)
-
+mpirun = loaded("mpirun")
 FILE = b"# ours\r\nip1 slots=3\r\n\nip2 max_slots=9 slots=2\nip3\nlocalhost slots=1\n127.0.0.1\n"
 # Answers for all hosts but those in $GONE.
 SSH = """\
-#!/bin/sh
 echo "$*" >>"$HOME/asked"
-for word; do [ "$word" = true ] || host=$word; done
-case " $GONE " in *" $host "*) exit 255; esac
+for word; do [[ $word == true ]] || host=$word; done
+[[ " $GONE " != *" $host "* ]] || exit 255
 """
-
-
-class Started(NamedTuple):
-    """Open MPI's program: its words, with the lines of a file of hosts in its place; variables."""
-
-    words: str
-    variables: dict[str, str]
-
-
-Launch = Callable[..., Started]
+Launch = Callable[..., tuple[str, dict[str, str]]]
 
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
-    """Start Open MPI with words and nothing but these variables, in a folder with some files."""
+    """Start Open MPI with words and nothing but these variables, in a folder with some files.
+
+    Returns its words, with the lines of a file of hosts in its place, and its variables.
+    """
     for name, content in {
         "hosts": FILE, "own": b"localhost slots=2\n", "other": b"localhost slots=1\nip1 slots=1\n",
         "bare": b"ip1\nip2\n", "two": b"ip1 slots=two\n", "log.txt": b"kept", "loopback.so": b"",
     }.items():  # fmt: skip
         (tmp_path / name).write_bytes(content)
-    for name, script in {"ssh": SSH, "train": ""}.items():
-        (tmp_path / name).write_text(script)
-        (tmp_path / name).chmod(0o755)
+    write_program(tmp_path / "ssh", SSH)
+    write_program(tmp_path / "train", "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mpirun, "_is_own", {"localhost", "127.0.0.1"}.__contains__)
     monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "loopback.so")
     path = f"{tmp_path}:{os.environ['PATH']}"
 
-    def run(words: str, **given: str) -> Started:
+    def run(words: str, **given: str) -> tuple[str, dict[str, str]]:
         own = {"PATH": path, "HOME": str(tmp_path), "HOST_TIMEOUT": "44"}
         command = ["mpirun.py", "orterun", "-mca", "a", "b", "--", *words.split()]
         with mock.patch.dict(os.environ, {**own, **given}, clear=True), mock.patch.object(
@@ -72,7 +59,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
             mpirun.main()
             (name, (_, *found)) = program.call_args.args
             assert name == "orterun"
-            return Started(re.sub(r"/proc/self/fd/(\d+)", listed, " ".join(found)), {**os.environ})
+            return re.sub(r"/proc/self/fd/(\d+)", listed, " ".join(found)), {**os.environ}
 
     return run
 
@@ -84,53 +71,51 @@ def listed(file: re.Match[str]) -> str:
 
 
 LISTED = "ip1 slots=3|ip2 slots=2|ip3|localhost slots=2"
+RUN_SH = {"RUN_SH_ATTEMPT": "0"}
+# Kubernetes' MPI operator sets it.
+DEFAULT = {"OMPI_MCA_orte_default_hostfile": "hosts"}
+SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", "OMPI_MCA_a": "x"}
 
 
 @pytest.mark.parametrize(
-    ("words", "given"),
+    ("words", "variables", "given"),
     [
-        ("-np 2 -hostfile hosts train -H a,,", f"-np 2 -hostfile {LISTED} train -H a,,"),
-        ("--machinefile hosts train", f"--machinefile {LISTED} train"),
-        ("--default-hostfile hosts train", f"--default-hostfile {LISTED} train"),
-        ("-mca orte_default_hostfile hosts q", f"-mca orte_default_hostfile {LISTED} q"),
-        ("-np 2 --default-hostfile none train", "-np 2 --default-hostfile none train"),
-        ("-H ip1:1,ip1:1, -np 2 train -H a,,", "-H ip1:2 -np 2 train -H a,,"),
-        ("-host ip1 -np 1 train", "-host ip1 -np 1 train"),
+        ("-np 2 -hostfile hosts train -H a,,", {}, f"-np 2 -hostfile {LISTED} train -H a,,"),
+        ("--machinefile hosts train", {}, f"--machinefile {LISTED} train"),
+        ("--default-hostfile hosts train", {}, f"--default-hostfile {LISTED} train"),
+        ("-mca orte_default_hostfile hosts q", {}, f"-mca orte_default_hostfile {LISTED} q"),
+        ("-np 2 --default-hostfile none train", {}, "-np 2 --default-hostfile none train"),
+        ("-H ip1:1,ip1:1, -np 2 train -H a,,", {}, "-H ip1:2 -np 2 train -H a,,"),
+        ("-host ip1 -np 1 train", {}, "-host ip1 -np 1 train"),
         (
-            "-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q",
+            "-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q", {},
             "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q",
         ),
-        ("-np 2 -H +n0 train", "-np 2 -H +n0 train"),
+        ("-np 2 -H +n0 train", {}, "-np 2 -H +n0 train"),
+        ("train", DEFAULT, f"-mca orte_default_hostfile {LISTED} train"),
+        (
+            "-mca orte_default_hostfile other train", DEFAULT,
+            "-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train",
+        ),
+        # For run.sh a host of a file without a number has one slot; the sum is the ranks' number.
+        (
+            "--hostfile hosts train", {**RUN_SH, **DEFAULT},
+            f"-np 8 --hostfile {LISTED.replace('ip3', 'ip3 slots=1')} train",
+        ),
+        ("-H a:2,b train", RUN_SH, "-np 3 -H a:2,b train"),
+        ("-np 1 -H a:2,b train", RUN_SH, "-np 1 -H a:2,b train"),
+        ("train", SENT, "train"),
     ],
 )  # fmt: skip
 def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(
-    launch: Launch, words: str, given: str
+    launch: Launch, words: str, variables: dict[str, str], given: str
 ) -> None:
-    assert launch(words).words == f"-mca a b -x PATH {given}"
+    sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
+    assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
     assert Path("hosts").read_bytes() == FILE
 
 
-def test_lists_of_variables_and_of_run_sh(launch: Launch) -> None:
-    # Kubernetes' MPI operator sets it.
-    default = {"OMPI_MCA_orte_default_hostfile": "hosts"}
-    begun = "-mca a b -x PATH "
-    assert launch("train", **default).words == f"{begun}-mca orte_default_hostfile {LISTED} train"
-    said = launch("-mca orte_default_hostfile other train", **default).words
-    assert said == f"{begun}-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train"
-    # For run.sh a host of a file without a number has one slot, and the sum is the number of ranks.
-    run = {"RUN_SH_ATTEMPT": "0", **default}
-    said = launch("--hostfile hosts train", **run).words
-    counted = "ip1 slots=3|ip2 slots=2|ip3 slots=1|localhost slots=2"
-    assert said == f"{begun}-np 8 --hostfile {counted} train"
-    assert launch("-H a:2,b train", **run).words == f"{begun}-np 3 -H a:2,b train"
-    assert launch("-np 1 -H a:2,b train", **run).words == f"{begun}-np 1 -H a:2,b train"
-    sent = {"NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", "OMPI_MCA_a": "x"}
-    said = launch("train", SEND_VARIABLES="MINE", **sent).words
-    assert re.findall(r"-x (\S+)", said) == ["MINE", "NCCL_DEBUG", "PATH"]
-
-
 SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x2)"}
-RUN_SH = {"RUN_SH_ATTEMPT": "0"}
 PLACES = {"PBS_NODEFILE": "other"}
 
 
@@ -196,9 +181,9 @@ def test_what_cannot_work_is_one_line(
 def test_what_works_is_not_refused(
     launch: Launch, words: str, variables: dict[str, str]
 ) -> None:
-    said = launch(words, **variables)
-    assert said.words.endswith(words.replace("own", LISTED)) or "hostfile" in words
-    assert said.variables.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
+    said, found = launch(words, **variables)
+    assert said.endswith(words) or "hostfile" in words
+    assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
 
 
 def test_ranks_of_this_host_need_shared_memory(
@@ -249,14 +234,13 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
 def test_the_ports_of_a_job_on_this_host_are_closed(
     launch: Launch, words: str, variables: dict[str, str], transports: str
 ) -> None:
-    said = launch(words, **variables)
-    typed = re.findall(r"mca btl (\S+)", said.words)
-    set_there = said.variables.get("OMPI_MCA_btl", "")
+    said, found = launch(words, **variables)
     # A typed one wins.
-    assert (typed or [set_there])[-1] == transports
+    typed = re.findall(r"mca btl (\S+)", said)
+    assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
     is_closed = bool(transports)
-    assert ("loopback.so" in said.variables.get("LD_PRELOAD", "")) == is_closed
-    assert (said.variables.get("OMPI_MCA_plm") == "^slurm") == is_closed
+    assert ("loopback.so" in found.get("LD_PRELOAD", "")) == is_closed
+    assert (found.get("OMPI_MCA_plm") == "^slurm") == is_closed
 
 
 SSH_AGENT = {"OMPI_MCA_plm_rsh_agent": "remote-shell"}
@@ -278,8 +262,8 @@ THREE = "-H ip1:1,ip2:2,ip3:3 train"
 def test_a_restart_leaves_out_hosts_that_do_not_answer(
     launch: Launch, capfd, words: str, variables: dict[str, str], left: str
 ) -> None:
-    said = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
-    assert said.words.endswith(f" {left}")
+    said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
+    assert said.endswith(f" {left}")
     alive = left.split()[3].replace(",", " ")
     line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without, on "
     assert capfd.readouterr().err == ("" if THREE in left else f"{line}{alive}\n")

@@ -22,9 +22,10 @@ import pytest
 from runtime.process import loopback
 from runtime.process.loopback import loopback_variables
 from tests.support.attacker import NOBODY
+from tests.support.launch import ROOT
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
-SOURCE = Path(__file__).resolve().parents[2] / "setup-utils/loopback.c"
+SOURCE = ROOT / "setup-utils/loopback.c"
 # Prints where a socket listens that asks for an address, and whether it hears its own process.
 LISTEN = """\
 import socket, sys
@@ -39,12 +40,9 @@ with socket.socket(kind) as listener, socket.socket(kind) as caller:
 # Listens, and accepts once when it is told to; prints the port of the caller, or the error.
 ACCEPT = """\
 import resource, socket, sys
-address, blocks = sys.argv[1], sys.argv[2] == "waits"
-kind = socket.AF_INET6 if ":" in address else socket.AF_INET
-with socket.socket(kind) as listener:
-    listener.bind((address, 0))
-    listener.listen()
-    listener.setblocking(blocks)
+kind = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.create_server((sys.argv[1], 0), family=kind) as listener:
+    listener.setblocking(sys.argv[2] == "waits")
     if sys.argv[3:]:
         # One more file can be open: the connection.
         resource.setrlimit(resource.RLIMIT_NOFILE, (listener.fileno() + 2,) * 2)
@@ -116,37 +114,29 @@ def test_the_library_binds_to_the_loopback(library: Path) -> None:
 
 
 def accept(
-    library: Path,
-    address: str,
-    blocks: str,
-    strangers: Sequence[tuple[str, str]] = (),
-    own: Optional[str] = None,
-    wrapper: Sequence[str] = (),
-    few: Sequence[str] = (),
-) -> tuple[list[str], list[str]]:
+    library: Path, address: str, *words: str, strangers: Sequence[tuple[str, str]] = (),
+    own: Optional[str] = None, wrapper: Sequence[str] = (),
+) -> tuple[list[str], list[str]]:  # fmt: skip
     """What a listener says after strangers and this process have called it; its warnings.
 
     What it says is the port of its caller, and then that of this process.
     """
-    command = [*wrapper, sys.executable, "-c", ACCEPT, address, blocks, *few]
-    family = socket.AF_INET6 if ":" in (own or "") else socket.AF_INET
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
-        caller = stack.enter_context(socket.socket(family))
-        variables = {**os.environ, "LD_PRELOAD": str(library)}
         listener = subprocess.Popen(
-            command, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **pipes
-        )
+            [*wrapper, sys.executable, "-c", ACCEPT, address, *words], stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, "LD_PRELOAD": str(library)}, **pipes,
+        )  # fmt: skip
         port = listener.stdout.readline().strip()
         for host, closes in strangers:
-            words = [sys.executable, "-c", STRANGER, host, port, closes]
-            stranger = subprocess.Popen(words, **pipes)
-            stack.callback(stranger.communicate)
-            stack.callback(stranger.kill)
-            assert stranger.stdout.readline() == "connected\n"
+            stranger = [sys.executable, "-c", STRANGER, host, port, closes]
+            process = subprocess.Popen(stranger, **pipes)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "connected\n"
         own_port = []
         if own is not None:
-            caller.connect((own, int(port)))
+            caller = stack.enter_context(socket.create_connection((own, int(port))))
             caller.sendall(b"own")
             own_port = [str(caller.getsockname()[1])]
         said, errors = listener.communicate("\n", timeout=60)
@@ -168,7 +158,8 @@ def test_accept_returns_connections_of_this_user_only(
     library: Path, listens: str, caller: str, blocks: str, closes: str
 ) -> None:
     """Of a connection whose other end is closed already, the system has no user."""
-    said, errors = accept(library, listens, blocks, [(caller, closes)] * 3, caller)
+    strangers = [(caller, closes)] * 3
+    said, errors = accept(library, listens, blocks, strangers=strangers, own=caller)
     assert int(said[0]) == int(said[1])
     # The first, and the second; the fourth would be the next.
     warning = "warning: a connection of another user of this host was closed; {} so far"
@@ -179,16 +170,15 @@ def test_accept_returns_connections_of_this_user_only(
 def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
     """What has polled a socket would do nothing else meanwhile."""
 
-    def end(blocks: str, *few: str) -> float:
+    def end(words: str) -> float:
         began, closed = time.monotonic(), [("127.0.0.1", "closed")]
-        said, _ = accept(library, "127.0.0.1", blocks, closed, few=few)
+        said, _ = accept(library, "127.0.0.1", *words.split(), strangers=closed)
         assert said == ["ConnectionAbortedError"]
         return time.monotonic() - began
 
     with ThreadPoolExecutor() as pool:
         # Of the last, no file can be opened.
-        cases = ("waits",), ("polls",), ("waits", "few")
-        waits, polls, _ = pool.map(lambda case: end(*case), cases)
+        waits, polls, _ = pool.map(end, ("waits", "polls", "waits few"))
     assert min(waits, polls) > 4
     assert accept(library, "127.0.0.1", "polls")[0] == ["BlockingIOError"]
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ConfigError
+from tests.setup.conftest import loaded
+from tests.support.launch import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-_SPEC = importlib.util.spec_from_file_location("release", ROOT / "setup-utils/release.py")
-assert _SPEC is not None and _SPEC.loader is not None
-release = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(release)
-
+release = loaded("release")
 CITATION = "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
 NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
 CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
 
 
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.check_output(["git", *arguments], cwd=folder, text=True)
+def shell(folder: Path, script: str) -> str:
+    return subprocess.check_output(["bash", "-ec", script], cwd=folder, text=True)
 
 
 def test_the_tag_holds_the_notes_of_its_version_alone(
@@ -34,17 +30,16 @@ def test_the_tag_holds_the_notes_of_its_version_alone(
     changes.write_text(text)
     with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
         release.main()
-    for words in ("init --quiet", "config user.name tests", "config user.email t@localhost",
-                  "add .", "commit --quiet -m release"):  # fmt: skip
-        git(tmp_path, *words.split())
+    script = "git init -q; git config user.name tests; git config user.email t@localhost"
+    shell(tmp_path, f"{script}; git add .; git commit -qm release")
     changes.write_text(f"{text}- More.\n")
     with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
         release.main()
-    assert git(tmp_path, "tag") == ""
+    assert shell(tmp_path, "git tag") == ""
     changes.write_text(text)
     release.main()
     assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
-    told = git(tmp_path, "for-each-ref", "refs/tags/v0.2.0", "--format=%(objecttype)%0a%(contents)")
+    told = shell(tmp_path, "git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
     with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
         release.main()

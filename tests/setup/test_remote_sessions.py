@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.support import processes
+from tests.support.launch import ROOT, write_program
 
 pytestmark = pytest.mark.thorough
 
-FOLDER = Path(__file__).resolve().parents[2] / "setup-utils/launchers"
+FOLDER = ROOT / "setup-utils/launchers"
 # Says when it is there; a child in the background has to end with it.
 BEGUN = "remote-guard: begun"
 COMMAND = "echo ready; sleep 300 & echo $! >child; wait"
 SSH = """\
-#!/usr/bin/env bash
 echo "$*" >call
 if [[ -n $SAYS ]]; then echo "$SAYS" >&2; fi
 read -r line && echo "read '$line'"
@@ -30,41 +30,35 @@ exec bash -c "$ENDS"
 """
 
 
-def guard(folder: Path, seconds: int, command: str) -> subprocess.Popen:
-    """Start a command as another host does."""
+def start(
+    folder: Path, *words: object, ssh: str = SSH, **variables: str
+) -> subprocess.Popen[str]:
+    """Start a script in a folder, where ssh is one, too; its errors are part of its output."""
+    path = f"{write_program(folder / 'ssh', ssh).parent}:{os.environ['PATH']}"
     return subprocess.Popen(
-        ["bash", FOLDER / "remote-guard", str(seconds), "bash", "-c", command], cwd=folder,
-        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ["bash", *map(str, words)], cwd=folder, text=True, start_new_session=True,
+        env={**os.environ, "PATH": path, "HOST_TIMEOUT": "40", **variables},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
-def variables(folder: Path, ssh: str, **more: str) -> dict[str, str]:
-    """The environment of a launcher, in which ssh is this script."""
-    (folder / "ssh").write_text(ssh)
-    (folder / "ssh").chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HOST_TIMEOUT": "40", **more}
-
-
-def remote_shell(folder: Path, ssh: str, *words: str, **more: str):
-    return subprocess.run(
-        ["bash", FOLDER / "remote-shell", *words], cwd=folder, env=variables(folder, ssh, **more),
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+def guard(folder: Path, command: str) -> subprocess.Popen[str]:
+    """Start a command as another host does."""
+    return start(folder, FOLDER / "remote-guard", 2, "bash", "-c", command)
 
 
 @pytest.mark.parametrize("end", ["the input ends", "no line comes"])
 def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
-    with guard(tmp_path, 2, COMMAND) as process:
+    with guard(tmp_path, COMMAND) as process:
         assert process.stdout.readline() == "ready\n"
-        for number in range(5):
+        for number in range(6):
             process.stdin.write("\n")
             process.stdin.flush()
             if number == 0:
                 assert process.stdout.readline() == f"{BEGUN}\n"
-            time.sleep(0.6)
+            if number < 5:
+                time.sleep(0.6)
         assert process.poll() is None, "lines keep it"
-        process.stdin.write("\n")
-        process.stdin.flush()
         began = time.monotonic()
         if end == "the input ends":
             process.stdin.close()
@@ -75,7 +69,7 @@ def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
 
 
 def test_a_command_that_does_not_obey_is_killed(tmp_path: Path) -> None:
-    process = guard(tmp_path, 2, "trap '' TERM; echo ready; sleep 300; sleep 300")
+    process = guard(tmp_path, "trap '' TERM; echo ready; sleep 300; sleep 300")
     assert process.stdout.readline() == "ready\n"
     process.communicate("\n", timeout=20)
     assert process.returncode == 128 + signal.SIGKILL
@@ -83,22 +77,16 @@ def test_a_command_that_does_not_obey_is_killed(tmp_path: Path) -> None:
 
 def test_without_a_first_line_nothing_is_ended(tmp_path: Path) -> None:
     """As where Slurm's srun starts the daemon: it has no input."""
-    said = subprocess.run(
-        ["bash", FOLDER / "remote-guard", "2", "bash", "-c", "sleep 3; echo done; exit 7"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert (said.returncode, said.stdout, said.stderr) == (7, "done\n", "")
+    process = guard(tmp_path, "sleep 3; echo done; exit 7")
+    assert process.communicate(timeout=30) == ("done\n", None)
+    assert process.returncode == 7
 
 
 @contextmanager
 def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> Iterator[subprocess.Popen]:
     """A session as mpirun starts it, which is a shell that waits here; ssh does as it is told."""
-    script = f"bash '{FOLDER}/remote-shell' {' '.join(words)}; echo $?; sleep 300 & wait"
-    with subprocess.Popen(
-        ["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        env=variables(folder, SSH, ENDS=ends, SAYS=says),
-    ) as process:  # fmt: skip
+    script = f"bash '{FOLDER}/remote-shell' {' '.join(words)} host7 daemon -x; echo $?; "
+    with start(folder, "-c", f"{script}sleep 300 & wait", ENDS=ends, SAYS=says) as process:
         try:
             assert process.stdout.readline() == "read ''\n"
             yield process
@@ -109,9 +97,8 @@ def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> Iterator[s
 def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_path: Path) -> None:
     options = ("-p", "77", "-o", "Compression=no")
     # The launcher has thirty seconds, which are tenths here.
-    (tmp_path / "sleep").write_text('#!/bin/sh\n[ $1 = 300 ] || set 0.1\nexec /bin/sleep $1\n')
-    (tmp_path / "sleep").chmod(0o755)
-    with shell(tmp_path, "exit 255", *options, "host7", "daemon", "-x") as process:
+    write_program(tmp_path / "sleep", "[ $1 = 300 ] || set 0.1\nexec /bin/sleep $1\n")
+    with shell(tmp_path, "exit 255", *options) as process:
         assert process.stdout.readline().startswith("error: the connection to host7 is lost (ssh)")
         assert process.stdout.readline() == "255\n"
         assert process.wait(60) == -signal.SIGKILL
@@ -136,13 +123,13 @@ def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_pat
     ],
 )
 def test_a_command_that_fails(tmp_path: Path, ends: str, says: str, said: str) -> None:
-    with shell(tmp_path, ends, "host7", "daemon", says=says) as process:
+    with shell(tmp_path, ends, says=says) as process:
         lines = [process.stdout.readline() for _ in range(max(1, said.count("\n")))]
         assert re.match(said, "".join(lines))
 
 
 def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
-    with shell(tmp_path, "sleep 300", "host7", "daemon") as process:
+    with shell(tmp_path, "sleep 300") as process:
         session = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
         os.kill(int(session), signal.SIGTERM)
         assert process.stdout.readline() == "143\n"
@@ -151,13 +138,9 @@ def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["time", "launcher", "signal"])
 def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
     """In HOST_TIMEOUT, with the launcher, and by a signal: ssh, and this side's processes."""
-    ssh = "#!/usr/bin/env bash\necho $$ >session\nexec sleep 300\n"
+    ssh = "echo $$ >session\nexec sleep 300\n"
     script = f"bash '{FOLDER}/remote-shell' host7 daemon & echo $!; wait $!; echo $?"
-    with subprocess.Popen(
-        ["bash", "-c", script], cwd=tmp_path, stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=variables(tmp_path, ssh, HOST_TIMEOUT="4"),
-    ) as process:  # fmt: skip
+    with start(tmp_path, "-c", script, ssh=ssh, HOST_TIMEOUT="4") as process:
         remote_shell = int(process.stdout.readline())
         while not (tmp_path / "session").exists() or not (tmp_path / "session").read_text():
             time.sleep(0.05)
@@ -174,10 +157,10 @@ def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
 
 
 def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
-    sees = "#!/usr/bin/env bash\nprintf '%s\\n' \"$@\" >call\nhead -zn 3 | tr '\\0' '|' >input\n"
-    words = ("--send=SECRET,EMPTY", "-p", "77", "host7", "daemon")
-    said = remote_shell(tmp_path, f"{sees}exit 3\n", *words, SECRET="a b\nc=*", EMPTY="")
-    assert (said.returncode, said.stdout) == (3, "")
+    ssh = "printf '%s\\n' \"$@\" >call\nhead -zn 3 | tr '\\0' '|' >input\nexit 3\n"
+    words = (FOLDER / "remote-shell", "--send=SECRET,EMPTY", "-p", "77", "host7", "daemon")
+    with start(tmp_path, *words, ssh=ssh, SECRET="a b\nc=*", EMPTY="") as process:
+        assert process.communicate(timeout=30)[0] == "" and process.returncode == 3
     # The empty one ends them.
     assert (tmp_path / "input").read_text() == "SECRET=a b\nc=*|EMPTY=||"
     call = (tmp_path / "call").read_text()
@@ -193,7 +176,7 @@ def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_host_is_no_option(tmp_path: Path, words: tuple[str, ...]) -> None:
     """As in a file of hosts that Open MPI alone has read."""
-    said = remote_shell(tmp_path, "#!/usr/bin/env bash\ntouch called\n", *words)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith("error: no host after 'ssh ")
-    assert len(said.stderr.splitlines()) == 1 and not (tmp_path / "called").exists()
+    with start(tmp_path, FOLDER / "remote-shell", *words) as process:
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 2 and said.startswith("error: no host after 'ssh ")
+    assert len(said.splitlines()) == 1 and not (tmp_path / "call").exists()

@@ -3,104 +3,85 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.setup.conftest import SILENT
-
-if TYPE_CHECKING:
-    from tests.setup.conftest import Sandbox
+from tests.setup.conftest import Sandbox
 
 pytestmark = pytest.mark.thorough
 
-SLEEP = '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n'
 CRASHES = """\
-#!/usr/bin/env bash
 echo "mpirun $*" >>"$CALLS"
 read -r status rest <statuses
 echo "$rest" >statuses
 exit "$status"
 """
+# Hosts are gone after the first start.
+SSH = '[[ $(<statuses) == "$STATUSES" || $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255\n'
 
 
-def run_with_ends(sandbox: Sandbox, ends: str, *options: str) -> tuple[int, list[str]]:
-    """Run with an mpirun that ends with these statuses; return the last and the calls."""
+@pytest.fixture
+def crashing(sandbox: Sandbox) -> Sandbox:
     sandbox.stub("orterun", CRASHES)
-    sandbox.stub("sleep", SLEEP)
-    (sandbox.folder / "statuses").write_text(ends + "\n")
-    result = sandbox.run("bash", "run.sh", *options)
-    return result.returncode, sandbox.calls.splitlines()
+    sandbox.stub("sleep", 'echo "sleep $1" >>"$CALLS"\n')
+    sandbox.stub("ssh", SSH)
+    return sandbox
 
 
-def test_run_starts_again_after_a_crash(sandbox: Sandbox) -> None:
-    status, calls = run_with_ends(sandbox, "1 137 75 0", "--restarts", "5", "--lr", "0.1")
-    starts = [call for call in calls if call.startswith("mpirun")]
-    waits = [call for call in calls if call.startswith("sleep")]
-    assert (status, waits) == (0, ["sleep 5", "sleep 10", "sleep 20"])
+def run(sandbox: Sandbox, ends: str, *options: str, status: int, **variables: str) -> str:
+    """Run with an mpirun that ends with these statuses, to this one; returns the errors."""
+    (sandbox.folder / "statuses").write_text(ends)
+    words = ("run.sh", *options)
+    return sandbox.run(*words, status=status, STATUSES=ends, **variables).stderr
+
+
+def test_run_starts_again_after_a_crash(crashing: Sandbox) -> None:
+    run(crashing, "1 137 75 0", "--restarts", "5", "--lr", "0.1", status=0)
+    assert crashing.calls_with("sleep") == ["sleep 5", "sleep 10", "sleep 20"]
+    starts = crashing.calls_with("mpirun")
     assert len(starts) == 4 and len(set(starts)) == 1
     assert starts[0].endswith("/config.sh --lr 0.1")
-    status, calls = run_with_ends(sandbox, "1 1 9 9 9", "--restarts=2")
-    assert (status, sum(call.startswith("mpirun") for call in calls)) == (9, 3)
-    assert run_with_ends(sandbox, "9 0")[0] == 9
+    run(crashing, "1 1 9 9 9", "--restarts=2", status=9)
+    assert len(crashing.calls_with("mpirun")) == 3
+    run(crashing, "9 0", status=9)
 
 
-def test_run_does_not_restart_after_a_users_error_or_a_signal(sandbox: Sandbox) -> None:
+def test_run_does_not_restart_after_a_users_error_or_a_signal(crashing: Sandbox) -> None:
     for end in (0, 2, 129, 130, 143):
-        status, calls = run_with_ends(sandbox, f"{end} 0", "--restarts", "3")
-        assert (status, len(calls)) == (end, 1)
+        run(crashing, f"{end} 0", "--restarts", "3", status=end)
+        assert len(crashing.calls.splitlines()) == 1
     for wrong in ("", "x", "-1"):
-        assert run_with_ends(sandbox, "0", "--restarts", wrong) == (2, [])
+        crashing.refusal("run.sh", "--restarts", wrong)
+        assert crashing.calls == ""
 
 
-def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
-    (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
-    sandbox.stub(
-        "orterun",
-        '#!/usr/bin/env bash\necho "mpirun $*" >>"$CALLS"\n'
-        "[[ $* == *'-np 4 '* ]] || exit 0\necho ip1 slots=2 >hosts\nexit 1\n",
-    )
-    sandbox.stub("sleep", SILENT)
-    result = sandbox.run("bash", "run.sh", "--restarts", "1", HOSTFILE="hosts")
-    assert result.returncode == 0, result.stderr
-    assert re.findall(r" -np (\S+)", sandbox.calls) == ["4", "2"]
-
-
-MPIRUN_THAT_FAILS = """\
-#!/usr/bin/env bash
-echo "mpirun $*" >>"$CALLS"
-touch failed
-exit 1
-"""
-# Hosts are gone after the first start.
-SSH = """\
-#!/usr/bin/env bash
-[[ ! -e failed || $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255
-"""
+def test_run_reads_the_hostfile_again(crashing: Sandbox) -> None:
+    (crashing.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
+    crashing.stub("sleep", "echo ip1 slots=2 >hosts\n")
+    run(crashing, "1 0", "--restarts", "1", status=0, HOSTFILE="hosts")
+    assert re.findall(r" -np (\S+)", crashing.calls) == ["4", "2"]
 
 
 @pytest.mark.parametrize(
-    ("gone", "status", "calls"),
+    ("gone", "status", "line", "calls"),
     [
-        ("ip2", 1, ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "-np 4 -H ip1:1,ip3:3", "sleep 10",
-                    "-np 4 -H ip1:1,ip3:3"]),
+        ("ip2", 1, "run.sh: ip2 cannot be reached by ssh; the run go",
+         ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "-np 4 -H ip1:1,ip3:3", "sleep 10",
+          "-np 4 -H ip1:1,ip3:3"]),
         # The network may come back.
-        ("*", 75, ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "sleep 10"]),
+        ("*", 75, "run.sh: host ip", ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "sleep 10"]),
     ],
 )  # fmt: skip
-def test_a_restart_goes_on_without_hosts_that_do_not_answer(sandbox, gone, status, calls) -> None:
-    sandbox.stub("orterun", MPIRUN_THAT_FAILS)
-    sandbox.stub("sleep", SLEEP)
-    sandbox.stub("ssh", SSH)
+def test_a_restart_goes_on_without_hosts_that_do_not_answer(
+    crashing: Sandbox, gone: str, status: int, line: str, calls: list[str]
+) -> None:
     hosts = {"HOSTS": "ip1:1,ip2:2,ip3:3", "GONE": gone}
-    result = sandbox.run("bash", "run.sh", "--restarts", "2", **hosts)
-    assert re.findall("-np .* ip[^ ]+|sleep [0-9]+", sandbox.calls) == calls
-    assert result.returncode == status
-    line = "run.sh: host ip" if gone == "*" else "run.sh: ip2 cannot be reached by ssh; the run go"
-    assert result.stderr.count(line) == 2
+    said = run(crashing, "1 1 1", "--restarts", "2", status=status, **hosts)
+    assert re.findall("-np .* ip[^ ]+|sleep [0-9]+", crashing.calls) == calls
+    assert said.count(line) == 2
 
 
-PAUSE = "#!/usr/bin/env bash\npause() { read -t $1 <> <(:) || :; }\n"
+PAUSE = "pause() { read -t $1 <> <(:) || :; }\n"
 LAST = "for i in {1..200}; do pause 0.05; done\n"
 
 
@@ -119,8 +100,7 @@ def trap(signals: str, then: str = "") -> str:
         # mpirun forwards to ranks that it has started, and to no others: the signal is repeated.
         (
             "trap 'echo lost >>\"$CALLS\"' USR2\nkill -TERM $PPID\npause 1\n"
-            + trap("USR2", "exit 1")
-            + LAST,
+            + trap("USR2", "exit 1") + LAST,
             {143: "lost USR2"},
         ),
         # ``timeout`` sends a signal to run.sh and to its group; bash may see either first.
@@ -140,5 +120,5 @@ def trap(signals: str, then: str = "") -> str:
 )  # fmt: skip
 def test_run_forwards_signals(sandbox: Sandbox, stub: str, ends: dict[int, str]) -> None:
     sandbox.stub("orterun", PAUSE + stub)
-    result = sandbox.run("bash", "run.sh", "--restarts", "3")
+    result = sandbox.run("run.sh", "--restarts", "3", status=None)
     assert ends.get(result.returncode) == " ".join(sandbox.calls.split()), result.stderr

@@ -16,16 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.launch import ROOT, write_program
+
 pytestmark = pytest.mark.thorough
 
-ROOT = Path(__file__).resolve().parents[2]
 HOST_TIMEOUT = 10
 LONGEST = HOST_TIMEOUT + 60
 # A server that says nothing, or nothing after its banner; one that refuses.
-SSH = {
-    "silent": "#!/bin/sh\nexec sleep 300\n",
-    "closed": "#!/bin/sh\necho 'Connection closed' >&2\nexit 255\n",
-}
+SSH = {"silent": "exec sleep 300\n", "closed": "echo 'Connection closed' >&2\nexit 255\n"}
 ON_BOTH = ("-np", "2", "-H", "localhost:1,ip2:1", "true")
 # Those of a network: on the loopback, only this machine's own hosts are taken.
 INTERFACES = [
@@ -66,8 +64,7 @@ def start(folder: Path, launcher: str) -> subprocess.Popen[str]:
     if "--launcher" in words and not INTERFACES:
         pytest.skip("this machine has no network")
     (folder / "one").write_text("ip2\n")
-    (folder / "ssh").write_text(SSH[kind])
-    (folder / "ssh").chmod(0o755)
+    write_program(folder / "ssh", SSH[kind])
     path = (folder, ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin", os.environ["PATH"])
     variables = {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
     variables.update(PATH=":".join(map(str, path)), VIRTUAL_ENV=sys.prefix)

@@ -28,19 +28,11 @@ _STOP, _SYNC, _COMPRESS, _PROFILE = 2, 3, 4, 5
 
 
 def _varint(number: int) -> bytes:
-    if number < 0:
-        number += 1 << 64
     text = b""
     while number > 127:
         text += bytes([number & 127 | 128])
         number >>= 7
     return text + bytes([number])
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return _varint(number << 3 | 2) + _varint(len(value)) + value
-    return _varint(number << 3) + _varint(value)
 
 
 def _frame(flags: int, body: bytes) -> bytes:
@@ -57,7 +49,13 @@ def _ready(name: bytes) -> bytes:
 
 
 def _fields(fields: dict[int, int | bytes]) -> bytes:
-    return b"".join(_field(number, value) for number, value in fields.items() if value != b"")
+    text = b""
+    for number, value in fields.items():
+        if isinstance(value, int):
+            text += _varint(number << 3) + _varint(value)
+        elif value:
+            text += _varint(number << 3 | 2) + _varint(len(value)) + value
+    return text
 
 
 def _command(head: int, body: bytes = b"") -> bytes:

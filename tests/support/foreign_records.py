@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,16 +22,12 @@ def face2rec2(labels: Sequence[int], payloads: Sequence[bytes]) -> list[Numbered
         (key, encode((float(label), 1.0), key, payload))
         for key, (label, payload) in enumerate(zip(labels, payloads), 1)
     ]
-    ranges, key = [], 1
-    for _, group in groupby(labels):
-        start, key = key, key + len(list(group))
-        ranges.append((float(start), float(key)))
-    first, last = len(images) + 1, len(images) + 1 + len(ranges)
-    return [
-        *images,
-        (0, encode((float(first), float(last)), 0, b"")),
-        *((key, encode(bounds, key, b"")) for key, bounds in enumerate(ranges, first)),
-    ]
+    sizes = [len(list(group)) for _, group in groupby(labels)]
+    bounds = list(itertools.accumulate(sizes, initial=1))
+    pairs = list(enumerate(zip(bounds, bounds[1:]), bounds[-1]))
+    ranges = [(key, encode((float(start), float(end)), key, b"")) for key, (start, end) in pairs]
+    people = (float(bounds[-1]), float(bounds[-1] + len(ranges)))
+    return [*images, (0, encode(people, 0, b"")), *ranges]
 
 
 def rec_builder(labels: Sequence[int], payloads: Sequence[bytes]) -> list[Numbered]:
@@ -43,19 +40,14 @@ def im2rec(
     labels: Sequence[float], payloads: Sequence[bytes], keys: Sequence[int]
 ) -> list[Numbered]:
     """Return what MXNet's im2rec.py writes: images alone, in any order of their keys."""
-    return [
-        (key, encode((float(label),), key, payload))
-        for key, label, payload in zip(keys, labels, payloads)
-    ]
+    rows = zip(keys, labels, payloads)
+    return [(key, encode((float(label),), key, payload)) for key, label, payload in rows]
 
 
 def index_of(records: Sequence[Numbered]) -> str:
     """Return the .idx that MXNet writes with the records."""
-    lines, offset = [], 0
-    for key, content in records:
-        lines.append(f"{key}\t{offset}\n")
-        offset += len(content)
-    return "".join(lines)
+    offsets = itertools.accumulate((len(content) for _, content in records), initial=0)
+    return "".join(f"{key}\t{offset}\n" for (key, _), offset in zip(records, offsets))
 
 
 def write_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Optional
 
@@ -43,15 +44,9 @@ def facts(number: int, package: str = "mxnet") -> Facts:
     )
 
 
-def healthy(
-    slots: Mapping[str, int], package: str = "mxnet", nic: Optional[str] = None
-) -> Survey:
+def healthy(slots: Mapping[str, int], package: str = "mxnet", nic: Optional[str] = None) -> Survey:
     """What a check of healthy hosts finds out."""
     found = Survey(slots, nic)
-    for number, host in enumerate(slots):
-        found.facts[host] = facts(number, package)
-    for sender in slots:
-        found.pairs.extend(
-            Pair(sender, receiver, Link(1.1e9)) for receiver in slots if receiver != sender
-        )
+    found.facts.update({host: facts(number, package) for number, host in enumerate(slots)})
+    found.pairs.extend(Pair(*hosts, Link(1.1e9)) for hosts in itertools.permutations(slots, 2))
     return found

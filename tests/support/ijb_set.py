@@ -15,8 +15,6 @@ from evaluation.ijb import features_folder
 from evaluation.ijb.features_folder import describe
 from evaluation.ijb.lists import find_lists
 
-_LINES = 100_000
-
 
 class Sizes(NamedTuple):
     """How much a made set has; a template has a subject, of each person there are several."""
@@ -31,7 +29,10 @@ SMALL = Sizes()
 
 
 class MadeSet(NamedTuple):
-    """What the lists say, as arrays of the same names."""
+    """What the lists say, as arrays of the same names.
+
+    A pair is two templates and a label; subjects are those of the templates 10, 13, 16 and so on.
+    """
 
     folder: Path
     templates: np.ndarray
@@ -39,9 +40,7 @@ class MadeSet(NamedTuple):
     scores: np.ndarray
     points: np.ndarray
     pairs: np.ndarray
-    """Two templates and a label in each row."""
     subjects: np.ndarray
-    """Of the template 10 + 3 n at place n."""
     galleries: list[np.ndarray]
     probes: np.ndarray
 
@@ -62,8 +61,8 @@ def write_set(
     rng.shuffle(templates)
     media = rng.integers(0, 3, sizes.faces) + 7
     scores = rng.integers(100, 1000, sizes.faces) / 1000
-    points = 0.4 * TEMPLATE + 5 + rng.integers(-2000, 2000, (sizes.faces, 5, 2)) / 1000
-    points = np.round(points, 3)
+    offsets = rng.integers(-2000, 2000, (sizes.faces, 5, 2)) / 1000
+    points = np.round(0.4 * TEMPLATE + 5 + offsets, 3)
     subjects = np.arange(sizes.templates) % sizes.people
     chosen = rng.integers(0, sizes.templates, (sizes.pairs, 2))
     labels = subjects[chosen[:, 0]] == subjects[chosen[:, 1]]
@@ -72,9 +71,7 @@ def write_set(
     firsts = np.arange(sizes.people)
     galleries = [firsts[: sizes.people // 2], firsts[sizes.people // 2 :]]
     probes = np.arange(sizes.people, sizes.templates)
-    made = MadeSet(
-        folder, templates, media, scores, points, pairs, subjects, galleries, probes
-    )
+    made = MadeSet(folder, templates, media, scores, points, pairs, subjects, galleries, probes)
     _write_lists(made, ids, prefix)
     if images:
         (folder / "loose_crop").mkdir()
@@ -91,17 +88,14 @@ def noise(number: int) -> np.ndarray:
 def _write_lists(made: MadeSet, ids: np.ndarray, prefix: str) -> None:
     meta = made.folder / "meta"
     meta.mkdir(parents=True)
-    with (meta / f"{prefix}_name_5pts_score.txt").open("w") as file:
-        for number, (points, score) in enumerate(zip(made.points, made.scores), 1):
-            words = " ".join(f"{value:.3f}" for value in points.ravel().tolist())
-            file.write(f"{number}.png {words} {score:.3f}\n")
-    with (meta / f"{prefix}_face_tid_mid.txt").open("w") as file:
-        for number, (template, media) in enumerate(zip(made.templates, made.media), 1):
-            file.write(f"{number}.png {template} {media}\n")
-    with (meta / f"{prefix}_template_pair_label.txt").open("w") as file:
-        for start in range(0, len(made.pairs), _LINES):
-            rows = made.pairs[start : start + _LINES].tolist()
-            file.write("".join(f"{a} {b} {label}\n" for a, b, label in rows))
+    numbers = np.arange(1, len(made.scores) + 1)
+    points = made.points.reshape(-1, 10)
+    for name, columns, form in (
+        ("name_5pts_score", (numbers, points, made.scores), "%d.png" + " %.3f" * 11),
+        ("face_tid_mid", (numbers, made.templates, made.media), "%d.png %d %d"),
+        ("template_pair_label", (made.pairs,), "%d %d %d"),
+    ):
+        np.savetxt(meta / f"{prefix}_{name}.txt", np.column_stack(columns), form)
     tables = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
     for word, places in zip((*tables, "probe_mixed"), (*made.galleries, made.probes)):
         lines = ["TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID"]
@@ -116,21 +110,13 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
 
     Returns those of the views of each face [2, n, width].
     """
-    rng = np.random.default_rng(width)
-    description = describe_set(made, model)
+    count, points = len(made.scores), find_lists(made.folder).points
     out.mkdir()
+    description = describe(model, points, count, flip=True, dtype="float32")
     (out / "features.json").write_text(json.dumps(description))
-    parts = []
-    for start in range(0, len(made.scores), features_folder.PART):
-        count = min(features_folder.PART, len(made.scores) - start)
-        rows = rng.standard_normal((count, 2 * width), dtype=np.float32)
-        path = out / f"part-{start // features_folder.PART:05d}.npy"
-        path.write_bytes(pack_rows(rows))
-        parts.append(rows)
-    return np.stack(np.split(np.concatenate(parts), 2, axis=1))
-
-
-def describe_set(made: MadeSet, model: Path) -> dict:
-    """What the command says about the features of a made set."""
-    lists = find_lists(made.folder)
-    return describe(model, lists.points, len(made.scores), flip=True, dtype="float32")
+    generator = np.random.default_rng(width)
+    rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
+    for number, start in enumerate(range(0, count, features_folder.PART)):
+        part = pack_rows(rows[start : start + features_folder.PART])
+        (out / f"part-{number:05d}.npy").write_bytes(part)
+    return np.stack(np.split(rows, 2, axis=1))

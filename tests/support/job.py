@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from tests.support import launch, processes
 from tests.support.launch import ROOT, clean_environment
@@ -15,7 +17,7 @@ _LOOK_SECONDS = 0.05
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-class Started:
+class Started(AbstractContextManager[Any]):
     """A command that runs, with all its processes, which are known by its folder."""
 
     def __init__(self, folder: Path, *command: object, **variables: str) -> None:
@@ -29,7 +31,6 @@ class Started:
             )  # fmt: skip
 
     def running(self) -> list[processes.Running]:
-        """Return its processes."""
         return processes.of_job(self.folder)
 
     def said(self) -> str:
@@ -55,12 +56,7 @@ class Started:
         processes.kill([*pids, *(running.pid for running in self.running())])
         self.process.wait(30)
 
-    def __enter__(self):
-        """Return the job."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self.end()
 
 
@@ -72,15 +68,12 @@ class Job(Started):
     ) -> None:
         """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
         self.models, self.launcher, self._program = models, launcher, program
-        if launcher == "run.sh":
-            command = ["bash", "run.sh"]
-        else:
-            command = launch.ranks(launcher, ranks)
-            words = [] if program.endswith(".py") else ["-m"]
-            config, own = ["bash", "config.sh"], [sys.executable, *words, program]
-            command += config if program == "train.py" else own
-            if program != "train.py":
-                options = (*options, "--models-root", models)
+        command = ["bash", "run.sh" if launcher == "run.sh" else "config.sh"]
+        if program != "train.py":
+            command = [sys.executable, *["-m"] * (not program.endswith(".py")), program]
+            options = (*options, "--models-root", models)
+        if launcher != "run.sh":
+            command = [*launch.ranks(launcher, ranks), *command]
         super().__init__(models, *command, *options, NETWORK="tiny", NP=str(ranks))
 
     def processes(self) -> dict[int, int]:
@@ -88,12 +81,11 @@ class Job(Started):
         return {
             int(running.variables[name]): running.pid
             for running in self.running()
+            if self._program in [Path(word).name for word in running.words]
             for name in _RANK_NAMES
-            if any(Path(word).name == self._program for word in running.words)
-            and name in running.variables
+            if name in running.variables
         }
 
     def log(self, rank: int) -> str:
-        """Return what a rank has written into its file."""
         path = self.models / "logs" / f"rank-{rank:04d}.log"
         return path.read_text() if path.exists() else ""

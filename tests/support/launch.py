@@ -28,6 +28,13 @@ def ranks(controller: str, number: int) -> list[str]:
     return [horovodrun, controller, "-np", str(number), "-H", f"localhost:{number}"]
 
 
+def write_program(path: Path, script: str) -> Path:
+    """Write a program; a script of bash if no first line says otherwise."""
+    path.write_text(script if script.startswith("#!") else f"#!/usr/bin/env bash\n{script}")
+    path.chmod(0o755)
+    return path
+
+
 def finish(
     *command: object,
     folder: Path = ROOT,

@@ -14,21 +14,13 @@ _LISTEN = "0A"  # TCP_LISTEN, net/tcp_states.h
 
 def listeners(process: int) -> set[tuple[str, int]]:
     """Addresses and ports on which a process listens."""
-    owned = set(_sockets(process))
+    owned = set()
     with suppress(OSError):
-        return {at for inode, at in listening(process) if inode in owned}
-    return set()
-
-
-def _sockets(process: int) -> Iterator[str]:
-    """Inodes of the sockets that a process has open."""
-    folder = f"/proc/{process}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
+        for path in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")
-                if target.startswith("socket:["):
-                    yield target[8:-1]
+                owned.add(os.readlink(path))
+        return {at for inode, at in listening(process) if f"socket:[{inode}]" in owned}
+    return set()
 
 
 def listening(process: int) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -42,6 +34,6 @@ def listening(process: int) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _text(address: bytes) -> str:
-    """Each four bytes stand in the order of the processor."""
+    # Each four bytes stand in the order of the processor.
     words = struct.unpack(f"={len(address) // 4}I", address)
     return str(ipaddress.ip_address(struct.pack(f">{len(words)}I", *words)))

@@ -52,18 +52,16 @@ def write_images(folder: Path, **options: Any) -> Path:
     records: list[dict[str, Any]] = []
     for epoch in range(1, 5):
         records.append(training_record(100 * epoch, loss=2 / epoch))
-        numbers = {"training_loss": 2 / epoch, "training_accuracy": 0.8, "loss": 2.2 / epoch}
-        counted = {"accuracy": epoch / 5, "correct": 200 * epoch, "total": 1000, "best": epoch / 5}
-        records.append(
-            {"time": 1.7e9 + epoch, "update": 100 * epoch, "target": "validation", "epoch": epoch}
-            | numbers | counted
-        )  # fmt: skip
+        records.append({
+            "time": 1.7e9 + epoch, "update": 100 * epoch, "target": "validation", "epoch": epoch,
+            "training_loss": 2 / epoch, "training_accuracy": 0.8, "loss": 2.2 / epoch,
+            "accuracy": epoch / 5, "correct": 200 * epoch, "total": 1000, "best": epoch / 5,
+        })  # fmt: skip
     write(folder, records, {"dataset": "mnist", "model": "LeNet", "lr": 0.01, **options})
     return folder
 
 
 def training_record(update: int, loss: float) -> dict[str, Any]:
-    """What is reported of some updates."""
     return {
         "time": 1.7e9 + update, "update": update, "loss": loss, "lr": 0.1 / update,
         "images_per_second": 400 + update % 7, "waiting": 0.05, "backbone": 0.7, "head": 0.1,
@@ -72,7 +70,6 @@ def training_record(update: int, loss: float) -> dict[str, Any]:
 
 
 def verification(name: str, update: int, accuracy: float) -> dict[str, Any]:
-    """What is written of a verification."""
     return {
         "time": 1.7e9 + update + 1, "update": update, "target": name, "accuracy": accuracy,
         "accuracy_std": 0.03, "best": accuracy, "tar_at_far_0.001": accuracy / 2, "xnorm": 10.0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -38,11 +37,10 @@ def stored(orientation: int, seen: Image = SEEN) -> Image:
 
 def exif_block(orientation: int, order: str = "<", before: int = 1) -> bytes:
     """Return an EXIF block, with some entries of other tags before the orientation's."""
-    begin = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
+    begin = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}IH", 8, before + 1)
     others = [struct.pack(f"{order}HHII", 1 + i, 4, 1, 7 + i) for i in range(before)]
-    entry = struct.pack(f"{order}HHIHH", 0x112, 3, 1, orientation, 0)
-    directory = struct.pack(f"{order}H", before + 1) + b"".join(others) + entry
-    return begin + directory + struct.pack(f"{order}I", 0)
+    entry = struct.pack(f"{order}HHIHHI", 0x112, 3, 1, orientation, 0, 0)
+    return begin + b"".join(others) + entry
 
 
 def jpeg_with(image: Image, block: bytes, other_first: bool = False) -> bytes:
@@ -55,9 +53,8 @@ def jpeg_with(image: Image, block: bytes, other_first: bool = False) -> bytes:
 
 def png_with(image: Image, block: bytes) -> bytes:
     plain = encode(".png", image)
-    chunk = b"eXIf" + block
-    chunk = struct.pack(">I", len(block)) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return plain[:33] + chunk + plain[33:]
+    size, check = len(block), zlib.crc32(b"eXIf" + block)
+    return plain[:33] + struct.pack(f">I4s{size}sI", size, b"eXIf", block, check) + plain[33:]
 
 
 def webp_with(image: Image, block: bytes) -> bytes:
@@ -88,9 +85,8 @@ def file_with(suffix: str, orientation: int, seen: Image = SEEN) -> bytes:
     image = stored(orientation, seen)
     if suffix == ".tiff":
         return tiff_with(image, orientation)
-    formats: dict[str, Callable[..., bytes]] = {".jpg": jpeg_with, ".png": png_with}
-    formats[".webp"] = webp_with
-    return formats[suffix](image, exif_block(orientation))
+    write = {".jpg": jpeg_with, ".png": png_with, ".webp": webp_with}[suffix]
+    return write(image, exif_block(orientation))
 
 
 def assert_seen(image: Image) -> None:

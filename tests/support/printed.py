@@ -25,15 +25,8 @@ def lines_of(printed: str) -> list[str]:
 
 
 def difference(printed: str, expected: str, *, of_the_machine: bool = False) -> str:
-    """What is not as expected; nothing where all is.
-
-    Args:
-        printed: by the program.
-        expected: the lines of the page.
-        of_the_machine: whether numbers may be any.
-    """
-    left = lines_of(printed)
-    may_skip = False
+    """What is not as the page says; nothing where all is. Numbers ``of_the_machine`` may be any."""
+    left, may_skip = lines_of(printed), False
     for line in lines_of(expected):
         if line == ANY:
             may_skip = True

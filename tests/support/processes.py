@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,26 +17,21 @@ FOLDER = "MODELS_ROOT"
 
 
 class Running(NamedTuple):
-    """A process."""
+    """A process: its command line, empty for a moment while it ends, and its first environment."""
 
     pid: int
     words: list[str]
-    """Its command line; empty for a moment while it ends."""
     variables: dict[str, str]
-    """Its environment when it was started."""
 
 
 def of_job(folder: Path) -> list[Running]:
-    """All that run now."""
     found = []
     for process in psutil.process_iter():
-        try:
+        # It may have ended meanwhile, or be somebody else's.
+        with suppress(psutil.Error):
             variables = process.environ()
             if variables.get(FOLDER) == str(folder):
                 found.append(Running(process.pid, process.cmdline(), variables))
-        except psutil.Error:
-            # It has ended meanwhile, or it is somebody else's.
-            continue
     return found
 
 
@@ -59,7 +55,5 @@ def left(pids: Iterable[int], seconds: float = 20) -> list[int]:
 def kill(pids: Iterable[int]) -> None:
     """End processes that this test has started, those that are still there."""
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue

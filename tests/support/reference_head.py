@@ -74,11 +74,11 @@ def reference_step(
     targets = np.searchsorted(classes, labels)
     own_cosines = cosines[batch, targets]
     margined = margin_logit(own_cosines, *margins)
-    hard = np.zeros_like(cosines, dtype=bool)
+    logits, slopes = scale * cosines, np.ones_like(cosines)
     if hardness is not None:
         hard = cosines > margined[:, None]
-    logits = scale * np.where(hard, cosines * ((hardness or 0.0) + cosines), cosines)
-    slopes = np.where(hard, (hardness or 0.0) + 2 * cosines, 1.0)
+        logits = scale * np.where(hard, cosines * (hardness + cosines), cosines)
+        slopes = np.where(hard, hardness + 2 * cosines, 1.0)
     logits[(cosines > filter_threshold) & (filter_threshold < 1.0)] = -np.inf
     logits[batch, targets] = scale * margined
 
@@ -87,23 +87,20 @@ def reference_step(
     loss = float(np.mean(log_sum - shifted[batch, targets]))
 
     gradient = np.exp(shifted - log_sum[:, None])
-    others = gradient.copy()
-    others[batch, targets] = 0.0
+    gradient[batch, targets] = 0.0
+    others = gradient.sum(axis=1)
+    gradient[batch, targets] = -others
     slopes[batch, targets] = margin_slope(own_cosines, *margins[:2])
-    gradient[batch, targets] = -others.sum(axis=1)
-    gradient *= slopes
-    gradient *= scale / labels.size
+    gradient *= slopes * scale / labels.size
 
-    units_gradient = gradient @ row_units
-    rows_gradient = gradient.T @ units
-    features_gradient = _through_norm(units_gradient, units, feature_norms)
+    features_gradient = _through_norm(gradient @ row_units, units, feature_norms)
     if norm_terms is not None:
         m1, m2, _ = margins
-        by_angle = -scale * -np.sin(m1 * np.arccos(own_cosines) + m2) * others.sum(axis=1)
+        by_angle = -scale * -np.sin(m1 * np.arccos(own_cosines) + m2) * others
         by_norm = by_angle * norm_terms.margin_slopes + norm_terms.penalty_slopes
         features_gradient += by_norm[:, None] * units / labels.size
         loss += float(norm_terms.penalties.mean())
-    centers_gradient = _through_norm(rows_gradient, row_units, row_norms)
+    centers_gradient = _through_norm(gradient.T @ units, row_units, row_norms)
     return ReferenceStep(loss, features_gradient, centers_gradient)
 
 

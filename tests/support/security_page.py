@@ -6,14 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
+from tests.support.launch import ROOT
+
 ONE_HOST, HOSTS = "## Ports of a job on one host", "## Ports of a job on several hosts"
 _ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \|", re.MULTILINE)
 
 
 def table(title: str) -> dict[str, dict[str, set[str]]]:
     """Addresses by job and process; a process that listens nowhere has none."""
-    section = _PAGE.read_text(encoding="utf-8").split(title + "\n")[1]
+    section = (ROOT / "docs/security.md").read_text(encoding="utf-8").split(title + "\n")[1]
     # The first table, to the empty line after it.
     rows = section[section.index("\n| job ") :].split("\n\n")[0]
     found: dict[str, dict[str, set[str]]] = {}

@@ -17,10 +17,7 @@ import psutil
 
 from tests.support.hosts import PROGRAMS, ROOT, Host, HostJob, TwoHosts
 
-PRODUCT = (
-    *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
-    *("runtime", "training"),
-)
+PRODUCT = "classify.py backbones data evaluation parallel partial_fc runtime training".split()
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
 LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
 SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
@@ -60,17 +57,18 @@ def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
     return time.monotonic() - begin
 
 
+def _command(scheme: str, *options: str) -> tuple[str, ...]:
+    words = ("--", "python", "classify.py", "--kv-store", scheme)
+    return (*LAUNCH, *options, *words, *SCHEMES[scheme])
+
+
 def run(
     two: TwoHosts, project: Path, scheme: str, *options: str, active: bool = True,
     training: tuple[str, ...] = tuple(SHORT), **variables: str,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """A job to its end."""
-    python = "python" if active else str(PROGRAMS / "python")
-    return two.run(
-        python, *LAUNCH, *options, "--", "python", "classify.py", "--kv-store", scheme,
-        *SCHEMES[scheme], *training, folder=project, path=[PROGRAMS] if active else [],
-        **variables,
-    )  # fmt: skip
+    words = ("python" if active else PROGRAMS / "python", *_command(scheme, *options), *training)
+    return two.run(*words, folder=project, path=[PROGRAMS] if active else [], **variables)
 
 
 class Job(HostJob):
@@ -83,8 +81,7 @@ class Job(HostJob):
         write_files(project, NAMES)
         groups = GROUPED if scheme == "dist_gsync" else ()
         super().__init__(
-            two, models / "output", "python", *LAUNCH, "-i", "eth0", *groups, "--", "python",
-            "classify.py", "--kv-store", scheme, *SCHEMES[scheme], *training,
+            two, models / "output", "python", *_command(scheme, "-i", "eth0", *groups), *training,
             "--models-root", models / "models", folder=project, path=[PROGRAMS],
         )  # fmt: skip
 

@@ -18,21 +18,18 @@ from pathlib import Path
 from parallel.launch.launcher import add_options, parse
 from runtime import command_line, options
 from runtime.command_line import Parser
+from tests.support.launch import ROOT
 from training.config import faces, images
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {"train.py": faces, "classify.py": images}
 # The program that a script starts on every rank, with the arguments of the script after its own.
-_STARTED = {
-    **{name: "train.py" for name in ("run.sh", "config.sh", "setup-utils/slurm.sh", "train.py")},
-    "classify.py": "classify.py",
-}
+_STARTED = dict.fromkeys(("run.sh", "config.sh", "setup-utils/slurm.sh", "train.py"), "train.py")
+_STARTED["classify.py"] = "classify.py"
 _VARIABLES_IN = (
     *("config.sh", "run.sh", "setup-utils/launchers/prepare.sh", "setup-utils/install.sh"),
     "runtime/environment.py",
 )
 _PASSED_ON = ("NCCL_", "HOROVOD_", "OMPI_MCA_", "PYTORCH", "CUDA_VISIBLE_DEVICES")
-_MODULES_WITH_A_COMMAND = ("parallel.launch", "parallel.autogroup")
 # Options of launchers and the number of their values.
 _LAUNCHERS = {
     "mpirun": {"-np": 1, "-H": 1, "-bind-to": 1, "-map-by": 1, "-mca": 2, "-x": 1, "-hostfile": 1},
@@ -45,11 +42,9 @@ _LAUNCHERS = {
 
 
 def check(command: str, folder: Path) -> None:
-    """Fail unless the programs that a command starts accept it.
+    """Fail unless the programs that a command of one line starts accept it.
 
-    Args:
-        command: as it is typed, in one line.
-        folder: empty; for the file of a ``PREFIX,EPOCH``.
+    The folder, which is empty, gets the file of a ``PREFIX,EPOCH``.
     """
     words = _without_variables(shlex.split(re.sub(r" >\S+$", "", command)))
     program, *rest = Path(words[0]).name, *words[1:]
@@ -69,8 +64,7 @@ def check(command: str, folder: Path) -> None:
         _check_program(words, folder)
     else:
         # A program of others starts it, such as a container or a task of Slurm.
-        found = re.search(r"bash (setup-utils/slurm\.sh|run\.sh)(.*)", " ".join(words))
-        if found:
+        if found := re.search(r"bash (setup-utils/slurm\.sh|run\.sh)(.*)", " ".join(words)):
             _check_program(["bash", found[1], *found[2].split()], folder)
 
 
@@ -91,10 +85,7 @@ def launch_parser() -> Parser:
 
 
 def accept(program: str, words: Sequence[str], folder: Path) -> None:
-    """Parse a command line of train.py or classify.py.
-
-    Data need not exist, nor the servers of a ``--kv-store``.
-    """
+    """Parse a command line of train.py or classify.py; see ``check``."""
     (folder / "m-0000.params").touch()
     line = [f"{folder}/m,0" if word == "PREFIX,EPOCH" else word for word in words]
     if program == "train.py":
@@ -102,11 +93,10 @@ def accept(program: str, words: Sequence[str], folder: Path) -> None:
         classes = [] if "--dataset" in line else ["--num-classes", "99"]
         faces.parse([*data, *classes, *line, "--dry-run"])
         return
+    sets = {"--data-dir": "cifar10", "--rec-train": "imagenet"}
     if "--dataset" not in line:
-        sets = {"--data-dir": "cifar10", "--rec-train": "imagenet"}
-        name = next((sets[word] for word in line if word in sets), "synthetic")
-        line += ["--dataset", name]
-    if "synthetic" not in line and not {"--data-dir", "--rec-train"} & set(line):
+        line += ["--dataset", next((sets[word] for word in line if word in sets), "synthetic")]
+    if "synthetic" not in line and not {*sets} & {*line}:
         line += ["--data-dir", "d"]
     unchecked = dataclasses.replace(images._PROGRAM, check=lambda config: None)
     command_line.parse(unchecked, line)
@@ -149,7 +139,7 @@ def _check_program(words: list[str], folder: Path) -> None:
 
 def _check_module(words: list[str], folder: Path) -> None:
     module, *arguments = words
-    if module in _MODULES_WITH_A_COMMAND:
+    if module in ("parallel.launch", "parallel.autogroup"):
         _check_program(parse(launch_parser(), arguments)["command"], folder)
     elif module == "tests.hosts":
         _check_program(arguments, folder)
