@@ -88,7 +88,7 @@ def test_the_servers_of_bsp_add_what_all_workers_push(tmp_path: Path) -> None:
 
 
 def records(models: Path, name: str) -> list[dict]:
-    """The records of a run that have a number of this name: lr in reports, total in validations."""
+    """The records of a run that have a number of this name: lr in reports, target in validations."""
     lines = (models / "metrics.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if name in record]
 
@@ -150,7 +150,7 @@ def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, 
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 6, "--num-classes", 4]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
-    assert len(records(models, "total")) == 3 and (models / "model-0000.params").exists()
+    assert len(records(models, "target")) == 3 and (models / "model-0000.params").exists()
     last = records(models, "lr")[-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate.
     assert last["lr"] < 0.005 * (0.2 if scheme == "dist_ssync" else 0.5)
@@ -158,7 +158,7 @@ def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, 
     if scheme == "dist_ssync":
         assert max(record["lead"] for record in records(models, "lead")) <= 2
     else:
-        assert records(models, "total")[-1]["accuracy"] > 0.45
+        assert records(models, "target")[-1]["accuracy"] > 0.45
 
 
 def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
@@ -175,7 +175,7 @@ def test_two_groups_train(tmp_path: Path) -> None:
     options = ["--num-images", 300, "--frequent", 1, "--epochs", 2]
     gsp(tmp_path, "127.0.0.1 127.0.0.1\n127.0.0.1\n", "classify.py", *options, workers=3)
     models = tmp_path / "models"
-    assert [record["total"] for record in records(models, "total")] == [60, 60]
+    assert [record["total"] for record in records(models, "target")] == [60, 60]
     last = records(models, "lr")[-1]
     # Each of the workers reads 100 images: 3 updates of each group in an epoch.
     assert last["update"] == 6
@@ -195,7 +195,7 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
         "90 90 90 90: groups 0,1,2,3, shares 0.250 0.250 0.250 0.250",
     ):
         assert said.count(line) == 1, said
-    reported, validated = records(tmp_path / "models", "lr"), records(tmp_path / "models", "total")
+    reported, validated = records(tmp_path / "models", "lr"), records(tmp_path / "models", "target")
     # Twelve batches in a quarter of the images, twenty in two fifths of them.
     ends = [12, 12 + 20, 12 + 20 + 12]
     assert [record["update"] for record in reported] == list(range(4, ends[-1] + 1, 4))
