@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,8 @@ def names_in(path: Path) -> frozenset[str]:
     """The classes, functions and values at the top of a file."""
     found: list[str] = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        targets: list[Any] = [getattr(node, "target", None)]
+        targets = node.targets if isinstance(node, ast.Assign) else targets
         found += [target.id for target in targets if isinstance(target, ast.Name)]
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             found.append(node.name)

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.thorough, pytest.mark.waits]
 
 TRAIN = (
     *("train.py", "--dataset", "synthetic", "--debug", "--num-classes", 50, "--num-images", 50),
-    *("--embedding-size", 16, "--batch-size", 4, "--verbose", 100_000, "--max-update"),
+    *("--network", "tiny", "--embedding-size", 16, "--batch-size", 4),
+    *("--verbose", 100_000, "--max-update"),
 )
 CLASSIFY = ("classify.py", "--dataset", "synthetic", "--num-examples", 40, "--batch-size", 8)
 

@@ -51,9 +51,9 @@ def assert_same_run(found: Path, expected: Path) -> None:
     losses, wanted = metrics(found, "loss"), metrics(expected, "loss")
     assert losses
     np.testing.assert_allclose(losses, wanted, rtol=2e-2 if ON_GPU else 1e-3)
-    last = [metrics(run, "accuracy")[-1] for run in (found, expected)]
+    reached, aim = (metrics(run, "accuracy")[-1] for run in (found, expected))
     # A pair or two whose distance is next to the threshold.
-    np.testing.assert_allclose(*last, atol=0.05)
+    np.testing.assert_allclose(reached, aim, atol=0.05)
     ours, theirs = (read_parameters(run / "model-0000.params") for run in (found, expected))
     assert ours.keys() == theirs.keys()
     for name, values in theirs.items():

@@ -46,7 +46,7 @@ COMMANDS = {
     "mpirun": (MPIRUN, "-np", "2", "-bind-to", "none", *RANKS),
     "horovodrun": (HOROVODRUN, "--mpi", *TWO, *RANKS),
     "horovodrun --gloo": (HOROVODRUN, "--gloo", *TWO, *RANKS),
-    "train.py": (sys.executable, "train.py", "--dataset", "synthetic", *FACES),
+    "train.py": (sys.executable, "train.py", "--dataset", "synthetic", "--network", "tiny", *FACES),
     "dist_sync": (*LAUNCH, *CLASSIFY, "dist_sync"),
     "dist_async": (*LAUNCH, *CLASSIFY, "dist_async"),
     "dist_ssync": (*LAUNCH, *CLASSIFY, "dist_ssync", "--staleness", "1"),

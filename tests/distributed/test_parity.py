@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def train(world: World, run: str) -> Arrays:
     return {"centers": centers, "losses": np.array(losses), **arrays}
 
 
-def run(launcher: str, number: int, output: Path, runs: Sequence[str], **variables: str) -> Found:
+def run(launcher: str, number: int, output: Path, runs: Sequence[str], **variables: Any) -> Found:
     """Do these runs on some ranks, in the same processes; returns what is left by each."""
     module = (sys.executable, "-m", "tests.distributed.test_parity", output, *runs)
     finish(*ranks(launcher, number), *module, seconds=200, **variables)

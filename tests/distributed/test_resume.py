@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,9 @@ def train(ranks: int, faces: Path, models: Path, *options: object) -> str:
     if ranks == 1:
         return trained(program, "--network", "tiny", *words)
     # More ranks than two add in the order in which Horovod sends gradients together.
-    variables = {"NETWORK": "tiny", **({"HOROVOD_FUSION_THRESHOLD": "0"} if ranks > 2 else {})}
+    variables: dict[str, Any] = {"HOROVOD_FUSION_THRESHOLD": "0"} if ranks > 2 else {}
     return launch.finish(
-        *launch.ranks("--gloo", ranks), "bash", "config.sh", *words, **variables
+        *launch.ranks("--gloo", ranks), "bash", "config.sh", *words, NETWORK="tiny", **variables
     ).stdout
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_a_project_behind_a_link_and_a_hostfile(two, one_host, tmp_path) -> None
 
 @pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
 def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> None:
-    def sent(**variables: str) -> list[int]:
+    def sent(**variables: Any) -> list[int]:
         """Bytes that leave the first host on each interface."""
         before = [two.first.bytes_sent(name) for name in INTERFACES]
         words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never")

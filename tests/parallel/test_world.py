@@ -106,13 +106,13 @@ def test_ranks_are_the_workers_in_whatever_order_their_hosts_come() -> None:
     keys = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME GLOO_IFACE".split()
 
     def status(host: str) -> int:
-        url = f"http://{host}:{ranks[0]['HOROVOD_GLOO_RENDEZVOUS_PORT']}/scope/key"
+        url = f"http://{host}:{found[0]['HOROVOD_GLOO_RENDEZVOUS_PORT']}/scope/key"
         request = urllib.request.Request(url, data=b"x", method="PUT")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status
 
-    with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as ranks:
-        assert [" ".join(one[f"HOROVOD_{key}"] for key in keys) for one in ranks] == [
+    with rendezvous("127.0.0.1", "lo", ["a", "b", "a", "c", "a", "b"]) as found:
+        assert [" ".join(one[f"HOROVOD_{key}"] for key in keys) for one in found] == [
             "0 6 0 3 0 3 a lo",
             "1 6 0 2 1 3 b lo",
             "2 6 1 3 0 2 a lo",

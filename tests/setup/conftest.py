@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 
@@ -119,11 +119,11 @@ class Sandbox:
         assert status in (None, done.returncode), done.stderr
         return done
 
-    def install(self, *words: str, **variables: object) -> str:
+    def install(self, *words: str, **variables: Any) -> str:
         """Run the installer; returns what it prints."""
         return self.run("setup-utils/install.sh", *words, **variables).stdout
 
-    def refusal(self, *words: str, **variables: object) -> str:
+    def refusal(self, *words: str, **variables: Any) -> str:
         """Run a script, by default the installer, that ends with one line; returns the line."""
         said = self.run(*words or ["setup-utils/install.sh"], status=2, **variables).stderr
         assert said.startswith("error: ") and said.count("\n") == 1, said

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -76,8 +77,8 @@ def run(
     write_program(record / "ssh", ssh)
     path = f"{record}:{PROGRAMS}:{os.environ['PATH']}"
     # The home has what Horovod remembers of hosts.
-    own = {"PATH": path, "HOME": str(record), "RECORD": str(record), "HOST_TIMEOUT": "60"}
-    own |= {"HOROVOD_START_TIMEOUT": "100", **SECRETS, **variables}
+    own: dict[str, Any] = {"PATH": path, "HOME": str(record), "RECORD": str(record)}
+    own |= {"HOST_TIMEOUT": "60", "HOROVOD_START_TIMEOUT": "100", **SECRETS, **variables}
     return finish(*command, status=status, seconds=120, **own)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from typing import Any
 
 import pytest
 
@@ -16,14 +17,14 @@ HOROVODRUN = "setup-utils/launchers/horovodrun"
 ENVIRONMENT = 'env >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 
 
-def run(sandbox: Sandbox, **variables: str) -> str:
+def run(sandbox: Sandbox, **variables: Any) -> str:
     """Run run.sh and return the arguments that it gives to mpirun."""
     sandbox.run("run.sh", "--max-update", "20", **variables)
     (call,) = re.findall("^mpirun .* (-np .*)", sandbox.calls, re.MULTILINE)
     return str(call)
 
 
-def launch(sandbox: Sandbox, words: str, **variables: str) -> str:
+def launch(sandbox: Sandbox, words: str, **variables: Any) -> str:
     """Run the launcher mpirun and return the calls of Open MPI's program."""
     sandbox.run(LAUNCHER, *words.split(), **variables)
     return sandbox.calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ echo "python $*" >>"$CALLS"
 """
 
 
-def config_call(sandbox: Sandbox, typed: str = "", **variables: str) -> str:
+def config_call(sandbox: Sandbox, typed: str = "", **variables: Any) -> str:
     """Run config.sh and return how it calls train.py."""
     sandbox.stub("python", SETTINGS)
     result = sandbox.run("config.sh", *typed.split(), **variables)
@@ -102,8 +103,10 @@ def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox, script: str, err
     assert sandbox.run(f"{link}", status=2 if error else 0, NP="x").stderr.startswith(error)
 
 
+JOB: dict[str, Any]
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-3]", "SLURM_TASKS_PER_NODE": "8(x2),4"}
 STEP = {"SLURM_STEP_NUM_TASKS": "20", "SLURM_STEP_TASKS_PER_NODE": "8(x2),4"}
+TASK: dict[str, Any]
 TASK = {**JOB, **STEP, "SLURM_PROCID": "17", "SLURM_LOCALID": "1", "SLURM_NODEID": "2"}
 SCONTROL = '[[ $* == "show hostnames node[1-3]" ]] && printf "%s\\n" node1 node2 node3\n'
 
@@ -113,7 +116,8 @@ def test_in_an_allocation_of_slurm_mpirun_or_srun_starts_a_rank_for_each_task(
 ) -> None:
     sandbox.stub("scontrol", SCONTROL)
     words = (SLURM_SCRIPT, "--max-update", "20")
-    for extra in ({}, {"NP": "2", "HOSTFILE": "none"}, {"SLURM_STEP_NUM_TASKS": "1"}):
+    others: list[dict[str, Any]] = [{"NP": "2", "HOSTFILE": "none"}, {"SLURM_STEP_NUM_TASKS": "1"}]
+    for extra in ({}, *others):
         sandbox.run(*words, **JOB, **extra)
         assert " -np 20 -H node1:8,node2:8,node3:4 " in sandbox.calls
         assert sandbox.calls.endswith(f"bash {sandbox.folder}/config.sh --max-update 20\n")

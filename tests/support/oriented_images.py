@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -85,8 +86,9 @@ def file_with(suffix: str, orientation: int, seen: Image = SEEN) -> bytes:
     image = stored(orientation, seen)
     if suffix == ".tiff":
         return tiff_with(image, orientation)
-    write = {".jpg": jpeg_with, ".png": png_with, ".webp": webp_with}[suffix]
-    return write(image, exif_block(orientation))
+    writers: dict[str, Callable[[Image, bytes], bytes]]
+    writers = {".jpg": jpeg_with, ".png": png_with, ".webp": webp_with}
+    return writers[suffix](image, exif_block(orientation))
 
 
 def assert_seen(image: Image) -> None:

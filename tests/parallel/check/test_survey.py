@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, request, answer: answe
             return change(self.host, {"facts": None}, {"facts": own})
 
         def ask(self, request, expected):
-            ports = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
+            ports: dict[str, Any] = {"ports": dict.fromkeys(request.get("listen", ()), 40000)}
             return change(self.host, request, ports if "listen" in request else {"link": [1e9]})
 
         def not_understood(self, text: str) -> HostError:

@@ -88,7 +88,7 @@ def test_the_servers_of_bsp_add_what_all_workers_push(tmp_path: Path) -> None:
 
 
 def records(models: Path, name: str) -> list[dict]:
-    """The records of a run that have a number of this name: lr in reports, target in validations."""
+    """A run's records with a value of this name: lr in reports, target in validations."""
     lines = (models / "metrics.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if name in record]
 
