@@ -91,7 +91,7 @@ made_for() {
 }
 
 fingerprint() {
-    cat "$VENV/made-for" requirements.lock requirements-single.lock setup-utils/*.sh setup-utils/*/* 2>/dev/null | sha256sum
+    cat "$VENV/made-for" requirements.lock requirements-single.lock setup-utils/*.sh setup-utils/[!_]*/* 2>/dev/null | sha256sum
 }
 
 fingerprint_for_developers() {

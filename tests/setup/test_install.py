@@ -29,6 +29,9 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
         launchers = sandbox.folder / "setup-utils/launchers"
         assert (sandbox.programs / name).resolve() == launchers / launcher
 
+    # What Python compiles is no change.
+    (sandbox.folder / "setup-utils/__pycache__").mkdir(exist_ok=True)
+    (sandbox.folder / "setup-utils/__pycache__/site_pages.pyc").write_bytes(b"compiled")
     assert sandbox.install() == "" and not sandbox.calls_with("pip install")
     sandbox.install("--dev")
     (install,) = sandbox.calls_with("pip install")
