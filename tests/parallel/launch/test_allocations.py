@@ -35,11 +35,12 @@ def test_hosts_of_other_systems_are_not_left_out(monkeypatch, tmp_path: Path, na
         refuse_unread_hosts({"me"}.__contains__)
 
 
-def test_the_folder_of_the_output(tmp_path: Path) -> None:
+def test_the_folder_of_the_output(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        make_output_folder(str(tmp_path / "a" / "b"))
-    assert (tmp_path / "a" / "b").is_dir()
-    (tmp_path / "file").touch()
+        make_output_folder("a/b")
+    assert Path("a/b").is_dir()
+    Path("file").touch()
     for path, reason in (("file", "File exists"), ("file/b", "Not a directory")):
-        with pytest.raises(ConfigError, match=f"^--output-filename .*{path} is no .*{reason}.; na"):
-            make_output_folder(str(tmp_path / path))
+        with pytest.raises(ConfigError, match=f"^--output-filename {path} is no .*{reason}.; na"):
+            make_output_folder(path)
