@@ -1,4 +1,4 @@
-"""Images with a wrong label.
+"""Images with a wrong label, by the centers of the classes.
 
 Two things speak against a label: the image is far from the others of its class, and it is near to
 another class. An image that another class claims is *moved*; one that is far from its class and
@@ -6,6 +6,11 @@ near to none is *junk*: another person, a part of the background, a drawing. In 
 two images agree, nothing says which of them is right: those that another class claims are moved,
 but for the one that is claimed least, and if several are left, these are *unsure*. An image that is
 alone in its class cannot be judged.
+
+The mean of a class that has wrong images is drawn to them, and in a class of three images one of
+them moves it by a third. So a center is the mean of a class's *core*: the image with which most
+others agree, and all that agree with the mean of the core without themselves. An image is judged by
+the core without it: otherwise each would agree with itself.
 """
 
 from __future__ import annotations
@@ -16,11 +21,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.clean.centers import Centers
-from evaluation.clean.faces import EmbeddedFaces, Numbers, nearest
+from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows, nearest, unit_rows
 from evaluation.clean.thresholds import Thresholds
 
 Cosines = NDArray[np.float32]
+Answers = NDArray[np.bool_]
+
+# All pairs of the images of a class are compared up to this number, of larger ones all pairs of so
+# many images at equal distances: 64 MiB of cosines.
+_LARGEST = 4096
+_ROUNDS = 5
+
+
+class Centers(NamedTuple):
+    """Of all classes.
+
+    Attributes:
+        centers: float32 [C, D], of length 1; zeros for a class without images, and for one in
+            which no two images agree: nobody knows whom it shows.
+        own: float32 [n], the cosine of an image with its class's core without it. In a class in
+            which no two images agree, the largest cosine with another image of the class; not a
+            number for an image that is alone, or in no class.
+        in_core: bool [n]. A class without agreement has no core.
+    """
+
+    centers: Rows
+    own: Cosines
+    in_core: Answers
 
 
 class Kind(IntEnum):
@@ -47,6 +74,64 @@ class WrongLabel(NamedTuple):
     own: float
     other: int
     cosine: float
+
+
+def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
+    """Return the centers of all classes; images agree from the cosine ``agree`` on."""
+    centers = np.zeros((faces.num_classes, faces.embeddings.shape[1]), np.float32)
+    own = np.full(len(faces.labels), np.nan, np.float32)
+    in_core = np.zeros(len(faces.labels), np.bool_)
+    for label in faces.present.tolist():
+        members = faces.members(label)
+        rows = faces.unit(members)
+        core = _core(rows, agree)
+        in_core[members] = core
+        centers[label] = rows[core].sum(axis=0)
+        if len(members) > 1:
+            own[members] = _cosines_with_core(rows, core) if core.any() else _largest(rows)
+    return Centers(unit_rows(centers), own, in_core)
+
+
+def _core(rows: Rows, agree: float) -> Answers:
+    """Return which images of a class are in its core; none if no two of them agree."""
+    if len(rows) == 1:
+        return np.ones(1, np.bool_)
+    core: Answers = rows @ rows[_most_agreeing(rows, agree)] >= agree
+    if core.sum() < 2:
+        return np.zeros(len(rows), np.bool_)
+    for _ in range(_ROUNDS):
+        found = _cosines_with_core(rows, core) >= agree
+        if found.sum() < 2 or (found == core).all():
+            break
+        core = found
+    return core
+
+
+def _most_agreeing(rows: Rows, agree: float) -> int:
+    """Return the image with which most others agree, of several the one nearest to all."""
+    count = min(len(rows), _LARGEST)
+    chosen = np.linspace(0, len(rows) - 1, count).round().astype(np.int64)
+    cosines = rows[chosen] @ rows[chosen].T
+    agreeing = (cosines >= agree).sum(axis=1)
+    return int(chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]])
+
+
+def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
+    """Return the cosine of each image with the sum of the core without that image."""
+    rest = rows[core].sum(axis=0) - core[:, np.newaxis] * rows
+    found: Cosines = np.einsum("nd,nd->n", unit_rows(rest), rows)
+    return found
+
+
+def _largest(rows: Rows) -> Cosines:
+    """Return the largest cosine of each image with another one, in blocks."""
+    largest = np.full(len(rows), -1, np.float32)
+    for start in range(0, len(rows), _LARGEST):
+        cosines = rows @ rows[start : start + _LARGEST].T
+        numbers = np.arange(start, start + cosines.shape[1])
+        cosines[numbers, numbers - start] = -1
+        np.maximum(largest, cosines.max(axis=1), out=largest)
+    return largest
 
 
 def nearest_others(
@@ -111,9 +196,7 @@ def find_wrong_labels(
     return [WrongLabel(image, Kind(kind), *rest) for image, kind, *rest in rows]
 
 
-def _least_claimed(
-    labels: Numbers, claimed: NDArray[np.bool_], among: NDArray[np.bool_], cosines: Cosines
-) -> Numbers:
+def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: Cosines) -> Numbers:
     """Return the least claimed image of each class of which all images are claimed."""
     left = np.unique(labels[among & ~claimed])
     numbers = np.flatnonzero(among & claimed & ~np.isin(labels, left))

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation import originals
-from evaluation.embed.index import write_index
-from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
+from evaluation.embed.files import RowsFile, reserve, write_index, write_safetensors
 from evaluation.features import Images, batches, normalized, sums_of_views
 from evaluation.folds import Features
 from evaluation.network import FaceNetwork, add_network, open_network

@@ -47,11 +47,11 @@ from evaluation.ijb.protocols import (
     identify,
     mean_of,
     result_files,
+    template_features,
     verification_table,
     verify,
     write_results,
 )
-from evaluation.ijb.templates import template_features
 from evaluation.network import add_network, files_of, open_network
 from evaluation.output_files import check_output, write_output
 from runtime.command_line import Parser

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from evaluation.ijb import protocols
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.ijb.protocols import cosines_of_pairs, identify, mean_of, verify
-from evaluation.ijb.templates import template_features
+from evaluation.ijb.protocols import (
+    cosines_of_pairs,
+    identify,
+    mean_of,
+    template_features,
+    verify,
+)  # fmt: skip
 from runtime.errors import DataError
 
 
