@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.network import FaceNetwork, add_network, open_network
+from evaluation.network import FaceNetwork, add_network, device_of, open_network
 from evaluation.verification import embed
 from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.command_line import Parser
@@ -149,11 +149,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     # Here, because rooms meet in programs only.
     from data.verification.bin_file import read_bin
     from parallel.world import LoneWorld
-    from runtime import devices
 
     target = read_bin(options.target) if options.target is not None else None
-    is_onnx = isinstance(options.model, Path)
-    network = open_network(options, None if is_onnx else devices.choose(LoneWorld(), options.dtype))
+    network = open_network(options, device_of(options, LoneWorld()))
     cosine = _cosine(options, network)
     threshold, said = options.threshold, "as given; --target FILE.bin measures its FAR"
     if target is not None:

@@ -109,13 +109,21 @@ def files_of(source: Source) -> list[Path]:
     return [*checkpoint_paths(*source)]
 
 
+def device_of(options: argparse.Namespace, world: Any) -> Any:
+    """Return MXNet's device of this rank; None for an ONNX file, which runs on the processor."""
+    if isinstance(options.model, Path):
+        return None
+    from runtime import devices
+
+    return devices.choose(world, options.dtype)
+
+
 def open_network(options: argparse.Namespace, context: Optional[object] = None) -> FaceNetwork:
     """Return the network that the options of ``add_network`` name.
 
     Args:
         options: of the command line.
-        context: MXNet's, the device of a checkpoint's network; None for the processor, on which
-            ONNX files run in any case.
+        context: what ``device_of`` returns.
 
     Raises:
         ConfigError: options contradict the file or each other, or a package is missing.

@@ -52,7 +52,7 @@ from evaluation.ijb.protocols import (
     verify,
     write_results,
 )
-from evaluation.network import add_network, files_of, open_network
+from evaluation.network import add_network, device_of, files_of, open_network
 from evaluation.output_files import check_output, write_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
@@ -163,10 +163,7 @@ def _embed(
     missing = world.broadcast_object(folder.missing(), "ijb.missing")
     if not missing:
         return
-    from runtime import devices
-
-    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
-    network = open_network(options, context)
+    network = open_network(options, device_of(options, world))
     if network.image_size != FACE_SIZE:
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
