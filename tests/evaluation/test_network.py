@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.network import FaceNetwork, open_network
-from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
+from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open_network
 from runtime.errors import DataError
 from runtime.untrusted.onnx_model import import_onnx
 
