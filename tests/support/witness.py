@@ -38,7 +38,7 @@ class Call:
 
     arguments: dict[str, Any]
     """By the names of the parameters, those that were left out with their defaults."""
-    result: Any
+    result: Any = None
     """What it returned; of a class, the object. None if it has raised an error."""
 
     def __getitem__(self, name: str) -> Any:
@@ -46,16 +46,12 @@ class Call:
 
 
 class Row(NamedTuple):
-    """How a test sees that an option is obeyed."""
+    """An option as it is typed, the run it is given to, what has arrived there, and should have."""
 
     run: str
-    """The run that the option is given to."""
     words: str
-    """The option as it is typed."""
     seen: Callable[[Witness], Any]
-    """What has arrived, from what was witnessed of the run."""
     expected: Any
-    """What should have."""
 
 
 def by_option(*rows: Row) -> dict[str, Row]:
@@ -90,9 +86,8 @@ class Witness:
     def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Have a program call another function, which takes the same, and keep the calls."""
         signature = inspect.signature(getattr(owner, name))
-        self._patch.setattr(
-            owner, name, self._wrapped(function, _full_name(owner, name), signature)
-        )
+        wrapped = self._wrapped(function, _full_name(owner, name), signature)
+        self._patch.setattr(owner, name, wrapped)
 
     def calls(self, name: str) -> list[Call]:
         assert self._calls[name], f"{name} was never called; called were {sorted(self._calls)}"
@@ -121,10 +116,7 @@ class Witness:
                 self.output = screen.getvalue()
 
     def _wrapped(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        signature: Optional[inspect.Signature] = None,
+        self, function: Callable[..., Any], name: str, signature: Optional[inspect.Signature] = None
     ) -> Callable[..., Any]:
         signature = signature or inspect.signature(function)
 
@@ -133,7 +125,7 @@ class Witness:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             place = len(self._calls[name])
-            self._calls[name].append(Call(dict(bound.arguments), None))
+            self._calls[name].append(Call(dict(bound.arguments)))
             result = function(*args, **kwargs)
             made = bound.arguments.get("self") if result is None else result
             self._calls[name][place] = Call(dict(bound.arguments), made)
