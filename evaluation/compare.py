@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.features import normalized, sums_of_views
 from evaluation.network import FaceNetwork, add_network, device_of, open_network
 from evaluation.verification import embed
 from evaluation.verification.curves import cosines_of_pairs, threshold_for
@@ -135,11 +136,8 @@ def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
         remedy = "" if options.align else "; cut the faces out with --align POINTS.txt"
         raise DataError(f"{error}{remedy}") from None
 
-    def decode(start: int, stop: int) -> NDArray[np.uint8]:
-        return np.stack(images[start:stop])
-
-    embeddings, _ = embed(network.extract, decode, 2, 2, flip=not options.no_flip)
-    first, second = embeddings.astype(np.float64)
+    features, _ = sums_of_views(network.extract, np.stack(images), 2, flip=not options.no_flip)
+    first, second = normalized(features).astype(np.float64)
     return float(first @ second)
 
 

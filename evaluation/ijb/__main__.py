@@ -46,7 +46,6 @@ from evaluation.ijb.protocols import (
     identification_table,
     identify,
     mean_of,
-    result_files,
     template_features,
     verification_table,
     verify,
@@ -252,7 +251,9 @@ def _compare(
 
 
 def _result_files(options: argparse.Namespace, lists: Lists) -> tuple[Path, Path]:
-    return result_files(options.result_dir, lists.prefix.upper(), options.job)
+    """Return where InsightFace's program writes the cosines of a job, and its curve."""
+    results = options.result_dir / f"{lists.prefix.upper()}_result"
+    return results / f"{options.job}.npy", results / f"{options.job}.pdf"
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:

@@ -251,12 +251,6 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([rule, lines[0], rule, *lines[1:], rule])
 
 
-def result_files(folder: Path, release: str, job: str) -> tuple[Path, Path]:
-    """Return where InsightFace's program writes the cosines of a job, and its curve."""
-    results = folder / f"{release}_result"
-    return results / f"{job}.npy", results / f"{job}.pdf"
-
-
 def write_results(
     paths: tuple[Path, Path], cosines: NDArray[np.float64], curve: NDArray[np.float64], text: str
 ) -> None:
