@@ -32,16 +32,14 @@ from evaluation.clean.faces import (
 from evaluation.clean.labels import (
     Centers,
     Kind,
-    WrongLabel,
-    find_centers,
-    find_wrong_labels,
-    nearest_others,
-)
-from evaluation.clean.thresholds import (
     Thresholds,
+    WrongLabel,
     at_far,
     cosines_of_strangers,
     exceeded_by_chance,
+    find_centers,
+    find_wrong_labels,
+    nearest_others,
 )
 
 # The share of pairs of two people whose cosine is above the limit for an image and its class.

@@ -19,7 +19,7 @@ from data.records.recordio import BrokenRecordError, Payload
 from evaluation.clean.faces import EmbeddedFaces, Numbers
 from evaluation.clean.findings import Findings, Overlap
 from evaluation.clean.labels import Kind
-from evaluation.output_files import writing
+from evaluation.files import writing
 from evaluation.report import elements
 from runtime.files import write_atomically
 

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.float_file import map_floats
+from evaluation.files import map_floats
 from evaluation.folds import Features
 from runtime.errors import DataError
 from runtime.files import open_kept, open_regular

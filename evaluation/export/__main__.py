@@ -28,8 +28,8 @@ from evaluation.export.card import write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import check_finite
+from evaluation.files import check_output, writing
 from evaluation.network import OnnxNetwork, add_image_size, checkpoint, files_of
-from evaluation.output_files import check_output, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles

@@ -27,6 +27,7 @@ from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
+from evaluation.files import check_output, write_output
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.lists import (
     GALLERIES,
@@ -52,7 +53,6 @@ from evaluation.ijb.protocols import (
     write_results,
 )
 from evaluation.network import add_network, device_of, files_of, open_network
-from evaluation.output_files import check_output, write_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
-from evaluation.float_file import map_floats
+from evaluation.files import map_floats
 from evaluation.folds import Features
 from evaluation.network import Source, files_of
 from runtime.errors import DataError

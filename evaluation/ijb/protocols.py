@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import auc, roc_curve
 
 from evaluation.features import normalized
+from evaluation.files import writing
 from evaluation.folds import Features
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.output_files import writing
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 

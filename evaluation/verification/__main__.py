@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from evaluation.files import write_output
 from evaluation.network import FaceNetwork, open_network
-from evaluation.output_files import write_output
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.groups import read_groups
 from evaluation.verification.options import check_outputs, parse

@@ -10,8 +10,15 @@ import pytest
 from data.verification.bin_file import VerificationSet
 from evaluation.clean.faces import EmbeddedFaces
 from evaluation.clean.findings import Findings, find_all, find_merges, find_overlap, people_of
-from evaluation.clean.labels import Centers, Kind, find_centers, nearest_others
-from evaluation.clean.thresholds import at_far, cosines_of_strangers, exceeded_by_chance
+from evaluation.clean.labels import (
+    Centers,
+    Kind,
+    at_far,
+    cosines_of_strangers,
+    exceeded_by_chance,
+    find_centers,
+    nearest_others,
+)
 from runtime.errors import DataError
 
 WIDTH = 64
