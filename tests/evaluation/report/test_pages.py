@@ -134,6 +134,7 @@ def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -
     ]
     html = write_comparison(runs)
     page = check(html)
+    assert "<title>one · two</title>" in html and "2 runs" in page.text
     assert page.figures() == "accuracy-0 accuracy-1 roc-0 roc-1 loss learning-rate throughput"
     table = html[html.index("Differences in configuration") : html.index("<h2>Accuracy")]
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", table)
