@@ -90,6 +90,7 @@ def test_the_report_of_a_classifier_without_the_folder_report(tmp_path: Path) ->
     page = check(write_page(read(made_up_runs.write_images(tmp_path / "run"))))
     assert page.figures() == "accuracy-0 validation-loss loss learning-rate throughput"
     assert "0.8000 [0.7741, 0.8236]" in page.text and "TAR@FAR" not in page.text
+    assert "loss0.5000of the last report" in page.text
 
 
 def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path) -> None:
