@@ -25,9 +25,8 @@ from typing_extensions import override
 
 from data.decoding import decode_rgb
 from data.fingerprint import describe
-from data.records.index import RecordIndex
+from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
-from data.records.index_file import MAX_KEY
 from data.records.label_table import LabelTable
 from data.records.property_file import Property, read_property
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records import index_file, record_set
+from data.records import index as index_module
+from data.records import record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import MAGIC, RecordFile, encode
 from runtime.errors import DataError
@@ -158,7 +159,7 @@ def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
 def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, caplog) -> None:
     """Of consecutive keys, the places where some are missing are known."""
     for name, value in (("_ALL_CHECKED", 64), ("_SPOT_CHECKS", 16), ("_ENOUGH", 1000)):
-        monkeypatch.setattr(index_file, name, value)
+        monkeypatch.setattr(index_module, name, value)
     looked_at: list[int] = []
     end = RecordFile.end
     monkeypatch.setattr(RecordFile, "end", lambda *call: looked_at.append(1) or end(*call))
