@@ -8,10 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
-from data.records.shards import ShardedSet, allow_open_files, compared_files, open_sets, shard_path
+from data.records.shards import (
+    JoinedSet,
+    ShardedSet,
+    allow_open_files,
+    compared_files,
+    open_sets,
+    shard_path,
+)
 from runtime.errors import ConfigError
 from tests.support.foreign_records import face2rec2, im2rec, write_records
 from tests.support.sets import assert_refused, images_of, pack_set, write_files
