@@ -133,16 +133,12 @@ class BrokenImages:
             if index not in self.found:
                 _log.warning("skipped a broken record: %s", error)
             self.found.add(index)
+        count, is_all = len(self.found), len(self.found) >= self._images
         # The search for a readable image has to end, too.
-        if len(self.found) >= self._images:
-            raise DataError(
-                f"{len(self.found)} broken records, which are all of the set; the last is {error}"
-            )
-        if len(self.found) > self._limit:
-            raise DataError(
-                f"{len(self.found)} broken records, more than the {self._limit} of "
-                f"--max-bad-records; the last is {error}"
-            )
+        if is_all or count > self._limit:
+            limit = f"more than the {self._limit} of --max-bad-records"
+            which = "which are all of the set" if is_all else limit
+            raise DataError(f"{count} broken records, {which}; the last is {error}")
 
 
 class Loader(Prefetcher):

@@ -92,13 +92,6 @@ def pack_pairs(pairs: Sequence[Pair[Path]], path: Path, reader: ImageReader) -> 
         write_bin(path, [distinct[file] for file in files], [same for _, _, same in pairs])
 
 
-def _draw_holdout(
-    folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
-) -> list[Pair[Path]]:
-    files = [[folder / name / image for image in images] for name, images in held_out]
-    return draw_pairs(files, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
-
-
 def _size(text: str) -> tuple[int, int]:
     """Convert an option that is HxW, or one number for a square."""
     match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
@@ -208,7 +201,9 @@ def _pack(options: argparse.Namespace) -> None:
     training, remarks = find_identities(options.folder, options.min_images, options.workers)
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
-        pairs = _draw_holdout(options.folder, held_out, options)
+        files = [[options.folder / name / image for image in images] for name, images in held_out]
+        count, folds = options.holdout_pairs, options.folds
+        pairs = draw_pairs(files, count=count, folds=folds, seed=options.seed)
     if options.shards > len(training):
         raise ConfigError(
             f"--shards {options.shards} is more than the {len(training)} identities, which are not "

@@ -34,10 +34,12 @@ def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
     lines = read_lines(path, "num_classes,height,width", errors="replace", limit=_LARGEST_FILE)
     first = next(filter(None, map(str.strip, lines)), "")
     found = _LINE.fullmatch(first)
-    num_classes, height, width = map(int, found.groups()) if found else (0, 0, 0)
-    if not (0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
-        raise DataError(
-            f"{path} begins with {first[:80]!r} instead of num_classes,height,width "
-            "(such as 10572,112,112); correct it"
-        )
-    return Property(num_classes, (height, width))
+    if found:
+        num_classes, height, width = map(int, found.groups())
+        sides = range(1, _MAX_SIDE + 1)
+        if 0 < num_classes <= most_classes and height in sides and width in sides:
+            return Property(num_classes, (height, width))
+    raise DataError(
+        f"{path} begins with {first[:80]!r} instead of num_classes,height,width "
+        "(such as 10572,112,112); correct it"
+    )

@@ -202,13 +202,13 @@ class RecordSet(LabeledRecords):
         return int(self._labels().max()) + 1
 
     def _labels(self) -> NDArray[np.int32]:
-        sources = (self.path, self.path.with_suffix(".idx"))
-        labels: NDArray[np.int32] = cached_arrays(
-            self.path.with_suffix(".labels.cache"),
-            sources,
-            self._build_labels,
-            lambda arrays: _is_label_of_each(arrays["labels"], len(self)),
-        )["labels"]
+        def is_usable(arrays: Arrays) -> bool:
+            found = arrays["labels"]
+            return found.dtype.str == "<i4" and len(found) == len(self) and found.min() >= -1
+
+        cache, sources = self.path.with_suffix(".labels.cache"), files_of(self.path)[:2]
+        labels: NDArray[np.int32]
+        labels = cached_arrays(cache, sources, self._build_labels, is_usable)["labels"]
         return labels
 
     def _build_labels(self) -> Arrays:
@@ -291,20 +291,13 @@ class RecordSet(LabeledRecords):
 
     def _label_error(self, label: float, index: int) -> DataError:
         path = self.path.with_name("property")
+        has_label = f"{self.where(index)} has label {label:.10g}, but"
         if not os.path.isfile(path):
-            return DataError(
-                f"{self.where(index)} has label {label:.10g}, but classes are numbered 0, 1, 2, … "
-                f"(below {self.num_classes}); pack the set again"
-            )
-        return DataError(
-            f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
-            f"{self.num_classes - 1}; correct {path} (num_classes,height,width) or pack the set "
-            "again"
-        )
-
-
-def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
-    return labels.dtype.str == "<i4" and len(labels) == images and bool(labels.min() >= -1)
+            classes = f"classes are numbered 0, 1, 2, … (below {self.num_classes})"
+            return DataError(f"{has_label} {classes}; pack the set again")
+        classes = f"the classes are 0 to {self.num_classes - 1}"
+        remedy = f"correct {path} (num_classes,height,width) or pack the set again"
+        return DataError(f"{has_label} {classes}; {remedy}")
 
 
 def files_of(path: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,19 +60,25 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     b"16777216,112,96\n490623\nshuffled\n2018-06-27 10:02:11.483209\n",
 ])  # fmt: skip
 def test_spellings_of_property(tmp_path, content: bytes) -> None:
-    (tmp_path / "property").write_bytes(content)
-    assert read_property(tmp_path / "property") == Property(1 << 24, (112, 96))
+    path = tmp_path / "property"
+    path.write_bytes(content)
+    assert read_property(path) == Property(1 << 24, (112, 96))
+    path.write_bytes(b"1,1,4096\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-9])
+    assert read_property(path, 1) == Property(1, (1, 4096))
+    path.write_bytes(b"1,4096,1\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-8])
+    assert_refused("read as num_classes,height,width: .* more than 1,048,576", read_property, path)
 
 
 @pytest.mark.parametrize("text", [
     "", "\n", "10572,112", "10572,112,112,3", "10572 112 112", "10572.0,112,112",
     "10_572,112,112", "+10572,112,112", "0,112,112", "-1,112,112", "10572,0,112",
-    "10572,112,-112", "10572,112,5000", "16777217,112,112", "9" * 5000 + ",112,112", "a,b,c",
-    "10572,112,112 faces", "\u0661,112,112", "nan,112,112",
+    "10572,112,0", "10572,112,-112", "10572,112,4097", "10572,4097,112", "16777217,112,112",
+    "9" * 5000 + ",112,112", "a,b,c", "10572,112,112 faces", "\u0661,112,112", "nan,112,112",
 ])  # fmt: skip
 def test_any_other_property_is_refused(tmp_path, text: str) -> None:
     (tmp_path / "property").write_text(text, "utf-8")
-    assert_refused("begins with .* correct it", read_property, tmp_path / "property")
+    message = re.escape(f"property begins with {text.strip()[:80]!r} instead of")
+    assert_refused(message, read_property, tmp_path / "property")
 
 
 @pytest.mark.parametrize("index", [True, False])
