@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from data.records import index as index_module
 from data.records import record_set
 from data.records.property_file import Property, read_property
 from data.records.record_set import RecordSet
@@ -82,7 +83,7 @@ def test_any_other_property_is_refused(tmp_path, text: str) -> None:
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_flat_sets(tmp_path, make_image, index: bool) -> None:
+def test_flat_sets(tmp_path, make_image, monkeypatch, index: bool) -> None:
     """Keys with gaps, in any order, as im2rec writes them; without an index, positions are keys."""
     payloads, labels = [make_image(i) for i in range(4)], [2, 0, 2, 1]
     keys = [5, 10, 20, 30] if index else [0] * 4
@@ -93,6 +94,18 @@ def test_flat_sets(tmp_path, make_image, index: bool) -> None:
     assert (len(records), records.num_classes, records.image_size) == (4, 3, (16, 16))
     assert images_of(records) == list(zip(payloads, labels)) and records.labels().tolist() == labels
     assert [records.key(i) for i in range(4)] == (keys if index else [0, 1, 2, 3])
+    # Another start reads the cache.
+    monkeypatch.setattr(index_module, "_build", None)
+    assert RecordSet(tmp_path).key(3) == (30 if index else 3)
+
+
+def test_the_size_is_that_of_the_first_image_that_can_be_read(tmp_path, make_image) -> None:
+    for broken in (100, 101):
+        written = im2rec([0] * 102, [b"junk"] * broken + [make_image(1)] * 2, range(102))
+        write_records(tmp_path / f"{broken}", written)
+    assert RecordSet(tmp_path / "100").image_size == (16, 16)
+    message = "record 100: .*none of the first 101 images can be read, .* into .*property"
+    assert_refused(message, RecordSet, tmp_path / "101")
 
 
 def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:
