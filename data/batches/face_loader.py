@@ -24,7 +24,7 @@ from data.batches.selection import Selection
 from data.decoding import Image, decode_rgb
 from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
-from data.records.record_set import LabeledRecords
+from data.records.label_table import LabeledRecords
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from runtime import environment

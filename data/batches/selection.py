@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.order import permuted, unit
-from data.records.label_table import LabelTable
-from data.records.record_set import LabeledRecords
+from data.records.label_table import LabeledRecords, LabelTable
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 

@@ -26,9 +26,8 @@ from typing import Union
 import numpy as np
 from typing_extensions import override
 
-from data.records.label_table import LabelTable
-from data.records.property_file import read_property
-from data.records.record_set import LabeledRecords, RecordSet, files_of, named_shards
+from data.records.label_table import LabeledRecords, LabelTable
+from data.records.record_set import RecordSet, files_of, named_shards, read_property
 from data.records.recordio import FLOAT32_EXACT, Payload
 from runtime.errors import ConfigError, DataError
 

@@ -10,8 +10,7 @@ import pytest
 
 from data.records import index as index_module
 from data.records import record_set
-from data.records.property_file import Property, read_property
-from data.records.record_set import RecordSet
+from data.records.record_set import Property, RecordSet, read_property
 from data.records.recordio import BrokenRecordError, encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
