@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, Union
+from typing import TypeVar
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
@@ -127,15 +126,14 @@ _Self = TypeVar("_Self", bound=SetWriter)
 class RecordWriter(SetWriter):
     """Writes a set of one file."""
 
-    def __init__(self, path: Union[str, os.PathLike[str]], *, image_size: tuple[int, int]) -> None:
+    def __init__(self, path: Path, *, image_size: tuple[int, int]) -> None:
         """Begin ``train.rec`` in a folder, or a ``.rec`` file.
 
         Raises:
             DataError: the folder cannot be written to.
         """
-        path = Path(path)
-        self.path = path if path.suffix == ".rec" else path / "train.rec"
-        super().__init__([self.path], [0], image_size)
+        path = path if path.suffix == ".rec" else path / "train.rec"
+        super().__init__([path], [0], image_size)
 
 
 def shard_writer(

@@ -46,8 +46,8 @@ def reds(target) -> np.ndarray:
 
 def test_a_folder_becomes_a_set(pack, capsys, people, tmp_path) -> None:
     (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
-    pack(people, tmp_path / "out")
-    records = RecordSet(tmp_path / "out")
+    pack(people, tmp_path / "new" / "out")
+    records = RecordSet(tmp_path / "new" / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
     files = sorted(people.glob("*/*.png"))
     assert images_of(records) == [(file.read_bytes(), int(file.parent.name[1:])) for file in files]

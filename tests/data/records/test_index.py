@@ -188,6 +188,12 @@ def test_labels_are_looked_up_where_ranges_overlap(
     written = [announced, *im2rec([0, 1, 0], images, [1, 2, 3]), *ranges]
     records = RecordSet(write_records(tmp_path, written))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
+    # Ranges that name each image twice are followed.
+    ranges = [(key, encode((1.0, 3.0), key, b"")) for key in (3, 4)]
+    announced = 0, encode((3.0, 5.0), 0, b"")
+    written = [announced, *im2rec([0, 1], images, [1, 2]), *ranges]
+    records = RecordSet(write_records(tmp_path / "twice", written))
+    assert records.identity_ranges().tolist() == [[1, 3], [1, 3]]
     # The first or the last has another label than the rest.
     for number, labels in enumerate(([1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0])):
         folder = write_set([3, 3], f"{number}")
