@@ -11,8 +11,8 @@ from typing import Any, Callable, Optional
 
 from typing_extensions import override
 
-from data.batches.epoch_part import EpochPart
 from data.batches.image_loader import ImageLoader
+from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from data.batches.epoch_part import EpochPart, equal_shares
+from data.batches.position import EpochPart, equal_shares
 from parallel import grouping
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.schemes import Scheme, group_of

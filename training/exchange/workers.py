@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from data.batches.epoch_part import EpochPart
+from data.batches.position import EpochPart
 from parallel.parameter_server import assignment
 from parallel.world import TimedWorld, Wire, join_ranks
 from runtime import environment
