@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -255,20 +254,19 @@ def test_what_a_part_does_not_find_is_named(tmp_path):
             getattr(saved, method)(*arguments)
 
 
-@pytest.mark.parametrize(("before", "now"), [(15, 19), (-5, 5), (3, None)])
-def test_the_writing_thread_has_a_lower_priority_than_the_run(before, now, tmp_path, monkeypatch):
-    changes, own = [], threading.get_native_id()
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_writing_thread_has_a_lower_priority_than_the_run(is_allowed, tmp_path, monkeypatch):
+    own, nice, now = os.getpriority(os.PRIO_PROCESS, 0), os.nice, []
 
-    def change(which, thread, niceness):
-        changes.append((which, niceness))
-        assert thread not in (0, own)
-        if now is None:
+    def lower(by):
+        if not is_allowed:
             raise PermissionError(1, "not permitted")
+        now.append(nice(by))
 
-    monkeypatch.setattr(os, "getpriority", lambda which, thread: before)
-    monkeypatch.setattr(os, "setpriority", change)
+    monkeypatch.setattr(os, "nice", lower)
     assert alone(tmp_path, None) is not None
-    assert changes == [(os.PRIO_PROCESS, now or before + 10)]
+    assert now == [min(own + 10, 19)] * is_allowed
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
