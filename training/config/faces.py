@@ -144,12 +144,12 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
     chosen = with_schedule(_without_loss_of_preset(given, saved, preset))
     found = options.overlay((preset, saved, chosen), _RIVALS)
-    originals.check_network(found.get("network", BackboneOptions.network), backbones.names())
+    network = found.get("network", BackboneOptions.network)
+    originals.check_name("--network", network, backbones.names(), originals.NETWORKS)
     if found.get("resume") == ANYWAY:
         found["resume"] = Auto(anyway=True)
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
-        network = found.get("network", BackboneOptions.network)
         found["models_root"] = run_folder.default(data, network)
     return options.compose(FaceConfig, found)
 

@@ -19,7 +19,7 @@ from runtime.options import COUNT, Options, Range, number
 from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
-from training.config.recipes import RECIPES
+from training.config.presets import RECIPES
 from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,
@@ -100,7 +100,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     recipe = {**_DEFAULTS, **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
-    originals.check_model(found["model"], classifiers.names())
+    originals.check_name("--model", found["model"], classifiers.names(), originals.MODELS)
     if found.get("resume") in (AUTO, ANYWAY):
         again = "resume" in given and "lr" in given
         found["resume"] = Auto(again=again, anyway=found["resume"] == ANYWAY)

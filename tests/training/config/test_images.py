@@ -6,7 +6,7 @@ from runtime import options
 from runtime.errors import ConfigError
 from training.config.faces import parse as parse_faces
 from training.config.images import parse
-from training.config.recipes import RECIPES
+from training.config.presets import RECIPES
 
 
 def parse_line(line: str):
