@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
@@ -56,7 +56,7 @@ class RunLog:
         rank: int,
         world_size: int,
         frequent: int,
-        stall_timeout: Optional[float] = None,
+        stall_timeout: float,
         others: Callable[[], Others] = Others,
     ) -> None:
         """Open the files and attach to Python's logging.
@@ -91,7 +91,7 @@ class RunLog:
         self._screen = ScreenHandler(rank)
         self._handlers = (file, self._screen)
         self._attach(rank)
-        self._watchdog = stall_timeout and Watchdog(
+        self._watchdog = Watchdog(
             stall_timeout,
             rank=rank,
             stopwatch=self.stopwatch,
@@ -112,9 +112,7 @@ class RunLog:
 
     def write_report(self) -> None:
         """Write the report of the run, on rank 0 only; nothing is watched any more."""
-        if self._watchdog:
-            self._watchdog.close()
-            self._watchdog = None
+        self._watchdog.close()
         if self._report_files is not None:
             self.check_folder()
             self._report_files.write_report()
@@ -154,8 +152,7 @@ class RunLog:
             averages: further numbers to be reported; called only when they are.
         """
         self._update = update
-        if self._watchdog:
-            self._watchdog.beat(update)
+        self._watchdog.beat(update)
         self._meter.count(update, images)
         self._screen.advance_bar(update)
         if self.reports(update):
@@ -168,13 +165,12 @@ class RunLog:
 
     def end_updates(self) -> None:
         """No update follows, unless there is another ``start``: nothing has to end soon."""
-        if self._watchdog:
-            self._watchdog.leave_updates()
+        self._watchdog.leave_updates()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Keep what happens inside (a verification, a save) out of images/s and the shares."""
-        with self._meter.paused(), self._watchdog.pause() if self._watchdog else nullcontext():
+        with self._meter.paused(), self._watchdog.pause():
             yield
 
     def verification(
@@ -226,8 +222,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
-        if self._watchdog:
-            self._watchdog.close()
+        self._watchdog.close()
         self._screen.close_bar()
         if self._records is not None:
             self._records.close()
