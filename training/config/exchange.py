@@ -77,11 +77,7 @@ def check(
 ) -> None:
     """Refuse an exchange that this process was not started for.
 
-    Args:
-        options: of the exchange.
-        network: those of the network.
-        optimizer: those of the optimizer.
-        assignment: this process's role from ``parallel.launch``, None if that did not start it.
+    Its role from ``parallel.launch`` is ``assignment``, None if that did not start it.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.

@@ -126,11 +126,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
-    """Compose a configuration of given values, a file, the preset and the defaults.
-
-    Args:
-        given: the options of the command line, by field.
-        saved: those of ``--config``, as ``FaceConfig.values`` gave them.
+    """Compose a configuration of ``given`` values, a ``saved`` file, the preset and the defaults.
 
     Raises:
         ConfigError: the preset does not exist, or two of the given values exclude each other.

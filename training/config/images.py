@@ -28,8 +28,6 @@ from training.config.schedule import (
     with_schedule,
 )
 
-_DEFAULTS = {"lr_schedule": "cosine"}
-
 
 @dataclass(frozen=True)
 class LossOptions(Options):
@@ -80,11 +78,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
-    """Compose a configuration of given values, a file, the data set's recipe and the defaults.
-
-    Args:
-        given: the options of the command line, by field.
-        saved: those of ``--config``.
+    """Compose a configuration of ``given`` values, a ``saved`` file, the recipe and the defaults.
 
     Raises:
         ConfigError: the data set is missing or unknown, or an option does not belong to it.
@@ -97,7 +91,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
         )
     options.check_name("dataset", dataset, RECIPES)
     check_given_images({**given, "dataset": dataset})
-    recipe = {**_DEFAULTS, **RECIPES[dataset]}
+    recipe = {"lr_schedule": "cosine", **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
     originals.check_name("--model", found["model"], classifiers.names(), originals.MODELS)

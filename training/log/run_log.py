@@ -59,15 +59,10 @@ class RunLog:
         stall_timeout: float,
         others: Callable[[], Others] = Others,
     ) -> None:
-        """Open the files and attach to Python's logging.
+        """Open the files in ``models_root`` and attach to Python's logging.
 
-        Args:
-            models_root: folder of the run; ``logs/``, ``scalars/`` and ``metrics.jsonl`` go there.
-            rank: of this log.
-            world_size: the number of ranks.
-            frequent: updates between reports.
-            stall_timeout: seconds without progress after which the process is ended.
-            others: what this rank knows of those that it may have to wait for.
+        There is a report every ``frequent`` updates; ``stall_timeout`` and ``others`` are for
+        ``Watchdog``.
 
         Raises:
             ConfigError: the folder cannot be written.
@@ -118,11 +113,9 @@ class RunLog:
             self._report_files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
-        """Start the clock; call it right before the first update.
+        """Start the clock right before the first update, after ``update`` finished ones.
 
-        Args:
-            total_updates: length of the run; the last update is always reported.
-            update: the number of updates that an earlier run has finished.
+        The last of ``total_updates`` is always reported.
         """
         self._update, self._total_updates = update, total_updates
         # What has been counted since an earlier start goes into the summary.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,16 @@ def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
         (body, lambda b: b["files"]["0"].pop("size"), "a file of other fields"),
         (body, lambda b: b["files"]["0"].pop("entries"), "a file of other fields"),
         (body, lambda b: b.update(update=True), "wrong update"),
+        (body, lambda b: b.update(update=-1), "wrong update"),
+        (body, lambda b: b.update(serial=2**63), "wrong serial"),
+        (body, lambda b: b.update(more=1), "a table of other fields"),
         (body, lambda b: b.update(values=[]), "wrong values"),
         (body, lambda b: b.update(format="1"), "no format"),
         (body, lambda b: b.update(format=1), f"has format 1, this program reads {layout.FORMAT}"),
         (body, lambda b: b.update(save=5), "wrong save"),
         (part_body, lambda b: b.update(hosts=["one", 2]), "wrong hosts"),
         (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
+        (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
         (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),
         (part_body, lambda b: b.update(files={"01": b["files"]["1"]}), "a file of no rank"),
         (part_body, lambda b: entries_of(b, 1)[0].update(start=4), "lacks rows of 'head/centers'"),
@@ -141,9 +146,20 @@ def test_any_value_in_any_place(make, data: st.DataObject) -> None:
             assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
 
 
-def test_content_that_json_parsers_fail_on() -> None:
+def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
     for content in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b"[]"):
         with pytest.raises(DataError):
             parse(content)
     with pytest.raises(DataError, match="does not match its checksum"):
         parse(json.dumps({**body(), "checksum": 1}).encode())
+    manifest = tmp_path / layout.FILE_NAME
+    manifest.touch()
+    os.truncate(manifest, layout.MAX_BYTES + 1)
+    with pytest.raises(DataError, match="manifest.json cannot be read .it has more than"):
+        layout.read_part(tmp_path)
+
+
+def test_files_on_other_hosts_are_named() -> None:
+    first = "rank-0000.bin of a, rank-0001.bin of b, rank-0002.bin of c"
+    assert layout.lacking(range(3), "abcde") == first
+    assert layout.lacking(range(5), "abcde") == f"{first} and 2 others"

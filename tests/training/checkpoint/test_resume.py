@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from runtime.state import REPLICATED, SHARDED, State, Stateful, Stored
+from runtime.state import OWN, REPLICATED, SHARDED, State, Stateful, Stored
 from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import resume
@@ -230,13 +231,15 @@ class Part(Stateful):
     def export_state(self, update):
         rows = np.ones((4, 3), np.float32)
         arrays = {"rows": Stored(SHARDED, rows, 0, 4), "same": Stored(REPLICATED, rows)}
+        arrays["large"] = Stored(OWN, np.ones(2**18, np.float32))
         return State(arrays, {"count": 3, "loss": 0.5, "words": {"a": "b"}, "nan": float("nan")})
 
     def load_state(self, saved):
         raise NotImplementedError
 
 
-def test_what_a_part_does_not_find_is_named(tmp_path):
+def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
+    caplog.set_level("INFO")
     saved = alone(tmp_path, Part()).section("part")
     assert saved.count("count") == 3 and saved.number("loss") == 0.5 and saved.update == 2
     assert saved.run == tmp_path and saved.has("loss") and not saved.has("loss2")
@@ -252,6 +255,8 @@ def test_what_a_part_does_not_find_is_named(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             getattr(saved, method)(*arguments)
+    said = r"update 2: checkpoint of 1\.0 MiB on this rank: training paused for \d\.\d\d s\n"
+    assert re.search(said, caplog.text)
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
