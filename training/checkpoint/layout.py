@@ -321,9 +321,8 @@ def _parse_entry(body: Any, size: int) -> Entry:
 
 def _check_files(part: Part) -> None:
     """Raise a ``_BrokenError`` if files do not match each other, or lack rows between them."""
-    like: dict[str, Entry] = {}
-    for file in part.files.values():
-        like = {**{entry.name: entry for entry in file.entries}, **like}
+    every = [entry for file in part.files.values() for entry in file.entries]
+    like = {entry.name: entry for entry in reversed(every)}
     needed = {name for name, entry in like.items() if entry.kind != REPLICATED}
     for rank, file in part.files.items():
         names = {entry.name for entry in file.entries}

@@ -60,7 +60,10 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
             return SavedRun(checkpoint, storage.world, storage.root)
         if resume != AUTO:
             raise error or DataError(f"{resume} is broken, as another rank found; use another one")
-        _set_aside(found, error, storage)
+        if error is not None:
+            _log.warning("BROKEN CHECKPOINT: %s", error)
+        storage.world.barrier()
+        _rename(found, storage)
     _log.info("no checkpoint in %s: starting anew", root)
     return None
 
@@ -119,11 +122,15 @@ class _Found:
     def __init__(self, parts: Mapping[int, _Part]) -> None:
         """Args: parts: by the first rank that has each folder."""
         self.parts = parts
-        self.paths = {first: Path(part.path) for first, part in parts.items()}
         self.any = next(iter(parts.values()))
         present = set[int]().union(*(part.files for part in parts.values()))
         # The ranks whose files are in none of the folders.
         self.missing = [rank for rank in range(len(self.any.hosts)) if rank not in present]
+
+    def path_for_first(self, storage: Storage) -> Optional[Path]:
+        """Return its folder here, for the rank that takes care of that; None for others."""
+        here = self.parts.get(storage.world.rank)
+        return None if here is None else Path(here.path)
 
     def lacks(self, storage: Storage) -> dict[int, list[int]]:
         """Return the files to copy into each folder of the run that lacks some, by its first."""
@@ -152,30 +159,21 @@ def _newest(root: Path, storage: Storage) -> list[_Found]:
     found = _survey(files.candidates(root) if storage.is_first else [], storage)
     is_newest = True
     for one in found:
-        if one.missing:
-            _drop_incomplete(one, storage, is_newest)
-        elif one.any.world_size:
-            is_newest = False
+        hosts, path = one.any.hosts, one.path_for_first(storage)
+        if not one.missing:
+            is_newest = is_newest and not one.any.world_size
+        elif any(hosts[rank] not in storage.hosts for rank in one.missing):
+            if is_newest:
+                raise _refusal(one, storage)
+        elif path is not None and is_newest:
+            _log.warning(
+                "the checkpoint of update %d is not complete: it lacks %s",
+                *(one.any.update, layout.lacking(one.missing, hosts)),
+            )
+            _rename(one, storage)
+        elif path is not None:
+            files.remove(path)
     return [one for one in found if not one.missing]
-
-
-def _drop_incomplete(found: _Found, storage: Storage, is_newest: bool) -> None:
-    """Take an incomplete checkpoint out of the way, or refuse to go on without the rest of it."""
-    hosts = found.any.hosts
-    is_elsewhere = any(hosts[rank] not in storage.hosts for rank in found.missing)
-    if is_elsewhere and is_newest:
-        raise _refusal(found, storage)
-    path = found.paths.get(storage.own)
-    if is_elsewhere or path is None or not storage.is_first:
-        return
-    if is_newest:
-        _log.warning(
-            "the checkpoint of update %d is not complete: it lacks %s",
-            *(found.any.update, layout.lacking(found.missing, hosts)),
-        )
-        _rename(path)
-    else:
-        files.remove(path)
 
 
 def _refusal(found: _Found, storage: Storage) -> DataError:
@@ -224,11 +222,11 @@ def _named(path: Path, storage: Storage) -> list[_Found]:
 
 def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Optional[DataError]]:
     """Read a checkpoint and verify some of its files; None if any rank has found it broken."""
-    world, path = storage.world, found.paths.get(storage.own)
+    world, here = storage.world, found.parts.get(storage.own)
     checkpoint, error = None, None
     try:
-        if path is not None:
-            checkpoint = Checkpoint(path, layout.read_part(path))
+        if here is not None:
+            checkpoint = Checkpoint(Path(here.path), layout.read_part(Path(here.path)))
             members = storage.members(storage.own)
             own = sorted(checkpoint.manifest.files)
             for rank in own[members.index(world.rank) :: len(members)]:
@@ -239,20 +237,13 @@ def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Option
     return (None if broken else checkpoint), error
 
 
-def _set_aside(found: _Found, error: Optional[DataError], storage: Storage) -> None:
-    if error is not None:
-        _log.warning("BROKEN CHECKPOINT: %s", error)
-    storage.world.barrier()
-    path = found.paths.get(storage.own)
-    if storage.is_first and path is not None:
-        _rename(path)
-
-
-def _rename(path: Path) -> None:
-    try:
-        _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
-    except OSError as refused:
-        _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
+def _rename(found: _Found, storage: Storage) -> None:
+    path = found.path_for_first(storage)
+    if path is not None:
+        try:
+            _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
+        except OSError as refused:
+            _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
 
 
 def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
@@ -23,13 +22,8 @@ from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from runtime.files import HeldFolder
 from runtime.stopwatch import Stopwatch
-from training.log.handlers import (
-    OFF_SCREEN,
-    FileHandler,
-    LineFormatter,
-    ScreenHandler,
-    log_path,
-)
+from training.log import throughput
+from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler, log_path
 from training.log.metric_files import MetricFiles
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
@@ -249,11 +243,11 @@ class RunLog:
 
     def _report(self, loss: float, lr: float, averages: Mapping[str, float]) -> None:
         report = self._meter.report(loss, lr, self._total_updates)
-        text = "  ".join([*_describe(averages), str(report)])
+        text = "  ".join([*_describe(averages), throughput.describe(report)])
         line = f"update {self._update}/{self._total_updates}  {text}"
         _log.info(line, extra=OFF_SCREEN if self._screen.has_bar else {})
         self._screen.label_bar(text)
-        self.record(self._update, {**asdict(report), **averages})
+        self.record(self._update, {**report, **averages})
 
 
 def peak_memory(status: Path = Path("/proc/self/status")) -> int:

@@ -172,7 +172,12 @@ class Watchdog:
             # Expires only if this thread does not run any more.
             self._timer.arm(self._native_limit())
             if self._waited > limit:
-                self._report_stall()
+                self._timer.arm(_REPORT_SECONDS)
+                self._print(
+                    f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
+                    f"{self._where()}; ending it with status {STALLED_STATUS}",
+                    has_stacks=True,
+                )
                 self.end_process()
                 return
             if self._waited > self._quiet and self._is_in_update:
@@ -185,14 +190,6 @@ class Watchdog:
         whom = " for other ranks" if self._waits_for_others() else ""
         self._print(
             f"warning: {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
-        )
-
-    def _report_stall(self) -> None:
-        self._timer.arm(_REPORT_SECONDS)
-        self._print(
-            f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
-            f"{self._where()}; ending it with status {STALLED_STATUS}",
-            has_stacks=True,
         )
 
     def _where(self) -> str:

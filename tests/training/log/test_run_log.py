@@ -337,7 +337,7 @@ def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
         now[0] += 1.0
     now[0] += 3.0
     meter.count(1, 64)
-    assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
+    assert meter.report(0.5, 0.1, 1)["head"] == pytest.approx(1 / 4)
     whole = meter.total()
     assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
 
