@@ -5,7 +5,8 @@
     python -m training.checkpoint merge PATH     joins the arrays of all ranks in one .npz file
 
 PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one. Needs
-neither MXNet nor Horovod, nor the number of ranks that wrote it. If the class centers are in a
+neither MXNet nor Horovod, nor the number of ranks that wrote it; what is broken, missing or of
+another run is a ``DataError``. If the class centers are in a
 store, its folder is given with --center-store: a manifest, which may come from anywhere, names no
 file that is opened.
 """
@@ -43,11 +44,7 @@ _MEANINGS = {
 
 
 def info(path: Path, store: Optional[Path] = None) -> str:
-    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays.
-
-    Raises:
-        DataError: it is broken, or ``store`` is not that of its class centers.
-    """
+    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
     part = open_part(path)
     lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
     values = {name: value for name, value in part.values.items() if value}
@@ -74,11 +71,7 @@ def info(path: Path, store: Optional[Path] = None) -> str:
 
 
 def verify(path: Path, store: Optional[Path] = None) -> str:
-    """Read every file of a checkpoint that is here, and the rows of its store.
-
-    Raises:
-        DataError: one is missing, cut off or changed; or ``store`` is missing or another one.
-    """
+    """Read every file of a checkpoint that is here, and the rows of its store."""
     part = open_part(path)
     said = _verify_files(Checkpoint(path, part))
     if store is not None:
@@ -95,10 +88,6 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
 
     Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
     at a time.
-
-    Raises:
-        DataError: the checkpoint is broken, its class centers are in a store that is not given, or
-            the file cannot be written.
     """
     part = checkpoint.manifest
     _verify_files(checkpoint)

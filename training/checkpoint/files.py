@@ -150,9 +150,6 @@ def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
     """List what may be resumed: folders without a readable manifest, then the newest first.
 
     A broken one comes first so that it is tried, and reported, before another is used instead.
-
-    Raises:
-        DataError: the folder cannot be read.
     """
 
     def age(found: tuple[Path, Optional[Part]]) -> Any:

@@ -189,21 +189,13 @@ def read_part(folder: Path) -> Part:
 
 
 def parse(content: bytes, source: object) -> Part:
-    """Read and check the bytes of a manifest; ``source`` is named in errors.
-
-    Raises:
-        DataError: it is broken, or of another format.
-    """
+    """Read the bytes of a manifest; ``DataError`` with ``source`` if they break a rule."""
     with _naming(source):
         return _parse(content)
 
 
 def read_file(path: Path) -> RankFile:
-    """Read a rank's part of a manifest.
-
-    Raises:
-        DataError: it is missing or broken.
-    """
+    """Read a rank's part of a manifest; ``DataError`` if it is missing or broken."""
     with _naming(path):
         return _parse_file(_parse_json(files.read_file(path, MAX_BYTES)))
 

@@ -182,11 +182,7 @@ class SavedRun:
         return SavedPart(self, part)
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
-        """Load the state of every part.
-
-        Raises:
-            DataError: the checkpoint lacks something.
-        """
+        """Load the state of every part; ``DataError`` if the checkpoint lacks something."""
         for name, part in parts.items():
             part.load_state(self.section(name))
         before, now = self.checkpoint.manifest.world_size, self.world.size

@@ -52,11 +52,7 @@ class Storage:
 
     @classmethod
     def find(cls, root: Path, world: World) -> Storage:
-        """Find out who shares the folder, and make it; the ranks call this together.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Find out who shares the folder, and make it; the ranks call this together."""
         host = os.uname().nodename
         if world.size == 1:
             return cls(root, world, (host,), (0,))

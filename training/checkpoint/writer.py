@@ -60,9 +60,6 @@ class Checkpointer:
             keep: how many checkpoints are kept; 0 writes none.
             about: for the manifest, see ``resume.describe``.
             resumed: the checkpoint from which the run has resumed.
-
-        Raises:
-            DataError: the folder cannot be written.
         """
         self._parts = parts
         self._storage, self._world = storage, storage.world
@@ -89,12 +86,9 @@ class Checkpointer:
             self._copy(update)
 
     def save(self, update: int) -> None:
-        """Copy the state after ``update`` updates and start writing it.
+        """Copy the state after ``update`` updates and start writing it; ``finish`` the one before.
 
         A second save of the same update does nothing.
-
-        Raises:
-            DataError: the checkpoint before this one could not be written, on some rank.
         """
         name = files.name_of(update)
         own = [path for path in (self._pending, self.last) if path and path.parent == self._root]
@@ -118,11 +112,7 @@ class Checkpointer:
         )
 
     def finish(self) -> None:
-        """Wait until the checkpoint that is being written exists.
-
-        Raises:
-            DataError: it could not be written, on some rank.
-        """
+        """Wait until the last checkpoint exists; ``DataError`` if some rank could not write it."""
         if self._thread is None:
             return
         # A rank that is missing is noticed in a collective, and would not be in join().

@@ -78,9 +78,6 @@ def check(
     """Refuse an exchange that this process was not started for.
 
     Its role from ``parallel.launch`` is ``assignment``, None if that did not start it.
-
-    Raises:
-        ConfigError: with the option, its value, the reason and the remedy.
     """
     if options.kv_store != HOROVOD:
         if assignment is None or assignment.role != WORKER:

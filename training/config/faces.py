@@ -126,11 +126,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
-    """Compose a configuration of ``given`` values, a ``saved`` file, the preset and the defaults.
-
-    Raises:
-        ConfigError: the preset does not exist, or two of the given values exclude each other.
-    """
+    """Compose a configuration of ``given`` values, a ``saved`` file, preset and defaults."""
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
@@ -206,11 +202,7 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
 
 
 def check(config: FaceConfig) -> None:
-    """Refuse a run whose data is missing; whether the device has ``--dtype`` is checked later.
-
-    Raises:
-        ConfigError: with the option, its value, the reason and the remedy.
-    """
+    """Refuse a run whose data is missing; whether the device has ``--dtype`` is checked later."""
     data, parts = config.data, config.backbone.accumulate
     if data.batch_size % parts:
         raise ConfigError(

@@ -78,11 +78,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
-    """Compose a configuration of ``given`` values, a ``saved`` file, the recipe and the defaults.
-
-    Raises:
-        ConfigError: the data set is missing or unknown, or an option does not belong to it.
-    """
+    """Compose a configuration of ``given`` values, a ``saved`` file, recipe and defaults."""
     check_same_dataset(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     if dataset is None:

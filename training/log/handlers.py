@@ -51,11 +51,7 @@ class FileHandler(logging.FileHandler):
     _has_failed = False
 
     def __init__(self, models_root: Path, rank: int) -> None:
-        """Open the file to append to it.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Open the file to append to it; ``OSError`` if it cannot be written."""
         path = log_path(models_root, rank)
         make_folder(path.parent)
         # Names of files may hold bytes that are no characters.

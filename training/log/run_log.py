@@ -57,9 +57,6 @@ class RunLog:
 
         There is a report every ``frequent`` updates; ``stall_timeout`` and ``others`` are for
         ``Watchdog``.
-
-        Raises:
-            ConfigError: the folder cannot be written.
         """
         self._frequent = frequent
         self.stopwatch = Stopwatch(time.monotonic)
