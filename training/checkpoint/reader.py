@@ -238,7 +238,7 @@ class SavedPart:
 
     def count(self, name: str) -> int:
         """Return a whole number that is not negative."""
-        return self._value(name, "count", lambda value: type(value) is int and value >= 0)
+        return int(self._value(name, "count", lambda value: type(value) is int and value >= 0))
 
     def number(self, name: str) -> float:
         """Return a finite number."""
