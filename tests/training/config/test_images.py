@@ -56,12 +56,6 @@ def test_resume_with_another_rate_trains_again(line, resume, takes_others, again
     assert later.run.resume == resume and not later.trains_again({"lr": 0.1})
 
 
-@pytest.mark.parametrize("store", ["local", "device", "nccl", "horovod"])
-def test_stores_of_one_process_are_horovod(store: str) -> None:
-    config = parse_line(f"--dataset synthetic --kv-store {store}")
-    assert config.exchange.kv_store == "horovod"
-
-
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
