@@ -54,12 +54,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, part: Optional[Part] = None) -> None:
-        """Take some files of a checkpoint, or read its manifest; then all files have to be there.
-
-        Args:
-            path: its folder.
-            part: of its files those that are needed.
-        """
+        """Take the files of ``part``; without it, all files of the checkpoint have to be there."""
         self.path = path
         self.manifest = part or open_part(path)
         files, hosts = self.manifest.files, self.manifest.hosts

@@ -36,17 +36,13 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     """Find the run to resume; all ranks call it together and get the same.
 
     Args:
-        resume: auto, never, or the folder of a checkpoint.
+        resume: auto, never, or the folder of a checkpoint, which then has to be intact.
         storage: the folder of the run.
         about: this run, see ``describe``; options that have changed are logged.
 
-    Returns:
-        The run, or None to start from the beginning.
-
     Raises:
         ConfigError: the checkpoint belongs to another model; with all differences.
-        DataError: the checkpoint that ``resume`` names is missing or broken, or a file is not in
-            the folder of a rank that needs it.
+        DataError: ``resume`` is broken, or a file is not in the folder of a rank that needs it.
     """
     if resume == NEVER:
         return None
@@ -197,9 +193,7 @@ def _refusal(found: _Found, storage: Storage) -> DataError:
 def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> list[_Found]:
     """Join what the folders have, broken ones first, then the newest; all ranks get the same.
 
-    Args:
-        own: in this rank's folder, if it is the first rank that has that.
-        storage: all folders.
+    The first rank of each folder gives what is in its ``own``.
     """
     lines = [_Part.of(path, part) for path, part in own]
     joined: dict[Any, dict[int, _Part]] = {}

@@ -52,14 +52,10 @@ class Checkpointer:
         about: Mapping[str, Any],
         resumed: Optional[Path] = None,
     ) -> None:
-        """Prepare the folder.
+        """Prepare the folder for the newest ``keep`` checkpoints of ``parts``; 0 writes none.
 
-        Args:
-            parts: what to save, by name.
-            storage: the folder of the run.
-            keep: how many checkpoints are kept; 0 writes none.
-            about: for the manifest, see ``resume.describe``.
-            resumed: the checkpoint from which the run has resumed.
+        The manifest has ``about``, see ``resume.describe``; ``resumed`` is the checkpoint from
+        which the run has resumed.
         """
         self._parts = parts
         self._storage, self._world = storage, storage.world

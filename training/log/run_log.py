@@ -125,15 +125,10 @@ class RunLog:
         images: int,
         averages: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Count a finished update; every ``frequent`` updates and at the end, report.
+        """Count a finished update of ``images`` on all ranks; report now and then, and at the end.
 
-        Args:
-            update: how many updates are finished, 1 for the first.
-            loss: returns the mean loss of the global batch, for which it waits; called only when
-                the loss is reported.
-            lr: the learning rate that the update used.
-            images: images of the update, over all ranks.
-            averages: further numbers to be reported; called only when they are.
+        Only then ``loss`` is called, which waits for the mean loss of the global batch, and
+        ``averages``, which returns further numbers.
         """
         self._update = update
         self._watchdog.beat(update)

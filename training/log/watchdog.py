@@ -223,10 +223,8 @@ class NativeTimer:
     def __init__(self, seconds: float, message: str, tick: float) -> None:
         """Start the thread, armed; it does not need Python any more on return.
 
-        Args:
-            seconds: the time after which the process is ended, while it runs.
-            message: the line that is printed before the stacks of all threads.
-            tick: seconds between two counts.
+        It counts every ``tick``, and ends the process after ``seconds`` in which that runs, with
+        ``message`` and the stacks of all threads.
         """
         self._tick = tick
         self._numbers = np.zeros(4, np.int64)
