@@ -287,7 +287,7 @@ WATCHED = (
     "training.update.finite_guard FiniteGuard",
     "training.update.optimizer BackboneOptimizer",
     "training.update.optimizer:BackboneOptimizer update",
-    "training.update.parameter_updates clip", "training.update.teacher Teacher",
+    "training.update.optimizer clip", "training.update.teacher Teacher",
     "training.verifier Verifier",
 )
 # fmt: on

@@ -20,7 +20,7 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import ModelSaver, average_statistics
-from training.update.epoch_counts import EpochCounts
+from training.update.classify_step import EpochCounts
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
 from runtime.state import Saved, State
 from runtime.stopwatch import COMMUNICATION, Stopwatch
+from training.update.gradients import Reduced, judge
 from training.update.optimizer import Optimizer
-from training.update.reduced import Reduced, judge
 
 
 class ServerOptimizer(Optimizer):

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from training.update.reduced import Reduced
+from training.update.gradients import Reduced
 
 _log = logging.getLogger(__name__)
 
