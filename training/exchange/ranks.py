@@ -1,6 +1,6 @@
 """The processes of a run: which of them make an update together, which save, when they end.
 
-``Ranks`` are those of Horovod, which do everything together. ``server_workers`` overrides what is
+``Ranks`` are those of Horovod, which do everything together. ``ServerWorkers`` overrides what is
 different where parameter servers keep the weights, so that a program and ``Run`` need not ask.
 """
 

@@ -19,10 +19,9 @@ from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.support.thread_world import run_ranks
 from training.config.images import resolve
-from training.exchange import server_workers, workers
+from training.exchange import workers
 from training.exchange.ranks import agreed_stop, own_speed
-from training.exchange.server_workers import ServerWorkers
-from training.exchange.worker_groups import WorkerGroups
+from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 
@@ -49,8 +48,8 @@ def horovod(groups=(), regroups: bool = False) -> Mock:
 
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch) -> None:
-    monkeypatch.setattr(server_workers, "Exchange", exchange)
-    monkeypatch.setattr(server_workers, "HorovodWorld", horovod)
+    monkeypatch.setattr(workers, "Exchange", exchange)
+    monkeypatch.setattr(workers, "HorovodWorld", horovod)
     monkeypatch.setattr(workers, "join_ranks", horovod)
 
 
@@ -239,7 +238,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined, everybody = grouped(worker=3)
     optimizer = joined.optimizer({}, SimpleNamespace())
     assert optimizer.contributors == 2
-    decided = (4, 80), replace(joined._groups, assignment=replace(UNEQUAL, worker=0))
+    decided = (4, 80), UNEQUAL.groups, ()
     everybody.broadcast_object = Mock(return_value=decided)
     assert joined.rebalance((4, 90), None, Mock()) == (4, 80)
     assert everybody.broadcast_object.call_args.args[0] is None
