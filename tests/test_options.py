@@ -277,7 +277,7 @@ WATCHED = (
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
-    "training.best_model BestModel", "training.checkpoint.resume find",
+    "training.model_saver BestModel", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
     "training.log.run_log RunLog Watchdog", "training.log.run_log:RunLog summarize",
     "training.model_saver ModelSaver", "training.model_saver:ModelSaver save",

@@ -46,12 +46,7 @@ _log = logging.getLogger(__name__)
 def join(
     config: ImageConfig, num_images: int, files: Sequence[Path]
 ) -> Union[HorovodWorkers, ServerWorkers]:
-    """Meet the other workers of a run.
-
-    Args:
-        config: checked.
-        num_images: of an epoch, over all workers.
-        files: what the images are read from, the same on every host.
+    """Meet the other workers of a run, which read ``num_images`` together in an epoch.
 
     Raises:
         ConfigError: a host has other files.
@@ -75,7 +70,6 @@ class HorovodWorkers(Ranks):
     """The ranks of Horovod with their optimizer and each one's part of an epoch."""
 
     def __init__(self, config: ImageConfig, num_images: int) -> None:
-        """Args: see ``join``."""
         super().__init__(join_ranks())
         self._config, self._num_images = config, num_images
 
@@ -131,14 +125,9 @@ class WorkerGroups:
         return [self.epoch_part(count, group[0]).updates_per_epoch for group in groups]
 
     def anew(self, speeds: Sequence[float], count: int) -> Optional[WorkerGroups]:
-        """Groups and shares by the speeds of all workers.
+        """Groups and shares of an epoch of ``count`` images, by the images/s of all workers.
 
-        Args:
-            speeds: images/s of each, 0 if it has not been measured.
-            count: images of an epoch.
-
-        Returns:
-            None if a worker was not measured, or would have less than a batch.
+        None if a worker was not measured, which is a speed of 0, or would have less than a batch.
         """
         if min(speeds) <= 0:
             return None
@@ -164,7 +153,6 @@ class ServerWorkers(Ranks):
     """A worker, alone or in a group, among others that the servers connect."""
 
     def __init__(self, config: ImageConfig, assignment: Assignment, num_images: int) -> None:
-        """Prepare the connection to the servers; see ``join``."""
         self._config, self._num_images = config, num_images
         self._scheme = SCHEMES[config.exchange.kv_store]
         self.rebalance_interval = config.exchange.rebalance

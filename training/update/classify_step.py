@@ -32,9 +32,6 @@ class ClassifyStep(Step):
     The loss is the mean over the images of an update, as for faces: a rank's part of it is the
     sum over its own images divided by their number on all ranks that contribute to the update,
     and gradients are summed.
-
-    Attributes:
-        classifier: the network.
     """
 
     def __init__(
@@ -47,16 +44,7 @@ class ClassifyStep(Step):
         stopwatch: Stopwatch,
         guard: FiniteGuard,
     ) -> None:
-        """Assemble the step.
-
-        Args:
-            classifier: images to logits.
-            optimizer: of the classifier.
-            targets: makes the targets of the loss.
-            epoch_counts: counts loss and hits over all ranks.
-            stopwatch: where the time of the parts is counted.
-            guard: stops the run at numbers that are not finite.
-        """
+        """Assemble the step of a classifier from images to logits."""
         self.classifier, self._optimizer = classifier, optimizer
         self._targets, self._epoch_counts = targets, epoch_counts
         self._stopwatch, self._guard = stopwatch, guard
@@ -108,7 +96,6 @@ class SoftTargets:
     """
 
     def __init__(self, options: LossOptions, num_classes: int, seed: int) -> None:
-        """Args: options; the number of logits; the seed of the shares of mixed images."""
         self._options, self._num_classes, self._seed = options, num_classes, seed
 
     def __call__(self, batch: Batch, update: int, upload: Uploads) -> tuple[Any, Any]:
@@ -144,26 +131,19 @@ class EpochCounts:
     """Loss and hits of an epoch so far, over all ranks, without waiting for the device."""
 
     def __init__(self, world: World, epoch_plan: Callable[[], EpochPlan]) -> None:
-        """Count from zero.
+        """Count from zero, and anew where an epoch of the plan begins.
 
-        Args:
-            world: the ranks; not a timed world, which would wait for the counts.
-            epoch_plan: returns that of the run; where an epoch begins, counting begins anew.
+        ``world`` is no timed world, which would wait for the counts.
         """
         self._world, self._epoch_plan = world, epoch_plan
         self._sums = mx.nd.zeros((3,), dtype="float64")
         self._counted: Optional[Any] = None
 
     def add(self, losses: Any, hits: Any, update: int) -> Any:
-        """Add an update.
+        """Add an update; returns the mean loss over all ranks, NDArray [1].
 
-        Args:
-            losses: of the images of this rank, NDArray [b].
-            hits: how many of them were classified correctly, NDArray [1].
-            update: its number, from 0.
-
-        Returns:
-            The mean loss over all ranks, NDArray [1].
+        ``losses`` are those of this rank's images, NDArray [b]; ``hits``, NDArray [1], is the
+        number of them that were classified correctly.
         """
         images = mx.nd.full((1,), len(losses), ctx=losses.context)
         # Into the same array each time: so no reduction begins before the last one has ended.

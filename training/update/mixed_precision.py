@@ -76,11 +76,8 @@ class LossScale(Stateful):
     def adapt(self, finite: Any) -> Any:
         """Choose the factor of the next update; queued.
 
-        Args:
-            finite: 1 if this update's gradients are finite, else 0 (NDArray [1]).
-
-        Returns:
-            What these gradients have to be multiplied with (NDArray [1]).
+        ``finite``, NDArray [1], is 1 if this update's gradients are finite, else 0. Returns the
+        factor, NDArray [1], that removes this update's scale from them.
         """
         inverse = 1.0 / self._scale
         self._good_updates = (self._good_updates + 1) * finite
@@ -205,13 +202,9 @@ class _Part(NamedTuple):
     """The float32 copy of the weights, where these are float16."""
 
     def update(self, options: OptimizerOptions, rates: Rates, finite: Any, unscale: Any) -> None:
-        """Update weights, states and master copy, unless the gradients are not finite.
+        """Update weights, states and master copy if ``finite`` is 1, and not if it is 0.
 
-        Args:
-            options: of the rule.
-            rates: of this update.
-            finite: 1 if it counts, else 0; NDArray [1] on the device, as the next.
-            unscale: what its gradients are multiplied with.
+        ``finite`` and ``unscale``, a factor for the gradients, are NDArrays [1] on the device.
         """
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
         gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")

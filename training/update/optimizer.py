@@ -35,14 +35,7 @@ class Optimizer(Stateful, Protocol):
         return gradient
 
     def reduce(self, update: int) -> Reduced:
-        """Sum the gradients of the last backward pass over the ranks; queued.
-
-        Args:
-            update: its number, from 0.
-
-        Returns:
-            Whether all sums are finite: the same on every rank.
-        """
+        """Sum the gradients of the last backward pass over the ranks, and judge them; queued."""
 
     def update(self, update: int, lr: float) -> None:
         """Update the parameters by the reduced gradients; on a device, queued."""
@@ -69,7 +62,7 @@ class BackboneOptimizer(Optimizer):
             world: the ranks.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
             wire: how gradients travel.
-            stopwatch: whose deferred waits come before the host waits for the gradients.
+            stopwatch: its deferred waits come before the host waits for the gradients.
         """
         self._world, self._wire = world, wire
         self.contributors = world.size
