@@ -45,8 +45,7 @@ class ModelSaver:
         self, backbone: Network, world: World, models_root: Path, name: str = LAST
     ) -> None:
         """Args: what to save, over which ranks, in which folder, under which name."""
-        self._backbone = backbone
-        self._world = world
+        self._backbone, self._world = backbone, world
         self._prefix = models_root / name
 
     def save(self, update: int) -> None:
@@ -105,14 +104,9 @@ class BestModel(Stateful):
         verify: Callable[[int], Mapping[str, float]],
         deciding: Optional[str] = None,
     ) -> None:
-        """Assemble it.
+        """Keep a network in the folder of a run; all ranks verify together, rank 0 writes.
 
-        Args:
-            network: what is kept.
-            world: the ranks, which verify together.
-            folder: of the run; rank 0 writes there.
-            verify: verifies the network after so many updates, and returns accuracies by set.
-            deciding: the set that counts; without it the mean of all.
+        ``verify`` returns the accuracies by set after so many updates; the ``deciding`` set counts.
         """
         self._saver = ModelSaver(network, world, folder, BEST)
         self._world, self._verify, self._deciding = world, verify, deciding

@@ -49,11 +49,7 @@ _OF_A_SCHEDULE = "optimizer"
 def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
     """Claim the folder of a run and open its log; the ranks have to come here together.
 
-    Args:
-        config: of the run.
-        ranks: of the job.
-        device: the MXNet context on which this rank computes.
-        request: what this process has been asked to do.
+    ``device`` is the MXNet context on which this rank computes.
 
     Raises:
         ConfigError: another run has the folder, or it cannot be written.
@@ -116,9 +112,7 @@ class Run:
     def plan(self, source: Batches, images: Optional[Images] = None) -> None:
         """Find out where the run begins; the ranks have to come here together.
 
-        Args:
-            source: the batches, read by ``fit``.
-            images: which have to be those of the checkpoint; None to compare none.
+        ``fit`` reads ``source``. The ``images`` have to be those of the checkpoint, unless None.
 
         Raises:
             ConfigError: the checkpoint belongs to another model, or other images.
@@ -216,15 +210,10 @@ class Run:
         actions: Sequence[Every],
         averages: Callable[[], Mapping[str, float]] = dict,
     ) -> int:
-        """Train to the end of the run, or until the ranks are told to end.
+        """Train to the end of the run, or until the ranks are told to end; returns the exit status.
 
-        Args:
-            step: one update.
-            actions: run in this order when due, on ranks that save.
-            averages: further numbers of a report; called when one is due.
-
-        Returns:
-            The exit status.
+        Actions run in this order when due, on ranks that save; ``averages`` returns further numbers
+        of a report when one is due.
         """
         while True:
             end = self.progress.period_end(self._ranks.rebalance_interval)

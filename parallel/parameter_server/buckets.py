@@ -55,15 +55,10 @@ def plan(
     speeds: Sequence[float] = (),
     largest: int = LARGEST,
 ) -> tuple[Bucket, ...]:
-    """Divide parameters into buckets.
+    """Divide parameters of these sizes and factors of weight decay into buckets.
 
-    Args:
-        sizes: elements of each parameter.
-        decays: the factor of weight decay of each parameter.
-        servers: how many.
-        speeds: of the servers, which get elements in proportion, the fastest the first ones;
-            empty: all are equal.
-        largest: elements of the largest bucket.
+    Servers get elements in proportion to their speeds, the fastest the first ones; empty: all are
+    equal. No bucket has more than ``largest`` elements.
     """
     assert len(sizes) == len(decays) and (not speeds or len(speeds) == servers)
     speeds = speeds or [1.0] * servers

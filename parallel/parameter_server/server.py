@@ -64,10 +64,8 @@ class Updater:
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
         """Apply a push, or in BSP the sum of all workers' pushes, in place; or refuse it.
 
-        Args:
-            key: of a bucket, or of the shared table.
-            pushed: gradients and tail, NDArray [elements + TAIL]; or changes of the table.
-            stored: weights and tail; or the table.
+        By the key, these are gradients with a tail, NDArray [elements + TAIL], for stored weights
+        with a tail; or changes of the shared table, for the table.
         """
         try:
             self._check_form(key, pushed, stored)

@@ -229,13 +229,13 @@ class ServerWorkers(Ranks):
 
         def asked() -> int:
             self._exchange.ask_to_stop(agreed())
-            return self._exchange.stop
+            return self._exchange.table.stop
 
         return asked
 
     @override
     def others(self) -> Others:
-        return Others(self._exchange.progress(), self._exchange.pauses)
+        return Others(self._exchange.table.progress(), self._exchange.pauses)
 
     @override
     def pause(self, update: int) -> None:
@@ -264,7 +264,7 @@ class ServerWorkers(Ranks):
         """
         assert self._horovod is not None, "check() lets none but groups rebalance"
         self._exchange.leave()
-        self._stop_status = self._exchange.stop
+        self._stop_status = self._exchange.table.stop
         if self._stop_status:
             return None
         mx.nd.waitall()

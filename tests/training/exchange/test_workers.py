@@ -36,8 +36,9 @@ PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 def exchange(scheme, assignment, world, **options: Any) -> Mock:
     """In place of the servers: notes what it is told."""
-    made = Mock(options=options, has_started=False, version=0, stop=0, pauses=5)
-    made.numbers.return_value, made.progress.return_value = {"staleness": 2.0}, 7
+    made = Mock(options=options, has_started=False, version=0, pauses=5)
+    made.numbers.return_value, made.table.progress.return_value = {"staleness": 2.0}, 7
+    made.table.stop = 0
     return made
 
 
@@ -165,7 +166,7 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
 def test_who_is_told_to_end_tells_the_board() -> None:
     joined, request = served(), SimpleNamespace(status=0)
     stop = joined.stop(request)
-    joined._exchange.stop = 5
+    joined._exchange.table.stop = 5
     assert stop() == 5
     request.status = 143
     stop()
@@ -248,7 +249,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined._exchange.has_started = True
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
-    joined._exchange.stop = 143
+    joined._exchange.table.stop = 143
     assert joined.rebalance((6, 120), None, None) is None
     assert joined._stop_status == 143
 
