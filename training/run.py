@@ -215,46 +215,35 @@ class Run:
         Actions run in this order when due, on ranks that save; ``averages`` returns further numbers
         of a report when one is due.
         """
+        ranks = self._ranks
         while True:
-            end = self.progress.period_end(self._ranks.rebalance_interval)
-            with self._checkpointer:
-                status = self._fit_until(end, step, actions, averages)
-            if status or end == self.progress.total_updates or not self._rebalance(end):
-                return status
-
-    def _fit_until(
-        self,
-        end: int,
-        step: Step,
-        actions: Sequence[Every],
-        averages: Callable[[], Mapping[str, float]],
-    ) -> int:
-        ranks, progress = self._ranks, self.progress
-        updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
-        schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
-        all_actions = [Every(ranks.settle)]
-        for every in actions:
-            # The others may wait meanwhile, and have to know why.
-            all_actions += [replace(every, action=ranks.pause)]
-            if ranks.saves:
-                all_actions += [replace(every, action=self._check_folder), every]
-        ranks.start(progress, updates_per_epoch)
-        return fit(
-            step,
-            self._sampled(self._source.batches(progress.start_update, progress.start)),
-            Updates(
-                ranks.schedule(schedule, progress),
-                total=end,
-                images=self._config.data.batch_size * ranks.contributors,
-                epochs=progress.epoch_plan,
-            ),
-            self.log,
-            Hooks(
+            progress = self.progress
+            end = progress.period_end(ranks.rebalance_interval)
+            updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
+            schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
+            all_actions = [Every(ranks.settle)]
+            for every in actions:
+                # The others may wait meanwhile, and have to know why.
+                all_actions += [replace(every, action=ranks.pause)]
+                if ranks.saves:
+                    all_actions += [replace(every, action=self._check_folder), every]
+            hooks = Hooks(
                 all_actions,
                 averages=lambda: {**averages(), **ranks.numbers()},
                 stop=ranks.stop(self._request),
-            ),
-        )
+            )
+            with self._checkpointer:
+                ranks.start(progress, updates_per_epoch)
+                updates = Updates(
+                    ranks.schedule(schedule, progress),
+                    total=end,
+                    images=self._config.data.batch_size * ranks.contributors,
+                    epochs=progress.epoch_plan,
+                )
+                batches = self._source.batches(progress.start_update, progress.start)
+                status = fit(step, self._sampled(batches), updates, self.log, hooks)
+            if status or end == progress.total_updates or not self._rebalance(end):
+                return status
 
     def _sampled(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; the report gets images of the first."""
