@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from parallel.launch import launcher, ssh, variables
+from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
@@ -188,15 +189,14 @@ def test_a_host_is_no_option_of_ssh() -> None:
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = {host: ssh.HostReport(f"10.0.0.{host}", f"10.0.0.{host}") for host in "12"}
     monkeypatch.setattr(ssh, "ask", lambda machines, interface: reports)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     options: Any = SimpleNamespace(launcher="ssh")
+    arguments = (options, WorkerHosts(("1", "2"), ("1", "2")), ETHERNET)
     for named, said in (("127.0.1.1", "there 127.0.1.1, which"), ("", "there none, which")):
-        arguments = (options, "12", ETHERNET)
-        assert launcher._addresses(*arguments, "dist_gsync")["2"] == "10.0.0.2"
+        assert launcher._addresses(*arguments, True)["2"] == "10.0.0.2"
         reports["2"] = ssh.HostReport("10.0.0.2", named)
-        assert launcher._addresses(*arguments, "dist_async")["2"] == "10.0.0.2"
-        with pytest.raises(ConfigError, match=f"^host 2: the groups .* own name, {said} is not 10"):
-            launcher._addresses(*arguments, "dist_gsync")
+        assert launcher._addresses(*arguments, False)["2"] == "10.0.0.2"
+        with pytest.raises(ConfigError, match=f"^host 2: the mem.* own name, {said} is not 10"):
+            launcher._addresses(*arguments, True)
         reports["2"] = reports["2"]._replace(named="10.0.0.2")
 
 
