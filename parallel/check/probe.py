@@ -86,8 +86,9 @@ def _answer(key: str, listen: list[str], measure: list[Any]) -> dict[str, Any]:
             with suppress(OSError):
                 ports[address] = serve(address, secret)
         return {"ports": ports}
+    address, port = measure
     try:
-        return {"bandwidth": bandwidth(*measure, secret)}
+        return {"bandwidth": bandwidth(address, port, secret)}
     except OSError as error:
         return {"error": error.strerror or str(error)}
 

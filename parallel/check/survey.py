@@ -109,10 +109,12 @@ class _Conversation:
                 # One that does not answer any more is gone.
                 continue
             address = self._found.address_of(receiver, sender)
-            # Without such an interface, there is a finding already.
+            if address is None:
+                # Without such an interface, there is a finding already.
+                continue
             if address in ports[receiver]:
                 ways[sender] = [address, ports[receiver][address]]
-            elif address is not None:
+            else:
                 pair = Pair(sender, receiver, None, f"it has no address {address}")
                 self._found.pairs.append(pair)
         answers = self._of(
