@@ -79,6 +79,10 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     asked.clear()
     surveyed("a", Noted, monkeypatch)
     assert not asked, "there is no other host to reach it"
+    # Hosts without the chosen interface have no connections.
+    monkeypatch.setattr(survey_module, "Probe", Noted)
+    assert not survey_module.survey({"a": 1, "b": 1}, Path("models"), "eth9").pairs
+    assert asked == {"a": [], "b": []}
 
 
 def test_hosts_are_columns_with_their_worst_connection() -> None:

@@ -110,7 +110,7 @@ def test_text_that_is_written(path: Path) -> None:
         ("groups", "", " is empty; each line holds the addresses of a group"),
         # The empty line counts.
         ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
-        ("groups", "a b a\nb a\n", ", line 2: 'a' is in the group of line 1 already; a has 2 s"),
+        ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
         ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
         ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
         ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
