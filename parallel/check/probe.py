@@ -12,7 +12,6 @@ as many bytes, each answered by one byte when all have arrived.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -27,14 +26,11 @@ from typing import Any
 
 from parallel.check.facts import gather
 from parallel.parameter_server.authentication import Admission, call
+from runtime.files import sha256
 
 NAME = "parallel.check "
 """Begins each answer, also of other versions of the check."""
-MARK = NAME + "{} ".format(
-    hashlib.sha256(
-        b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    ).hexdigest()[:12]
-)
+MARK = f"{NAME}{sha256(*sorted(Path(__file__).parent.glob('*.py')))[:12]} "
 """Begins each answer; its checksum shows that both ends are the same version."""
 BUSY = {"busy": True}
 """An answer that comes while the real one takes time, so that a host that hangs is told apart."""
