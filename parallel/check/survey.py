@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, NamedTuple, Optional
 
-from parallel.check.facts import Facts, parse
+from parallel.check.facts import Facts
 from parallel.check.hosts import Finding, HostError, Probe
-from parallel.check.network import KEY_BYTES, Link, rounds
-
-_Result = TypeVar("_Result")
+from parallel.check.probe import KEY_BYTES
+from parallel.launch.ssh import Sessions
 
 
 class Pair(NamedTuple):
@@ -22,8 +20,8 @@ class Pair(NamedTuple):
 
     sender: str
     receiver: str
-    link: Optional[Link]
-    """None if there is no connection."""
+    bandwidth: Optional[float]
+    """Bytes per second; None if there is no connection."""
     error: str = ""
     """Why there is none."""
 
@@ -41,21 +39,21 @@ class Survey:
     silent: list[Finding] = field(default_factory=list)
     """Of hosts that have not answered."""
 
+    def address_of(self, receiver: str, sender: str) -> Optional[str]:
+        """The address on which one host reaches another: of the chosen interface, or ssh's."""
+        if self.nic is not None:
+            has_both = self.nic in self.facts[sender].interfaces
+            return self.facts[receiver].interfaces.get(self.nic) if has_both else None
+        return self.facts[receiver].ssh_server or self.facts[sender].ssh_client
+
 
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
-    probes: dict[str, Probe] = {}
-    with ThreadPoolExecutor(len(slots)) as pool:
-        try:
-            for host in slots:
-                probes[host] = Probe(host, models_root)
-            _Conversation(found, probes, pool).run()
-        finally:
-            for probe in probes.values():
-                probe.close()
-            for probe in probes.values():
-                probe.end()
+    with ThreadPoolExecutor(len(slots)) as pool, Sessions() as sessions:
+        probes = {host: Probe(sessions, host, models_root) for host in slots}
+        _Conversation(found, probes, pool).run()
+        list(pool.map(Probe.close, probes.values()))
     return found
 
 
@@ -68,23 +66,21 @@ class _Conversation:
         self._found, self._pool = found, pool
         self._probes = dict(probes)
         self._key = secrets.token_bytes(KEY_BYTES).hex()
-        self._ports: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
-        self._found.facts.update(self._of_all(_facts))
-        if len(self._probes) > 1:
-            self._ports = self._of_all(self._listen)
-            for pairs in rounds(list(self._probes)):
-                # One that has stopped to answer is gone.
-                left = [pair for pair in pairs if set(pair) <= self._probes.keys()]
-                ask = partial(self._measure, dict(left))
-                measured = self._of([sender for sender, _ in left], ask)
-                self._found.pairs.extend(pair for pair in measured.values() if pair)
+        answers = self._of(list(self._probes), lambda probe: probe.answer())
+        self._found.facts.update(
+            {host: Facts.received(answer["facts"]) for host, answer in answers.items()}
+        )
+        if len(self._probes) == 1:
+            return
+        ports = self._of(list(self._probes), self._listen)
+        for pairs in rounds(list(self._probes)):
+            self._measure(pairs, ports)
 
-    def _of_all(self, ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
-        return self._of(list(self._probes), ask)
-
-    def _of(self, hosts: Sequence[str], ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
+    def _of(
+        self, hosts: Sequence[str], ask: Callable[[Probe], dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
         """The answers by host; those that fail are findings, and are asked nothing more."""
         futures = {host: self._pool.submit(ask, self._probes[host]) for host in hosts}
         answers = {}
@@ -96,48 +92,52 @@ class _Conversation:
                 del self._probes[host]
         return answers
 
-    def _listen(self, probe: Probe) -> dict[str, int]:
+    def _listen(self, probe: Probe) -> dict[str, Any]:
         """Have a probe listen where the others reach it; returns the ports by address."""
         others = [host for host in self._found.facts if host != probe.host]
-        known = {address_of(self._found, probe.host, other) for other in others} - {None}
-        request = {"listen": sorted(map(str, known)), "key": self._key}
-        try:
-            ports: dict[str, int] = parse(dict[str, int], probe.ask(request, ["ports"])["ports"])
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
-        return ports
+        known = {self._found.address_of(probe.host, other) for other in others} - {None}
+        answer = probe.ask(key=self._key, listen=sorted(map(str, known)), measure=[])
+        return dict(answer["ports"])
 
-    def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
-        receiver = receivers[probe.host]
-        address = address_of(self._found, receiver, probe.host)
-        if address is None:
-            # No such interface, which is a finding itself.
-            return None
-        port = self._ports[receiver].get(address)
-        if port is None:
-            return Pair(probe.host, receiver, None, f"it has no address {address}")
-        request = {"measure": [address, port], "key": self._key}
-        answer = probe.ask(request, ["link", "error"])
-        try:
-            if "link" in answer:
-                return Pair(probe.host, receiver, parse(Link, answer["link"]))
-            return Pair(probe.host, receiver, None, parse(str, answer["error"]))
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
-
-
-def address_of(found: Survey, receiver: str, sender: str) -> Optional[str]:
-    """The address on which one host reaches another: of the chosen interface, or as ssh did."""
-    if found.nic is not None:
-        has_both = found.nic in found.facts[sender].interfaces
-        return found.facts[receiver].interfaces.get(found.nic) if has_both else None
-    return found.facts[receiver].ssh_server or found.facts[sender].ssh_client
+    def _measure(
+        self, pairs: Sequence[tuple[str, str]], ports: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Have the first host of each pair connect to the second."""
+        ways: dict[str, list[Any]] = {}
+        for sender, receiver in pairs:
+            if not {sender, receiver} <= self._probes.keys():
+                # One that does not answer any more is gone.
+                continue
+            address = self._found.address_of(receiver, sender)
+            if address is None:
+                # Without such an interface, there is a finding already.
+                continue
+            if address in ports[receiver]:
+                ways[sender] = [address, ports[receiver][address]]
+            else:
+                pair = Pair(sender, receiver, None, f"it has no address {address}")
+                self._found.pairs.append(pair)
+        answers = self._of(
+            list(ways),
+            lambda probe: probe.ask(key=self._key, listen=[], measure=ways[probe.host]),
+        )
+        for sender, answer in answers.items():
+            pair = Pair(
+                sender, dict(pairs)[sender], answer.get("bandwidth"), answer.get("error", "")
+            )
+            self._found.pairs.append(pair)
 
 
-def _facts(probe: Probe) -> Facts:
-    answer = probe.answer(["facts"])
-    try:
-        facts: Facts = parse(Facts, answer["facts"])
-    except ValueError as error:
-        raise probe.not_understood(str(error)) from None
-    return facts
+def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
+    """All ordered pairs of hosts, in rounds in which each host is in one pair at most.
+
+    So many pairs are measured at the same time, and none disturbs another. (The circle method of
+    round-robin tournaments, and each of its rounds once more in the other direction.)
+    """
+    circle: list[str] = [*hosts, ""] if len(hosts) % 2 else list(hosts)
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        pairs = [pair for pair in zip(circle[:half], reversed(circle[half:])) if "" not in pair]
+        yield pairs
+        yield [(receiver, sender) for sender, receiver in pairs]
+        circle = [circle[0], circle[-1], *circle[1:-1]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -33,8 +33,8 @@ class WorkerHosts(NamedTuple):
     """As they are written in ``hosts``; groups, shares and servers refer to them."""
     logins: tuple[str, ...]
     """Destinations of ssh: each address, with ``:port`` if the line has one."""
-    notes: tuple[str, ...] = ()
-    """Lines for the log: lines of the file that are left out or used again."""
+    note: str = ""
+    """A line for the log: lines of the file that are left out or used again."""
 
 
 class Line(NamedTuple):
@@ -57,43 +57,30 @@ def read_hosts(path: Path, workers: int) -> WorkerHosts:
         DataError: with the file and the line: it is not one name or IPv4 address.
     """
     lines = host_lists.read_file(path, colon=host_lists.PORT)
-    taken = _in_turn(lines, workers)
-    notes = []
-    used = Counter(line.line for line in taken)
-    left_out = [line for line in lines if not used[line.line]]
-    if left_out:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        notes.append(
-            f"{path} has {len(lines)} lines for {workers} workers: "
-            f"{left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
-        )
-    elif len(lines) < workers:
-        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
-        notes.append(
-            f"{path} has {len(lines)} lines for {workers} workers, which take them in turn: "
-            f"{counts}"
-        )
-    return WorkerHosts(
-        tuple(line.host for line in taken),
-        tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
-        tuple(notes),
-    )
-
-
-def _in_turn(lines: Sequence[ListedHost], workers: int) -> list[ListedHost]:
-    """Give each worker a line."""
-    taken: list[ListedHost] = []
-    counts: Counter[int] = Counter()
     has_end = all(line.slots for line in lines)
     slots = sum(line.slots or 1 for line in lines)
+    taken: list[ListedHost] = []
+    used: Counter[int] = Counter()
     for line in cycle(lines):
         if len(taken) == workers:
             break
-        is_full = line.slots is not None and counts[line.line] >= line.slots
+        is_full = line.slots is not None and used[line.line] >= line.slots
         if not is_full or (has_end and len(taken) >= slots):
             taken.append(line)
-            counts[line.line] += 1
-    return taken
+            used[line.line] += 1
+    note = ""
+    left_out = [line for line in lines if not used[line.line]]
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        note = f": {left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
+    elif len(lines) < workers:
+        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
+        note = f", which take them in turn: {counts}"
+    return WorkerHosts(
+        tuple(line.host for line in taken),
+        tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
+        note and f"{path} has {len(lines)} lines for {workers} workers{note}",
+    )
 
 
 def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
@@ -107,12 +94,50 @@ def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
         DataError: with the file and the line: an address that ``hosts`` does not have, one that is
             in two groups, or one that is in none.
     """
-    slots = _Slots(path, hosts)
+    own: dict[str, list[int]] = {}
+    for worker, address in enumerate(hosts):
+        own.setdefault(address, []).append(worker)
+    line_of: dict[int, int] = {}
+    is_numbered: dict[str, bool] = {}
+
+    def take(word: str, line: int) -> int:
+        here = location(path, line)
+        address, colon, slot = word.partition(":")
+        if address not in own:
+            raise DataError(
+                f"{here}: {address!r} is no address of a worker{did_you_mean(address, own)}; "
+                f"they are {', '.join(own)}"
+            )
+        workers = own[address]
+        if is_numbered.setdefault(address, bool(colon)) != bool(colon):
+            raise DataError(
+                f"{here}: {word!r}, but {address} stands both with the number of its slot and "
+                "without; write all of them in one way"
+            )
+        if colon and slot not in map(str, range(len(workers))):
+            raise DataError(
+                f"{here}: {slot!r} is no slot of {address}, which has 0 to {len(workers) - 1}"
+            )
+        free = (worker for worker in workers if worker not in line_of)
+        worker = workers[int(slot)] if colon else next(free, workers[-1])
+        if worker in line_of:
+            raise DataError(
+                f"{here}: {word!r} is in the group of line {line_of[worker]} already; {address} "
+                f"has {len(workers)} slots, and each belongs to one group"
+            )
+        line_of[worker] = line
+        return worker
+
     groups = tuple(
-        tuple(slots.take(word, number) for word in words)
+        tuple(take(word, number) for word in words)
         for number, words in read_lines(path, _GROUPS_LINE)
     )
-    slots.check_all_taken()
+    for worker, address in enumerate(hosts):
+        if worker not in line_of:
+            raise DataError(
+                f"{path}: {address!r} of worker {worker} is in no group; give it to one, or a line "
+                "of its own"
+            )
     return groups
 
 
@@ -180,71 +205,6 @@ def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
     return "".join(f"{address} {speed:g}\n" for address, speed in zip(addresses, speeds))
 
 
-class _Slots:
-    """The slots of all addresses, and the line of ``groups`` that takes each of them."""
-
-    def __init__(self, path: Path, hosts: Sequence[str]) -> None:
-        self._path, self._hosts = path, hosts
-        self._workers: dict[str, list[int]] = {}
-        for worker, address in enumerate(hosts):
-            self._workers.setdefault(address, []).append(worker)
-        self._line_of: dict[int, int] = {}
-        self._is_numbered: dict[str, bool] = {}
-
-    def take(self, word: str, line: int) -> int:
-        """The worker that a word of a line names."""
-        here = location(self._path, line)
-        address, colon, slot = word.partition(":")
-        if address not in self._workers:
-            raise DataError(
-                f"{here}: {address!r} is no address of a worker"
-                f"{did_you_mean(address, self._workers)}; they are {', '.join(self._workers)}"
-            )
-        if self._is_numbered.setdefault(address, bool(colon)) != bool(colon):
-            raise DataError(
-                f"{here}: {word!r}, but {address} stands both with the number of its slot and "
-                "without; write all of them in one way"
-            )
-        worker = self._numbered(here, address, slot) if colon else self._next(here, address)
-        if worker in self._line_of:
-            raise DataError(
-                f"{here}: {word!r} is in the group of line {self._line_of[worker]} already; a "
-                "worker belongs to one group"
-            )
-        self._line_of[worker] = line
-        return worker
-
-    def check_all_taken(self) -> None:
-        """Refuse groups that leave a worker out."""
-        for worker, address in enumerate(self._hosts):
-            if worker not in self._line_of:
-                raise DataError(
-                    f"{self._path}: {address!r} of worker {worker} is in no group; give it to one, "
-                    "or a line of its own"
-                )
-
-    def _numbered(self, here: str, address: str, slot: str) -> int:
-        count = len(self._workers[address])
-        # isdecimal accepts digits of all scripts, and int() has a limit on their number.
-        if not (slot.isascii() and slot.isdecimal() and len(slot) < 10 and int(slot) < count):
-            raise DataError(f"{here}: {slot!r} is no slot of {address}, which has 0 to {count - 1}")
-        return self._workers[address][int(slot)]
-
-    def _next(self, here: str, address: str) -> int:
-        workers = self._workers[address]
-        free = [worker for worker in workers if worker not in self._line_of]
-        if free:
-            return free[0]
-        slots, earlier = len(workers), self._line_of[workers[-1]]
-        raise DataError(
-            f"{here}: {address!r} stands {slots + 1} times, up to line {earlier} for all of its "
-            f"{slots} slots; a worker belongs to one group"
-            if slots > 1
-            else f"{here}: {address!r} is in the group of line {earlier} already; a worker belongs "
-            "to one group"
-        )
-
-
 def read_lines(path: Path, content: str) -> list[Line]:
     """Read the lines that have words; what follows a ``#`` is a comment.
 
@@ -255,7 +215,9 @@ def read_lines(path: Path, content: str) -> list[Line]:
     Raises:
         DataError: the file cannot be read, is no text, or has no words.
     """
-    lines = list(_with_words(files.read_lines(path, f"lines, each with {content}")))
+    texts = files.read_lines(path, f"lines, each with {content}")
+    split = ((number, text.partition("#")[0].split()) for number, text in enumerate(texts, 1))
+    lines = [Line(number, words) for number, words in split if words]
     if not lines:
         raise DataError(f"{path} is empty; each line holds {content}")
     return lines
@@ -273,10 +235,3 @@ def finite(word: str) -> Optional[float]:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _with_words(lines: Iterable[str]) -> Iterator[Line]:
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if words:
-            yield Line(number, words)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import IO, Callable, NamedTuple, Optional, Union
+from typing import IO, Callable, Optional, Union
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
@@ -107,31 +107,14 @@ def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int
         job.end()
 
 
-class _Ended(NamedTuple):
-    process: _Process
-    status: int
-
-    def __str__(self) -> str:
-        spec, reason = self.process.spec, ""
-        if self.status == ssh.STATUS_OF_SSH:
-            reason = " (ssh: no connection, or one that broke)"
-        elif self.status > _STATUS_OF_SIGNALS:
-            number = self.status - _STATUS_OF_SIGNALS
-            reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
-        return f"{spec} on {spec.host} ended with status {self.status}{reason}"
-
-
-_Event = Union[_Ended, int]
-"""The end of a process, or the number of a signal to the launcher."""
-
-
 class _RunningJob:
     def __init__(self, tolerates: bool) -> None:
         self._tolerates = tolerates
-        # Not queue.Queue, for whose lock a signal handler could wait forever.
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        # Processes that have ended, and numbers of signals to the launcher. Not queue.Queue, for
+        # whose lock a signal handler could wait forever.
+        self._events: _Events = queue.SimpleQueue()
         # Events that came while processes were started.
-        self._waiting: deque[_Event] = deque()
+        self._waiting: deque[Union[_Process, int]] = deque()
         self._running: list[_Process] = []
         self._has_success = False
         self._first_failure = 0
@@ -146,11 +129,15 @@ class _RunningJob:
         """Start a process; returns False, without it, if the job is about to end."""
         command, environment = start(spec)
         while not self._is_ending():
-            beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
+            beginning = [
+                process.has_begun
+                for process in self._running
+                if process.spec.host == spec.host and not process.has_begun.is_set()
+            ]
             if len(beginning) < _MOST_LOGINS:
                 self._running.append(_Process(spec, command, environment, self._events))
                 return True
-            beginning[0].has_begun.wait(_POLL_SECONDS)
+            beginning[0].wait(_POLL_SECONDS)
         return False
 
     def _is_ending(self) -> bool:
@@ -158,21 +145,18 @@ class _RunningJob:
         with suppress(queue.Empty):
             while True:
                 self._waiting.append(self._events.get_nowait())
-        return any(
-            not isinstance(event, _Ended) or not self._is_borne(event) for event in self._waiting
-        )
+        return any(isinstance(event, int) or not self._is_borne(event) for event in self._waiting)
 
-    def _is_borne(self, event: _Ended) -> bool:
+    def _is_borne(self, ended: _Process) -> bool:
         """True if the job continues, with the other workers, after the end of a process."""
-        is_worker = event.process.spec.role == WORKER
-        return is_worker and (event.status == 0 or self._tolerates)
+        return ended.spec.role == WORKER and (ended.status == 0 or self._tolerates)
 
     def watch(self) -> int:
         """Wait until the job is over; returns its status."""
         status = None
         while status is None:
             event = self._next_event(math.inf)
-            if isinstance(event, _Ended):
+            if isinstance(event, _Process):
                 status = self._status_after(event)
             elif event is not None:
                 status = self._stop(event)
@@ -180,10 +164,8 @@ class _RunningJob:
 
     def end(self) -> None:
         """End the processes that are left, with SIGTERM and then with SIGKILL."""
-        self._send(self._running, signal.SIGTERM)
-        if not self._wait(self._running, _END_SECONDS):
-            self._send(self._running, signal.SIGKILL)
-            self._wait(self._running, _GIVE_UP_SECONDS, heeds_signals=False)
+        if not self._end(self._running, signal.SIGTERM, _END_SECONDS):
+            self._end(self._running, signal.SIGKILL, _GIVE_UP_SECONDS, heeds_signals=False)
         for process in self._running:
             # Its guard does not answer, or the connection to it is broken.
             _announce(f"{process.spec} on {process.spec.host} could not be ended; look there")
@@ -194,17 +176,17 @@ class _RunningJob:
     def _handle_signal(self, number: int, _: Optional[FrameType]) -> None:
         self._events.put(number)
 
-    def _status_after(self, event: _Ended) -> Optional[int]:
+    def _status_after(self, ended: _Process) -> Optional[int]:
         """The job's status when the end of a process ends it; None if it continues."""
-        self._running.remove(event.process)
-        if not self._is_borne(event):
-            _announce(f"{event}; ending the job")
-            return event.status or 1
-        if event.status == 0:
+        self._running.remove(ended)
+        if not self._is_borne(ended):
+            _announce(f"{ended}; ending the job")
+            return ended.status or 1
+        if ended.status == 0:
             self._has_success = True
         else:
-            self._first_failure = self._first_failure or event.status
-            _announce(f"{event}; the job goes on without it")
+            self._first_failure = self._first_failure or ended.status
+            _announce(f"{ended}; the job goes on without it")
         if any(process.spec.role == WORKER for process in self._running):
             return None
         return 0 if self._has_success else self._first_failure
@@ -214,34 +196,35 @@ class _RunningJob:
         self._asked_at = time.monotonic()
         workers = [process for process in self._running if process.spec.role == WORKER]
         _announce(f"{signal.Signals(number).name}: asking the workers to stop")
-        self._send(workers, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-        self._wait(workers, _CHECKPOINT_SECONDS)
+        sent = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        self._end(workers, sent, _CHECKPOINT_SECONDS)
         return _STATUS_OF_SIGNALS + number
 
-    def _send(self, processes: Iterable[_Process], number: signal.Signals) -> None:
-        for process in processes:
-            process.send_signal(number)
-
-    def _wait(
-        self, processes: Iterable[_Process], seconds: float, heeds_signals: bool = True
+    def _end(
+        self,
+        processes: Iterable[_Process],
+        number: signal.Signals,
+        seconds: float,
+        heeds_signals: bool = True,
     ) -> bool:
-        """Whether all processes end in time; a signal to the launcher shortens the time."""
+        """Send a signal; returns whether all end in time, which a signal to the launcher ends."""
         awaited = set(processes)
+        for process in awaited:
+            process.send_signal(number)
         end = time.monotonic() + seconds
         while awaited:
             event = self._next_event(end)
-            if isinstance(event, _Ended):
-                self._running.remove(event.process)
-                awaited.discard(event.process)
-            elif event is None or (heeds_signals and self._is_new_request()):
+            if isinstance(event, _Process):
+                self._running.remove(event)
+                awaited.discard(event)
+                continue
+            # One that comes at once is the same request as the one before.
+            is_new = time.monotonic() - self._asked_at > SAME_REQUEST_SECONDS
+            if event is None or (heeds_signals and is_new):
                 return False
         return True
 
-    def _is_new_request(self) -> bool:
-        """Whether a signal that has just come is another request than the one before."""
-        return time.monotonic() - self._asked_at > SAME_REQUEST_SECONDS
-
-    def _next_event(self, end: float) -> Optional[_Event]:
+    def _next_event(self, end: float) -> Optional[Union[_Process, int]]:
         """The next event, or None at a moment of the clock.
 
         Waits for short times: Python handles a signal that comes just before a wait only after it.
@@ -262,9 +245,9 @@ class _Process:
         spec: ProcessSpec,
         command: Sequence[str],
         environment: Optional[Mapping[str, str]],
-        events: queue.SimpleQueue[_Event],
+        events: _Events,
     ) -> None:
-        self.spec = spec
+        self.spec, self.status = spec, 0
         self.has_begun = threading.Event()
         self._events = events
         self._process = subprocess.Popen(
@@ -279,24 +262,22 @@ class _Process:
         )
         if environment is None:
             self._write(ssh.first_input(spec.variables))
-        outputs = {
-            _STANDARD_OUTPUT: self._process.stdout,
-            _STANDARD_ERROR: self._process.stderr,
-        }
         self._printers = [
-            threading.Thread(target=self._print_lines, args=(output, to), daemon=True)
-            for to, output in outputs.items()
+            _start(self._print_lines, self._process.stdout, _STANDARD_OUTPUT),
+            _start(self._print_lines, self._process.stderr, _STANDARD_ERROR),
         ]
-        others = [self._await_end]
+        _start(self._await_end)
         if command[0] == ssh.CLIENT[0]:
-            others.append(self._await_begin)
-        threads = [threading.Thread(target=target, daemon=True) for target in others]
-        for thread in (*self._printers, *threads):
-            thread.start()
+            _start(self._await_begin)
 
-    def is_beginning_on(self, host: str) -> bool:
-        """Whether it is to run on a host, and neither has its guard begun nor has it ended."""
-        return self.spec.host == host and not self.has_begun.is_set()
+    def __str__(self) -> str:
+        reason = ""
+        if self.status == ssh.STATUS_OF_SSH:
+            reason = " (ssh: no connection, or one that broke)"
+        elif self.status > _STATUS_OF_SIGNALS:
+            number = self.status - _STATUS_OF_SIGNALS
+            reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
+        return f"{self.spec} on {self.spec.host} ended with status {self.status}{reason}"
 
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
@@ -326,7 +307,8 @@ class _Process:
             thread.join(_REST_OF_OUTPUT_SECONDS)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
+        self.status = _STATUS_OF_SIGNALS - status if status < 0 else status
+        self._events.put(self)
         # After the event: who waits for this starts no process if the end of this one ends the job.
         self.has_begun.set()
 
@@ -348,7 +330,14 @@ class _Process:
             self._events.put(signal.SIGPIPE)
 
 
+_Events = queue.SimpleQueue[Union[_Process, int]]
 _print_lock = threading.Lock()
+
+
+def _start(target: Callable[..., None], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def _print(name: object, lines: Iterable[bytes], to: int) -> None:
