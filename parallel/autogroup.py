@@ -26,7 +26,7 @@ from parallel import grouping
 from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_servers
 from parallel.launch.data_sharding import format_shares, in_mxnet_order
-from parallel.launch.launcher import SERVE, addresses_of_workers, launch
+from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
 from parallel.launch.options import JobOptions, add_options, parse
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
@@ -72,7 +72,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     given = parse(parser, argv)
     files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
     options = JobOptions(**given)
-    hosts = options.worker_hosts()
+    hosts = worker_hosts(options)
     others = tuple(dict.fromkeys(hosts.logins)) if options.launcher == "ssh" else ()
     with _folder_of_run(others) as folder:
         command = measuring_command(options.command, folder)

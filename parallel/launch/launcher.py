@@ -6,21 +6,27 @@ Also used by ``parallel.autogroup``, whose job measures the workers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Any
 
 from parallel import horovod
 from parallel.launch import job, ssh, sync
-from parallel.launch.cluster_files import Groups, WorkerHosts, read_groups, read_servers
+from parallel.launch.cluster_files import (
+    Groups,
+    WorkerHosts,
+    read_groups,
+    read_hosts,
+    read_servers,
+)
 from parallel.launch.data_sharding import read_shares, unread_in_groups
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
 from parallel.launch.options import JobOptions, say
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment, Share
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.schemes import SCHEMES, Scheme
 from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
 from runtime.process.loopback import loopback_variables
@@ -40,11 +46,12 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         ConfigError: the options contradict each other or the machine.
         DataError: one of the files is wrong.
     """
-    options = _with_files_of_this_folder(options)
-    scheme = _checked_scheme(options)
+    given = _options_of(options.command)
+    options = _with_files_of_this_folder(options, given)
+    scheme = _checked_scheme(options, given)
     _check_ways(options)
     interface = NetworkInterface.find(options.interface)
-    workers = options.worker_hosts()
+    workers = worker_hosts(options)
     interface.check(workers.addresses, is_local=options.launcher == "local")
     servers, speeds = _servers(options, workers)
     groups = read_groups(options.groups, workers.addresses) if options.groups else ()
@@ -55,10 +62,8 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         if options.sync is not None:
             for line in sync.copy_to(list(dict.fromkeys(workers.logins)), options.sync):
                 say(line)
-        address_of = _addresses(options, workers, interface, SCHEMES[scheme].has_groups)
-    worker_addresses = [address_of[host] for host in workers.logins]
-    # MXNet numbers workers by these addresses, whatever names ``hosts`` has.
-    shares = _shares(options, worker_addresses, scheme, groups)
+        address_of = _addresses(options, workers, interface, scheme.has_groups)
+    addresses = [address_of[host] for host in workers.logins]
     scheduler = Assignment(
         role=SCHEDULER,
         root_host=interface.address,
@@ -68,35 +73,37 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         num_workers=options.workers,
         num_servers=options.servers,
         groups=groups,
-        shares=shares,
+        # MXNet numbers workers by these addresses, whatever names ``hosts`` has.
+        shares=_shares(options, addresses, scheme, groups),
         tolerates=options.tolerate_workers,
         server_speeds=_speeds_in_mxnet_order(servers, speeds, address_of),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
-    commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
     hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers.logins}
     address_of.setdefault(interface.address, interface.address)
-    with _rendezvous(interface, worker_addresses, scheme) as variables:
+    # Only the members of groups are ranks of Horovod.
+    meeting = (
+        horovod.rendezvous(interface.address, interface.name, addresses)
+        if scheme.has_groups
+        else nullcontext([{}] * options.workers)
+    )
+    with meeting as variables:
+        if scheme.has_groups and interface.is_loopback:
+            more = loopback_variables()
+            variables = [{**one, **more} for one in variables]
+        commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
         specs = _specs(scheduler, hosts, address_of, commands, variables)
         start = job.locally if options.launcher == "local" else job.by_ssh
         return job.run(specs, start, tolerates=options.tolerate_workers)
 
 
-def _shares(
-    options: JobOptions, addresses: Sequence[str], scheme: str, groups: Groups
-) -> tuple[Share, ...]:
-    """Read the share of each worker, if there is a file, and print which address reads what."""
-    if options.data_sharding is None:
-        return ()
-    found = read_shares(options.data_sharding, addresses)
-    job_of_all = Assignment("", "", 0, "", "", len(addresses), 1, groups=groups)
-    together = SCHEMES[scheme].synchronous_groups(job_of_all)
-    for line in found.notes:
-        say(line)
-    for line in (*found.warnings, *unread_in_groups(found.of_workers, together)):
-        say(f"warning: {line}")
-    return found.of_workers
+def worker_hosts(options: JobOptions) -> WorkerHosts:
+    """Return the machine of each worker."""
+    if options.hosts is None:
+        here = (NetworkInterface.find(options.interface).address,) * options.workers
+        return WorkerHosts(here, here)
+    return read_hosts(options.hosts, options.workers)
 
 
 def addresses_of_workers(options: JobOptions) -> list[str]:
@@ -105,7 +112,7 @@ def addresses_of_workers(options: JobOptions) -> list[str]:
     Raises:
         ConfigError: a host does not answer.
     """
-    workers = options.worker_hosts()
+    workers = worker_hosts(options)
     with ssh.exits_on_signals():
         interface = NetworkInterface.find(options.interface)
         address_of = _addresses(options, workers, interface, has_groups=False)
@@ -131,11 +138,32 @@ def _addresses(
     return {machine: report.address for machine, report in reports.items()}
 
 
+def _shares(
+    options: JobOptions, addresses: Sequence[str], scheme: Scheme, groups: Groups
+) -> tuple[Share, ...]:
+    """Read the share of each worker, if there is a file, and print which address reads what."""
+    if options.data_sharding is None:
+        return ()
+    found = read_shares(options.data_sharding, addresses)
+    job_of_all = Assignment("", "", 0, "", "", len(addresses), 1, groups=groups)
+    together = scheme.synchronous_groups(job_of_all)
+    for line in found.notes:
+        say(line)
+    for line in (*found.warnings, *unread_in_groups(found.of_workers, together)):
+        say(f"warning: {line}")
+    return found.of_workers
+
+
 def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], Sequence[float]]:
     """Return where each server logs in, by default at the workers' in turn, and speeds, if any."""
     if options.server_hosts is None:
         machines = list(dict.fromkeys(workers.logins))
         hosts = [machines[server % len(machines)] for server in range(options.servers)]
+        if len(options.server_speeds) not in (0, options.servers):
+            raise ConfigError(
+                f"--server-speeds has {len(options.server_speeds)} numbers, but there are "
+                f"{options.servers} servers; give it one for each"
+            )
         return hosts, options.server_speeds
     if options.server_speeds:
         raise ConfigError(
@@ -145,6 +173,25 @@ def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], 
     addresses, speeds = read_servers(options.server_hosts, options.servers, workers.addresses)
     login_of = dict(zip(reversed(workers.addresses), reversed(workers.logins)))
     return [login_of[address] for address in addresses], speeds
+
+
+def _speeds_in_mxnet_order(
+    servers: Sequence[str], speeds: Sequence[float], address_of: Mapping[str, str]
+) -> tuple[float, ...]:
+    """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
+    speed_of: dict[str, float] = {}
+    for host, speed in zip(servers, speeds):
+        # MXNet numbers the servers of a machine by ports that are not known yet.
+        other = speed_of.setdefault(address_of[host], speed)
+        if other != speed:
+            raise ConfigError(
+                f"two servers on {host} have the speeds {other:g} and {speed:g}; those of one "
+                "machine need the same"
+            )
+    if not speeds:
+        return ()
+    addresses = sorted((address_of[server] for server in servers), reverse=True)
+    return tuple(speed_of[address] for address in addresses)
 
 
 def _check_ways(options: JobOptions) -> None:
@@ -161,107 +208,67 @@ def _check_ways(options: JobOptions) -> None:
         )
 
 
-def _option_of(command: Sequence[str], name: str) -> Optional[str]:
-    """The value of an option in a command, the last one if there are several."""
-    value = None
-    for word, following in zip(command, [*command[1:], None]):
-        if word == name:
-            value = following
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-    return value
+def _options_of(command: Sequence[str]) -> dict[str, str]:
+    """Return the options in a command with their values; of one that is repeated, the last."""
+    found = {}
+    for word, following in zip(command, [*command[1:], ""]):
+        name, has_value, value = word.partition("=")
+        if name.startswith("--"):
+            found[name] = value if has_value else following
+    return found
 
 
-def _with_files_of_this_folder(options: JobOptions) -> JobOptions:
+def _with_files_of_this_folder(options: JobOptions, given: Mapping[str, str]) -> JobOptions:
     """Options with ``groups`` and ``data_sharding``, if the command needs them and they are here.
 
     These are the names under which ``autogroup`` and Grouping-SGD write them.
     """
-    scheme = SCHEMES.get(_option_of(options.command, "--kv-store") or "")
-    if options.groups is None and scheme is not None and scheme.has_groups:
-        options = replace(options, groups=_found("groups"))
-    if options.data_sharding is None and _option_of(options.command, "--data-allocator") == "1":
-        options = replace(options, data_sharding=_found("data_sharding"))
-    return options
+    scheme = SCHEMES.get(given.get("--kv-store", ""))
+    found: dict[str, Any] = {}
+    for name, is_needed in (
+        ("groups", scheme is not None and scheme.has_groups),
+        ("data_sharding", given.get("--data-allocator") == "1"),
+    ):
+        if is_needed and getattr(options, name) is None and Path(name).is_file():
+            say(f"--{name.replace('_', '-')} {name}, which is in this folder")
+            found[name] = Path(name)
+    return replace(options, **found)
 
 
-def _found(name: str) -> Optional[Path]:
-    path = Path(name)
-    if not path.is_file():
-        return None
-    say(f"--{name.replace('_', '-')} {path}, which is in this folder")
-    return path
-
-
-def _checked_scheme(options: JobOptions) -> str:
+def _checked_scheme(options: JobOptions, given: Mapping[str, str]) -> Scheme:
     """The --kv-store of the command, with which the options go together."""
-    scheme = _option_of(options.command, "--kv-store")
-    if scheme is None:
+    name = given.get("--kv-store")
+    if not name:
         raise ConfigError(
             f"the command has no --kv-store; give it one of {', '.join(SCHEMES)}, or start it "
             "with horovodrun, which needs no servers"
         )
-    if scheme not in SCHEMES:
+    scheme = SCHEMES.get(name)
+    if scheme is None:
         raise ConfigError(
-            f"--kv-store {scheme} has no servers{did_you_mean(scheme, SCHEMES)}; those that have "
+            f"--kv-store {name} has no servers{did_you_mean(name, SCHEMES)}; those that have "
             f"are {', '.join(SCHEMES)}"
         )
-    if SCHEMES[scheme].has_groups and options.groups is None:
+    if scheme.has_groups and options.groups is None:
         raise ConfigError(
-            f"--kv-store {scheme} needs --groups FILE; python -m parallel.autogroup writes one"
+            f"--kv-store {name} needs --groups FILE; python -m parallel.autogroup writes one"
         )
-    if options.groups is not None and not SCHEMES[scheme].has_groups:
+    if options.groups is not None and not scheme.has_groups:
         # No error, so that the same command compares schemes when one word is changed.
-        say(f"--groups {options.groups} makes no difference to --kv-store {scheme}")
-    if SCHEMES[scheme].is_bounded and _option_of(options.command, "--staleness") is None:
-        say(f"--kv-store {scheme} without --staleness: it is 0, no worker runs ahead")
-    if options.data_sharding and _option_of(options.command, "--data-allocator") != "1":
+        say(f"--groups {options.groups} makes no difference to --kv-store {name}")
+    if scheme.is_bounded and "--staleness" not in given:
+        say(f"--kv-store {name} without --staleness: it is 0, no worker runs ahead")
+    if options.data_sharding and given.get("--data-allocator") != "1":
         raise ConfigError(
             f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
             "the command, or leave it out"
         )
-    if options.tolerate_workers and scheme not in _ASYNCHRONOUS:
+    if options.tolerate_workers and name not in _ASYNCHRONOUS:
         raise ConfigError(
-            f"--tolerate-workers goes with --kv-store {' or '.join(_ASYNCHRONOUS)}: with {scheme} "
+            f"--tolerate-workers goes with --kv-store {' or '.join(_ASYNCHRONOUS)}: with {name} "
             "workers wait for each other; leave it out"
         )
     return scheme
-
-
-@contextmanager
-def _rendezvous(
-    interface: NetworkInterface, workers: Sequence[str], scheme: str
-) -> Iterator[list[dict[str, str]]]:
-    """Yield the variables by which each worker becomes a rank of Horovod, which groups need."""
-    if not SCHEMES[scheme].has_groups:
-        yield [{} for _ in workers]
-        return
-    more = loopback_variables() if interface.is_loopback else {}
-    with horovod.rendezvous(interface.address, interface.name, workers) as variables:
-        yield [{**one, **more} for one in variables]
-
-
-def _speeds_in_mxnet_order(
-    servers: Sequence[str], speeds: Sequence[float], address_of: Mapping[str, str]
-) -> tuple[float, ...]:
-    """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
-    if not speeds:
-        return ()
-    if len(speeds) != len(servers):
-        raise ConfigError(
-            f"--server-speeds has {len(speeds)} numbers, but there are {len(servers)} servers; "
-            "give it one for each"
-        )
-    addresses = [address_of[server] for server in servers]
-    speed_of: dict[str, float] = {}
-    for host, address, speed in zip(servers, addresses, speeds):
-        # MXNet numbers the servers of a machine by ports that are not known yet.
-        if speed_of.setdefault(address, speed) != speed:
-            raise ConfigError(
-                f"two servers on {host} have the speeds {speed_of[address]:g} and "
-                f"{speed:g}; those of one machine need the same"
-            )
-    return tuple(speed_of[address] for address in sorted(addresses, reverse=True))
 
 
 def _specs(
@@ -270,8 +277,8 @@ def _specs(
     address_of: Mapping[str, str],
     commands: Mapping[str, Sequence[str]],
     worker_variables: Sequence[Mapping[str, str]],
-) -> Iterator[ProcessSpec]:
-    """Yield scheduler, servers and workers.
+) -> list[ProcessSpec]:
+    """Return scheduler, servers and workers.
 
     Args:
         scheduler: the assignment of the scheduler.
@@ -281,21 +288,23 @@ def _specs(
         worker_variables: more environment variables of each worker.
     """
     workers = [address_of[host] for host in hosts[WORKER]]
-    for role, hosts_of_role in hosts.items():
-        for number, host in enumerate(hosts_of_role):
-            is_worker, address = role == WORKER, address_of[host]
-            assignment = replace(
-                scheduler,
-                role=role,
-                worker=number if is_worker else 0,
-                local_worker=workers[:number].count(address) if is_worker else 0,
-                node_host=address,
-            )
-            variables = {
-                # Lines are sent when they are printed, although a pipe is no terminal.
-                "PYTHONUNBUFFERED": "1",
-                **assignment.variables(),
-                **(worker_variables[number] if is_worker else {}),
-            }
-            sharers = max(1, workers.count(address))
-            yield ProcessSpec(role, number, host, sharers, commands[role], variables)
+    specs = []
+    places = [(role, *place) for role, those in hosts.items() for place in enumerate(those)]
+    for role, number, host in places:
+        is_worker, address = role == WORKER, address_of[host]
+        assignment = replace(
+            scheduler,
+            role=role,
+            worker=number if is_worker else 0,
+            local_worker=workers[:number].count(address) if is_worker else 0,
+            node_host=address,
+        )
+        variables = {
+            # Lines are sent when they are printed, although a pipe is no terminal.
+            "PYTHONUNBUFFERED": "1",
+            **assignment.variables(),
+            **(worker_variables[number] if is_worker else {}),
+        }
+        sharers = max(1, workers.count(address))
+        specs.append(ProcessSpec(role, number, host, sharers, commands[role], variables))
+    return specs

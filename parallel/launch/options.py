@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from parallel.launch import originals
-from parallel.launch.cluster_files import WorkerHosts, read_hosts
-from parallel.launch.network_interface import NetworkInterface
 from parallel.parameter_server.buckets import LARGEST
 from runtime import environment
 from runtime.command_line import Parser, positive_integer
@@ -41,13 +39,6 @@ class JobOptions:
     server_hosts: Optional[Path] = None
     sync: Optional[tuple[str, ...]] = None
     """Files that are copied to all hosts together with the project; None: nothing is copied."""
-
-    def worker_hosts(self) -> WorkerHosts:
-        """Return the machine of each worker."""
-        if self.hosts is None:
-            here = (NetworkInterface.find(self.interface).address,) * self.workers
-            return WorkerHosts(here, here)
-        return read_hosts(self.hosts, self.workers)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -168,10 +159,9 @@ def say(line: str) -> None:
 def _launcher(text: str) -> str:
     if text in LAUNCHERS:
         return text
-    remedy = originals.LAUNCHERS.get(text)
-    raise argparse.ArgumentTypeError(
-        f"{text} is not ported; {remedy}" if remedy else f"{text!r} is not {' or '.join(LAUNCHERS)}"
-    )
+    if text in originals.LAUNCHERS:
+        raise argparse.ArgumentTypeError(f"{text} is not ported; {originals.OTHER_LAUNCHER}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not {' or '.join(LAUNCHERS)}")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.options import JobOptions, add_options, parse
 from parallel.launch.originals import PROGRAMS
+from parallel.parameter_server.schemes import SCHEMES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g
@@ -123,16 +124,17 @@ def test_files_of_this_folder_are_taken_where_they_are_needed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
-    assert launcher._with_files_of_this_folder(options) == options
+    of_command = launcher._options_of(options.command)
+    assert launcher._with_files_of_this_folder(options, of_command) == options
     for name in ("groups", "data_sharding"):
         Path(name).touch()
-    found = launcher._with_files_of_this_folder(options)
+    found = launcher._with_files_of_this_folder(options, of_command)
     assert found.groups == (Path(groups) if groups else None)
     assert found.data_sharding == (Path(shares) if shares else None)
     named = [name for name in (groups, shares) if name]
     assert [line.split()[2].rstrip(",") for line in capsys.readouterr().err.splitlines()] == named
     given = replace(options, groups=Path("other"), data_sharding=Path("others"))
-    assert launcher._with_files_of_this_folder(given) == given
+    assert launcher._with_files_of_this_folder(given, of_command) == given
 
 
 def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,8 +142,8 @@ def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) ->
         ("dist_sync", "--groups g makes no difference to --kv-store dist_sync"),
         ("dist_ssync", "--kv-store dist_ssync without --staleness: it is 0, no worker runs ahead"),
     ):
-        options = JobOptions(**parsed(f"-n 4 -- x.py --kv-store {scheme}"))
-        assert launcher._checked_scheme(replace(options, groups=Path("g"))) == scheme
+        options = replace(JobOptions(**parsed("-n 4 -- x.py")), groups=Path("g"))
+        assert launcher._checked_scheme(options, {"--kv-store": scheme}) == SCHEMES[scheme]
         assert f"launch: {said}\n" in capsys.readouterr().err
 
 
