@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from parallel import host_lists
 from parallel.host_lists import ListedHost
@@ -37,14 +37,6 @@ class WorkerHosts(NamedTuple):
     """A line for the log: lines of the file that are left out or used again."""
 
 
-class Line(NamedTuple):
-    """The words of a line of a file."""
-
-    number: int
-    """Counted from 1."""
-    words: list[str]
-
-
 def read_hosts(path: Path, workers: int) -> WorkerHosts:
     """Read the machine of each worker: ``address``, ``address:port`` or ``address slots=N``.
 
@@ -57,29 +49,27 @@ def read_hosts(path: Path, workers: int) -> WorkerHosts:
         DataError: with the file and the line: it is not one name or IPv4 address.
     """
     lines = host_lists.read_file(path, colon=host_lists.PORT)
-    has_end = all(line.slots for line in lines)
-    slots = sum(line.slots or 1 for line in lines)
+    slots = sum(line.slots or math.inf for line in lines)
     taken: list[ListedHost] = []
     used: Counter[int] = Counter()
     for line in cycle(lines):
         if len(taken) == workers:
             break
-        is_full = line.slots is not None and used[line.line] >= line.slots
-        if not is_full or (has_end and len(taken) >= slots):
+        if used[line.line] < (line.slots or math.inf) or len(taken) >= slots:
             taken.append(line)
             used[line.line] += 1
-    note = ""
+    note = f"{path} has {len(lines)} lines for {workers} workers"
     left_out = [line for line in lines if not used[line.line]]
     if left_out:
         more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        note = f": {left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
-    elif len(lines) < workers:
+        note += f": {left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
+    else:
         counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
-        note = f", which take them in turn: {counts}"
+        note += f", which take them in turn: {counts}"
     return WorkerHosts(
         tuple(line.host for line in taken),
         tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
-        note and f"{path} has {len(lines)} lines for {workers} workers{note}",
+        note if len(lines) != workers else "",
     )
 
 
@@ -94,51 +84,41 @@ def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
         DataError: with the file and the line: an address that ``hosts`` does not have, one that is
             in two groups, or one that is in none.
     """
-    own: dict[str, list[int]] = {}
-    for worker, address in enumerate(hosts):
-        own.setdefault(address, []).append(worker)
-    line_of: dict[int, int] = {}
+    place_of: dict[int, str] = {}
     is_numbered: dict[str, bool] = {}
-
-    def take(word: str, line: int) -> int:
-        here = location(path, line)
-        address, colon, slot = word.partition(":")
-        if address not in own:
-            raise DataError(
-                f"{here}: {address!r} is no address of a worker{did_you_mean(address, own)}; "
-                f"they are {', '.join(own)}"
-            )
-        workers = own[address]
-        if is_numbered.setdefault(address, bool(colon)) != bool(colon):
-            raise DataError(
-                f"{here}: {word!r}, but {address} stands both with the number of its slot and "
-                "without; write all of them in one way"
-            )
-        if colon and slot not in map(str, range(len(workers))):
-            raise DataError(
-                f"{here}: {slot!r} is no slot of {address}, which has 0 to {len(workers) - 1}"
-            )
-        free = (worker for worker in workers if worker not in line_of)
-        worker = workers[int(slot)] if colon else next(free, workers[-1])
-        if worker in line_of:
-            raise DataError(
-                f"{here}: {word!r} is in the group of line {line_of[worker]} already; {address} "
-                f"has {len(workers)} slots, and each belongs to one group"
-            )
-        line_of[worker] = line
-        return worker
-
-    groups = tuple(
-        tuple(take(word, number) for word in words)
-        for number, words in read_lines(path, _GROUPS_LINE)
-    )
+    groups = []
+    for here, words in read_lines(path, _GROUPS_LINE):
+        group = []
+        for word in words:
+            address, colon, slot = word.partition(":")
+            workers = _workers_at(address, hosts, here)
+            if is_numbered.setdefault(address, bool(colon)) != bool(colon):
+                raise DataError(
+                    f"{here}: {word!r}, but {address} stands both with the number of its slot and "
+                    "without; write all of them in one way"
+                )
+            if colon and slot not in map(str, range(len(workers))):
+                raise DataError(
+                    f"{here}: {slot!r} is no slot of {address}, which has 0 to {len(workers) - 1}"
+                )
+            free = (worker for worker in workers if worker not in place_of)
+            worker = workers[int(slot)] if colon else next(free, workers[-1])
+            if worker in place_of:
+                _, _, line = place_of[worker].rpartition(", ")
+                raise DataError(
+                    f"{here}: {word!r} is in the group of {line} already; {address} has "
+                    f"{len(workers)} slots, and each belongs to one group"
+                )
+            place_of[worker] = here
+            group.append(worker)
+        groups.append(tuple(group))
     for worker, address in enumerate(hosts):
-        if worker not in line_of:
+        if worker not in place_of:
             raise DataError(
                 f"{path}: {address!r} of worker {worker} is in no group; give it to one, or a line "
                 "of its own"
             )
-    return groups
+    return tuple(groups)
 
 
 def format_groups(groups: Iterable[Iterable[int]], hosts: Sequence[str]) -> str:
@@ -146,21 +126,18 @@ def format_groups(groups: Iterable[Iterable[int]], hosts: Sequence[str]) -> str:
 
     Slots have numbers only where their address is not enough, because MXNet-G knows no numbers.
     """
-    texts = [[(worker, hosts[worker]) for worker in group] for group in groups]
-    needs_number = {
-        address
-        for address in hosts
-        if [w for w, a in enumerate(hosts) if a == address]
-        not in [[w for w, a in group if a == address] for group in texts]
-    }
-    return "".join(
-        " ".join(
-            f"{address}:{hosts[:worker].count(address)}" if address in needs_number else address
-            for worker, address in group
-        )
-        + "\n"
-        for group in texts
-    )
+    groups = [list(group) for group in groups]
+
+    def needs_number(address: str) -> bool:
+        own = [worker for worker, other in enumerate(hosts) if other == address]
+        return own not in [[worker for worker in group if worker in own] for group in groups]
+
+    def word(worker: int) -> str:
+        address = hosts[worker]
+        slot = hosts[:worker].count(address)
+        return f"{address}:{slot}" if needs_number(address) else address
+
+    return "".join(f"{' '.join(map(word, group))}\n" for group in groups)
 
 
 def read_servers(
@@ -177,27 +154,22 @@ def read_servers(
         DataError: with the file and the line: not an address of a worker and a positive number, or
             too few or many lines.
     """
-    found = []
-    for number, words in read_lines(path, _SERVERS_LINE):
-        here = location(path, number)
+    addresses, speeds = [], []
+    for here, words in read_lines(path, _SERVERS_LINE):
         if len(words) != 2:
             raise DataError(f"{here}: {' '.join(words)!r} is not {_SERVERS_LINE}")
-        if words[0] not in hosts:
-            raise DataError(
-                f"{here}: {words[0]!r} is no address of a worker{did_you_mean(words[0], hosts)}; "
-                f"they are {', '.join(dict.fromkeys(hosts))}"
-            )
-        speed = finite(words[1])
-        if speed is None or speed <= 0:
+        _workers_at(words[0], hosts, here)
+        speed = number(words[1])
+        if not 0 < speed < math.inf:
             raise DataError(f"{here}: {words[1]!r} is not a speed; give a positive number")
-        found.append((words[0], speed))
-    if len(found) != servers:
+        addresses.append(words[0])
+        speeds.append(speed)
+    if len(speeds) != servers:
         raise DataError(
-            f"{path} has {len(found)} lines, but there are {servers} servers; give it one line "
-            f"for each, or -s {len(found)}"
+            f"{path} has {len(speeds)} lines, but there are {servers} servers; give it one line "
+            f"for each, or -s {len(speeds)}"
         )
-    addresses, speeds = zip(*found)
-    return addresses, speeds
+    return tuple(addresses), tuple(speeds)
 
 
 def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
@@ -205,33 +177,41 @@ def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
     return "".join(f"{address} {speed:g}\n" for address, speed in zip(addresses, speeds))
 
 
-def read_lines(path: Path, content: str) -> list[Line]:
+def read_lines(path: Path, content: str) -> list[tuple[str, list[str]]]:
     """Read the lines that have words; what follows a ``#`` is a comment.
 
     Args:
         path: the file.
         content: for an error, what a line holds.
 
+    Returns:
+        For each line its place, ``FILE, line N``, and its words.
+
     Raises:
         DataError: the file cannot be read, is no text, or has no words.
     """
-    texts = files.read_lines(path, f"lines, each with {content}")
-    split = ((number, text.partition("#")[0].split()) for number, text in enumerate(texts, 1))
-    lines = [Line(number, words) for number, words in split if words]
+    texts = enumerate(files.read_lines(path, f"lines, each with {content}"), 1)
+    split = ((f"{path}, line {line}", text.partition("#")[0].split()) for line, text in texts)
+    lines = [(here, words) for here, words in split if words]
     if not lines:
         raise DataError(f"{path} is empty; each line holds {content}")
     return lines
 
 
-def location(path: Path, number: int) -> str:
-    """Name a line, counted from 1."""
-    return f"{path}, line {number}"
-
-
-def finite(word: str) -> Optional[float]:
-    """Return the number that a word is; None if it is none, or not finite."""
+def number(word: str) -> float:
+    """Return the number that a word is; NaN if it is none."""
     try:
-        number = float(word)
+        return float(word)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan
+
+
+def _workers_at(address: str, hosts: Sequence[str], here: str) -> list[int]:
+    """The workers at an address; an error with the place of the address if there are none."""
+    workers = [worker for worker, other in enumerate(hosts) if other == address]
+    if not workers:
+        raise DataError(
+            f"{here}: {address!r} is no address of a worker{did_you_mean(address, hosts)}; "
+            f"they are {', '.join(dict.fromkeys(hosts))}"
+        )
+    return workers

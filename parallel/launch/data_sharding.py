@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from parallel.launch.cluster_files import Line, finite, location, read_lines
+from parallel.launch.cluster_files import number, read_lines
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
@@ -31,9 +31,9 @@ class Shares(NamedTuple):
 
     of_workers: tuple[Share, ...]
     """By the number of the worker, which is its place in ``hosts``."""
-    notes: tuple[str, ...]
+    notes: list[str]
     """Lines for the log: which address reads which part."""
-    warnings: tuple[str, ...]
+    warnings: list[str]
     """Data that nobody or several workers read, and what is not used of the file."""
 
 
@@ -61,38 +61,33 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
     Raises:
         DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
     """
-    read = read_lines(path, _LINE)
-    lines = [Line(number, words[:2]) for number, words in read]
-    if len(lines) < len(addresses):
+    lines, count = read_lines(path, _LINE), len(addresses)
+    if len(lines) < count:
         raise DataError(
-            f"{path} has {len(lines)} lines, but there are {len(addresses)} workers; give it one "
-            "line for each"
+            f"{path} has {len(lines)} lines, but there are {count} workers; give it one line for "
+            "each"
         )
     slack = _ROUNDING + _HUNDREDTH * len(lines)
-    shares = [_share(words, location(path, number), slack) for number, words in lines]
-    used = shares[: len(addresses)]
-    warnings = _uneven(path, used)
-    if len(lines) > len(used):
+    shares = [_share(words[:2], here, slack) for here, words in lines]
+    warnings = _uneven(path, shares[:count])
+    for here, _ in lines[count : count + 1]:
         warnings.append(
-            f"{path} has {len(lines)} lines for {len(used)} workers: those from line "
-            f"{lines[len(used)].number} on are not used"
+            f"{path} has {len(lines)} lines for {count} workers: those from "
+            f"{here.rpartition(', ')[2]} on are not used"
         )
-    longer = [line for line in read if len(line.words) > 2]
-    if longer:
+    longer = [(here, " ".join(words)) for here, words in lines if len(words) > 2]
+    for here, text in longer[:1]:
         more = f", nor on {len(longer) - 1} more lines" if len(longer) > 1 else ""
         warnings.append(
-            f"{location(path, longer[0].number)} has {' '.join(longer[0].words)[:_SHOWN]!r}: what "
-            f"follows the two numbers is not used{more}"
+            f"{here} has {text[:_SHOWN]!r}: what follows the two numbers is not used{more}"
         )
-    order = in_mxnet_order(addresses)
+    of_worker = dict(zip(in_mxnet_order(addresses), shares))
     notes = [
         f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "
-        f"({location(path, line.number)})"
-        for worker, line, (start, end) in zip(order, lines, used)
+        f"({here})"
+        for (worker, (start, end)), (here, _) in zip(of_worker.items(), lines)
     ]
-    of_worker = dict(zip(order, used))
-    in_order_of_hosts = tuple(of_worker[worker] for worker in range(len(addresses)))
-    return Shares(in_order_of_hosts, tuple(notes), tuple(warnings))
+    return Shares(tuple(of_worker[worker] for worker in range(count)), notes, warnings)
 
 
 def format_shares(shares: Sequence[Share], addresses: Sequence[str]) -> str:
@@ -109,15 +104,14 @@ def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -
     """
     said = []
     for group in groups:
-        sizes = {worker: shares[worker].end - shares[worker].start for worker in group}
-        smallest = min(sizes, key=lambda worker: sizes[worker])
-        unread = sum(sizes.values()) - len(group) * sizes[smallest]
+        sizes = [shares[worker].end - shares[worker].start for worker in group]
+        unread = sum(sizes) - len(group) * min(sizes)
         if unread > _ROUNDING:
             workers = ", ".join(map(str, group))
             said.append(
                 f"workers {workers} take equally many steps, as many as the share of worker "
-                f"{smallest} has images for: {_percent(unread)} of the data, the rest of their "
-                "shares, is not read"
+                f"{group[sizes.index(min(sizes))]} has images for: {_percent(unread)} of the data, "
+                "the rest of their shares, is not read"
             )
     return said
 
@@ -127,8 +121,7 @@ def _share(words: list[str], here: str, slack: float) -> Share:
     if len(words) != 2:
         raise DataError(f"{here}: {' '.join(words)!r} is not {_LINE}")
     for word in words:
-        number = finite(word)
-        if number is None or not 0 <= number <= 1 + slack:
+        if not 0 <= number(word) <= 1 + slack:
             raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
     start, end = map(float, words)
     if start > end and end < 1 - slack:

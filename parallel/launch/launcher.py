@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,13 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     )
     hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers.logins}
     address_of.setdefault(interface.address, interface.address)
-    # Only the members of groups are ranks of Horovod.
-    meeting = (
-        horovod.rendezvous(interface.address, interface.name, addresses)
-        if scheme.has_groups
-        else nullcontext([{}] * options.workers)
-    )
-    with meeting as variables:
-        if scheme.has_groups and interface.is_loopback:
-            more = loopback_variables()
-            variables = [{**one, **more} for one in variables]
+    with ExitStack() as stack:
+        variables: Sequence[Mapping[str, str]] = [{}] * options.workers
+        if scheme.has_groups:
+            # Each worker becomes a rank of Horovod.
+            meeting = horovod.rendezvous(interface.address, interface.name, addresses)
+            more = loopback_variables() if interface.is_loopback else {}
+            variables = [{**one, **more} for one in stack.enter_context(meeting)]
         commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
         specs = _specs(scheduler, hosts, address_of, commands, variables)
         start = job.locally if options.launcher == "local" else job.by_ssh
