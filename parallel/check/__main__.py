@@ -25,7 +25,7 @@ from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, run_program
-from runtime.process.terminal import one_line
+from runtime.process.terminal import print_line
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -67,9 +67,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if options.json:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))
     else:
-        lines = [one_line(f"wrong  {one}") for one in wrong]
         verdict = f"{len(wrong)} wrong" if wrong else "healthy: nothing is wrong"
-        print("\n".join([*table(found), "", *lines, verdict]))
+        for line in (*table(found), "", *(f"wrong  {one}" for one in wrong), verdict):
+            print_line(line)
     return USER_ERROR_STATUS if wrong else 0
 
 

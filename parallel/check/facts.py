@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import re
-import resource
 import shutil
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union, get_args, get_origin, get_type_hints
 
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
@@ -64,9 +63,6 @@ class Facts:
     """Bytes that are free in /dev/shm."""
     disk: Optional[int]
     """Bytes that are free for --models-root; None if it cannot be written."""
-    locked_memory: Optional[int]
-    """The most bytes that a process may lock; None if there is no limit."""
-    infiniband: list[str]
     gpus: list[Gpu]
     """Those that ranks would see."""
     cuda_of_driver: Optional[int]
@@ -76,9 +72,29 @@ class Facts:
 
     @classmethod
     def received(cls, answer: Mapping[str, Any]) -> Facts:
-        """Return the facts that have come as JSON."""
-        gpus = [Gpu(name, tuple(capability), size) for name, capability, size in answer["gpus"]]
-        return cls(**{**answer, "gpus": gpus})
+        """Return the facts that have come as JSON.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are something else.
+        """
+        gpus = [
+            Gpu(str(name), (int(major), int(minor)), int(size))
+            for name, (major, minor), size in answer["gpus"]
+        ]
+        facts = cls(**{**answer, "gpus": gpus})
+        for name, kind in get_type_hints(cls).items():
+            if not _is(kind, getattr(facts, name)):
+                raise TypeError(f"{name} is {getattr(facts, name)!r}")
+        return facts
+
+
+def _is(kind: Any, value: Any) -> bool:
+    """True if a value is of the type of a fact."""
+    inner = get_args(kind)
+    if isinstance(value, (dict, list)):
+        parts = value.values() if isinstance(value, dict) else value
+        return type(value) is get_origin(kind) and all(_is(inner[-1], one) for one in parts)
+    return get_origin(kind) in (None, Union) and isinstance(value, inner or kind)
 
 
 class _Broken(Exception):
@@ -107,8 +123,6 @@ def gather(models_root: Path) -> Facts:
     found, errors = _in_time({name: task for name, (task, _) in tasks.items()})
     absent = {name: value for name, (_, value) in tasks.items()}
     connection = environment.variables().get("SSH_CONNECTION", "").split()
-    lockable = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    adapters = Path("/sys/class/infiniband")
     return Facts(
         hostname=socket.gethostname(),
         ssh_client=connection[0] if len(connection) == 4 else None,
@@ -119,8 +133,6 @@ def gather(models_root: Path) -> Facts:
         processors=processors.available(),
         memory=_free_memory(),
         shared_memory=shutil.disk_usage("/dev/shm").free,
-        locked_memory=None if lockable == resource.RLIM_INFINITY else lockable,
-        infiniband=sorted(os.listdir(adapters)) if adapters.is_dir() else [],
         errors=errors,
         **{**absent, **found},
     )

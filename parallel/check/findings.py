@@ -6,7 +6,6 @@ What differs between hosts is compared with the first of them that answers.
 
 from __future__ import annotations
 
-import ipaddress
 import statistics
 from collections.abc import Iterator
 from typing import Callable
@@ -99,7 +98,7 @@ def _names(survey: Survey) -> Iterator[Finding]:
             yield Finding(host, what, "hostnamectl set-hostname NAME there, or give it once in -H")
         if address is None:
             what = f"its name {name} is unknown to itself"
-        elif ipaddress.ip_address(address).is_loopback:
+        elif address.startswith("127."):
             what = f"its name {name} stands for {address}, which other hosts do not reach"
         elif address not in facts.interfaces.values():
             what = f"its name {name} stands for {address}, which is no address of it"
@@ -208,10 +207,6 @@ def _room(facts: Facts, ranks: int) -> _Wrong:
     if ranks > facts.processors:
         what = f"{ranks} ranks would share {facts.processors} processors"
         yield what, f"give it no more than {facts.processors} ranks, or more processors"
-    if facts.infiniband and facts.locked_memory is not None:
-        what = f"{_size(facts.locked_memory)} of memory can be locked (ulimit -l), too few for"
-        remedy = "set memlock to unlimited in /etc/security/limits.conf"
-        yield f"{what} {', '.join(facts.infiniband)}", remedy
 
 
 def _size(count: int) -> str:

@@ -95,10 +95,11 @@ class Probe:
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for an answer.
+        """Wait for an answer, which may be anything.
 
         Raises:
             HostError: there is none in time, or one of another version of the check.
+            RecursionError, ValueError: it is no JSON.
         """
         while True:
             line = self._line()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts
 from parallel.check.hosts import Finding, HostError, Probe
 from parallel.check.probe import KEY_BYTES
 from parallel.launch.ssh import Sessions
+
+_Answer = TypeVar("_Answer")
+# Raised by the use of what has come as JSON, if it is none or something else.
+_NOT_UNDERSTOOD = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 
 
 class Pair(NamedTuple):
@@ -52,7 +59,7 @@ def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> S
     found = Survey(slots, nic)
     with ThreadPoolExecutor(len(slots)) as pool, Sessions() as sessions:
         probes = {host: Probe(sessions, host, models_root) for host in slots}
-        _Conversation(found, probes, pool).run()
+        _Conversation(found, dict(probes), pool).run()
         list(pool.map(Probe.close, probes.values()))
     return found
 
@@ -60,72 +67,62 @@ def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> S
 class _Conversation:
     """The questions to all probes, in their order."""
 
-    def __init__(
-        self, found: Survey, probes: Mapping[str, Probe], pool: ThreadPoolExecutor
-    ) -> None:
-        self._found, self._pool = found, pool
-        self._probes = dict(probes)
+    def __init__(self, found: Survey, probes: dict[str, Probe], pool: ThreadPoolExecutor) -> None:
+        self._found, self._probes, self._pool = found, probes, pool
         self._key = secrets.token_bytes(KEY_BYTES).hex()
+        self._ports: dict[str, dict[str, int]] = {}
+        """Where each probe listens, by its address."""
 
     def run(self) -> None:
-        answers = self._of(list(self._probes), lambda probe: probe.answer())
-        self._found.facts.update(
-            {host: Facts.received(answer["facts"]) for host, answer in answers.items()}
-        )
+        facts = self._of(self._probes, lambda probe: Facts.received(probe.answer()["facts"]))
+        self._found.facts.update(facts)
         if len(self._probes) == 1:
             return
-        ports = self._of(list(self._probes), self._listen)
+        self._ports = self._of(self._probes, self._listen)
         for pairs in rounds(list(self._probes)):
-            self._measure(pairs, ports)
+            # A host that does not answer any more is gone.
+            left = {one: other for one, other in pairs if {one, other} <= self._probes.keys()}
+            measured = self._of(left, partial(self._measure, left))
+            self._found.pairs.extend(filter(None, measured.values()))
 
-    def _of(
-        self, hosts: Sequence[str], ask: Callable[[Probe], dict[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
+    def _of(self, hosts: Iterable[str], ask: Callable[[Probe], _Answer]) -> dict[str, _Answer]:
         """The answers by host; those that fail are findings, and are asked nothing more."""
         futures = {host: self._pool.submit(ask, self._probes[host]) for host in hosts}
         answers = {}
         for host, future in futures.items():
             try:
                 answers[host] = future.result()
+                continue
             except HostError as error:
-                self._found.silent.append(error.finding)
-                del self._probes[host]
+                finding = error.finding
+            except _NOT_UNDERSTOOD as error:
+                what = f"its answer is not understood ({str(error)[:60]})"
+                finding = Finding(host, what, "copy this project to it, all of its files")
+            self._found.silent.append(finding)
+            del self._probes[host]
         return answers
 
-    def _listen(self, probe: Probe) -> dict[str, Any]:
+    def _listen(self, probe: Probe) -> dict[str, int]:
         """Have a probe listen where the others reach it; returns the ports by address."""
         others = [host for host in self._found.facts if host != probe.host]
         known = {self._found.address_of(probe.host, other) for other in others} - {None}
         answer = probe.ask(key=self._key, listen=sorted(map(str, known)), measure=[])
-        return dict(answer["ports"])
+        return {str(address): int(port) for address, port in answer["ports"].items()}
 
-    def _measure(
-        self, pairs: Sequence[tuple[str, str]], ports: Mapping[str, Mapping[str, int]]
-    ) -> None:
-        """Have the first host of each pair connect to the second."""
-        ways: dict[str, list[Any]] = {}
-        for sender, receiver in pairs:
-            if not {sender, receiver} <= self._probes.keys():
-                # One that does not answer any more is gone.
-                continue
-            address = self._found.address_of(receiver, sender)
-            if address is None:
-                # Without such an interface, there is a finding already.
-                continue
-            if address in ports[receiver]:
-                ways[sender] = [address, ports[receiver][address]]
-            else:
-                pair = Pair(sender, receiver, None, f"it has no address {address}")
-                self._found.pairs.append(pair)
-        answers = self._of(
-            list(ways),
-            lambda probe: probe.ask(key=self._key, listen=[], measure=ways[probe.host]),
-        )
-        for sender, answer in answers.items():
-            pair = Pair(
-                sender, dict(pairs)[sender], answer.get("bandwidth"), answer.get("error", "")
-            )
-            self._found.pairs.append(pair)
+    def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
+        """Have a host connect to its receiver."""
+        receiver = receivers[probe.host]
+        address = self._found.address_of(receiver, probe.host)
+        if address is None:
+            # Without such an interface, there is a finding already.
+            return None
+        port = self._ports[receiver].get(address)
+        if port is None:
+            return Pair(probe.host, receiver, None, f"it has no address {address}")
+        answer = probe.ask(key=self._key, listen=[], measure=[address, port])
+        if "error" in answer:
+            return Pair(probe.host, receiver, None, str(answer["error"]))
+        return Pair(probe.host, receiver, float(answer["bandwidth"]))
 
 
 def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:

@@ -33,10 +33,18 @@ ROOT = Path(__file__).resolve().parents[3]
 KEY = bytes(range(KEY_BYTES))
 
 
-def test_facts_arrive_as_they_were_sent() -> None:
+def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
     for package in ("mxnet", "mxnet-cu112"):
         facts = healthy_hosts.facts(1, package)
-        assert Facts.received(json.loads(json.dumps(asdict(facts)))) == facts
+        sent = json.loads(json.dumps(asdict(facts)))
+        assert Facts.received(sent) == facts
+    for change in (
+        {"memory": "40000"}, {"memory": None}, {"hostname": ["x"]}, {"more": 1}, {"disk": 1.5},
+        {"interfaces": {"eth0": 5}}, {"horovod_lacks": "NCCL"}, {"horovod_lacks": {"a": "b"}},
+        {"gpus": [["T4", [7, None], 5]]}, {"gpus": [{"name": "T4"}]}, {"gpus": 5},
+    ):  # fmt: skip
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Facts.received({**sent, **change})
 
 
 def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:

@@ -56,6 +56,21 @@ def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert {(pair.sender, pair.receiver) for pair in found.pairs} <= {("a", "c")}
 
 
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("facts", {}), ("facts", ["x"]), ("facts", {"gpus": []}), ("ports", ["10.0.0.1"]),
+        ("ports", {"a": "x"}), ("bandwidth", "x"), ("bandwidth", None), ("bandwidth", 10**400),
+    ],
+)  # fmt: skip
+def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
+    def change(host, asked, answer):
+        return {what: wrong} if host == "c" and what in answer else answer
+
+    (silent,) = surveyed("ac", monkeypatch, change).silent
+    assert silent.host == "c" and silent.what.startswith("its answer is not understood (")
+
+
 def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first host at the address that the others' ssh servers see, each at its own."""
     asked = {}
