@@ -7,7 +7,6 @@ whatever may be broken or hang is a program or a thread with a time limit, whose
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import os
 import platform
 import re
@@ -24,6 +23,7 @@ from typing import Any, Callable, Optional, Union, get_args, get_origin, get_typ
 
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
+from runtime.files import sha256
 from runtime.installed import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,7 +231,7 @@ def _checksums() -> dict[str, str]:
     for package in _PACKAGES:
         paths += (ROOT / package).rglob("*.py")
     return {
-        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        path.relative_to(ROOT).as_posix(): sha256(path)[:12]
         for path in sorted(paths)
         if path.is_file() and "__pycache__" not in path.parts
     }
