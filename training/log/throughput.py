@@ -116,7 +116,7 @@ class Meter:
         average pace, verifications and saves included.
         """
         throughput = self._close_interval()
-        pace = (self._clock() - self._started) / max(self._update - self._first_update, 1)
+        pace = (self._clock() - self._started) / (self._update - self._first_update)
         return {
             "loss": loss,
             "lr": lr,
