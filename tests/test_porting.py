@@ -16,7 +16,7 @@ import pytest
 
 import backbones
 from backbones import classifiers
-from parallel.launch.launcher import parse
+from parallel.launch.options import parse
 from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
 from training.config import originals
