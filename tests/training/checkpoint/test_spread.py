@@ -151,7 +151,7 @@ def test_hosts_resume_after_the_commands_that_the_error_names(before, now, typed
 
 
 def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Path) -> None:
-    one, two, *_ = hosts
+    one, two, three, *_ = hosts
     save([one, two], 1, 3)
     there, here = (host / "checkpoints/update-00000003" for host in (two, one))
     shutil.copy(there / "manifest-0001.json", here)
@@ -162,6 +162,16 @@ def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Pat
     type_commands(str(error.value), tmp_path)
     assert load([one, one]) == 3
     command.main(["verify", str(here)])
+    # What is the same on all ranks is in the first file that a host has written.
+    save([one, one, two], 5)
+    there, here = (host / "checkpoints/update-00000005" for host in (one, three))
+    here.mkdir(parents=True)
+    for name in ("manifest.json", "rank-0001.bin"):
+        shutil.copy(there / name, here)
+    with pytest.raises(DataError, match="host3 lacks rank-0000.bin of host1, type"):
+        load([one, three, two], 3)
+    shutil.copy(there / "rank-0000.bin", here)
+    assert load([one, three, two], 3) == 5
 
 
 @pytest.mark.parametrize(("update", "killed"), [(5, 0), (3, 1)])
