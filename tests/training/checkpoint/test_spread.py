@@ -116,9 +116,13 @@ def hosts(tmp_path: Path) -> list[Path]:
 
 def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
     one, two, *_ = hosts
+    for host in (one, two):
+        (host / "checkpoints/.update-00000001.killed.part").mkdir(parents=True)
+        (host / f"{storage._PROBE}killed").touch()
     save([one, one, two, two], 1, 3, 5, keep=2)
     for folder, ranks, end in ((one, "01", ""), (two, "23", "-0002")):
         assert names(folder / "checkpoints") == ["update-00000003", "update-00000005"]
+        assert names(folder) == ["checkpoints"]
         path = folder / "checkpoints/update-00000005"
         assert names(path) == [f"manifest{end}.json", *(f"rank-000{rank}.bin" for rank in ranks)]
         files_here = layout.read_part(path).files.values()
@@ -255,6 +259,13 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
     assert "BROKEN CHECKPOINT" in caplog.text
     for host in (one, two):
         assert {"update-00000002", "update-00000004.broken"} <= {*names(host / "checkpoints")}
+    # One whose manifest is gone is not the newest one.
+    save([one, two], 5, 6)
+    for host, rank in ((one, ""), (two, "-0001")):
+        (host / f"checkpoints/update-00000006/manifest{rank}.json").unlink()
+    shutil.rmtree(two / "checkpoints/update-00000005")
+    assert load([one, two]) == 2
+    assert {"update-00000005.broken", "update-00000006.broken"} <= {*names(one / "checkpoints")}
     # One that is named is read from all hosts.
     with pytest.raises(DataError, match="nowhere does not exist"):
         load([one, two], go_on="nowhere")
@@ -321,10 +332,6 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
     for found in run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world)):
         assert found.firsts == tuple(map(groups.index, groups))
         assert found.is_spread == (groups != "000")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    for folder in {*groups}:
-        (tmp_path / folder / f"{storage._PROBE}killed").touch()
-    run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world).sweep())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/models on .* cannot be written"):
