@@ -46,14 +46,6 @@ def test_a_mistake_is_one_line():
     assert_one_line(wrong, "cosfase", "did you mean 'cosface'?")
 
 
-def test_a_damaged_record_set_is_one_line(faces, tmp_path):
-    for name in ("train.rec", "train.idx"):
-        (tmp_path / name).symlink_to(faces / name)
-    (tmp_path / "property").write_text("7,64,64\n")
-    options = ("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
-    assert_one_line(run_alone(program, *options), "property")
-
-
 @pytest.mark.launcher
 def test_run_sh(faces, tmp_path):
     """Three updates that both ranks have made together, and what they leave."""

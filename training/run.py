@@ -162,7 +162,7 @@ class Run:
 
     def last_checkpoint(self) -> Optional[Path]:
         """The last checkpoint, when it exists; all ranks together."""
-        return self._checkpointer.last_good()
+        return self._checkpointer.finish()
 
     def save_checkpoint(self, update: int) -> None:
         """Save all parts as they are after ``update`` updates; see ``Checkpointer.save``."""

@@ -31,14 +31,13 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runtime import files
 from runtime.errors import DataError
@@ -190,10 +189,11 @@ def set_aside(checkpoint: Path) -> Path:
 
 
 def _write_array(file: Any, name: str, stored: Stored) -> Entry:
-    array = np.ascontiguousarray(stored.array).reshape(stored.array.shape)
+    flat = np.ascontiguousarray(stored.array).reshape(-1)
     file.write(bytes(-file.tell() % _ALIGNMENT))
-    offset, checksum = file.tell(), 0
-    for chunk in _chunks(array):
+    offset, checksum, size = file.tell(), 0, CHUNK // flat.itemsize
+    for first in range(0, flat.size, size):
+        chunk = flat[first : first + size]
         if chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
             raise DataError(
                 f"{name!r} holds numbers that are not finite, so it is not saved; "
@@ -203,14 +203,7 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
         checksum = zlib.crc32(content, checksum)
         file.write(content)
     place = stored.start, stored.total, offset, checksum
-    return Entry(name, stored.kind, array.dtype.name, array.shape, *place)
-
-
-def _chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    flat = array.reshape(-1)
-    size = CHUNK // array.itemsize
-    for first in range(0, flat.size, size):
-        yield flat[first : first + size]
+    return Entry(name, stored.kind, flat.dtype.name, stored.array.shape, *place)
 
 
 def _marker(rank: int) -> str:

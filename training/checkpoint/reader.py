@@ -64,9 +64,8 @@ class Checkpoint:
                 f"{path} lacks {lacking(missing, hosts)}; bring them here with "
                 f"{rsync([hosts[rank] for rank in missing], path)}"
             )
-        complete = (rank for rank, file in files.items() if file.is_complete)
         # Its file has every array of the checkpoint, the replicated ones too.
-        self._whole_rank = next(complete, min(files, default=0))
+        self._whole_rank = max(files, key=lambda rank: len(files[rank].entries), default=0)
 
     def verify(self, rank: int) -> None:
         """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""

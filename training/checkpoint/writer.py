@@ -107,10 +107,10 @@ class Checkpointer:
             f", {waited:.2f} s of it for the one before" if waited > 0.1 else "",
         )
 
-    def finish(self) -> None:
-        """Wait until the last checkpoint exists; ``DataError`` if some rank could not write it."""
+    def finish(self) -> Optional[Path]:
+        """Wait for the last checkpoint, and return it; ``DataError`` if a rank cannot write it."""
         if self._thread is None:
-            return
+            return self.last
         # A rank that is missing is noticed in a collective, and would not be in join().
         self._world.barrier()
         self._thread.join()
@@ -137,10 +137,6 @@ class Checkpointer:
             remaining = sorted({part.update for _, part in found if part})
             for tell in self._when_saved:
                 tell(remaining)
-
-    def last_good(self) -> Optional[Path]:
-        """Wait for the last checkpoint and return it."""
-        self.finish()
         return self.last
 
     def __enter__(self) -> Checkpointer:

@@ -41,7 +41,6 @@ _PACKAGES = (
     *("horovod", "numpy", "numba", "opencv-python-headless", "scikit-learn", "scipy"),
     *("matplotlib", "protobuf", "mxboard"),
 )
-_Value = Union[str, float]
 
 
 class ReportFiles:
@@ -51,7 +50,7 @@ class ReportFiles:
         self._root, self._folder = root, root / run_files.FOLDER
         self._has_samples = False
 
-    def begin_part(self, update: int, facts: Mapping[str, _Value]) -> None:
+    def begin_part(self, update: int, facts: Mapping[str, Union[str, float]]) -> None:
         """Note that the run begins, or goes on, after ``update`` updates."""
         with _harmless("where the run was started"):
             make_folder(self._folder)

@@ -115,8 +115,14 @@ class Meter:
         ``stopwatch.PARTS`` on this rank; and the seconds that are left to the end of the run at its
         average pace, verifications and saves included.
         """
-        throughput = self._close_interval()
-        pace = (self._clock() - self._started) / max(self._update - self._first_update, 1)
+        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
+        throughput = Throughput(self._images, seconds, self._stopwatch.lap(seconds))
+        if self._first is None:
+            self._first = throughput
+        else:
+            self._later = throughput if self._later is None else self._later + throughput
+        self._open_interval()
+        pace = (self._clock() - self._started) / (self._update - self._first_update)
         return {
             "loss": loss,
             "lr": lr,
@@ -138,13 +144,3 @@ class Meter:
         self._interval_started = self._clock()
         self._images = 0
         self._pauses = 0.0
-
-    def _close_interval(self) -> Throughput:
-        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
-        throughput = Throughput(self._images, seconds, self._stopwatch.lap(seconds))
-        if self._first is None:
-            self._first = throughput
-        else:
-            self._later = throughput if self._later is None else self._later + throughput
-        self._open_interval()
-        return throughput

@@ -25,6 +25,8 @@ from training.checkpoint.reader import Checkpoint
 CLASSES, WIDTH = 11, 3
 # Each row is contiguous, and the rows are not.
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(WIDTH, CLASSES).T
+# Their mean is another in float32.
+OWN_NUMBERS = (2**24, 1, 1)
 COUNTS = np.arange(CLASSES, dtype=np.int32)
 
 
@@ -34,7 +36,7 @@ def arrays_of(rank: int, ranks: int) -> dict[str, Stored]:
     arrays = {
         "head/centers": Stored(SHARDED, CENTERS[rows], shard.start, CLASSES),
         "head/counts": Stored(SHARDED, COUNTS[rows], shard.start, CLASSES),
-        "net/mean": Stored(OWN, np.full(2, rank, np.float32)),
+        "net/mean": Stored(OWN, np.full(2, OWN_NUMBERS[rank], np.float32)),
     }
     if rank == 0:
         arrays["net/weight"] = Stored(REPLICATED, np.ones((2, 2, 1), np.float32))
@@ -84,8 +86,8 @@ def test_what_is_written_is_read(chunk: int, tmp_path: Path, monkeypatch) -> Non
     assert saved.replicated("net/empty").shape == (0, 2)
     assert (saved.replicated("net/scalar").shape, saved.replicated("net/scalar")) == ((), 2.5)
     checkpoint.verify(saved.path)
-    assert saved.own("net/mean", 2, 3).tolist() == [2, 2]
-    assert saved.own("net/mean", 0, 4).tolist() == [1, 1]
+    assert saved.own("net/mean", 2, 3).tolist() == [1, 1]
+    assert saved.own("net/mean", 0, 4).tolist() == [5592406, 5592406]
     with pytest.raises(DataError, match="lacks 'net/other'; it was written by another kind of"):
         saved.replicated("net/other")
     # Slices are cut anew for any number of ranks.
@@ -220,7 +222,7 @@ def test_info_verify_merge(tmp_path: Path, capsys) -> None:
     checkpoint.main(["merge", str(path), "--output", str(tmp_path / "all.npz")])
     with np.load(tmp_path / "all.npz", allow_pickle=False) as merged:
         assert (merged["head/centers"] == CENTERS).all() and (merged["head/counts"] == COUNTS).all()
-        assert merged["net/mean"].tolist() == [0.5, 0.5]
+        assert merged["net/mean"].tolist() == [2**23, 2**23]
         assert merged["net/weight"].shape == (2, 2, 1) and merged["net/empty"].shape == (0, 2)
     with pytest.raises(DataError, match="gone/all.npz cannot be written"):
         checkpoint.main(["merge", str(path), "--output", str(tmp_path / "gone/all.npz")])

@@ -116,9 +116,13 @@ def hosts(tmp_path: Path) -> list[Path]:
 
 def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
     one, two, *_ = hosts
+    for host in (one, two):
+        (host / "checkpoints/.update-00000001.killed.part").mkdir(parents=True)
+        (host / f"{storage._PROBE}killed").touch()
     save([one, one, two, two], 1, 3, 5, keep=2)
     for folder, ranks, end in ((one, "01", ""), (two, "23", "-0002")):
         assert names(folder / "checkpoints") == ["update-00000003", "update-00000005"]
+        assert names(folder) == ["checkpoints"]
         path = folder / "checkpoints/update-00000005"
         assert names(path) == [f"manifest{end}.json", *(f"rank-000{rank}.bin" for rank in ranks)]
         files_here = layout.read_part(path).files.values()
@@ -151,7 +155,7 @@ def test_hosts_resume_after_the_commands_that_the_error_names(before, now, typed
 
 
 def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Path) -> None:
-    one, two, *_ = hosts
+    one, two, three, *_ = hosts
     save([one, two], 1, 3)
     there, here = (host / "checkpoints/update-00000003" for host in (two, one))
     shutil.copy(there / "manifest-0001.json", here)
@@ -162,6 +166,16 @@ def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Pat
     type_commands(str(error.value), tmp_path)
     assert load([one, one]) == 3
     command.main(["verify", str(here)])
+    # What is the same on all ranks is in the first file that a host has written.
+    save([one, one, two], 5)
+    there, here = (host / "checkpoints/update-00000005" for host in (one, three))
+    here.mkdir(parents=True)
+    for name in ("manifest.json", "rank-0001.bin"):
+        shutil.copy(there / name, here)
+    with pytest.raises(DataError, match="host3 lacks rank-0000.bin of host1, type"):
+        load([one, three, two], 3)
+    shutil.copy(there / "rank-0000.bin", here)
+    assert load([one, three, two], 3) == 5
 
 
 @pytest.mark.parametrize(("update", "killed"), [(5, 0), (3, 1)])
@@ -245,6 +259,13 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
     assert "BROKEN CHECKPOINT" in caplog.text
     for host in (one, two):
         assert {"update-00000002", "update-00000004.broken"} <= {*names(host / "checkpoints")}
+    # One whose manifest is gone is not the newest one.
+    save([one, two], 5, 6)
+    for host, rank in ((one, ""), (two, "-0001")):
+        (host / f"checkpoints/update-00000006/manifest{rank}.json").unlink()
+    shutil.rmtree(two / "checkpoints/update-00000005")
+    assert load([one, two]) == 2
+    assert {"update-00000005.broken", "update-00000006.broken"} <= {*names(one / "checkpoints")}
     # One that is named is read from all hosts.
     with pytest.raises(DataError, match="nowhere does not exist"):
         load([one, two], go_on="nowhere")
@@ -311,10 +332,6 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
     for found in run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world)):
         assert found.firsts == tuple(map(groups.index, groups))
         assert found.is_spread == (groups != "000")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    for folder in {*groups}:
-        (tmp_path / folder / f"{storage._PROBE}killed").touch()
-    run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world).sweep())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/models on .* cannot be written"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,9 @@ def test_what_is_written_for_the_report(run: Path, caplog) -> None:
     assert found.dtype == np.float32
     assert found[:, 0] == pytest.approx((rows[0::2] * rows[1::2]).sum(axis=1), abs=1e-6)
     assert (found[:, 1] == same).all()
+    files.verification("a set", replace(verify(rows, same, xnorm=1.0), scores=None))
     files.write_report()
+    assert "the report lacks" not in caplog.text
     assert f"report in {run}/report.html" in caplog.text
     assert "<svg" in (run / "report.html").read_text(encoding="utf-8")
 
@@ -61,10 +64,12 @@ def test_what_is_written_for_the_report(run: Path, caplog) -> None:
     ("program", "said"),
     [
         ("echo 'error: it needs matplotlib' >&2; exit 2", "no report: it needs matplotlib"),
+        # In the folder of the program, in a session of its own.
+        ("[ -e train.py ] && exit $(( $(cut -d' ' -f6 /proc/$$/stat) == $$ ))", "status 1"),
         ("kill -SEGV $$", "no report: status -11"),
         ("exec sleep 100", "the report lacks the page: TimeoutExpired"),
     ],
-    ids=["refuses", "crashes", "hangs"],
+    ids=["refuses", "ends", "crashes", "hangs"],
 )
 def test_a_process_that_fails_is_a_line_in_the_log(run, monkeypatch, caplog, program, said) -> None:
     script = run.parent / "python"
@@ -72,6 +77,7 @@ def test_a_process_that_fails_is_a_line_in_the_log(run, monkeypatch, caplog, pro
     script.chmod(0o755)
     monkeypatch.setattr(report_files.sys, "executable", str(script))
     monkeypatch.setattr(report_files, "_SECONDS", 1)
+    monkeypatch.chdir(run)
     ReportFiles(run).write_report()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and said in record.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import partial
@@ -37,12 +38,16 @@ def untouched_logging() -> Iterator[None]:
     assert (list(root.handlers), root.level) == before
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 class LoggedRun:
     """A run's log, its screen, and its clock, which stands still until it is moved."""
 
     def __init__(self, folder: Path, rank=0, frequent=4, screen=None, **more: Any) -> None:
         self.folder, self.now, self.screen = folder, 1000.0, screen or io.StringIO()
-        self.log_file = folder / f"logs/rank-000{rank}.log"
+        self.log_file, self.files = folder / f"logs/rank-000{rank}.log", open_files()
         time, self.watchdog = SimpleNamespace(monotonic=lambda: self.now), MagicMock()
         places = {"time": time, "Watchdog": lambda *_, **__: self.watchdog}
         with redirect_stdout(self.screen), patch.multiple(run_log, **places):
@@ -55,6 +60,7 @@ class LoggedRun:
 
     def __exit__(self, *error: Any) -> None:
         self.log.__exit__(*error)
+        assert open_files() == self.files
 
     def train(self, first: int, last: int, waiting: float = 0.05) -> None:
         """Updates of half a second."""
@@ -119,6 +125,7 @@ def test_the_loss_is_read_when_it_is_reported_and_its_wait_is_time_of_updates(tm
     first, second = run.update_lines()
     # What was counted is a fraction; slow runs show a decimal.
     assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 1.5000" in first
+    assert "waiting" not in first, "no part has taken time"
     assert "5.5 images/s" in first and "  total 4.0000  loss" in second
 
 
@@ -257,6 +264,7 @@ def test_a_terminal_has_a_bar_instead_of_lines(tmp_path, monkeypatch, variables,
     shown = terminal.getvalue()
     # The bar of a resumed run starts where the run does.
     assert [words in shown for words in (" 6/10", "100%|")] == [bar] * 2
+    assert shown.endswith("\n"), "the bar stays as it is"
     assert "256 images/s" in shown and "record 17 is broken\n" in shown
     assert len(run.update_lines()) == (0 if bar else 2)
     assert " update 8/10" in run.log_file.read_text()
@@ -312,6 +320,7 @@ def test_shares_and_judgements_in_words() -> None:
     assert both.images_per_second == pytest.approx(100.0)
     assert both.share(WAITING) == pytest.approx(2 / 30)
     assert both.share(COMMUNICATION) == pytest.approx(1 / 60)
+    assert throughput(12.0).share(WAITING) == 1.0
     assert throughput(0.12).describe_shares() == (
         "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
     )

@@ -114,7 +114,9 @@ def test_a_rank_that_waits_for_others_warns_long_before_its_end(watch):
         rank.watchdog.beat(update)
         with rank.stopwatch.part(part):
             assert rank.wait(words=words) == [] and words in rank.said()
-        assert f"in update {update + 1}, {part}\n" in rank.said()
+            assert f"in update {update + 1}, {part}\n" in rank.said()
+            # The next warning comes after twice the time.
+            assert rank.wait(0.2) == []
     assert rank.said().count("warning") == 2
 
 

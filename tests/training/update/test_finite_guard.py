@@ -65,7 +65,7 @@ def test_a_skipped_update_leaves_nothing_and_all_ranks_stop_at_it(spoiled, loss,
         run.train(4)
         assert guard.skipped == 1
         assert any(np.any(array != before[name]) for name, array in arrays_of(run).items())
-        run.step._guard = FiniteGuard("stop", run.saves.last_good)
+        run.step._guard = FiniteGuard("stop", run.saves.finish)
         run.saves.save(4)
         if world.rank == 1:
             spoil(run, spoiled)
