@@ -1,8 +1,4 @@
-"""What a classification run reads: images to train on and images to validate on.
-
-Turns the configuration's words into objects of ``data``, so that the program itself does not care
-where images come from.
-"""
+"""Opens what a classification run reads: images to train on and images to validate on."""
 
 from __future__ import annotations
 

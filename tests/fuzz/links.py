@@ -31,7 +31,7 @@ from data.records.shards import open_sets
 from data.records.writer import shard_writer
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
-from evaluation.embed.index import read_embeddings
+from evaluation.embed.files import read_embeddings
 from evaluation.export.arcface_torch import read_state_dict
 from evaluation.ijb import lists as lists_of_faces
 from evaluation.report import run_files
