@@ -158,11 +158,13 @@ class _LevelBuilder:
             self._entry(beta),
             *(self._variable(f"{name}_{part}") for part in _GIVEN),
         ]
-        normalized, *parameters, mean, variance = (self.nodes[entry[0]]["name"] for entry in inputs)
+        names = (self.nodes[entry[0]]["name"] for entry in inputs)
+        normalized, used_gamma, used_beta, mean, variance = names
         self._norms.append(
             Norm(
                 normalized,
-                *parameters,
+                used_gamma,
+                used_beta,
                 statistics=[mean, variance],
                 running=[self._whole[entry[0]]["name"] for entry in running],
                 has_fixed_gamma=has_fixed_gamma,
