@@ -15,7 +15,8 @@ import re
 import struct
 import zlib
 from enum import Enum, auto
-from typing import Optional
+from pathlib import Path
+from typing import Optional, Union
 
 import cv2
 import numpy as np
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 
 from data import MAX_PIXELS, MAX_SCANS, headers
 from data.records.recordio import BrokenRecordError, Payload
+from runtime.errors import DataError
+from runtime.files import read_file
 
 Image = NDArray[np.uint8]
 
@@ -138,6 +141,20 @@ def decode_file(payload: Payload) -> Image:
     samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
     image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
     return image
+
+
+def read_image(path: Union[str, Path]) -> Image:
+    """Read and decode a file; see ``decode_file``.
+
+    Raises:
+        DataError: it cannot be read or decoded; the message begins with its path.
+    """
+    try:
+        return decode_file(read_file(path))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except BrokenRecordError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def kind_of(name: str, beginning: bytes) -> FileKind:

@@ -52,13 +52,13 @@ def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
     """
     height = width = 0
     if payload.startswith(_PNG + _PNG_HEADER):
-        if payload.rfind(_PNG_END, 24) > 0:
+        if payload.rfind(_PNG_END, 24) != -1:
             width, height = struct.unpack_from(">II", payload, 16)
     elif payload.startswith(_JPEG):
         # The size of the first frame; thumbnails lie within a segment of another kind.
         frames = (place for marker, *place in _segments(payload) if marker in FRAME_MARKERS)
         start, stop = next(frames, (0, 0))
-        if start + 5 <= min(stop, len(payload)) and payload.rfind(_JPEG_END, start) > 0:
+        if start + 5 <= min(stop, len(payload)) and payload.rfind(_JPEG_END, start) != -1:
             height, width = struct.unpack_from(">xHH", payload, start)
     return (height, width) if 0 < height * width <= MAX_PIXELS else None
 

@@ -28,9 +28,9 @@ from data.decoding import (
     FILE_ENDINGS,
     FileKind,
     Image,
-    decode_file,
     decode_rgb,
     kind_of,
+    read_image,
 )
 from data.identities import list_images
 from data.pack.image_files import fit
@@ -39,7 +39,7 @@ from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from data.verification.bin_file import read_bin
 from runtime.errors import DataError
-from runtime.files import open_regular, read_file
+from runtime.files import open_regular
 
 _REC, _BIN = ".rec", ".bin"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -69,10 +69,7 @@ def image_files(
     """Return image files, with their labels."""
 
     def decode(number: int) -> Image:
-        try:
-            return decode_file(read_file(paths[number]))
-        except OSError as error:
-            raise DataError(f"{paths[number]} cannot be read: {error.strerror}") from None
+        return read_image(paths[number])
 
     return ImageSource(len(paths), paths.__getitem__, labels.__getitem__, decode, remarks=remarks)
 

@@ -273,7 +273,7 @@ WATCHED = (
     "backbones.model:Backbone create load load_pretrained",
     "data.batches.face_loader Augmentation FaceLoader MemoryBatches",
     "data.batches.image_loader ImageLoader", "data.batches.loader BrokenImages Prefetcher",
-    "data.batches.selection Selection", "data.drawn.patterns DrawnImages", "mxnet.gluon Trainer",
+    "data.batches.selection Selection", "data.images.image_set DrawnImages", "mxnet.gluon Trainer",
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",

@@ -14,9 +14,8 @@ from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.batches.position import EpochPart
 from data.contents import Images
-from data.drawn.patterns import DrawnImages
 from data.images import cifar, class_files, mnist
-from data.images.image_set import ImageSet
+from data.images.image_set import DrawnImages, ImageSet
 from data.images.transforms import (
     CenterCrop,
     ImageTransform,

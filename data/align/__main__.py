@@ -19,13 +19,12 @@ from typing import Optional
 
 from data.align.points import PointsFile
 from data.align.similarity import SIDE
-from data.decoding import IMAGE_ENDINGS, decode_file, encode
+from data.decoding import IMAGE_ENDINGS, encode, read_image
 from data.identities import find_images
-from data.records.recordio import BrokenRecordError
 from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
-from runtime.files import create, new_folder, read_file
+from runtime.files import create, new_folder
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -77,11 +76,7 @@ def _cut_all(
         """Write the face in an image; return why there is none, None if there is."""
         path = f"{options.folder}{os.sep}{name}"
         try:
-            aligned = points.align(path, decode_file(read_file(path)))
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
-        except BrokenRecordError as error:
-            return f"{path}: {error}"
+            aligned = points.align(path, read_image(path))
         except DataError as error:
             return str(error)
         with create(out / written[name]) as file:

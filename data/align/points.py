@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.similarity import FivePoints, align, is_no_face
-from data.decoding import Image, decode_file
-from data.records.recordio import BrokenRecordError
+from data.decoding import Image, read_image
 from data.text_list import splits
 from data.worker_threads import say
 from runtime.errors import DataError
-from runtime.files import read_file, read_lines
+from runtime.files import read_lines
 
 _NUMBERS = 10
 _HEADER_LINES = 2
@@ -157,12 +156,10 @@ class ListedFaces:
                 message begins with the path of the image.
         """
         path = self._folder / self._names[number]
+        image = read_image(path)
         try:
-            image = decode_file(read_file(path))
             face = align(image, self._points[number], any_order=True)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        except (BrokenRecordError, DataError) as error:
+        except DataError as error:
             raise DataError(f"{path}: {error}") from None
         return np.ascontiguousarray(face.transpose(2, 0, 1))
 

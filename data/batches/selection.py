@@ -184,11 +184,9 @@ class _WeightedImages:
     def _find(self, block: int, point: float) -> int:
         """Return the image at a point of the line that lies in a block of images."""
         start = block * _BLOCK_IMAGES
-        weights = self._weights[self._labels.between(start, start + _BLOCK_IMAGES) + 1]
-        before = self._ends[block - 1] if block else 0.0
-        # Added one after another, as in the sums of the blocks.
-        ends = np.cumsum(np.concatenate([[before], weights]))[1:]
-        return start + int(np.searchsorted(ends, point, side="right"))
+        labels = self._labels.between(start, start + _BLOCK_IMAGES)
+        before = float(self._ends[block - 1]) if block else 0.0
+        return start + int(_hit(point, before, labels, self._weights))
 
 
 def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
@@ -209,6 +207,17 @@ def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
     for label in labels:
         if label >= 0:
             counts[label] += 1
+
+
+@unlocked_kernel
+def _hit(point: float, end: float, labels: NDArray[np.int32], weights: NDArray[np.float32]) -> int:
+    """Return the first image at whose end, with the weights before it, ``end`` passes a point."""
+    for i in range(labels.size):
+        # One after another, as in the sums of the blocks.
+        end += weights[labels[i] + 1]
+        if end > point:
+            return i
+    return labels.size
 
 
 @unlocked_kernel

@@ -1,7 +1,9 @@
-"""Labeled images for classifiers: the interface of a set, and sets that are kept in memory.
+"""Labeled images for classifiers: the interface of a set, and sets without files of their own.
 
 Threads ask a set for single images by number. The images of large sets are decoded at each request
-(``class_files.FileImages``).
+(``class_files.FileImages``), those of a drawn set are drawn: each class has a smooth pattern, and
+an image is the pattern of its class, shifted, brighter or darker, under noise as strong as the
+pattern.
 """
 
 from __future__ import annotations
@@ -10,12 +12,20 @@ import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image
 from data.records.recordio import Payload
+
+_PARTS = {"training": 0, "validation": 1}
+# The first number of every seed, so that no two uses share their random numbers.
+_PATTERN, _IMAGE = range(2)
+_CELLS = 4
+_CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
+_LARGEST_SHIFT = 0.125
 
 
 class ImageSet(Protocol):
@@ -73,3 +83,58 @@ class ImagesInMemory(ImageSet):
     def fingerprint(self) -> str:
         checksum = zlib.crc32(np.ascontiguousarray(self._images).data)
         return f"checksum {zlib.crc32(np.ascontiguousarray(self._labels).data, checksum):08x}"
+
+
+class DrawnImages(ImageSet):
+    """Images whose pixels depend on the seed, the part and the image's number alone."""
+
+    def __init__(
+        self, part: str, *, num_classes: int, count: int, shape: tuple[int, int, int], seed: int
+    ) -> None:
+        """Draw the patterns, one per class.
+
+        Args:
+            part: "training" or "validation", which have the same classes and different images.
+            num_classes: image ``i`` is of class ``i % num_classes``.
+            count: the number of images.
+            shape: height, width and channels.
+            seed: of everything that is drawn.
+        """
+        self.num_classes = num_classes
+        self._count, self._shape = count, shape
+        self._seeds = (_IMAGE, seed, _PARTS[part])
+        self._patterns = [
+            _pattern(np.random.default_rng((_PATTERN, seed, label)), shape)
+            for label in range(num_classes)
+        ]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        """By the seeds: processors may round the pixels in several ways."""
+        return f"{self.fingerprint()} {index}".encode(), index % self.num_classes
+
+    @override
+    def fingerprint(self) -> str:
+        return f"drawn with seeds {self._seeds}, {self._shape}"
+
+    @override
+    def decoded(self, index: int) -> tuple[Image, int]:
+        label = index % self.num_classes
+        rng = np.random.default_rng((*self._seeds, index))
+        limits = [round(_LARGEST_SHIFT * side) for side in self._shape[:2]]
+        shift = [int(rng.integers(-limit, limit + 1)) for limit in limits]
+        shifted = np.roll(self._patterns[label], shift, (0, 1))
+        light = rng.normal(1.0, 0.2)
+        noise = rng.standard_normal(self._shape, np.float32) * np.float32(_NOISE)
+        pixels = _GRAY + light * shifted + noise
+        return np.clip(pixels, 0, 255).astype(np.uint8), label
+
+
+def _pattern(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    height, width, channels = shape
+    cells = rng.standard_normal((_CELLS, _CELLS, channels), np.float32) * np.float32(_CONTRAST)
+    smooth = cv2.resize(cells, (width, height), interpolation=cv2.INTER_CUBIC)
+    return np.asarray(smooth, np.float32).reshape(shape)

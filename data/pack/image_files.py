@@ -142,7 +142,8 @@ def fit(image: Image, size: tuple[int, int]) -> Image:
     """
     (height, width), (new_height, new_width) = image.shape[:2], size
     scale = max(new_height / height, new_width / width)
-    rows, columns = min(height, round(new_height / scale)), min(width, round(new_width / scale))
+    wanted = max(1, round(new_height / scale)), max(1, round(new_width / scale))
+    rows, columns = min(height, wanted[0]), min(width, wanted[1])
     top, left = (height - rows) // 2, (width - columns) // 2
     # Shrinking averages areas, so that no fine texture turns into a coarse one.
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC

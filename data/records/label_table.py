@@ -69,7 +69,7 @@ class LabelTable:
             own = self._mapped[number][max(start - first, 0) : stop - first]
             parts.append(_numbered(own, self._first_classes[number]))
             number += 1
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _numbered(labels: Labels, first_class: int) -> Labels:

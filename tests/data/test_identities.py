@@ -25,7 +25,10 @@ def test_identities_and_images_come_by_name(tmp_path) -> None:
     assert found[0] == [Identity("_p", formats), *expected]
     assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
     assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10, 1)
-    assert_refused("2.png is no folder; name one", find_identities, tmp_path / "b" / "2.png", 1, 1)
+    flat = tmp_path / "b"
+    (flat / "none").mkdir()
+    assert_refused("none of its 1 folders .* folder for each$", find_identities, flat, 1, 1)
+    assert_refused("2.png is no folder; name one", find_identities, flat / "2.png", 1, 1)
 
 
 def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:

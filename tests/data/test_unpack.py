@@ -33,7 +33,7 @@ def test_what_is_broken_is_left_out_and_the_bytes_say_endings(run, tmp_path, cap
     payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in ENDINGS]
     broken = [payloads[0], b"GIF89a" + bytes(40)]
     written = im2rec([0, 0, 0, 0, 1, 1], [*payloads, *broken], range(6))
-    path = write_records(tmp_path / "set", written, description="2,8,8") / "train.rec"
+    path = write_records(tmp_path / "set", written, description="10,8,8") / "train.rec"
     overwrite(tmp_path / "set", 4, b"junk")
     assert run(unpack.main, tmp_path / "set", tmp_path / "out") == 1
     printed = capsys.readouterr()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import cv2
 
-from data.drawn.patterns import DrawnImages
+from data.images.image_set import DrawnImages
 from data.records.writer import RecordWriter
 
 _CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cv2
 
-from data.drawn.patterns import DrawnImages
+from data.images.image_set import DrawnImages
 from tests.support.foreign_records import im2rec, index_of
 
 

@@ -74,12 +74,6 @@ def test_other_lists_are_refused(read, text, message: str) -> None:
     assert_refused(message, read, text)
 
 
-@pytest.mark.parametrize("name", ["pipe", "missing"])
-def test_only_files_are_read(tmp_path, name: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert_refused("cannot be read as a list of points", PointsFile, tmp_path / name, tmp_path)
-
-
 def faces(count: int = 8) -> np.ndarray:
     """Points of faces of several sizes and places, each turned in the plane: ``[count, 5, 2]``."""
     rng, found = np.random.default_rng(3), []

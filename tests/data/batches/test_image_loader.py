@@ -9,8 +9,7 @@ import pytest
 from data.batches.image_loader import BROKEN, PADDING, ImageLoader, TransformedImages, each_once
 from data.batches.loader import Prefetcher
 from data.batches.position import EpochPart, equal_shares
-from data.drawn.patterns import DrawnImages
-from data.images.image_set import ImagesInMemory
+from data.images.image_set import DrawnImages, ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError

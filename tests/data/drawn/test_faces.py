@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.drawn.faces import Person, View, render
-from data.drawn.patterns import DrawnImages
+from data.images.image_set import DrawnImages
 
 PEOPLE, VIEWS, SHAPES = 2020981468, 2671922942, 2665906231
 # Means of the quarters by color, the standard deviation, and that of neighbors' differences.

@@ -49,6 +49,8 @@ def test_parts_have_the_drawn_area_and_ratio(image) -> None:
         found = plain(400).apply(image, draws(*shapes, place=(0.999, 0.999, 0.9)))
         assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
         assert found[-1, -1, :2].tolist() == [39, 29]
+    corner = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    assert (plain(8).apply(corner, draws()) == [0, 1, 2]).all(), "a part of one pixel"
     # A quarter of one pixel at 3:4 is a line of 1 x 0.
     tiny = np.full((1, 1, 3), 77, np.uint8)
     found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))

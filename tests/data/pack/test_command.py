@@ -175,6 +175,7 @@ def test_a_full_disk_is_one_line(pack, monkeypatch, people, tmp_path) -> None:
     ("people out --resize 112x", "'112x' is no size"),
     ("people out --resize 0", "'0' is no size"),
     ("people out --resize 4097", "'4097' is no size"),
+    ("people out --resize 4096x1 --align list", "leave --resize and --crop out"),
     ("--pairs p.txt people out --min-images 3", "leave --min-images"),
     ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
     ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
@@ -232,6 +233,7 @@ def columns(height: int, width: int) -> np.ndarray:
     ((50, 50), (100, 100), 0, 200),
     ((112, 96), (112, 112), 0, 200),
     ((100, 100), (50, 25), 50, 150),
+    ((16, 16), (400, 1), 93, 93),
 ])  # fmt: skip
 def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
     image = fit(columns(*shape), size)

@@ -33,7 +33,7 @@ def pickled(tmp_path):
 
 def test_a_written_set_reads_back(tmp_path, faces) -> None:
     write_bin(tmp_path / "lfw.bin", faces, [True, False, True])
-    target = read_bin(tmp_path / "lfw.bin")
+    target = read_bin(str(tmp_path / "lfw.bin"))
     assert (target.name, len(target), target.same.tolist()) == ("lfw", 6, [True, False, True])
     assert target.images == faces
     assert pickle.loads((tmp_path / "lfw.bin").read_bytes()) == (faces, [True, False, True])
