@@ -22,7 +22,7 @@ from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import progress, run_folder, same_data
 from training.checkpoint import resume
-from training.checkpoint.saved import SavedRun
+from training.checkpoint.reader import SavedRun
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks

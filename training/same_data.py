@@ -18,7 +18,7 @@ from data.contents import Images
 from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
-from training.checkpoint.saved import SavedRun
+from training.checkpoint.reader import SavedRun
 from training.checkpoint.storage import gather
 from training.config.run import ANYWAY
 

@@ -17,8 +17,8 @@ from typing import Any, Callable, Optional, Union
 
 from typing_extensions import override
 
-from data.batches.epoch_part import EpochPart, equal_shares
 from data.batches.image_loader import ImageLoader
+from data.batches.position import EpochPart, equal_shares
 from parallel import grouping
 from parallel.parameter_server import assignment as assignments
 from parallel.parameter_server.assignment import Assignment

@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from data.batches.epoch_part import EpochPart
+from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
