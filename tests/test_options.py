@@ -76,7 +76,7 @@ def wires(seen: Witness) -> set[Wire]:
 def frozen(seen: Witness) -> list[str]:
     return [
         name
-        for name, parameter in seen.values("Trainer.params")[0].items()
+        for name, parameter in seen.values("BackboneOptimizer.parameters")[0].items()
         if parameter.grad_req == "null" and name.endswith(("_beta", "_bias"))
     ]
 
