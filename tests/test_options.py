@@ -76,7 +76,7 @@ def wires(seen: Witness) -> set[Wire]:
 def frozen(seen: Witness) -> list[str]:
     return [
         name
-        for name, parameter in seen.values("Trainer.params")[0].items()
+        for name, parameter in seen.values("BackboneOptimizer.parameters")[0].items()
         if parameter.grad_req == "null" and name.endswith(("_beta", "_bias"))
     ]
 
@@ -102,7 +102,7 @@ BOTH: list[Row] = [
     ("--threads 3", 3, "Prefetcher.threads"),
     ("--momentum 0.75", 0.75, "Trainer.optimizer.momentum"),
     ("--wd 0.003", 0.003, "Trainer.optimizer.wd"),
-    ("--clip-norm 0.75", 0.75, "parameter_updates.clip.max_norm"),
+    ("--clip-norm 0.75", 0.75, "optimizer.clip.max_norm"),
     ("--resume never", "never", "resume.find.resume"),
     ("--stall-timeout 321", 321, "environment.prepare_stall_check.seconds", "Watchdog.seconds"),
     ("--models-root {models}", set(), lambda seen: RUN_FILES.difference(files_of(seen))),

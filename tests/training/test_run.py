@@ -134,8 +134,19 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
         called.append(update)
         run.save_checkpoint(update)
 
-    assert run.fit(step, [Every(save, epochs=1, on_stop=True)]) == 0
+    # The others wait while some save, and have to know it, also from those that do not save.
+    pauses, settled = [], []
+    ranks.pause, ranks.settle = pauses.append, settled.append
+    ranks.numbers = lambda: {"staleness": 2.0}
+    actions = [Every(save, epochs=1, on_stop=True)]
+    assert run.fit(step, actions, lambda: {"loss": 1.0}) == 0
     assert ranks.met == [(2, 20), (4, 130)]
+    assert pauses == [10, 20, 125, 130, 235, 240] and settled == [20, 130, 240]
+    # Before each save, and after a rebalancing.
+    assert run.log.check_folder.call_count == 4 + 2
+    reported = run.log.update.call_args.kwargs
+    assert reported["averages"]() == {"loss": 1.0, "staleness": 2.0}
+    assert reported["images"] == run._config.data.batch_size
     expected = [(update, divmod(update, 10)) for update in range(20)]
     expected += [(120 + update, (2 + update // 5, update % 5)) for update in range(10)]
     expected += [(230 + update, (4 + update // 5, update % 5)) for update in range(10)]

@@ -44,7 +44,10 @@ class FiniteGuard:
         last_good: Callable[[], Optional[Path]] = lambda: None,
         remedy: str = "lower --lr, or try --on-nan skip",
     ) -> None:
-        """Args: stop or skip; asks for the last checkpoint, on all ranks; what a user can do."""
+        """``last_good`` returns the last checkpoint, for which all ranks ask together.
+
+        ``remedy`` tells the user what to do when the run stops.
+        """
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0

@@ -124,3 +124,10 @@ def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeyp
         pause()
         other.step(gradients(), lr=0.001)
         assert other.pauses == pauses
+    # In BSP all know of a pause, which lasts until the next step is done.
+    other.expect_pause()
+    other.expect_pause()
+    during = [other.pauses]
+    servers.before = lambda what, bucket: during.append(other.pauses)
+    other.step(gradients(), lr=0.1)
+    assert set(during) == {2} and other.pauses == 0

@@ -7,6 +7,7 @@ import math
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,29 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
     # Both make ten updates of the weights in an epoch; the other may already have made some.
     left = 1 - before["update"] / (10 * epochs)
     assert 0.02 * (left - 0.5 / epochs) ** 2 < first["lr"] <= 0.02 * left**2 * 1.001
+
+
+@pytest.mark.thorough
+def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
+    """Eight steps of each of two workers, in jobs at once: most of the time they sleep."""
+    stall, jobs = 4, {}
+    with ExitStack() as stack:
+        for scheme, options, slowness in (
+            # Worker 0 waits at the end for three times as long as it may, while worker 1 trains.
+            ("dist_async", [], {"1": {"step": 3 * stall / 8}, "patience": 1}),
+            # Worker 1 waits within an update while worker 0 validates.
+            ("dist_sync", [], {"0": {"validate": 2 * stall}}),
+            ("dist_ssync", ["--staleness", 1], {"0": {"validate": 2 * stall}}),
+        ):
+            program = ["-m", "tests.support.slow_worker", json.dumps(slowness), *SMALL, *options]
+            program += ["--kv-store", scheme, "--models-root", tmp_path / scheme, "--epochs", 2]
+            program += ["--stall-timeout", stall, "--num-images", 128, "--batch-size", 16]
+            job = ServerJob(tmp_path / f"{scheme}-out", *program, workers=2)
+            jobs[scheme] = stack.enter_context(job)
+        for scheme, job in jobs.items():
+            assert job.wait() == [0, 0], job.said()
+            assert "update 8/8" in job.said_by(0)
+            assert (tmp_path / scheme / "checkpoints/update-00000008/manifest.json").exists()
 
 
 @pytest.mark.parametrize(

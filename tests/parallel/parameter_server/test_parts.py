@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -12,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel.parameter_server import assignment
+from parallel.parameter_server import assignment, connections
 from parallel.parameter_server.assignment import Assignment, Share
 from parallel.parameter_server.buckets import Bucket, plan, table_key
 from parallel.parameter_server.messages import TAIL, Settings, Tail
@@ -166,3 +169,39 @@ def test_a_worker_begins_with_the_weights_of_the_others(monkeypatch: pytest.Monk
         with nullcontext() if is_equal else differ:
             store.start(settings)
     assert sent == [(0, settings.encode())] * 2
+
+
+ROOT = Path(__file__).resolve().parents[3]
+# ZeroMQ calls connect() on a thread of its own.
+REPLACED = """
+import ctypes, errno, os, threading, time
+from parallel.parameter_server import connections
+from runtime.mxnet import mx
+
+CONNECT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True
+)
+called = threading.Event()
+
+def connect(descriptor, address, length):
+    print(ctypes.string_at(address, length)[2:8].hex(), flush=True)
+    called.set()
+    ctypes.set_errno(errno.ECONNREFUSED)
+    return -1
+
+library = mx.base._LIB
+connections.replace_imports(library, {"connect": CONNECT(connect)})
+library.zmq_ctx_new.restype = library.zmq_socket.restype = ctypes.c_void_p
+socket = library.zmq_socket(ctypes.c_void_p(library.zmq_ctx_new()), 5)
+library.zmq_connect(ctypes.c_void_p(socket), b"tcp://127.0.0.1:9")
+assert called.wait(30)
+os._exit(0)
+"""
+
+
+def test_a_library_calls_the_function_in_place_of_the_systems_if_it_imports_that() -> None:
+    said = subprocess.check_output([sys.executable, "-c", REPLACED], cwd=ROOT, text=True)
+    assert set(said.split()) == {"00097f000001"}
+    library = ctypes.CDLL("libm.so.6")
+    with pytest.raises(OSError, match=r"libm\.so\.6 does not import accept4\(\)"):
+        connections.replace_imports(library, {"accept4": ctypes.CFUNCTYPE(None)(print)})

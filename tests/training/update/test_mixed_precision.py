@@ -135,9 +135,13 @@ def test_it_computes_what_the_host_does(rule, momentum, rounding, size, monkeypa
         np.testing.assert_allclose(state.arrays[name].array, expected, rtol=rtol, atol=rounding)
     assert state.values == {"updates": 17, "loss_scale": plain.scale, "good_updates": plain.good}
     assert plain.scale == 2.0**14 / 2**7 and plain.good == 0
-    for update, reduced in enumerate(said):
+    for reduced in said:
         assert reduced.are_finite([number.asscalar() for number in reduced.numbers])
-        assert (f"update {update + 1} skipped" in caplog.text) == (update in overflows)
+    # A dynamic scale expects gradients to overflow, and halves from 2**14.
+    assert caplog.messages == [
+        f"update {update + 1} skipped: a float16 gradient overflowed; loss scale now {2**13 >> n}"
+        for n, update in enumerate(sorted(overflows))
+    ]
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
@@ -187,34 +191,12 @@ def value(scale: LossScale) -> float:
     return scale.export_state(0).values["loss_scale"]
 
 
-def read(reduced) -> list[float]:
-    values = [float(number.asscalar()) for number in reduced.numbers]
-    assert reduced.are_finite(values), "a dynamic scale expects gradients to overflow"
-    return values
-
-
 def good_updates(scale: LossScale, updates: int) -> None:
     """So many good updates, of which the last is made."""
     values = SavedValues(scale.export_state(0).values)
     values["good_updates"] += updates - 1
     scale.load_state(values)
     scale.adapt(array(1.0))
-
-
-@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
-def test_an_overflow_halves_the_scale_and_says_which_update_is_skipped(bad, caplog):
-    scale, queued = LossScale(DEVICE), []
-    # Each is named with its scale after later ones are queued; gradients may be of two types.
-    for update, last in enumerate((0.0, bad, bad)):
-        gradients = [array(1.0, -2.0, dtype="float16"), array(1.0, last)]
-        queued.append(scale.judge(gradients, update))
-        scale.adapt(queued[-1].numbers[0])
-    assert [read(reduced) for reduced in queued] == [[1, INITIAL], [0, INITIAL], [0, INITIAL / 2]]
-    assert value(scale) == INITIAL / 4
-    assert [record.getMessage() for record in caplog.records] == [
-        f"update {update} skipped: a float16 gradient overflowed; loss scale now {scale}"
-        for update, scale in ((2, 4096), (3, 2048))
-    ]
 
 
 def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
