@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -15,6 +15,7 @@ import pytest
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.index import Index
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import DataError
@@ -161,6 +162,20 @@ def test_a_log_that_was_removed_is_noticed(tmp_path, ranks, removed, first) -> N
     (tmp_path / f"undo-{UPDATE:08d}.rank-{removed:04d}").unlink()
     message = f"the undo log of class {first} was removed; use another"
     runs.refused(message, origin, UPDATE, *[tmp_path] * ranks)
+
+
+@pytest.mark.parametrize(("ranges", "missing"), [
+    ([(0, 4)], None), ([(2, 4), (0, 2)], None), ([(0, 4), (1, 2)], None), ([(0, 3), (1, 4)], None),
+    ([(1, 4)], 0), ([(0, 2), (3, 4)], 2), ([(0, 3), (0, 1)], 3), ([], 0),
+])
+def test_the_logs_of_a_checkpoint_have_every_class(tmp_path, ranges, missing) -> None:
+    """A kill may leave logs of several numbers of ranks."""
+    index = Index(np.zeros((CLASSES, 2), np.uint32))
+    for rank, classes in enumerate(ranges):
+        undo.UndoLog(tmp_path, UPDATE, rank, index, classes).close()
+    refused = pytest.raises(DataError, match=f"the undo log of class {missing} was removed")
+    with nullcontext() if missing is None else refused:
+        undo.check_index([path for _, path in undo.logs(tmp_path)], index, (0, CLASSES))
 
 
 def test_stores_of_two_hosts(tmp_path: Path) -> None:
