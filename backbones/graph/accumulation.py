@@ -35,15 +35,11 @@ class Accumulation(TrainingPass):
         statistics: Sequence[NDArray],
         begin_part: Callable[[int], None],
     ) -> None:
-        """Have gradients added up.
+        """Have gradients of parameters, a ``gluon.ParameterDict``, added up from now on.
 
-        Args:
-            parts: how many, at least 2; of one length each.
-            network: of one part.
-            parameters: the ``gluon.ParameterDict``; gradients are added to from now on.
-            statistics: NDArrays that a pass changes.
-            begin_part: called with its number before a part runs, each time: what is random shall
-                be the same twice.
+        There are at least 2 parts of one length, each computed by ``network``, which changes the
+        NDArrays of ``statistics``. ``begin_part`` is called with the number of a part each time
+        before it runs, so that both passes draw the same random numbers.
         """
         assert parts > 1
         self._parts, self._part, self._begin_part = parts, network, begin_part

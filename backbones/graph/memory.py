@@ -16,12 +16,7 @@ from backbones.layers import Symbol
 
 
 def output_elements(symbol: Symbol, image_shape: Shape) -> int:
-    """Return the number of elements per image of the outputs of all operators.
-
-    Args:
-        symbol: a graph with the input ``data``.
-        image_shape: channels, height and width of its images.
-    """
+    """Return the number of elements per image [c, h, w] of the outputs of all operators."""
     return _sum_of_outputs(symbol, first_shapes(symbol, (1, *image_shape)))
 
 

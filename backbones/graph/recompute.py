@@ -40,11 +40,8 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     """Cut a graph where everything after the cut reads one tensor from before it.
 
     A part takes pieces until it would exceed the largest one that cannot be cut further: smaller
-    parts would only add tensors to be kept. A graph that cannot be cut is one part.
-
-    Args:
-        symbol: a graph with the input ``data`` and one output.
-        image_size: height and width of the images.
+    parts would only add tensors to be kept. A graph that cannot be cut is one part. It has the
+    input ``data`` and one output; the image size is height and width.
     """
     graph, shapes = parsed(symbol, (1, 3, *image_size))
     nodes: list[Node] = graph["nodes"]

@@ -31,26 +31,17 @@ _NOT_YET = -1
 def divide(
     graph: Graph, values: Mapping[str, Any], shapes: Mapping[str, Shape]
 ) -> tuple[Graph, dict[str, Any]]:
-    """Return a graph for inference with its convolutions of many channels over short rows divided.
+    """Return a float32 graph with its convolutions of many channels over short rows divided.
 
-    Args:
-        graph: nodes that depend on the input, and the kernels, float32.
-        values: NDArrays of the kernels and other parameters, by name.
-        shapes: of the outputs of the graph's convolutions and of their inputs, by node.
-
-    Returns:
-        The graph and its parameters.
+    ``values`` are NDArrays of its parameters, ``shapes`` those of the outputs and inputs of its
+    convolutions. Returns the graph and its parameters.
     """
     dividing = _Dividing(graph, shapes, values)
     return dividing.rewrite(), dividing.values
 
 
 class _Dividing(Rewriter):
-    """The divided graph.
-
-    Attributes:
-        values: its parameters.
-    """
+    """The divided graph; ``values`` are its parameters."""
 
     def __init__(
         self, graph: Graph, shapes: Mapping[str, Shape], values: Mapping[str, Any]
@@ -67,7 +58,7 @@ class _Dividing(Rewriter):
         if self._is_slow(index):
             consumer = self._consumers.get(index)
             if consumer is None or self.given[consumer]["op"] != "elemwise_add":
-                return self._append_parts(index, node["name"], None)
+                return self._append_parts(index, node["name"])
             self._waiting.add(index)
             return _NOT_YET
         waiting = [source for source, *_ in node["inputs"] if source in self._waiting]
@@ -75,7 +66,7 @@ class _Dividing(Rewriter):
             return super().make(index)
         # Only one convolution can be split around a sum: another one is computed whole.
         for source in waiting[1:]:
-            self.indices[source] = self._append_parts(source, self.given[source]["name"], None)
+            self.indices[source] = self._append_parts(source, self.given[source]["name"])
         (other,) = (entry for entry in node["inputs"] if entry[0] != waiting[0])
         return self._append_parts(waiting[0], node["name"], moved(other, self.indices))
 
@@ -94,7 +85,7 @@ class _Dividing(Rewriter):
             and self.shape(index)[3] <= _LONGEST
         )
 
-    def _append_parts(self, index: int, name: str, total: Optional[Entry]) -> int:
+    def _append_parts(self, index: int, name: str, total: Optional[Entry] = None) -> int:
         """Append a convolution in parts, added to ``total``; returns the node of the sum."""
         node, channels = self.given[index], self.input_shape(index)[1]
         maps, kernel, *bias = self.inputs(index)
