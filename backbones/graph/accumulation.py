@@ -1,9 +1,9 @@
-"""A training step on a batch that is larger than the memory: in equal parts, one after the other.
+"""Training passes: of a graph as it is, and of a batch that is larger than the memory, in parts.
 
 The head needs the features of the whole batch, and the backbone's gradient needs the head's answer.
-So each part runs once for its features, its feature maps making room for those of the next part;
-after the head, each runs again for its backward pass, and the gradients of all parts add up
-(gradient caching: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+So each of the equal parts runs once for its features, its feature maps making room for those of the
+next part; after the head, each runs again for its backward pass, and the gradients of all parts add
+up (gradient caching: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
 Setup", 2021, section 3.2). The feature maps of one part exist at a time, at the price of a second
 forward pass of all parts but the last, whose backward pass comes first.
 
@@ -18,10 +18,25 @@ from typing import Any
 
 from typing_extensions import override
 
-from backbones.graph.training_pass import TrainingPass
 from runtime.mxnet import mx
 
 NDArray = Any
+
+
+class TrainingPass:
+    """Forward and backward pass of a graph with one output."""
+
+    def __init__(self, network: Callable[[Any], Any]) -> None:
+        """Use a network as it is."""
+        self._network = network
+
+    def forward(self, images: Any) -> Any:
+        """Return the output for images float32 [b, c, h, w], for one call of ``backward``."""
+        return self._network(images)
+
+    def backward(self, outputs: Any, gradient: Any) -> None:
+        """Write the gradient of every parameter, given the last output and its gradient."""
+        outputs.backward(gradient)
 
 
 class Accumulation(TrainingPass):

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from backbones.graph.accumulation import TrainingPass
 from backbones.graph.frozen import kept_statistics
 from backbones.graph.nodes import Graph, Node, from_json, parsed, part_of
-from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from backbones.graph.accumulation import TrainingPass
 from backbones.graph.levels import DATA, Level, Norm, cut
-from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
