@@ -18,7 +18,7 @@ from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.index import Index
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from tests.support import stored_head as runs
 
 LAYOUT = Layout(3, {})
@@ -185,6 +185,11 @@ def test_stores_of_two_hosts(tmp_path: Path) -> None:
     assert runs.are_equal(runs.restored(origin, UPDATE, *folders), runs.reference(UPDATE, ranks=4))
     with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
+    # One host has not the classes of the other.
+    for folder, there in zip(folders, ("0 to 749", "250 to 999")):
+        other = pytest.raises(ConfigError, match=f"classes {there} there and 0 to 999 here, as")
+        with other, runs.stored(runs.LONE, folder):
+            pass
     # Copies: each has more classes than its ranks.
     first, second = tmp_path / "first", tmp_path / "second"
     origin = runs.trained(first)
