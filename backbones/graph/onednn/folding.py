@@ -39,8 +39,8 @@ from backbones.graph.nodes import (
     part_of,
     to_json,
 )
-from backbones.graph.onednn import form, short_rows
-from backbones.graph.onednn.joining import join
+from backbones.graph.onednn import form
+from backbones.graph.onednn.joining import divide, join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -71,7 +71,7 @@ def fold(
     values = {name: mx.nd.array(value) for name, value in folding.values.items()}
     graph, values = _without_constants(filled, values)
     if form.has_slow_short_rows(dtype):
-        graph, values = short_rows.divide(graph, values, first_shapes(filled, batch_shape))
+        graph, values = divide(graph, values, first_shapes(filled, batch_shape))
     joined = from_json(join(graph))
     return joined, {name: values[name] for name in joined.list_inputs() if name in values}
 
