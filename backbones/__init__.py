@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from backbones.maps import Maps
 from runtime.errors import ConfigError, did_you_mean
 
 _FACE_SHAPE = 3, 112, 112
@@ -25,9 +24,9 @@ class Architecture:
     module: str
     """The module of this package whose ``body`` builds the feature maps."""
     output: str
-    """Its own output, one of ``maps.OUTPUTS``."""
-    maps: Maps
-    """The body's last feature maps."""
+    """Its own output, one of ``options.OUTPUTS``."""
+    maps: tuple[int, int]
+    """Channels and side of the body's last feature maps, of images of 112x112 pixels."""
     reduction: int = 16
     """Side of an image over that of the last feature maps, which is rounded up."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -60,16 +59,14 @@ SE = "-se"
 
 
 def _iresnet(units: tuple[int, ...], *, se: bool) -> Architecture:
-    return Architecture(
-        "iresnet", output="FC", maps=Maps(512, 7), arguments={"units": units, "se": se}
-    )
+    return Architecture("iresnet", "FC", (512, 7), arguments={"units": units, "se": se})
 
 
 _ARCHITECTURES: Mapping[str, Architecture] = {
     **{name: _iresnet(units, se=False) for name, units in _UNITS.items()},
     **{name + SE: _iresnet(units, se=True) for name, units in _UNITS.items()},
-    "mbf": Architecture("mobilefacenet", output="GDC", maps=Maps(512, 7)),
-    "tiny": Architecture("tiny", output="J", maps=Maps(128, 4), reduction=32),
+    "mbf": Architecture("mobilefacenet", "GDC", (512, 7)),
+    "tiny": Architecture("tiny", "J", (128, 4), reduction=32),
 }
 
 
@@ -101,7 +98,7 @@ def check_image_size(name: str, image_size: tuple[int, int], output: Optional[st
     """
     check(name)
     architecture = _ARCHITECTURES[name]
-    side, reduction = architecture.maps.side, architecture.reduction
+    side, reduction = architecture.maps[1], architecture.reduction
     least = (side - 1) * reduction + 1
     if (output or architecture.output) == "GDC" and min(image_size) < least:
         height, width = image_size
@@ -122,12 +119,8 @@ def parameter_count(
     """Return the number of trained parameters at 112x112 pixels, from the shapes of the graph.
 
     As is usual, the fixed gamma of the last BatchNorm is counted and running statistics are not.
-
-    Args:
-        name: of the network.
-        embedding_size: of the network.
-        output: one of ``maps.OUTPUTS``, None for the network's own.
-        patterns: of ``--freeze``; parameters that they fit are not counted.
+    Parameters that ``patterns`` of ``--freeze`` fit are not counted either. For the network see
+    ``build``.
 
     Raises:
         ConfigError: there is no network of this name, or nothing fits a pattern.
@@ -149,7 +142,7 @@ def build(
 
     The input is RGB, 0-255, float32 [batch, 3, height, width], and normalized in the graph; the
     output float32 [batch, embedding_size]. The body computes in ``dtype``, float32 or float16.
-    ``output`` is one of ``maps.OUTPUTS``, None the network's own.
+    ``output`` is one of ``options.OUTPUTS``, None the network's own.
 
     Raises:
         ConfigError: there is no network of this name.

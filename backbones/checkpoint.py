@@ -17,13 +17,7 @@ from backbones import iresnet, layers, outputs
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.parameter_file import read_parameters
-from backbones.graph.symbol_file import (
-    LOGITS_NODE,
-    OUTPUT_NODE,
-    infer_shapes,
-    read_graph,
-)
-from backbones.maps import Maps
+from backbones.graph.symbol_file import LOGITS_NODE, OUTPUT_NODE, infer_shapes, read_graph
 from backbones.network import Network, checkpoint_paths
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -31,7 +25,7 @@ from runtime.mxnet import mx
 FACE_SIZE = (112, 112)
 _CHANNELS = 3
 # The last of an iResNet.
-_MAPS = Maps(512, 7)
+_MAPS = 512, 7
 
 
 class Checkpoint(NamedTuple):
@@ -88,10 +82,7 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Read ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
 
-    Args:
-        prefix: of both files.
-        epoch: in the name of the second.
-        image_size: height and width; 112 x 112 unless given.
+    The image size is height and width.
 
     Raises:
         DataError: a file is missing or broken, or they do not belong together.

@@ -47,17 +47,11 @@ class HostInference:
     """
 
     def __init__(
-        self,
-        symbol: Symbol,
-        weights: Mapping[str, NDArray[np.float32]],
-        dtype: str = "float32",
+        self, symbol: Symbol, weights: Mapping[str, NDArray[np.float32]], dtype: str = "float32"
     ) -> None:
-        """Make the graph ready.
+        """Use a float32 graph with one output, its parameters and auxiliary states.
 
-        Args:
-            symbol: the float32 graph, with one output.
-            weights: its parameters and auxiliary states.
-            dtype: of maps and products, float32 or bfloat16.
+        ``dtype``, float32 or bfloat16, is that of maps and products.
         """
         self._symbol, self._weights, self._dtype = symbol, weights, dtype
         self._lanes = lanes()
@@ -85,10 +79,8 @@ class _Pass:
 
     def __init__(self, folded: Symbol, values: Mapping[str, Any]) -> None:
         names = folded.list_inputs()
-        position = names.index("data")
-        self._before, self._after = (
-            [values[name] for name in part] for part in (names[:position], names[position + 1 :])
-        )
+        self._position = position = names.index("data")
+        self._inputs = [values.get(name) for name in names]
         parameters = [index for index in range(len(names)) if index != position]
         self._operator = mx.nd.CachedOp(
             folded,
@@ -102,5 +94,6 @@ class _Pass:
 
     def __call__(self, images: NDArray[np.uint8]) -> Any:
         """Return the outputs, an NDArray that is being computed."""
-        data = mx.nd.array(images, dtype="float32")
-        return self._operator(*self._before, data, *self._after)
+        inputs = self._inputs.copy()
+        inputs[self._position] = mx.nd.array(images, dtype="float32")
+        return self._operator(*inputs)

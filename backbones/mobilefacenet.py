@@ -8,44 +8,31 @@ names follow the InsightFace checkpoint "y1", whose weights fit this graph.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from backbones.layers import Symbol, batch_norm, convolution, prelu
 
 # MXNet's default, with which the published weights were trained; also that of "GDC".
 EPSILON = 1e-3
 
 
-class Stage(NamedTuple):
-    """One downsampling unit and the residual units after it."""
-
-    down_name: str
-    down_expansion: int
-    residual_name: str
-    residual_expansion: int
-    residual_units: int
-    channels: int
-
-
-STAGES = (
-    Stage("dconv_23", 128, "res_3", 128, 4, 64),
-    Stage("dconv_34", 256, "res_4", 256, 6, 128),
-    Stage("dconv_45", 512, "res_5", 256, 2, 128),
+# Per stage: name of the unit that halves the maps and channels inside it; the same of the residual
+# units after it, and how many they are; channels of their outputs.
+_STAGES = (
+    ("dconv_23", 128, "res_3", 128, 4, 64),
+    ("dconv_34", 256, "res_4", 256, 6, 128),
+    ("dconv_45", 512, "res_5", 256, 2, 128),
 )
-STEM_CHANNELS = 64
-FINAL_CHANNELS = 512
+_STEM_CHANNELS, _FINAL_CHANNELS = 64, 512
 
 
 def body(x: Symbol) -> Symbol:
     """Return the feature maps [b, 512, h / 16, w / 16] of normalized pixels [b, 3, h, w]."""
-    x = conv_unit(x, "conv_1", STEM_CHANNELS, kernel=3, stride=2)
-    x = conv_unit(x, "conv_2_dw", STEM_CHANNELS, kernel=3, groups=STEM_CHANNELS)
-    for stage in STAGES:
-        x = bottleneck(x, stage.down_name, stage.down_expansion, stage.channels, stride=2)
-        for unit in range(stage.residual_units):
-            name = f"{stage.residual_name}_block{unit}"
-            x = bottleneck(x, name, stage.residual_expansion, stage.channels, stride=1) + x
-    return conv_unit(x, "conv_6sep", FINAL_CHANNELS, kernel=1)
+    x = conv_unit(x, "conv_1", _STEM_CHANNELS, kernel=3, stride=2)
+    x = conv_unit(x, "conv_2_dw", _STEM_CHANNELS, kernel=3, groups=_STEM_CHANNELS)
+    for down, wide, residual, expansion, units, channels in _STAGES:
+        x = bottleneck(x, down, wide, channels, stride=2)
+        for unit in range(units):
+            x = bottleneck(x, f"{residual}_block{unit}", expansion, channels, stride=1) + x
+    return conv_unit(x, "conv_6sep", _FINAL_CHANNELS, kernel=1)
 
 
 def bottleneck(x: Symbol, name: str, expansion: int, channels: int, *, stride: int) -> Symbol:

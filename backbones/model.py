@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -66,13 +67,10 @@ class Backbone(Network):
             DataError: the checkpoint is missing or broken, nothing in it fits, or a shape differs.
         """
         ctx = ctx or mx.cpu()
-        name, size = options.network, options.embedding_size
-        output = options.net_output
+        name, output = options.network, options.net_output
         backbones.check_image_size(name, image_size, output)
-        exported = backbones.build(name, embedding_size=size, output=output)
-        trained = backbones.build(
-            name, embedding_size=size, dtype=form.dtype_of_graph(options.dtype), output=output
-        )
+        build = partial(backbones.build, name, embedding_size=options.embedding_size, output=output)
+        exported, trained = build(), build(dtype=form.dtype_of_graph(options.dtype))
         weights = initial_weights(exported, (3, *image_size), seed)
         fixed = frozen.find(options.frozen, exported)
         trained = frozen.keep_statistics(trained, fixed) if fixed else trained

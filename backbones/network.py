@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from backbones.graph.accumulation import TrainingPass
 from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import write_parameters
 from backbones.graph.synchronized import Ranks, SynchronizedPass
-from backbones.graph.training_pass import TrainingPass
 from backbones.inference import HostInference, Infer
 from runtime import devices
 from runtime.errors import ConfigError, DataError

@@ -12,10 +12,11 @@ from typing_extensions import override
 
 import backbones
 from backbones import classifiers
-from backbones.maps import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 
+OUTPUTS = ("E", "F", "FC", "J", "GAP", "GDC", "GNAP")
+"""Names of the layers from the last feature maps to an embedding, see ``backbones.outputs``."""
 DTYPES = ("float32", "float16", "bfloat16")
 
 

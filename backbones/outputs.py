@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
-from backbones.maps import Maps
 from backbones.mobilefacenet import EPSILON
 from runtime.mxnet import mx
 
 DROPOUT = 0.4
+Maps = tuple[int, int]
 
 
 def embedding(x: Symbol, output: str, maps: Maps, *, size: int, dtype: str) -> Symbol:
@@ -25,8 +25,8 @@ def embedding(x: Symbol, output: str, maps: Maps, *, size: int, dtype: str) -> S
 
     Args:
         x: the end of a body.
-        output: one of ``maps.OUTPUTS``.
-        maps: of ``x`` for images of 112x112 pixels, to which the kernel of GDC belongs.
+        output: one of ``options.OUTPUTS``.
+        maps: channels and side of ``x`` for images of 112x112 pixels: the kernel of GDC.
         size: of the embedding.
         dtype: what the body computes in.
     """
@@ -61,13 +61,14 @@ def _pooled(x: Symbol) -> Symbol:
 
 def _depthwise(x: Symbol, maps: Maps) -> Symbol:
     """Weigh every position of a channel (Chen et al., arXiv:1804.07573)."""
+    channels, side = maps
     x = mx.sym.Convolution(
         x,
-        num_filter=maps.channels,
-        kernel=(maps.side, maps.side),
+        num_filter=channels,
+        kernel=(side, side),
         stride=(1, 1),
         pad=(0, 0),
-        num_group=maps.channels,
+        num_group=channels,
         no_bias=True,
         name="conv_6dw7_7_conv2d",
     )
@@ -81,7 +82,7 @@ def _norm_aware(x: Symbol, maps: Maps, size: int) -> Symbol:
     images of the batch. So an embedding depends on the other images of its batch, as the original's
     does.
     """
-    channels = maps.channels
+    channels, _ = maps
     if size > channels:
         x = prelu(batch_norm(convolution(x, "convx", size, kernel=1), "convx_bn"), "convx_relu")
         channels = size

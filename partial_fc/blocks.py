@@ -96,12 +96,9 @@ class Products:
     ) -> Any:
         """``logits = features · rowsᵀ``, with a record by autograd, which the result refers to.
 
-        Args:
-            differentiated: one of the operands, and the array for its gradient. The backward of
-                ``FullyConnected`` computes this one alone, for which there is no operator.
-            features_BD: this and the other arrays are handles that have no record yet.
-            rows_KD: see above.
-            logits_BK: where the result goes.
+        ``differentiated`` are one of the operands and the array for its gradient. The backward of
+        ``FullyConnected`` computes this one alone, for which there is no operator. The arrays are
+        handles that have no record yet.
         """
         variable, gradient = differentiated
         mx.autograd.mark_variables([variable], [gradient.detach()])

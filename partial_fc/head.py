@@ -114,8 +114,7 @@ class PartialFC(Stateful):
         """Cut the classes over the ranks and draw or read this rank's centers.
 
         Args:
-            options: margin, scale, filter, sampling, the type of the products, and which centers
-                are read.
+            options: of the whole head.
             shape: of the centers of all ranks: classes, at least one per rank, and D.
             world: the ranks.
             context: the MXNet device of features and centers.
@@ -138,10 +137,10 @@ class PartialFC(Stateful):
             rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
         else:
             centers = read() if read else initial_centers(shard, embedding_size, seed)
-            is_host = devices.is_host(context)
-            rows = (
-                HostRows(centers, optimizer) if is_host else DeviceRows(centers, optimizer, context)
-            )
+            if devices.is_host(context):
+                rows = HostRows(centers, optimizer)
+            else:
+                rows = DeviceRows(centers, optimizer, context)
         sampler = Sampler(shard, options.sample_ratio, seed)
         return cls(options, margins.build(options), rows, sampler, shard, world)
 
@@ -150,10 +149,9 @@ class PartialFC(Stateful):
         self.rows.begin(str(run.resolve()))
 
     def start_from(self, directions: NDArray[np.float32]) -> None:
-        """Put centers in place of the initial ones, which they get the length of.
+        """Replace the initial centers by others of the same length, in these directions.
 
-        Args:
-            directions: of any length, float32 [shard.size, D]; where one is 0 the center stays.
+        The directions are float32 [shard.size, D], of any length; where one is 0 the center stays.
         """
         centers = centers_of(directions, self.rows.export()["centers"])
         self.rows.load("centers", 0, centers)
@@ -172,11 +170,7 @@ class PartialFC(Stateful):
         """Announce the labels of the step after the next, on all ranks or on none.
 
         While the next step computes, they are exchanged and the sample is drawn. Rows that are not
-        in memory begin to be read at once.
-
-        Args:
-            labels: int64 [b], the class ids of that step.
-            update: its number.
+        in memory begin to be read at once. ``labels``, int64 [b], are the class ids of that step.
         """
         self._announced.append((update, labels))
         if self.rows.reads_ahead:

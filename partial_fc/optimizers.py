@@ -60,12 +60,9 @@ class RowOptimizer(Protocol):
         """Update the rows of ``arrays`` ("centers" [C, D] and the states), in place."""
 
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
-        """Update rows in place.
+        """Update the NDArrays "centers" [S, D] and the states, in place.
 
-        Args:
-            sampled: NDArrays "centers" [S, D] and the states.
-            tangent_SD: NDArray, the gradient with respect to these centers; may be overwritten.
-            lr: the learning rate.
+        ``tangent_SD`` is the gradient with respect to these centers, and may be overwritten.
         """
 
 

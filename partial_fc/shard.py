@@ -75,11 +75,8 @@ class Shard:
 def centers_of(directions: NDArray[np.float32], drawn: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return centers of these directions, as long as drawn ones are on average.
 
-    The length decides how far an update turns a center, so it has to be that of drawn ones.
-
-    Args:
-        directions: of any length, float32 [rows, D]; 0 where there is none.
-        drawn: centers from ``partial_fc.initial``, which are kept there.
+    The length decides how far an update turns a center, so it has to be that of drawn ones. Where a
+    direction, float32 [rows, D], is 0, the drawn center of ``partial_fc.initial`` is kept.
     """
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
     length = np.float32(DEVIATION * np.sqrt(directions.shape[1]))

@@ -51,20 +51,14 @@ def units(
         stem = width
 
 
-def conv_norm(
-    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1, groups: int = 1
-) -> Symbol:
-    """Return a convolution without bias and its BatchNorm."""
-    x = convolution(x, name, channels, kernel=kernel, stride=stride, groups=groups)
-    return batch_norm(x, f"{name}_bn")
+def conv_norm(x: Symbol, name: str, channels: int, **sizes: int) -> Symbol:
+    """Return a convolution and its BatchNorm; for ``sizes`` see ``layers.convolution``."""
+    return batch_norm(convolution(x, name, channels, **sizes), f"{name}_bn")
 
 
-def conv_norm_relu(
-    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1, groups: int = 1
-) -> Symbol:
-    """Return a convolution without bias, its BatchNorm, and ReLU."""
-    x = conv_norm(x, name, channels, kernel=kernel, stride=stride, groups=groups)
-    return relu(x, f"{name}_relu")
+def conv_norm_relu(x: Symbol, name: str, channels: int, **sizes: int) -> Symbol:
+    """Return ``conv_norm`` and ReLU."""
+    return relu(conv_norm(x, name, channels, **sizes), f"{name}_relu")
 
 
 def norm_relu(x: Symbol, name: str) -> Symbol:
@@ -112,9 +106,8 @@ def squeeze_excite(x: Symbol, name: str, channels: int, squeezed: int) -> Symbol
     """
     weights = mx.sym.Pooling(x, global_pool=True, pool_type="avg", name=f"{name}_pool")
     weights = relu(biased_convolution(weights, f"{name}_conv1", squeezed), f"{name}_relu")
-    weights = mx.sym.sigmoid(
-        biased_convolution(weights, f"{name}_conv2", channels), name=f"{name}_sigmoid"
-    )
+    weights = biased_convolution(weights, f"{name}_conv2", channels)
+    weights = mx.sym.sigmoid(weights, name=f"{name}_sigmoid")
     return mx.sym.broadcast_mul(x, weights, name=f"{name}_mul")
 
 

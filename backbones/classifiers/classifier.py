@@ -80,10 +80,7 @@ class Classifier(Network):
         """Take the tensors of a checkpoint of the same model, possibly for other classes.
 
         Only ``<prefix>-<epoch, four digits>.params`` is read. With another number of classes the
-        last layer keeps its initial values.
-
-        Returns:
-            The tensors of the last layer, if they were left out.
+        last layer keeps its initial values; then the names of its tensors are returned.
 
         Raises:
             DataError: the file is missing or broken, or has other tensors, or of other shapes, or

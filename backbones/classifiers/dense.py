@@ -60,11 +60,9 @@ def inception_bn_28_small(x: Symbol) -> Symbol:
     return global_average(x)
 
 
-def _inception_convolution(
-    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1
-) -> Symbol:
+def _inception_convolution(x: Symbol, name: str, channels: int, **sizes: int) -> Symbol:
     """Return a convolution with bias, BatchNorm whose gamma stays at one, and ReLU."""
-    x = biased_convolution(x, name, channels, kernel=kernel, stride=stride)
+    x = biased_convolution(x, name, channels, **sizes)
     x = batch_norm(x, f"{name}_bn", epsilon=_INCEPTION_EPSILON, fixed_gamma=True)
     return relu(x, f"{name}_relu")
 

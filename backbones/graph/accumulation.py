@@ -1,9 +1,9 @@
-"""A training step on a batch that is larger than the memory: in equal parts, one after the other.
+"""Training passes: of a graph as it is, and of a batch that is larger than the memory, in parts.
 
 The head needs the features of the whole batch, and the backbone's gradient needs the head's answer.
-So each part runs once for its features, its feature maps making room for those of the next part;
-after the head, each runs again for its backward pass, and the gradients of all parts add up
-(gradient caching: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+So each of the equal parts runs once for its features, its feature maps making room for those of the
+next part; after the head, each runs again for its backward pass, and the gradients of all parts add
+up (gradient caching: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
 Setup", 2021, section 3.2). The feature maps of one part exist at a time, at the price of a second
 forward pass of all parts but the last, whose backward pass comes first.
 
@@ -18,10 +18,25 @@ from typing import Any
 
 from typing_extensions import override
 
-from backbones.graph.training_pass import TrainingPass
 from runtime.mxnet import mx
 
 NDArray = Any
+
+
+class TrainingPass:
+    """Forward and backward pass of a graph with one output."""
+
+    def __init__(self, network: Callable[[Any], Any]) -> None:
+        """Use a network as it is."""
+        self._network = network
+
+    def forward(self, images: Any) -> Any:
+        """Return the output for images float32 [b, c, h, w], for one call of ``backward``."""
+        return self._network(images)
+
+    def backward(self, outputs: Any, gradient: Any) -> None:
+        """Write the gradient of every parameter, given the last output and its gradient."""
+        outputs.backward(gradient)
 
 
 class Accumulation(TrainingPass):
@@ -35,15 +50,11 @@ class Accumulation(TrainingPass):
         statistics: Sequence[NDArray],
         begin_part: Callable[[int], None],
     ) -> None:
-        """Have gradients added up.
+        """Have gradients of parameters, a ``gluon.ParameterDict``, added up from now on.
 
-        Args:
-            parts: how many, at least 2; of one length each.
-            network: of one part.
-            parameters: the ``gluon.ParameterDict``; gradients are added to from now on.
-            statistics: NDArrays that a pass changes.
-            begin_part: called with its number before a part runs, each time: what is random shall
-                be the same twice.
+        There are at least 2 parts of one length, each computed by ``network``, which changes the
+        NDArrays of ``statistics``. ``begin_part`` is called with the number of a part each time
+        before it runs, so that both passes draw the same random numbers.
         """
         assert parts > 1
         self._parts, self._part, self._begin_part = parts, network, begin_part

@@ -158,14 +158,13 @@ class _LevelBuilder:
             self._entry(beta),
             *(self._variable(f"{name}_{part}") for part in _GIVEN),
         ]
-        names = (self.nodes[entry[0]]["name"] for entry in inputs)
-        normalized, used_gamma, used_beta, mean, variance = names
+        names = [self.nodes[entry[0]]["name"] for entry in inputs]
         self._norms.append(
             Norm(
-                normalized,
-                used_gamma,
-                used_beta,
-                statistics=[mean, variance],
+                source=names[0],
+                gamma=names[1],
+                beta=names[2],
+                statistics=names[3:],
                 running=[self._whole[entry[0]]["name"] for entry in running],
                 has_fixed_gamma=has_fixed_gamma,
                 epsilon=float(_attribute(node, "eps", "1e-3")),

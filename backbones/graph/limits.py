@@ -34,13 +34,9 @@ _COST_OF_OTHERS = 16
 def infer(
     symbol: Any, batch_shape: Shape, path: Path, max_parameters: int = MAX_PARAMETERS
 ) -> dict[str, Shape]:
-    """Return the shapes of all parameters and auxiliary states of a graph.
+    """Return the shapes of all parameters and auxiliary states of a graph from a file.
 
-    Args:
-        symbol: the graph.
-        batch_shape: of one image.
-        path: the file, for messages.
-        max_parameters: the most elements of all parameters.
+    The batch is one image.
 
     Raises:
         DataError: nodes do not fit together, or only for one batch size, the output is not [b, D],

@@ -29,7 +29,7 @@ class Rewriter:
     """
 
     def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
-        """Args: the given graph, and the shapes of its nodes' first outputs, by name."""
+        """Use what ``parsed`` returns, for any number of images."""
         self.given: list[Node] = graph["nodes"]
         self.nodes: list[Node] = []
         self.indices: dict[int, int] = {}

@@ -9,19 +9,33 @@ MXNet's own switch for this, the "mirror", is one of the symbol executor, withou
 All results equal those of the whole graph: the second run of a part reads the same numbers. It
 would update BatchNorm's running statistics a second time, so the first run updates copies of them,
 which are not used.
+
+What a step allocates for maps and their gradients is near the sum of the outputs of all operators:
+MXNet frees outputs that the backward pass does not read, and adds gradients. ``training.plan``
+multiplies the sizes that are counted here with what was measured; a test compares them with the
+arrays of a step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from backbones.graph.accumulation import TrainingPass
 from backbones.graph.frozen import kept_statistics
-from backbones.graph.nodes import Graph, Node, from_json, parsed, part_of
-from backbones.graph.training_pass import TrainingPass
+from backbones.graph.nodes import (
+    Graph,
+    Node,
+    Shape,
+    first_shapes,
+    from_json,
+    parsed,
+    part_of,
+    to_json,
+)
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
@@ -40,11 +54,8 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     """Cut a graph where everything after the cut reads one tensor from before it.
 
     A part takes pieces until it would exceed the largest one that cannot be cut further: smaller
-    parts would only add tensors to be kept. A graph that cannot be cut is one part.
-
-    Args:
-        symbol: a graph with the input ``data`` and one output.
-        image_size: height and width of the images.
+    parts would only add tensors to be kept. A graph that cannot be cut is one part. It has the
+    input ``data`` and one output; the image size is height and width.
     """
     graph, shapes = parsed(symbol, (1, 3, *image_size))
     nodes: list[Node] = graph["nodes"]
@@ -176,3 +187,24 @@ def _bind(part: Part, arrays: dict[str, NDArray]) -> Callable[[NDArray], NDArray
     run = mx.nd.CachedOp(part.symbol)
     names = part.symbol.list_inputs()
     return lambda inputs: run(*[inputs if name == part.source else arrays[name] for name in names])
+
+
+def output_elements(symbol: Symbol, image_shape: Shape) -> int:
+    """Return the number of elements per image [c, h, w] of the outputs of all operators."""
+    return _sum_of_outputs(symbol, first_shapes(symbol, (1, *image_shape)))
+
+
+def recomputed_elements(symbol: Symbol, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the sizes per image of a ``Recomputation``.
+
+    The first is the number of elements of the outputs of the largest part's operators, the second
+    that of the tensors between the parts, which exist during the whole step.
+    """
+    shapes, parts = first_shapes(symbol, (1, 3, *image_size)), cut(symbol, image_size)
+    between = sum(math.prod(shapes[part.source]) for part in parts[1:])
+    return max(_sum_of_outputs(part.symbol, shapes) for part in parts), between
+
+
+def _sum_of_outputs(symbol: Symbol, shapes: Mapping[str, Shape]) -> int:
+    nodes = to_json(symbol)["nodes"]
+    return sum(math.prod(shapes[node["name"]]) for node in nodes if node["op"] != "null")

@@ -83,22 +83,14 @@ def infer_shapes(
         raise DataError(f"{path} takes images of {channels:,} channels; copy its parameters again")
     batch_shape = (1, channels, *image_size)
     if not all(map(operators.is_common, to_json(symbol)["nodes"])):
-        _try(symbol, batch_shape, path)
+        # It may crash MXNet, or take too much time or memory.
+        header = {"path": str(path), "image_shape": batch_shape[1:]}
+        content = json.dumps(to_json(symbol)).encode()
+        reason = child.ask("backbones.trial", header, content, child.GIGABYTE)
+        if reason is not None:
+            is_said = reason.startswith(str(path))
+            raise DataError(reason if is_said else f"{path} is refused: {reason}")
     return limits.infer(symbol, batch_shape, path)
-
-
-def _try(symbol: Any, batch_shape: Shape, path: Path) -> None:
-    """Run the graph in another process, and refuse it if that fails.
-
-    Raises:
-        DataError: it crashes MXNet, or takes too much time or memory.
-    """
-    header = {"path": str(path), "image_shape": batch_shape[1:]}
-    content = json.dumps(to_json(symbol)).encode()
-    reason = child.ask("backbones.trial", header, content, child.GIGABYTE)
-    if reason is not None:
-        said = reason if reason.startswith(str(path)) else f"{path} is refused: {reason}"
-        raise DataError(said)
 
 
 def _read_json(path: Path) -> Any:
@@ -185,16 +177,18 @@ def _version(graph: dict[str, Any]) -> Optional[int]:
 
 
 def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:
-    named = [node.get("name") for node in nodes if node.get("op") != "null"]
-    wanted = next((name for name in outputs if name in named), OUTPUT_NODE)
-    indices = [
-        index
-        for index, node in enumerate(nodes)
-        if node.get("name") == wanted and node.get("op") != "null"
-    ]
-    if len(indices) != 1:
-        raise UnsupportedGraph(_NO_PATH)
-    return indices[0]
+    """Return the one operator with the first of these names that operators have."""
+    for name in outputs:
+        found = [
+            index
+            for index, node in enumerate(nodes)
+            if node.get("name") == name and node.get("op") != "null"
+        ]
+        if found[1:]:
+            break
+        if found:
+            return found[0]
+    raise UnsupportedGraph(_NO_PATH)
 
 
 def _ancestors(nodes: list[Node], last: int) -> list[int]:

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from backbones.graph.accumulation import TrainingPass
 from backbones.graph.levels import DATA, Level, Norm, cut
-from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
@@ -52,13 +52,9 @@ class SynchronizedPass(TrainingPass):
     """Forward and backward pass of a graph, level by level."""
 
     def __init__(self, symbol: Symbol, parameters: Any, ranks: Ranks, ctx: Context) -> None:
-        """Cut a graph, and bind its levels to their arrays.
+        """Cut a graph with one output, and bind its levels to their arrays.
 
-        Args:
-            symbol: a graph with the input ``data`` and one output.
-            parameters: its initialized ``ParameterDict``.
-            ranks: those that normalize together.
-            ctx: where the parameters are.
+        ``parameters`` is its initialized ``ParameterDict``.
         """
         arrays = {name: parameter.data(ctx) for name, parameter in parameters.items()}
         levels = cut(symbol)
@@ -97,13 +93,7 @@ class _BoundLevel:
     """A level with its arrays."""
 
     def __init__(self, level: Level, name: str, arrays: Arrays) -> None:
-        """Bind it.
-
-        Args:
-            level: from ``levels.cut``.
-            name: begins the names of its collectives.
-            arrays: the parameters and auxiliary states of the whole graph.
-        """
+        """Bind it to parameters and states of the whole graph; ``name``: of its collectives."""
         self._name = name
         # Its memory is not planned ahead (``static_alloc``): every level would hold the gradients
         # of its maps all the time.
@@ -206,11 +196,7 @@ class _BoundNorm:
     def complete(self, tensors: Arrays, gradients: Arrays, sums: NDArray, ranks: int) -> None:
         """Add to the gradient of what was normalized the term of its statistics.
 
-        Args:
-            tensors: what was normalized, and gamma if it is computed.
-            gradients: that of what was normalized is replaced.
-            sums: ``own_sums`` over all ranks, [2 C].
-            ranks: R.
+        ``sums`` are ``own_sums`` over all R ranks, [2 C].
         """
         x, gradient = tensors[self.source], gradients[self.source]
         gamma = tensors[self._gamma] if self._gamma in tensors else self._arrays[self._gamma]

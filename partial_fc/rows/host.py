@@ -35,12 +35,7 @@ class HostRows(Rows):
     """
 
     def __init__(self, centers_CD: NDArray[np.float32], optimizer: RowOptimizer) -> None:
-        """Take over the centers and update them in place.
-
-        Args:
-            centers_CD: float32 [C, D], contiguous.
-            optimizer: of the centers.
-        """
+        """Take over the centers, float32 [C, D], contiguous, and update them in place."""
         assert centers_CD.dtype == np.float32 and centers_CD.flags.c_contiguous
         self._optimizer = optimizer
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}

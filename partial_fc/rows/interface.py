@@ -82,9 +82,10 @@ class Negatives:
         """
         limit = filter_threshold * scale if filter_threshold < 1.0 else NEVER
         if curriculum is not None:
-            logits = Curriculum(curriculum.thresholds_B * scale, curriculum.hardness)
-            return cls(limit, logits, scale)
-        return cls(limit, None, scale) if limit < NEVER else None
+            curriculum = Curriculum(curriculum.thresholds_B * scale, curriculum.hardness)
+        elif limit == NEVER:
+            return None
+        return cls(limit, curriculum, scale)
 
 
 class Placed(NamedTuple):
@@ -163,7 +164,7 @@ class Rows(Protocol):
 
         Args:
             logits: of the sampled rows.
-            placed: says which are targets.
+            placed: their targets.
             targets_B: NDArray [B], the logits that the targets have in the softmax; any number
                 where the class belongs to another rank.
             rules: for negatives.
@@ -221,10 +222,7 @@ class Rows(Protocol):
                 self.load(name, first, values)
 
     def begin(self, run: str) -> None:
-        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
-
-        Args:
-            run: the folder of the run, which names it.
+        """Begin a run, by its folder, that goes on from no checkpoint; all ranks together.
 
         Raises:
             ConfigError: the rows are those of another run.
@@ -242,11 +240,7 @@ class Rows(Protocol):
         """Each row times its factor."""
 
     def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
-        """Each row times its factor: of the sum of the N matrices, and of the unit vectors.
-
-        Returns:
-            Two NDArrays float32 [B, D].
-        """
+        """Each row of the sum of the N matrices, and of the unit vectors, times its factor."""
 
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         """The gradient with respect to features, from that with respect to their unit vectors."""

@@ -80,11 +80,7 @@ class _Stage:
 
 
 class StoredRows(HostRows):
-    """Rows of a store.
-
-    Attributes:
-        options: where it is.
-    """
+    """Rows of a store, which is where ``options`` says."""
 
     def __init__(
         self,
@@ -118,11 +114,8 @@ class StoredRows(HostRows):
 
     @override
     def read_ahead(self, sample: Sample) -> None:
-        if self._ahead:
-            stage = self._begin(sample.rows, self._ahead[-1], self._current)
-        else:
-            stage = self._begin(sample.rows, self._current)
-        self._ahead.append(stage)
+        before = (self._ahead[-1], self._current) if self._ahead else (self._current,)
+        self._ahead.append(self._begin(sample.rows, *before))
 
     @override
     def place(self, sample: Sample) -> Placed:

@@ -85,16 +85,9 @@ class CenterStore:
             self._is_owner, starts, last, self._attempt = self._meet()
             if self._is_owner:
                 opened.callback(os.close, self._folder.claim())
+                model = shard.num_classes, layout.embedding, headers.states_of(layout)
                 self._folder.prepare(
-                    Header(
-                        self._attempt,
-                        shard.num_classes,
-                        layout.embedding,
-                        headers.states_of(layout),
-                        options.seed,
-                        starts[0],
-                        last,
-                    )
+                    Header(self._attempt, *model, options.seed, first=starts[0], last=last)
                 )
             self._barrier("ready")
             self._held = HeldFolder("--center-store", self._folder.path, headers.LOCK)
@@ -127,10 +120,8 @@ class CenterStore:
     def begin(self, run: str) -> None:
         """Begin a run that goes on from no checkpoint; all ranks together.
 
-        What this run itself has left, killed before it had a checkpoint, is removed.
-
-        Args:
-            run: the folder of the run.
+        What this run itself has left, killed before it had a checkpoint, is removed. ``run`` is its
+        folder.
         """
         # No rank opens the files any more.
         self._barrier("begin")
@@ -150,11 +141,8 @@ class CenterStore:
     def read(self, part: Part, after: Any = None, first: Callable[[], None] = lambda: None) -> Any:
         """Begin to fill rows of a stage; returns what ``wait`` takes.
 
-        Args:
-            part: the rows.
-            after: what ``write`` has returned of the last write that it has to see, and whose rows
-                have had the memory.
-            first: called before, behind that write.
+        ``after`` is what ``write`` has returned of the last write that it has to see, and whose
+        rows have had the memory; ``first`` is called between the two.
         """
         self._check_is_own()
 
@@ -165,11 +153,7 @@ class CenterStore:
         return self.transfers.read(read, after)
 
     def write(self, part: Part) -> Any:
-        """Begin to write rows, which have to stay as they are meanwhile.
-
-        Returns:
-            What ``read`` takes, to be behind it.
-        """
+        """Begin to write rows, which stay as they are meanwhile; returns what ``read`` takes."""
         self._check_is_own()
         with self._folder.explained():
             self.transfers.check()
@@ -262,11 +246,8 @@ class CenterStore:
                 end = self._records.index.end(*whole)
                 os.ftruncate(self._file, end * self._layout.num_bytes)
             self._barrier("forgotten")
-            self._header = replace(
-                self._claimed(str(saved.run.resolve())),
-                confirmed=True,
-                attempts=self._logged_attempts(),
-            )
+            claimed, attempts = self._claimed(str(saved.run.resolve())), self._logged_attempts()
+            self._header = replace(claimed, confirmed=True, attempts=attempts)
             self._write_header()
             # A kill may leave logs of several numbers of ranks, whose spans do not fit together.
             self._begin_log(update, whole)

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from partial_fc.shard import RowState
-from partial_fc.store.index import ENTRY, Index
+from partial_fc.store.index import ENTRY
 from partial_fc.store.records import Layout
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import create, open_kept, open_regular, read_file, write_atomically
+from runtime.files import create, open_kept, read_file, write_atomically
 from runtime.state import Saved
 
 FILE_NAME = "store.json"
@@ -141,11 +141,6 @@ class Header:
                 f"{INDEX} has {found} bytes instead of {ENTRY * self.classes}: it is damaged"
             )
 
-    def private_index(self, folder: Path) -> Index:
-        """The index, of which this process may change its own copy alone."""
-        with open_regular(folder / INDEX) as file:
-            return Index(np.memmap(file, np.uint32, mode="c"))
-
     def origin(self, update: int) -> Origin:
         """Return what the checkpoint of an update has to say."""
         return Origin(self.number, self.attempts.get(str(update), 0))
@@ -153,10 +148,8 @@ class Header:
     def is_needed_elsewhere(self, saved: Saved, place: str) -> bool:
         """Return True if checkpoints of another run than the one that goes on need this store.
 
-        Args:
-            saved: of the run that goes on.
-            place: where the store is. A copy is not needed, and neither is the store of a run that
-                was moved or has no checkpoints any more.
+        A copy, which has another place, is not needed, and neither is the store of a run that was
+        moved or has no checkpoints any more.
         """
         if self.place != place or not os.path.isdir(self.run):
             return False

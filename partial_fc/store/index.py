@@ -67,12 +67,7 @@ class Room:
     """The places for new records that one rank has taken, at the end of the file of all ranks."""
 
     def __init__(self, file: int, record: int) -> None:
-        """Extend a file.
-
-        Args:
-            file: its descriptor, which this rank alone has opened.
-            record: bytes of a record.
-        """
+        """Extend a file, whose descriptor this rank alone has; a record has so many bytes."""
         self._file, self._record = file, record
         self._free: Rows = np.empty(0, np.int64)
 

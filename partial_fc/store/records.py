@@ -81,7 +81,7 @@ class Staged:
     """
 
     def __init__(self, layout: Layout, num_rows: int) -> None:
-        """Make arrays for this many rows, of any content."""
+        """Make arrays for this many rows, with any numbers in them."""
         self._layout = layout
         self.wide = np.empty((len(layout.wide), num_rows, layout.embedding), np.float32)
         self.narrow = np.empty((len(layout.narrow), num_rows), np.int32)
@@ -122,14 +122,10 @@ class Records:
     """
 
     def __init__(self, file: int, index: Index, layout: Layout, *, seed: int, salt: int) -> None:
-        """Use what a store has opened.
+        """Use the open file and the index of all classes.
 
-        Args:
-            file: the descriptor of the records.
-            index: of all classes.
-            layout: of a record.
-            seed: of the initial centers.
-            salt: what distinguishes the checksums of this store from those of others.
+        The seed is that of the initial centers; the salt distinguishes the checksums of this store
+        from those of others.
         """
         self._file, self.index, self.layout = file, index, layout
         self._room = Room(file, layout.num_bytes)

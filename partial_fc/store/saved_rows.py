@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import LOCK, RECORDS, Header, Origin
-from partial_fc.store.index import Rows, Words
+from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin
+from partial_fc.store.index import Index, Rows, Words
 from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import blocks, check_index, located_blocks, logs
 from runtime.errors import DataError
-from runtime.files import open_descriptor
+from runtime.files import open_descriptor, open_regular
 
 # Rows that are read at a time.
 _ROWS = 1 << 14
@@ -40,12 +40,7 @@ class SavedRows:
     """
 
     def __init__(self, folder: Path, origin: Origin, update: int) -> None:
-        """Open a store.
-
-        Args:
-            folder: of the store.
-            origin: of the rows that the checkpoint needs.
-            update: of the checkpoint.
+        """Open a store for the rows that the checkpoint of an update needs.
 
         Raises:
             DataError: it is not here, in use, another one, damaged, or has no such rows any more.
@@ -167,7 +162,9 @@ class SavedRows:
         self.header.check_files(self._folder)
         file = open_descriptor(self._folder / RECORDS)
         opened.callback(os.close, file)
-        index = self.header.private_index(self._folder)
+        with open_regular(self._folder / INDEX) as index_file:
+            # A copy of this process alone, which ``_find_changes`` changes.
+            index = Index(np.memmap(index_file, np.uint32, mode="c"))
         return Records(file, index, self._layout, seed=self.header.seed, salt=self.header.number)
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:

@@ -81,10 +81,8 @@ class Transfers:
 
     def close(self) -> None:
         """End the threads, after everything that they were given."""
-        for threads in (
-            *(self._reading, self._writing, self._flushing),
-            *(self._readers, self._writers),
-        ):
+        own = self._reading, self._writing, self._flushing, self._readers, self._writers
+        for threads in own:
             threads.shutdown()
 
     def _run(self, action: Callable[[], Any]) -> Any:

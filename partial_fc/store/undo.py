@@ -61,14 +61,9 @@ class UndoLog:
     def __init__(
         self, folder: Path, update: int, rank: int, index: Index, classes: tuple[int, int]
     ) -> None:
-        """Begin the log of the checkpoint of ``update``, in place of an earlier one.
+        """Begin a rank's log of the checkpoint of ``update``, in place of an earlier one.
 
-        Args:
-            folder: of the store.
-            update: of the checkpoint.
-            rank: whose rows are logged.
-            index: of the store.
-            classes: the first class of which the log says what the index is, and one past the last.
+        It says what the index of the store is from the first of ``classes`` to before the second.
         """
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
@@ -126,10 +121,8 @@ def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
 def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -> None:
     """Raise ``DataError`` if an index is not the one with which the logs of a checkpoint began.
 
-    Args:
-        paths: all logs of the checkpoint.
-        index: of the store, after the logs are undone.
-        classes: the first class of the store, and one past its last, which all are in a log.
+    The index is that after all logs, at these paths, are undone. Of the classes from the first of
+    ``classes`` to before the second, each has to be in a log.
     """
     ranges = []
     for path in paths:

@@ -9,8 +9,8 @@ import pytest
 
 import backbones
 from backbones import outputs
-from backbones.maps import OUTPUTS, Maps
 from backbones.model import Backbone
+from backbones.options import OUTPUTS
 from runtime.mxnet import mx
 from tests.backbones.passes import create, train
 from tests.support.graphs import fingerprint
@@ -80,7 +80,7 @@ def test_dropout_depends_on_seed_update_and_rank_alone(images: np.ndarray) -> No
 
 def test_gnap_gives_every_position_the_mean_norm() -> None:
     maps = GENERATOR.standard_normal((3, 6, 2, 2)).astype(np.float32)
-    symbol = outputs.embedding(mx.sym.var("data"), "GNAP", Maps(6, 2), size=6, dtype="float32")
+    symbol = outputs.embedding(mx.sym.var("data"), "GNAP", (6, 2), size=6, dtype="float32")
     executor = symbol.simple_bind(mx.cpu(), data=maps.shape)
     for name, array in [*executor.arg_dict.items(), *executor.aux_dict.items()]:
         array[:] = float(name.endswith(("gamma", "var")))

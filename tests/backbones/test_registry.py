@@ -8,8 +8,8 @@ import pytest
 
 import backbones
 from backbones.graph.nodes import infer
-from backbones.maps import OUTPUTS
 from backbones.model import Backbone
+from backbones.options import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint

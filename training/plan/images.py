@@ -86,7 +86,7 @@ def collective_bytes(config: ImageConfig, size: ImageSize) -> dict[str, int]:
 def _look(config: ImageConfig) -> ImageSize:
     """Open the data set and make the network."""
     from backbones.classifiers.classifier import Classifier
-    from backbones.graph.memory import output_elements
+    from backbones.graph.recompute import output_elements
     from training.image_data import open_images
 
     data = open_images(config.data, config.run.seed)

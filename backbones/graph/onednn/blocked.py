@@ -48,7 +48,7 @@ from backbones.layers import Symbol
 def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     """Return the graph as it is trained: ``fill``, and products whose gradients are fast.
 
-    A graph without BatchNorm is returned as it is. For arguments see ``fill``.
+    A graph without BatchNorm is returned as it is.
     """
     if all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
@@ -59,12 +59,8 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
 def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     """Return the graph with blocks of channels that are full, wherever a convolution has maps.
 
-    It has the same parameters, names of outputs, outputs and gradients.
-
-    Args:
-        symbol: a graph with the input ``data``.
-        batch_shape: of the input; the number of images does not matter.
-        block: channels of a block, ``runtime.environment.channel_block``.
+    It has the same parameters, names of outputs, outputs and gradients. A block has as many
+    channels as ``runtime.environment.channel_block`` returns.
     """
     return from_json(_Filling(*parsed(symbol, batch_shape), block).rewrite())
 

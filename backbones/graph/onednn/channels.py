@@ -88,14 +88,9 @@ def joined_kernel(graph: Rewriter, name: str, weight: Entry, kernel: Shape, join
     """Append the kernel of a convolution of which several groups are one: blocks between zeros.
 
     It is scattered, and not multiplied by an identity, whose gradient MXNet sums up one number at a
-    time: 0.07 ms instead of 0.6 for 256 channels with windows of 3 x 3.
-
-    Args:
-        graph: that gets it.
-        name: begins the names of the operators.
-        weight: the kernel [outputs of all groups, inputs of one, height, width].
-        kernel: its shape.
-        joined: inputs and outputs of a group of the result; multiples of those of one of the given.
+    time: 0.07 ms instead of 0.6 for 256 channels with windows of 3 x 3. The shape of the given
+    kernel is [outputs of all groups, inputs of one, height, width]; ``joined`` has the inputs and
+    outputs of a group of the result, multiples of those of one of the given.
     """
     outputs, inputs, height, width = kernel
     count = joined[0] // inputs

@@ -39,8 +39,8 @@ from backbones.graph.nodes import (
     part_of,
     to_json,
 )
-from backbones.graph.onednn import form, short_rows
-from backbones.graph.onednn.joining import join
+from backbones.graph.onednn import form
+from backbones.graph.onednn.joining import divide, join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -58,26 +58,20 @@ _UNUSED = "constants_unused"
 def fold(
     symbol: Symbol, weights: Weights, image_shape: Shape, dtype: str = "float32"
 ) -> tuple[Symbol, dict[str, Any]]:
-    """Return the graph for inference on a CPU, and its parameters.
+    """Return the graph for inference on a CPU, and NDArrays of its parameters.
 
-    Args:
-        symbol: a float32 graph with the input ``data``.
-        weights: the values of its parameters and auxiliary states, by name.
-        image_shape: channels, height and width.
-        dtype: of maps and products: float32, or bfloat16 for a CPU with tiles.
-
-    Returns:
-        A graph with the same outputs up to rounding, and NDArrays of its parameters, which have
-        other names and values.
+    These have other names and values than those of the float32 graph that is given; the outputs are
+    the same up to rounding. ``dtype`` is that of maps and products: float32, or bfloat16 for a CPU
+    with tiles.
     """
     batch_shape = (1, *image_shape)
     folding = _Folding(*parsed(symbol, batch_shape), weights)
     folded = from_json(folding.rewrite())
-    filled = form.fill_folded(folded, batch_shape, dtype)
+    filled = form.fill(folded, batch_shape, dtype, is_folded=True)
     values = {name: mx.nd.array(value) for name, value in folding.values.items()}
     graph, values = _without_constants(filled, values)
     if form.has_slow_short_rows(dtype):
-        graph, values = short_rows.divide(graph, values, first_shapes(filled, batch_shape))
+        graph, values = divide(graph, values, first_shapes(filled, batch_shape))
     joined = from_json(join(graph))
     return joined, {name: values[name] for name in joined.list_inputs() if name in values}
 
@@ -85,12 +79,8 @@ def fold(
 def _without_constants(symbol: Symbol, values: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
     """Compute what depends on parameters alone: kernels that are cast, padded, put on a diagonal.
 
-    Args:
-        symbol: a graph; an operator that does not depend on the input has one output.
-        values: NDArrays of its parameters, by name.
-
-    Returns:
-        The part of the graph that depends on its input, and the parameters that it reads.
+    Such operators have one output. Returns the part of the graph that depends on its input, and the
+    parameters that it reads, NDArrays.
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
@@ -116,11 +106,7 @@ def _without_constants(symbol: Symbol, values: Mapping[str, Any]) -> tuple[Graph
 
 
 class _Folding(Rewriter):
-    """The folded graph.
-
-    Attributes:
-        values: of its parameters, by name.
-    """
+    """The folded graph; ``values`` are its parameters."""
 
     def __init__(self, graph: Graph, shapes: Mapping[str, Shape], weights: Weights) -> None:
         super().__init__(graph, shapes)

@@ -14,8 +14,8 @@ _log = logging.getLogger(__name__)
 _BLOCK_OF_AVX512 = 16
 
 
-def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
-    """Return a float32 graph, to be trained, with channels that fill what oneDNN computes at once.
+def fill(symbol: Symbol, batch_shape: Shape, dtype: str, *, is_folded: bool = False) -> Symbol:
+    """Return a float32 graph with channels that fill what oneDNN computes at once.
 
     It has the same parameters and outputs, all float32.
 
@@ -23,31 +23,20 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
         symbol: a graph with the input ``data``.
         batch_shape: of the input; the number of images does not matter.
         dtype: float32, or bfloat16: of feature maps and products.
+        is_folded: True without a backward pass. Kernels are padded once then, and where padding
+            saves nothing it costs nothing either.
     """
+    block = channel_block()
     if dtype == "bfloat16":
-        return _narrowed(symbol, batch_shape)
-    return blocked.rewrite(symbol, batch_shape, channel_block())
-
-
-def fill_folded(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
-    """Return the same for a graph without a backward pass; arguments as above.
-
-    Kernels are padded once, and where padding saves nothing it costs nothing either.
-    """
-    if dtype == "bfloat16":
-        return _narrowed(symbol, batch_shape)
-    return blocked.fill(symbol, batch_shape, channel_block())
+        unit = bfloat16_unit()
+        assert unit, "usable_dtype has been asked"
+        return narrow.rewrite(symbol, batch_shape, block, unit)
+    return (blocked.fill if is_folded else blocked.rewrite)(symbol, batch_shape, block)
 
 
 def has_slow_short_rows(dtype: str) -> bool:
-    """Whether oneDNN needs help with short rows (``short_rows``): in float32, with AVX-512."""
+    """Whether oneDNN needs help with short rows (``joining.divide``): in float32, with AVX-512."""
     return dtype == "float32" and channel_block() == _BLOCK_OF_AVX512
-
-
-def _narrowed(symbol: Symbol, batch_shape: Shape) -> Symbol:
-    unit = bfloat16_unit()
-    assert unit, "usable_dtype has been asked"
-    return narrow.rewrite(symbol, batch_shape, channel_block(), unit)
 
 
 def dtype_of_graph(dtype: str) -> str:

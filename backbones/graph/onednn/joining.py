@@ -1,4 +1,4 @@
-"""Convolutions joined with the sum and the activation behind them, as oneDNN computes them at once.
+"""Convolutions joined with the sum and the activation behind them, some of them in parts.
 
 oneDNN can add a convolution to what its output array holds, and apply a function to the result
 while that is in registers. MXNet has an operator for this, ``_sg_mkldnn_conv``, and a pass that
@@ -8,14 +8,35 @@ needs the convolution itself (MXNet 1.9.1), so the operators are written here.
 The operator keeps the kernel in oneDNN's layout, and its primitive, from the first call on: a graph
 with it is for inference, with weights that do not change. MXNet makes its operators anew for images
 of another shape.
+
+Convolutions of many channels over maps of short rows are divided into parts of their input
+channels. oneDNN 2.4 multiplies one row of pixels at a time. It chooses by a model of the caches how
+many output channels it computes together. Where there are many input channels and few pixels in a
+row it chooses 16, and then a processor waits for one sum before it can go on with the next: 512 to
+512 channels at 4 x 4 have half the speed of 256 to 256 at 8 x 8, which are as many products. With
+fewer input channels it chooses 32. A convolution is the sum of those of parts of its input, and
+oneDNN adds each to the sum of those before it in place:
+
+    K x = K[:, :n] x[:n] + K[:, n:] x[n:]
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, Optional
 
-from backbones.graph.nodes import Graph, Node, moved, only_consumers
+from typing_extensions import override
+
+from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, moved, only_consumers
 from backbones.graph.onednn.channels import is_bend
+
+_LONGEST = 4
+"""Pixels of a row. At 5, 512 channels are as fast at once as in parts."""
+_CHANNELS = 256
+"""Input channels of a part, at most."""
+_NOT_YET = -1
+"""The index of what the sum behind it appends."""
 
 
 def join(graph: Graph) -> Graph:
@@ -84,3 +105,83 @@ def _operator(chain: list[Node], indices: list[int]) -> Node:
         "inputs": inputs,
         "subgraphs": [subgraph],
     }
+
+
+def divide(
+    graph: Graph, values: Mapping[str, Any], shapes: Mapping[str, Shape]
+) -> tuple[Graph, dict[str, Any]]:
+    """Return a float32 graph with its convolutions of many channels over short rows divided.
+
+    ``values`` are NDArrays of its parameters, ``shapes`` those of the outputs and inputs of its
+    convolutions. Returns the graph and its parameters.
+    """
+    dividing = _Dividing(graph, shapes, values)
+    return dividing.rewrite(), dividing.values
+
+
+class _Dividing(Rewriter):
+    """The divided graph; ``values`` are its parameters."""
+
+    def __init__(
+        self, graph: Graph, shapes: Mapping[str, Shape], values: Mapping[str, Any]
+    ) -> None:
+        super().__init__(graph, shapes)
+        self.values = dict(values)
+        self._consumers = only_consumers(graph, any_input=True)
+        # Convolutions that are to be added to the other input of the sum behind them.
+        self._waiting: set[int] = set()
+
+    @override
+    def make(self, index: int) -> int:
+        node = self.given[index]
+        if self._is_slow(index):
+            consumer = self._consumers.get(index)
+            if consumer is None or self.given[consumer]["op"] != "elemwise_add":
+                return self._append_parts(index, node["name"])
+            self._waiting.add(index)
+            return _NOT_YET
+        waiting = [source for source, *_ in node["inputs"] if source in self._waiting]
+        if not waiting:
+            return super().make(index)
+        # Only one convolution can be split around a sum: another one is computed whole.
+        for source in waiting[1:]:
+            self.indices[source] = self._append_parts(source, self.given[source]["name"])
+        (other,) = (entry for entry in node["inputs"] if entry[0] != waiting[0])
+        return self._append_parts(waiting[0], node["name"], moved(other, self.indices))
+
+    def _is_slow(self, index: int) -> bool:
+        node = self.given[index]
+        if node["op"] != "Convolution":
+            return False
+        kernel = self.given[node["inputs"][1][0]]["name"]
+        channels, *window = self.values[kernel].shape[1:] if kernel in self.values else (0,)
+        return (
+            channels > _CHANNELS
+            and len(window) == 2
+            and math.prod(window) > 1
+            # One with groups has fewer channels in its kernel than in its input.
+            and channels == self.input_shape(index)[1]
+            and self.shape(index)[3] <= _LONGEST
+        )
+
+    def _append_parts(self, index: int, name: str, total: Optional[Entry] = None) -> int:
+        """Append a convolution in parts, added to ``total``; returns the node of the sum."""
+        node, channels = self.given[index], self.input_shape(index)[1]
+        maps, kernel, *bias = self.inputs(index)
+        weights = self.values[self.nodes[kernel[0]]["name"]]
+        size = math.ceil(channels / math.ceil(channels / _CHANNELS))
+        for first in range(0, channels, size):
+            stop, part = min(first + size, channels), f"{node['name']}_from{first}"
+            some = {"begin": (None, first), "end": (None, stop)}
+            cut = self.operator("slice", f"{part}_input", [maps], **some)
+            self.values[f"{part}_weight"] = weights[:, first:stop].copy()
+            own = self.add({"op": "null", "name": f"{part}_weight", "inputs": []})
+            # The shift is added once.
+            inputs = [cut, [own, 0, 0], *([] if first else bias)]
+            attributes = {**node["attrs"], "no_bias": len(inputs) == 2}
+            made = self.operator("Convolution", part, inputs, **attributes)
+            if total is not None:
+                added = name if stop == channels else f"{part}_sum"
+                made = self.operator("elemwise_add", added, [made, total])
+            total = made
+        return made[0]

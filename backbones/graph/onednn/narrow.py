@@ -87,13 +87,8 @@ _TAKEN = {
 def rewrite(symbol: Symbol, batch_shape: Shape, block: int, unit: Bfloat16Unit) -> Symbol:
     """Return the graph with bfloat16 maps wherever a unit can compute a convolution.
 
-    It has the same parameters, all float32, and names of outputs; outputs are float32.
-
-    Args:
-        symbol: a float32 graph with the input ``data``.
-        batch_shape: of the input; the number of images does not matter.
-        block: channels of a block of what stays float32, ``runtime.environment.channel_block``.
-        unit: what multiplies, ``runtime.environment.bfloat16_unit``.
+    It has the same parameters, all float32, and names of outputs; outputs are float32. ``block``
+    is the channels of a block of what stays float32.
     """
     symbol = blocked.rewrite(symbol, batch_shape, block)
     for step in (_Joining, _Narrowing):

@@ -17,8 +17,7 @@ from backbones.layers import Symbol
 def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
     """Return the graph with products of maps by linear layers.
 
-    Parameters, names of outputs, outputs and gradients are the same. The number of images in
-    ``batch_shape``, of the input ``data``, does not matter.
+    Parameters, names of outputs, outputs and gradients are the same.
     """
     return from_json(_Spreading(*parsed(symbol, batch_shape)).rewrite())
 

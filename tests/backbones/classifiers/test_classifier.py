@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from backbones import classifiers
+from backbones.classifiers.classifier import _last_gammas
 from backbones.network import Network
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from tests.backbones.passes import assert_same, classifier, values
+from tests.backbones.passes import DATA, assert_same, classifier, conv, norm, values
 
 CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
 # One of each kind of block; a step of the others takes too long for every run of the tests.
@@ -97,6 +98,12 @@ def test_last_gammas_are_those_that_end_the_residuals(name: str, count: int, las
     zeroed = [key for key, value in found if key.endswith("_gamma") and not value.any()]
     assert len(zeroed) == count and all(key.endswith(f"{last}_gamma") for key in zeroed)
     assert last or {key[: -len("_gamma")] for key in zeroed} == ZOO
+
+
+def test_the_deeper_addend_ends_the_residual_wherever_it_stands() -> None:
+    short, long = norm(DATA, "short"), norm(conv(norm(DATA, "inner"), "conv"), "long")
+    for addends in ((short, long), (long, short)):
+        assert _last_gammas("", mx.sym.elemwise_add(*addends)) == ["long_gamma"]
 
 
 def test_models_that_the_options_or_images_do_not_suit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from backbones.classifiers import Normalization
 from backbones.graph import attribute_kinds as kinds
 from backbones.graph import operators
 from backbones.graph.nodes import to_json
-from backbones.maps import OUTPUTS
+from backbones.options import OUTPUTS
 from runtime.mxnet import mx
 
 PLAIN = Normalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))

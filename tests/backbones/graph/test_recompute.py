@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backbones.graph.memory import output_elements, recomputed_elements
-from backbones.graph.recompute import cut
+from backbones.graph.recompute import cut, output_elements, recomputed_elements
 from runtime.mxnet import mx
 from tests.backbones.passes import DATA, act, assert_same, conv, create, norm, train
 

@@ -9,8 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from backbones import trial
 from backbones.graph import limits
 from backbones.graph.symbol_file import infer_shapes, read_graph
+from backbones.inference import HostInference
+from backbones.network import Network
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted import child
@@ -105,6 +108,8 @@ def inputs(*first: object) -> Callable[[Any], object]:
     *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
     # The shape of one would be taken for that of the other, which hides a damaged Reshape.
     *((of_node(3, name=name), "have the same name") for name in SAME_NAMES),
+    # Which of two embeddings is it?
+    (of_node(1, name="fc1"), "there is no path from 'data' to 'fc1_output'"),
     *((split(count), "is no number from 1 to 64") for count in ("", "65", "9" * 5000, 2)),
 ])
 def test_damaged_graphs_are_refused_in_one_line(path, change, message) -> None:
@@ -166,6 +171,19 @@ def test_a_sound_graph_is_run_and_one_that_ends_mxnet_is_a_reason(path: Path) ->
         header = {"path": path.name, "image_shape": (3, 8, 8)}
         content = save(path, maps).read_bytes()
         assert child.ask("backbones.trial", header, content, child.GIGABYTE) == expected
+
+
+@pytest.mark.parametrize(("channels", "graphs"), [(3, 2), (1, 1)])
+def test_a_trial_computes_every_form_that_a_run_may_compute(channels, graphs, monkeypatch) -> None:
+    x = mx.sym.Flatten(act(conv(DATA, "conv", 4), "prelu"))
+    header = {"path": "a", "image_shape": (channels, 6, 6)}
+    computed: list[Any] = []
+    monkeypatch.setattr(Network, "extract", lambda own, images: computed.append(own) or images)
+    monkeypatch.setattr(HostInference, "__call__", lambda own, images: computed.append(images))
+    trial.run_once(header, x.tojson().encode())
+    *networks, images = computed
+    assert len(networks) == graphs and images.shape == (2, channels, 6, 6)
+    assert len({str(network._trained.tojson()) for network in networks}) == graphs
 
 
 def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(path: Path) -> None:

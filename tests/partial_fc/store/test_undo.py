@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -15,9 +15,10 @@ import pytest
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.index import Index
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from tests.support import stored_head as runs
 
 LAYOUT = Layout(3, {})
@@ -163,6 +164,20 @@ def test_a_log_that_was_removed_is_noticed(tmp_path, ranks, removed, first) -> N
     runs.refused(message, origin, UPDATE, *[tmp_path] * ranks)
 
 
+@pytest.mark.parametrize(("ranges", "missing"), [
+    ([(0, 4)], None), ([(2, 4), (0, 2)], None), ([(0, 4), (1, 2)], None), ([(0, 3), (1, 4)], None),
+    ([(1, 4)], 0), ([(0, 2), (3, 4)], 2), ([(0, 3), (0, 1)], 3), ([], 0),
+])
+def test_the_logs_of_a_checkpoint_have_every_class(tmp_path, ranges, missing) -> None:
+    """A kill may leave logs of several numbers of ranks."""
+    index = Index(np.zeros((CLASSES, 2), np.uint32))
+    for rank, classes in enumerate(ranges):
+        undo.UndoLog(tmp_path, UPDATE, rank, index, classes).close()
+    refused = pytest.raises(DataError, match=f"the undo log of class {missing} was removed")
+    with nullcontext() if missing is None else refused:
+        undo.check_index([path for _, path in undo.logs(tmp_path)], index, (0, CLASSES))
+
+
 def test_stores_of_two_hosts(tmp_path: Path) -> None:
     """Of ranks in turn: each host's classes have those of the other between them."""
     folders = [tmp_path / str(rank % 2) for rank in range(4)]
@@ -170,6 +185,11 @@ def test_stores_of_two_hosts(tmp_path: Path) -> None:
     assert runs.are_equal(runs.restored(origin, UPDATE, *folders), runs.reference(UPDATE, ranks=4))
     with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
+    # One host has not the classes of the other.
+    for folder, there in zip(folders, ("0 to 749", "250 to 999")):
+        other = pytest.raises(ConfigError, match=f"classes {there} there and 0 to 999 here, as")
+        with other, runs.stored(runs.LONE, folder):
+            pass
     # Copies: each has more classes than its ranks.
     first, second = tmp_path / "first", tmp_path / "second"
     origin = runs.trained(first)

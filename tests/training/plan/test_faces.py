@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import backbones
-from backbones.graph import memory as graph_memory
+from backbones.graph import recompute as graph_memory
 from partial_fc.shard import Shard
 from runtime import options, processors
 from runtime.errors import ConfigError
@@ -185,8 +185,8 @@ def test_the_smallest_runs() -> None:
 
 
 def test_mxnet_is_needed(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "backbones.graph.memory", None)
-    monkeypatch.delattr("backbones.graph.memory")
+    monkeypatch.setitem(sys.modules, "backbones.graph.recompute", None)
+    monkeypatch.delattr("backbones.graph.recompute")
     with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
         plans.describe(small_config())
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from backbones.graph.nodes import first_shapes, from_json, to_json
-from backbones.graph.onednn.joining import join
-from backbones.graph.onednn.short_rows import divide
+from backbones.graph.onednn.joining import divide, join
 from runtime.mxnet import mx
 from tests.backbones.passes import DATA, act, conv, nodes_of
 
