@@ -10,9 +10,9 @@ import pytest
 
 from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
+from parallel.check.__main__ import WIDTH, table
 from parallel.check.hosts import HostError
 from parallel.check.survey import Pair, Survey
-from parallel.check.table import WIDTH, table
 from runtime.errors import ConfigError
 from tests.support.healthy_hosts import facts, healthy
 

@@ -116,10 +116,12 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     [
         ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
         ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
+        ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
+         None, None),
         ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
         ("x.py", None, None),
     ],
-)
+)  # fmt: skip
 def test_files_of_this_folder_are_taken_where_they_are_needed(
     tmp_path, monkeypatch, capsys, command, groups, shares
 ) -> None:

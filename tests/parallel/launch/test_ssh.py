@@ -181,6 +181,11 @@ def test_a_host_is_no_option_of_ssh() -> None:
             ssh.destination(host)
     assert ssh.destination("ip1:2222") == ["-p", "2222", "ip1"]
     assert ssh.destination("ip-1.example") == ["ip-1.example"]
+    # It asks for no password, and notices in 15 s that a connection is gone.
+    assert ssh.client(7, "-x") == (
+        "ssh -oBatchMode=yes -oConnectTimeout=7 -oServerAliveInterval=5 -oServerAliveCountMax=3 "
+        "-oControlMaster=no -x"
+    ).split()  # fmt: skip
 
 
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
