@@ -41,8 +41,6 @@ from runtime.options import BARE, NAMES, REPEATABLE, option
 _Config = TypeVar("_Config")
 
 _CONFIG = "config"
-
-
 _UNKNOWN = "unrecognized arguments: "
 
 
@@ -77,11 +75,13 @@ class Parser(argparse.ArgumentParser):
         self, args: Optional[Sequence[str]] = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         words = sys.argv[1:] if args is None else args
-        words = [_in_own_words(word, self._synonyms) for word in words]
+        parts = (word.partition("=") for word in words)
+        words = ["".join((self._synonyms.get(name, name), *rest)) for name, *rest in parts]
         own = words[: words.index("--")] if "--" in words else words
         names = [word.split("=")[0] for word in own if word.startswith("-")]
         # Before the options that this program requires are missed.
-        self.refuse_foreign([name for name in names if name not in self._option_string_actions])
+        unknown = [name for name in names if name not in self._option_string_actions]
+        refuse_foreign(unknown, self._foreign)
         return super().parse_known_args(words, namespace)
 
     @override
@@ -93,28 +93,12 @@ class Parser(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
-            self.refuse_foreign(message[len(_UNKNOWN) :].split())
+            refuse_foreign(message[len(_UNKNOWN) :].split(), self._foreign)
         raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
-
-    def refuse_foreign(self, words: Iterable[str]) -> None:
-        """Raise ``ConfigError`` with what to type instead of the words of other programs."""
-        refuse_foreign(words, self._foreign)
 
     def names(self) -> list[str]:
         """Return the options of this command line, but for ``--help``, which every program has."""
         return [name for name in self._option_string_actions if name not in ("-h", "--help")]
-
-    def typed(self, name: str, value: Any) -> list[str]:
-        """Return what one would type to give an option a value of a JSON file."""
-        action = self._option_string_actions[name]
-        if value is None or (value is False and action.nargs == 0):
-            return []
-        if value is True:
-            return [name]
-        if isinstance(value, list) and isinstance(action, argparse._AppendAction):
-            return [f"{name}={one}" for one in value]
-        text = ",".join(map(str, value)) if isinstance(value, list) else value
-        return [f"{name}={text}"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,45 +128,27 @@ def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _C
         ConfigError: an option is unknown, malformed, out of range or contradicts another.
     """
     parser = _build_parser(program)
-    given = _read_words(parser, program, argv)
+    given = _read_words(parser, argv)
     file = given.pop(_CONFIG, None)
-    saved = _read_file(Path(file), parser, program) if file is not None else {}
+    saved = _read_file(Path(file), parser) if file is not None else {}
     config = program.resolve(given, saved)
     options.check(config)
     program.check(config)
     return config
 
 
-def _types(config_class: type) -> dict[str, Any]:
-    """The type of each option."""
-    types: dict[str, Any] = {}
-    for group_class in options.group_classes(config_class).values():
-        hints = get_type_hints(group_class)
-        types.update({field.name: hints[field.name] for field in dataclasses.fields(group_class)})
-    return types
-
-
-def _read_words(
-    parser: Parser, program: Program[Any], argv: Optional[Sequence[str]]
-) -> dict[str, Any]:
+def _read_words(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
     """Return the options that are on the command line, and no others."""
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         words = [word.split("=")[0] for word in unknown]
-        parser.refuse_foreign(words)
-        known = [option(field) for field in (*_types(program.config_class), _CONFIG)]
-        close = did_you_mean(words[0], known)
+        refuse_foreign(words, parser._foreign)
+        close = did_you_mean(words[0], parser.names())
         raise ConfigError(f"{words[0]} is not an option{close}; --help lists them")
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
     }
-
-
-def _in_own_words(word: str, synonyms: Mapping[str, str]) -> str:
-    """A word of a command line, with the name that an option has here."""
-    name, separator, value = word.partition("=")
-    return f"{synonyms.get(name, name)}{separator}{value}"
 
 
 def refuse_foreign(words: Iterable[str], foreign: Mapping[str, str]) -> None:
@@ -218,9 +184,8 @@ def _build_parser(program: Program[Any]) -> Parser:
         "those on the command line win",
     )
     for group_class in options.group_classes(program.config_class).values():
-        title = (ast.get_docstring(_definition(group_class)) or "").partition("\n")[0].rstrip(".")
+        types, (title, helps) = get_type_hints(group_class), _documentation(group_class)
         section = parser.add_argument_group(title)
-        types, helps = get_type_hints(group_class), _helps(group_class)
         for field in dataclasses.fields(group_class):
             text = helps[field.name].format(names=", ".join(field.metadata.get(NAMES, ())))
             _add_option(section, field, types[field.name], text)
@@ -236,7 +201,8 @@ def _add_option(
     if REPEATABLE in field.metadata:
         section.add_argument(option(field.name), action="append", metavar="DIR", help=text)
         return
-    convert, metavar = _CONVERTERS[_without_optional(annotation)]
+    is_optional = get_origin(annotation) is Union
+    convert, metavar = _CONVERTERS[get_args(annotation)[0] if is_optional else annotation]
     bare = {"nargs": "?", "const": field.metadata[BARE]} if BARE in field.metadata else {}
     default = f" (default {field.default})" if field.default not in (None, (), "") else ""
     section.add_argument(
@@ -244,37 +210,25 @@ def _add_option(
     )
 
 
-def _without_optional(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Union else annotation
-
-
 @functools.lru_cache(None)
-def _definition(group_class: type) -> ast.ClassDef:
-    """The class as its source defines it: ``python -OO`` keeps no docstring."""
-    (found,) = ast.parse(inspect.getsource(group_class)).body
-    assert isinstance(found, ast.ClassDef)
-    return found
+def _documentation(group_class: type) -> tuple[str, dict[str, str]]:
+    """Return a group's title, the first line of its docstring, and the literal under each field.
 
-
-@functools.lru_cache(None)
-def _helps(group_class: type) -> dict[str, str]:
-    """The literal under each field, read from the source since Python does not keep it."""
-    found: dict[str, str] = {}
+    From the source: Python keeps no such literals, and ``python -OO`` no docstrings.
+    """
+    helps: dict[str, str] = {}
     for base in reversed(group_class.__mro__[:-1]):
-        body = _definition(base)
-        found.update(
-            (field.target.id, inspect.cleandoc(literal.value.value))
-            for field, literal in zip(body.body, body.body[1:])
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(literal, ast.Expr)
-            and isinstance(literal.value, ast.Constant)
-            and isinstance(literal.value.value, str)
-        )
-    return found
+        (found,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(found, ast.ClassDef)
+        title = ast.get_docstring(found) or ""
+        for field, literal in zip(found.body, found.body[1:]):
+            if isinstance(field, ast.AnnAssign) and isinstance(literal, ast.Expr):
+                text = ast.literal_eval(literal.value)
+                helps[ast.unparse(field.target)] = inspect.cleandoc(text)
+    return title.partition("\n")[0].rstrip("."), helps
 
 
-def _read_file(path: Path, parser: Parser, program: Program[Any]) -> dict[str, Any]:
+def _read_file(path: Path, parser: Parser) -> dict[str, Any]:
     """Return the values of a ``config.json``, read as if they were typed."""
     try:
         saved = json.loads(read_text(path))
@@ -284,18 +238,36 @@ def _read_file(path: Path, parser: Parser, program: Program[Any]) -> dict[str, A
         raise ConfigError(f"--config {path} is no JSON; give the config.json of a run") from None
     if not isinstance(saved, dict):
         raise ConfigError(f"--config {path} has no table of options; give the config.json of a run")
-    types, words = _types(program.config_class), []
+    actions = {
+        name[2:].replace("-", "_"): parser._option_string_actions[name]
+        for name in parser.names()
+        if name != option(_CONFIG)
+    }
+    words: list[str] = []
     for field, value in saved.items():
-        if field not in types:
+        if field not in actions:
             raise ConfigError(
                 f"--config {path} has {field!r}, which is no option of this program"
-                f"{did_you_mean(field, types)}; take it out"
+                f"{did_you_mean(field, actions)}; take it out"
             )
-        words += parser.typed(option(field), value)
+        words += _typed(actions[field], value)
     try:
-        return _read_words(parser, program, words)
+        return _read_words(parser, words)
     except ConfigError as error:
         raise ConfigError(f"--config {path}: {error}") from None
+
+
+def _typed(action: argparse.Action, value: Any) -> list[str]:
+    """Return what one would type to give an option a value of a JSON file."""
+    (name,) = action.option_strings
+    if value is None or (value is False and action.nargs == 0):
+        return []
+    if value is True:
+        return [name]
+    if isinstance(value, list) and isinstance(action, argparse._AppendAction):
+        return [f"{name}={one}" for one in value]
+    text = ",".join(map(str, value)) if isinstance(value, list) else value
+    return [f"{name}={text}"]
 
 
 def positive_integer(text: str) -> int:
@@ -330,18 +302,13 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(_integer(word) for word in _words(text))
-
-
 def _margins(text: str) -> tuple[float, float, float]:
     numbers = [_number(word) for word in _words(text)]
     if len(numbers) != 3:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not three numbers; write m1,m2,m3, as in 1,0.5,0"
         )
-    m1, m2, m3 = numbers
-    return m1, m2, m3
+    return numbers[0], numbers[1], numbers[2]
 
 
 _CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -349,6 +316,6 @@ _CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (_integer, "N"),
     float: (_number, "X"),
     tuple[str, ...]: (_words, "A,B"),
-    tuple[int, ...]: (_integers, "N,N"),
+    tuple[int, ...]: (lambda text: tuple(map(_integer, _words(text))), "N,N"),
     tuple[float, float, float]: (_margins, "M1,M2,M3"),
 }

@@ -20,8 +20,7 @@ from parallel.launch.options import parse
 from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
 from training.config import originals
-from training.config.presets import PRESETS
-from training.config.recipes import RECIPES
+from training.config.presets import PRESETS, RECIPES
 
 pytestmark = pytest.mark.documents
 

@@ -1,7 +1,13 @@
-"""The scripts of ``examples/``, as they are typed: short with further options, long without."""
+"""The scripts of ``examples/``, as they are typed: short with further options, long without.
+
+And Grouping-SGD's own commands, with our entry point in the place of theirs, on its form of CIFAR:
+what its scripts type (gsp_cifar10_inception_small.sh, gsp_cifar10_resnet20.sh), on this machine.
+``--gpus 0,1`` alone has no counterpart, and is answered. ``make grouping`` has the long forms.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -11,11 +17,20 @@ from typing import Any
 
 import pytest
 
-from tests.support import mxnet_g
+from tests.support import cifar_records, mxnet_g
 from tests.support.launch import ROOT, finish
 
 SCRIPTS = {path.name.partition("_")[0]: path for path in (ROOT / "examples").glob("?sp_*.sh")}
-SHORT = "--num-images 120 --batch-size 10".split()
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of the original, under its names: two groups, the second with less of the data."""
+    (tmp_path / "hosts").write_text(f"{HERE}\n" * 4)
+    (tmp_path / "groups").write_text(f"{HERE} {HERE}\n" * 2)
+    (tmp_path / "data_sharding").write_text("0 0.3\n0.3 0.6\n0.6 0.8\n0.8 1\n")
+    return tmp_path
 
 
 def run(folder: Path, scheme: str, *options: str, **further: Any) -> CompletedProcess[str]:
@@ -25,8 +40,22 @@ def run(folder: Path, scheme: str, *options: str, **further: Any) -> CompletedPr
     return finish("bash", SCRIPTS[scheme], *options, folder=folder, **further)
 
 
-def assert_has_trained(folder: Path, name: str = "synthetic-resnet20") -> None:
-    models = folder / "models" / name
+def run_original(folder: Path, typed: str, seconds: int = 280) -> CompletedProcess[str]:
+    """Type a command of Grouping-SGD, whose data are in the folder."""
+    words = "-m parallel.launch -n 4 -s 2 -i lo --launcher local -H hosts -- python"
+    words += f" {ROOT}/classify.py --data-dir cifar10/ --lr-factor 0.94 --kv-store dist_gsync"
+    words += f" --data-allocator 1 --network resnet20 {typed}"
+    further: Any = {"PYTHONPATH": str(ROOT), "PS_VERBOSE": "1"}
+    return finish(sys.executable, *words.split(), folder=folder, seconds=seconds, **further)
+
+
+def validations(models: Path) -> list[dict]:
+    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
+    return [record for record in records if record.get("target") == "validation"]
+
+
+def assert_has_trained(folder: Path) -> None:
+    models = folder / "models/synthetic-resnet20"
     assert (models / "model-0000.params").stat().st_size > 1_000_000
     assert '"model": "resnet20"' in (models / "config.json").read_text()
 
@@ -35,20 +64,19 @@ def assert_has_trained(folder: Path, name: str = "synthetic-resnet20") -> None:
 def test_the_bound_of_ssp_is_that_of_the_original() -> None:
     """A worker may start a step while it is less than so many ahead there, at most so many here."""
     there, here = (
-        re.search(r"dist_ssync --staleness (\d+)", path.read_text(encoding="utf-8"))
+        re.findall(r"dist_ssync --staleness (\d+)", path.read_text(encoding="utf-8"))[0]
         for path in (mxnet_g.EXAMPLE / SCRIPTS["ssp"].name, SCRIPTS["ssp"])
     )
-    assert there is not None and here is not None
-    assert int(here[1]) == int(there[1]) - 1
+    assert int(here) == int(there) - 1
 
 
 @pytest.mark.parametrize("scheme", ["ssp", "gsp"])
 def test_short(scheme: str, tmp_path: Path) -> None:
-    (tmp_path / "groups").write_text("127.0.0.1\n127.0.0.1\n")
+    (tmp_path / "groups").write_text(f"{HERE}\n{HERE}\n")
     (tmp_path / "data_sharding").write_text("0 0.25\n0.25 1\n")
-    result = run(tmp_path, scheme, *SHORT)
+    result = run(tmp_path, scheme, "--num-images", "120", "--batch-size", "10")
     assert_has_trained(tmp_path)
-    config = (tmp_path / "models" / "synthetic-resnet20" / "config.json").read_text()
+    config = (tmp_path / "models/synthetic-resnet20/config.json").read_text()
     assert f'"kv_store": "dist_{"ssync" if scheme == "ssp" else "gsync"}"' in config
     assert '"batch_size": 10' in config and '"wd": 0.0001' in config
     assert ("launch: --groups groups" in result.stderr) == (scheme == "gsp")
@@ -56,10 +84,7 @@ def test_short(scheme: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("variables", "job"),
-    [
-        ({}, "-n 3 -s 2"),
-        ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1"),
-    ],
+    [({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")],
 )
 def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(
     variables: Any, job: str, tmp_path: Path
@@ -82,6 +107,31 @@ def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(
 )
 def test_mistakes_are_one_line(variables: dict[str, str], message: str, tmp_path: Path) -> None:
     assert message in run(tmp_path, "bsp", status=2, **variables).stderr
+
+
+def test_a_command_of_grouping_sgd_runs(folder: Path) -> None:
+    cifar_records.write(folder / "cifar10", 200, 40)
+    options = "--dataset cifar10_grouping_resnet --lr 0.05 --batch-size 5 --num-epoch 1"
+    result = run_original(folder, f"{options} --num-examples 200")
+    models = folder / "models/cifar10_grouping_resnet-resnet20"
+    (found,) = validations(models)
+    assert found["total"] == 40
+    config = json.loads((models / "config.json").read_text())
+    assert (config["model"], config["epochs"], config["lr_factor"]) == ("resnet20", 1, 0.94)
+    assert config["no_lr_scaling"] and config["image_size"] == 32
+    for option, name in (("--groups", "groups"), ("--data-sharding", "data_sharding")):
+        assert f"launch: {option} {name}, which is in this folder" in result.stderr
+
+
+@pytest.mark.grouping
+@pytest.mark.timeout(3000)
+def test_a_command_of_grouping_sgd_learns(folder: Path) -> None:
+    cifar_records.write(folder / "cifar10", 2000, 500)
+    options = "--dataset cifar10_grouping --batch-size 10 --lr 0.1 --num-epoch 2"
+    run_original(folder, f"{options} --num-examples 2000", seconds=2900)
+    found = validations(folder / "models/cifar10_grouping-resnet20")
+    accuracies = [one["accuracy"] for one in found]
+    assert len(accuracies) == 2 and accuracies[-1] > 0.8, accuracies
 
 
 @pytest.mark.grouping

@@ -4,10 +4,10 @@
     python -m tests.mutants --count 50 --only data,training/log/run_log.py
 
 Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
-long as the mutant; the tests that belong to the file (``selection``) run there until one fails, in
-a process that is forked from one which has imported the libraries (``worker``). A mutant is killed
-if they fail, crash or hang. A survivor is a change that no test detects: either a test is missing
-or the change makes no difference.
+long as the mutant; the tests that belong to the file (``selection``) run there until one fails, and
+then those of the files that use it, in a process that is forked from one which has imported the
+libraries (``worker``). A mutant is killed if they fail, crash or hang. A survivor is a change that
+no test detects: either a test is missing or the change makes no difference.
 
 The tests first run without a change: one that fails by itself would kill every mutant. Each seed
 chooses its own mutants, whose share of killed ones is judged separately.
@@ -176,7 +176,9 @@ class Campaign:
 
     def check(self, mutants: Sequence[Mutant]) -> list[str]:
         """Run the tests of all mutants without a change; return those that fail, twice."""
-        tests = {test for one in mutants for test in self._selection.tests_of(one.site.path)}
+        paths = {one.site.path for one in mutants}
+        groups = (group for path in paths for group in self._selection.tests_of(path))
+        tests = {test for group in groups for test in group}
         found = self._pool.map(self._check, sorted(tests - self._passing))
         failed = [test for tests_of_module in found for test in tests_of_module]
         if not failed:
@@ -211,17 +213,19 @@ class Campaign:
     def _run(self, mutant: Mutant) -> Outcome:
         path = mutant.site.path
         text = mutant.describe((self._tree / path).read_bytes())
-        tests = self._selection.tests_of(path)
-        if not tests:
-            return Outcome(path, text, "no test")
-        with _temporary_folder(self._folder) as folder:
-            compiling = _COMPILE_SECONDS if self._make(mutant, folder / "tree") else 0.0
-            known = self._durations.items()
-            usual = sum(seconds for test, seconds in known if test.split("::")[0] in tests)
-            most = _TIMES * usual + _MORE_SECONDS + compiling
-            result = self._work(folder / "tree", folder, tests, most, compiling)
-        by = ", ".join(result["failed"])
-        return Outcome(path, text, result["status"], by, result["seconds"])
+        outcome = Outcome(path, text, "no test")
+        for tests in filter(None, self._selection.tests_of(path)):
+            with _temporary_folder(self._folder) as folder:
+                compiling = _COMPILE_SECONDS if self._make(mutant, folder / "tree") else 0.0
+                known = self._durations.items()
+                usual = sum(seconds for test, seconds in known if test.split("::")[0] in tests)
+                most = _TIMES * usual + _MORE_SECONDS + compiling
+                result = self._work(folder / "tree", folder, tests, most, compiling)
+            seconds = outcome.seconds + result["seconds"]
+            outcome = Outcome(path, text, result["status"], ", ".join(result["failed"]), seconds)
+            if outcome.is_killed:
+                break
+        return outcome
 
     def _make(self, mutant: Mutant, tree: Path) -> bool:
         """Write a mutant's tree; return True if kernels have to be compiled for it."""

@@ -1,8 +1,8 @@
 """Which test modules belong to a file of the product.
 
-The module that mirrors it and those that import it; where there are none, those that mirror the
-modules which import it, because a part without tests of its own is tested where it is used. What is
-reached through a program that a test starts, or through a registry, is in a table.
+First the module that mirrors it and those that import it; then those of the modules which use it,
+because a part is also tested where it is used. What is reached through a program that a test
+starts, or through a registry, is in a table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ELSEWHERE = {
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
         "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "
-        "training/exchange/server_* parallel/launch/launcher.py"
+        "training/exchange/[sw]* parallel/launch/launcher.py"
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",
@@ -70,15 +70,18 @@ class Selection:
             for path in sorted(paths)
         }
 
-    def tests_of(self, path: str) -> list[str]:
-        """Return the test modules of a file, those that are nearest to it first."""
-        module, mirror = module_name(path), self._mirror(path)
+    def tests_of(self, path: str) -> tuple[list[str], list[str]]:
+        """Return the test modules of a file, and further ones of the files that import it."""
+        own, module = self._own(path), module_name(path)
+        users = (user for user, known in self._product.items() if module in known)
+        further = dict.fromkeys(test for user in users for test in self._own(user))
+        return own, [test for test in further if test not in own]
+
+    def _own(self, path: str) -> list[str]:
+        module = module_name(path)
         importing = [test for test, known in self._tests.items() if module in known]
-        chosen = [mirror] if mirror in self._tests else []
+        chosen = [self._mirror(path)]
         chosen += [test for test in importing if not test.startswith(_OF_PROGRAMS)]
-        if not chosen:
-            users = (user for user, known in self._product.items() if module in known)
-            chosen += [self._mirror(user) for user in users]
         for test, patterns in ELSEWHERE.items():
             if any(fnmatch.fnmatch(path, pattern) for pattern in patterns.split()):
                 chosen.append(test)

@@ -12,19 +12,15 @@ import tarfile
 from pathlib import Path
 
 import cv2
-import numpy as np
 
 from data.drawn.patterns import DrawnImages
 from data.records.writer import RecordWriter
 
 _CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-_IMAGES_PER_CIFAR_FILE = 10_000
-_DRAWN = 500
-_CLASSES = 8
+_IMAGES_PER_CIFAR_FILE, _DRAWN, _CLASSES = 10_000, 500, 8
 
 
 def main() -> None:
-    """Make everything."""
     folder, real = Path(sys.argv[1]), Path(sys.argv[2])
     faces = folder / "FACES"
     if not faces.exists():
@@ -45,25 +41,23 @@ def main() -> None:
 def _write_cifar(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     drawn = DrawnImages("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
-    rows = np.empty((_DRAWN, 3073), np.uint8)
-    for index in range(_DRAWN):
-        image, label = drawn.decoded(index)
-        rows[index, 0], rows[index, 1:] = label, image.transpose(2, 0, 1).ravel()
-    content = rows.tobytes() * (_IMAGES_PER_CIFAR_FILE // _DRAWN)
+    rows = (
+        bytes([int(label)]) + image.transpose(2, 0, 1).tobytes()
+        for image, label in map(drawn.decoded, range(_DRAWN))
+    )
+    content = b"".join(rows) * (_IMAGES_PER_CIFAR_FILE // _DRAWN)
     for name in _CIFAR_FILES:
         (folder / f"{name}.bin").write_bytes(content)
 
 
 def _write_records(path: Path, count: int) -> None:
     """Write a record file of the first few classes: all 1,000 would take long to draw."""
-    drawn = DrawnImages(
-        "training", num_classes=_CLASSES, count=count, shape=(256, 256, 3), seed=1
-    )
-    with RecordWriter(path, image_size=(256, 256)) as writer:
-        for label in range(_CLASSES):
-            for index in range(label, count, _CLASSES):
-                encoded = cv2.imencode(".jpg", drawn.decoded(index)[0])[1].tobytes()
-                writer.write(encoded, label)
+    shape = (256, 256, 3)
+    drawn = DrawnImages("training", num_classes=_CLASSES, count=count, shape=shape, seed=1)
+    with RecordWriter(path, image_size=shape[:2]) as writer:
+        for index in sorted(range(count), key=lambda index: index % _CLASSES):
+            encoded = cv2.imencode(".jpg", drawn.decoded(index)[0])[1].tobytes()
+            writer.write(encoded, index % _CLASSES)
     path.with_name("property").unlink(missing_ok=True)
 
 

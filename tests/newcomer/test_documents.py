@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,16 +19,11 @@ import pytest
 from data.align.similarity import TEMPLATE
 from tests.newcomer import walk
 from tests.support import typed
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, finish
 
 pytestmark = pytest.mark.documents
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PROGRAMS = (
     *("make", "source", "python", "horovodrun", "bash", "mpirun", ".venv/bin/horovodrun"),
     *("cat", "cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch"),
@@ -37,7 +32,6 @@ _PROGRAMS = (
 _FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)((?:    .*\n)+)")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
-_VARIABLE = re.compile(r"[A-Z][A-Z_0-9a-z]*=")
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (
     *("horovodrun -np 2", "horovodrun --gloo", "python -m parallel.launch --launcher ssh"),
@@ -54,22 +48,13 @@ def commands_of(path: Path) -> list[str]:
     if path.name == "porting.md":
         # Its tables have the commands of other programs, with tests/test_porting.py.
         prose = re.sub(r"^\|.*$", "", prose, flags=re.MULTILINE)
-    found = []
-    for block in [*blocks, *_INDENTED.findall(prose)]:
-        lines = re.sub(r"\\\n", " ", block).splitlines()
-        # After a prompt's command stands what it prints.
-        lines = [line[2:] for line in lines if line.startswith("$ ")] or lines
-        found += [re.split(r"(?:^|\s)#", line)[0].split() for line in lines]
-    for span in _SPAN.findall(_INDENTED.sub("", prose)):
-        words = span.split()
-        if len(words) > 1 and " ".join(words) not in FRAGMENTS:
-            found += [] if re.search(r"…|\.\.\.|\|", span) else [words]
-    return [" ".join(words) for words in found if is_command(words)]
-
-
-def is_command(words: list[str]) -> bool:
-    """True if the first word that is not a variable is a program."""
-    return next((word for word in words if not _VARIABLE.match(word)), "") in _PROGRAMS
+    blocks += _INDENTED.findall(prose)
+    found = [typed.text for block in blocks for typed in walk.commands(block)]
+    spans = [" ".join(span.split()) for span in _SPAN.findall(_INDENTED.sub("", prose))]
+    for span in spans:
+        if " " in span and span not in FRAGMENTS and not re.search(r"…|\.\.\.|\|", span):
+            found.append(span)
+    return [text for text in found if walk.program_of(text) in _PROGRAMS]
 
 
 TEXTS = list(dict.fromkeys(text for path in DOCUMENTS for text in commands_of(path)))
@@ -88,9 +73,7 @@ def mistake(text: str, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
-)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_is_understood_by_the_programs_that_it_starts(document, tmp_path) -> None:
     wrong = [mistake(text, tmp_path) for text in dict.fromkeys(commands_of(document))]
     assert not any(wrong), "\n".join(filter(None, wrong))
@@ -138,30 +121,30 @@ def test_what_a_program_does_not_understand_is_noticed(tmp_path) -> None:
 
 def run_as_typed(text: str, folder: Path) -> str:
     """Run a command in a folder, in which the project's modules are found."""
-    variables = {**clean_environment(), "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    variables: dict[str, Any] = {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env=variables, capture_output=True, text=True,
-        timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return finish("bash", "-c", text, folder=folder, **variables).stdout
+
+
+def write_images(folder: Path, names: list[str], shape: tuple[int, int]) -> None:
+    generator = np.random.default_rng(1)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / name), generator.integers(0, 256, (*shape, 3), np.uint8))
 
 
 def test_the_commands_that_handle_sets(tmp_path) -> None:
-    """One after the other, on twelve people with forty images each."""
-    generator = np.random.default_rng(1)
-    for person in range(12):
-        folder = tmp_path / "FACES" / f"Person_{person}"
-        folder.mkdir(parents=True)
-        for number in range(1, 41):
-            image = generator.integers(0, 256, (112, 112, 3), np.uint8)
-            cv2.imwrite(str(folder / f"Person_{person}_{number:04d}.jpg"), image)
+    """One after the other, on twelve people with forty images each, and photographs of two."""
+    faces = [f"Person_{n // 40}/Person_{n // 40}_{n % 40 + 1:04d}.jpg" for n in range(12 * 40)]
+    write_images(tmp_path / "FACES", faces, (112, 112))
     for name in ("LFW", "LFW_FOLDER", "cifar10/train", "cifar10/test"):
         shutil.copytree(tmp_path / "FACES", tmp_path / name)
     pairs = "2\n" + "Person_1 1 2\nPerson_2 3 4\nPerson_1 1 Person_2 1\nPerson_3 1 Person_4 2\n"
     (tmp_path / "pairs.txt").write_text(pairs)
-    _write_photographs(tmp_path)
+    photographs = ["ann/1.jpg", "bob/1.jpg"]
+    write_images(tmp_path / "PHOTOGRAPHS", photographs, (200, 160))
+    points = " ".join(map(str, TEMPLATE.ravel()))
+    (tmp_path / "points.txt").write_text("".join(f"{name} {points}\n" for name in photographs))
     assert len(SESSION) >= 12
     # What packs comes first, and a folder that is unpacked may not exist.
     for text in sorted(SESSION, key=lambda text: "unpack" in text):
@@ -170,22 +153,12 @@ def test_the_commands_that_handle_sets(tmp_path) -> None:
         if "data.align" in text:
             shutil.rmtree(tmp_path / "ALIGNED", ignore_errors=True)
         run_as_typed(text, tmp_path)
-    assert len(list((tmp_path / "FACES").glob("*/*.jpg"))) == 12 * 40
-    assert len(list((tmp_path / "ALIGNED").glob("*/*.jpg"))) == 2
+    assert len(list((tmp_path / "FACES").glob("*/*.jpg"))) == len(faces)
+    assert len(list((tmp_path / "ALIGNED").glob("*/*.jpg"))) == len(photographs)
     assert {path.name for path in (tmp_path / "datasets/faces").iterdir()} >= {
         "train.rec", "train.idx", "property", "holdout.bin", "lfw.bin",
     }  # fmt: skip
     assert len(list((tmp_path / "datasets/shards").glob("train-*.rec"))) == 4
-
-
-def _write_photographs(folder: Path) -> None:
-    """Two people, and a list of their points."""
-    for person in ("ann", "bob"):
-        (folder / "PHOTOGRAPHS" / person).mkdir(parents=True)
-        image = np.random.default_rng(2).integers(0, 256, (200, 160, 3), np.uint8)
-        cv2.imwrite(str(folder / "PHOTOGRAPHS" / person / "1.jpg"), image)
-    numbers = " ".join(map(str, TEMPLATE.ravel()))
-    (folder / "points.txt").write_text(f"ann/1.jpg {numbers}\nbob/1.jpg {numbers}\n")
 
 
 def test_commands_that_only_print(tmp_path) -> None:

@@ -4,14 +4,13 @@
     python -m tests.newcomer --prompts --skip "make test"
 
 A command is a line of a fenced block that begins with the name of a program. All are run in one
-clone, one after the other, because a command often fails by files that an earlier one has left: in
-an environment that has only the PATH of the developer's and pip's variables. Those that would take
-days on two cores get further options, those that need several hosts are left out: see ``PLANS``.
+clone, because a command often fails by files that an earlier one has left, in an environment that
+has only the PATH of the developer's and pip's variables. ``PLANS`` says how: with further options
+if a command would take days on two cores, or not at all. About an hour on two cores.
 
 In a block with prompts (``$``), the lines after a command are what it prints, among others
 (``tests.support.printed``), and ``^C`` is where the reader presses Ctrl-C; so does the walk, once
-updates are reported. With ``--prompts`` no other commands are run. Each command is printed with the
-lines that the README expects. About an hour on two cores, or a quarter of one.
+updates are reported. With ``--prompts`` no other commands are run, in a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -45,15 +44,19 @@ _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_P
 
 
 class Typed(NamedTuple):
-    """A command as it is typed, in one line without its comment."""
+    """A command as it is typed, in one line without its comment.
+
+    Attributes:
+        text: the line.
+        output: lines that it prints, in this order, among others.
+        interrupted: if Ctrl-C ends it, so that numbers say when the reader pressed it.
+        prompted: if it stands in a block with prompts.
+    """
 
     text: str
     output: tuple[str, ...] = ()
-    """Lines that it prints, in this order, among others."""
     interrupted: bool = False
-    """True if Ctrl-C ends it, so that numbers say when the reader pressed it."""
     prompted: bool = False
-    """True if it stands in a block with prompts."""
 
     def said(self, printed: str) -> list[str]:
         """Return the lines that were printed as expected, until the first that was not."""
@@ -69,15 +72,15 @@ class Typed(NamedTuple):
 class Plan(NamedTuple):
     """How a command is run: with options that make it short, in a time, or not at all."""
 
-    options: str = ""
     minutes: float = 15
+    options: str = ""
     left_out: bool = False
 
 
 # By the words that a command begins with; the first that fits counts.
 PLANS: dict[str, Plan] = {
-    "make train": Plan(minutes=30),
-    "make test": Plan(minutes=40),
+    "make train": Plan(30),
+    "make test": Plan(40),
     _ACTIVATE: Plan(),
     "horovodrun -np 8 -H localhost:8 bash config.sh": Plan(),
     # Needs two hosts.
@@ -86,19 +89,19 @@ PLANS: dict[str, Plan] = {
     "NP=3 bash run.sh": Plan(),
     "python train.py": Plan(),
     "python -m data.pack": Plan(),
-    "NETWORK=tiny bash run.sh --rec": Plan(minutes=30),
+    "NETWORK=tiny bash run.sh --rec": Plan(30),
     "python classify.py": Plan(),
-    "horovodrun -np 2 python classify.py --dataset mnist": Plan(minutes=30),
+    "horovodrun -np 2 python classify.py --dataset mnist": Plan(30),
     # Two hundred epochs of 50,000 images.
     "horovodrun -np 8 python classify.py --dataset cifar10": Plan(
-        "--epochs 1 --num-examples 256 --batch-size 8", minutes=30
+        30, "--epochs 1 --num-examples 256 --batch-size 8"
     ),
     # Ninety epochs, 224 x 224 pixels.
     "horovodrun -np 8 python classify.py --dataset imagenet": Plan(
-        "--epochs 1 --num-examples 32 --batch-size 2", minutes=30
+        30, "--epochs 1 --num-examples 32 --batch-size 2"
     ),
-    "python -m parallel.autogroup": Plan(minutes=30),
-    "python -m parallel.launch": Plan(minutes=30),
+    "python -m parallel.autogroup": Plan(30),
+    "python -m parallel.launch": Plan(30),
     "python -m evaluation.verification": Plan(),
     "python -m evaluation.export": Plan(),
 }
@@ -107,24 +110,32 @@ PLANS: dict[str, Plan] = {
 def read(readme: str) -> Iterator[Typed]:
     """Yield the commands of a README."""
     for block in _FENCE.findall(readme):
-        lines = block.replace("\\\n", " ").splitlines()
-        starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
-        for start, stop in zip(starts, [*starts[1:], len(lines)]):
-            told = lines[start + 1 : stop]
-            yield Typed(
-                _without_comment(lines[start][len(_PROMPT) :]),
-                tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
-                interrupted=_CTRL_C in told,
-                prompted=True,
-            )
-        for text in () if starts else map(_without_comment, lines):
-            program = next((word for word in text.split() if not re.match(r"[A-Z_]+=", word)), "")
-            if program in _PROGRAMS:
-                yield Typed(text)
+        for typed in commands(block):
+            if typed.prompted or program_of(typed.text) in _PROGRAMS:
+                yield typed
+
+
+def commands(block: str) -> Iterator[Typed]:
+    """Yield the lines of a block; if it has prompts, those after one, with what they print."""
+    lines = block.replace("\\\n", " ").splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
+    for start, stop in zip(starts, [*starts[1:], len(lines)]):
+        told = lines[start + 1 : stop]
+        output = [line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)]
+        text = _without_comment(lines[start][len(_PROMPT) :])
+        yield Typed(text, tuple(output), interrupted=_CTRL_C in told, prompted=True)
+    for line in () if starts else lines:
+        yield Typed(_without_comment(line))
+
+
+def program_of(text: str) -> str:
+    """Return the first word of a command that is not a variable."""
+    words = (word for word in text.split() if not re.match(r"[A-Z][A-Z_0-9a-z]*=", word))
+    return next(words, "")
 
 
 def _without_comment(line: str) -> str:
-    return " ".join(line.partition(" #")[0].split())
+    return " ".join(re.split(r"(?:^|\s)#", line)[0].split())
 
 
 def plan_of(command: str) -> Optional[Plan]:
@@ -181,13 +192,18 @@ def _run(
     typed: Typed, plan: Plan, clone: Path, environment: Mapping[str, str], activation: str
 ) -> bool:
     """Run a command and report what came of it; returns True if it was what the README says."""
-    started = time.monotonic()
-    line = f"{activation}{typed.text} {plan.options}".strip()
-    status = wait(line, plan, clone, environment, typed.interrupted)
-    printed = _log(clone).read_text(encoding="utf-8")
+    started, log = time.monotonic(), clone.parent / "log.txt"
+    line = f"{typed.text} {plan.options}".strip()
+    with log.open("w", encoding="utf-8") as output:
+        # A process group, as that of a job of a shell, which is what a terminal sends Ctrl-C to.
+        process = subprocess.Popen(
+            ["bash", "-c", activation + line], cwd=clone, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+    status = _wait(process, plan, log if typed.interrupted else None)
+    printed = log.read_text(encoding="utf-8")
     said = typed.said(printed)
-    print(f"{_PROMPT}{typed.text} {plan.options}".strip(), *[_CTRL_C] * typed.interrupted, *said,
-          sep="\n")  # fmt: skip
+    print(_PROMPT + line, *[_CTRL_C] * typed.interrupted, *said, sep="\n")
     print(f"status {status}, {time.monotonic() - started:.0f} s", flush=True)
     if status != (_STATUS_OF_CTRL_C if typed.interrupted else 0):
         print("".join(f"    {line}\n" for line in printed.splitlines()[-30:]), flush=True)
@@ -198,28 +214,13 @@ def _run(
     return not missing
 
 
-def _log(clone: Path) -> Path:
-    """What the last command has printed."""
-    return clone.parent / "log.txt"
-
-
-def wait(
-    line: str, plan: Plan, clone: Path, environment: Mapping[str, str], interrupted: bool
-) -> int:
-    """The status of a command; Ctrl-C is pressed, if it is, when it reports an update."""
-    log = _log(clone)
-    with log.open("w", encoding="utf-8") as output:
-        # A process group, as that of a job of a shell, which is what a terminal sends Ctrl-C to.
-        process = subprocess.Popen(
-            ["bash", "-c", line], cwd=clone, env=environment, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-        )  # fmt: skip
+def _wait(process: subprocess.Popen[bytes], plan: Plan, log: Optional[Path]) -> int:
+    """The status of a command; Ctrl-C is pressed, if it has a log, when an update is in there."""
     try:
-        if interrupted:
-            while process.poll() is None and not _UPDATE.search(log.read_text()):
-                time.sleep(0.5)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGINT)
+        while log and process.poll() is None and not _UPDATE.search(log.read_text()):
+            time.sleep(0.5)
+        if log and process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
         return process.wait(plan.minutes * 60)
     except subprocess.TimeoutExpired:
         print(f"    not over after {plan.minutes} minutes", flush=True)

@@ -66,6 +66,7 @@ def test_the_examples_of_hostfiles(sandbox: Sandbox, ranks: int) -> None:
 
 
 EACH = (LAUNCHER, "run.sh", HOROVODRUN)
+TWO = {"HOSTS": "ip1:2,ip2:2"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,11 @@ EACH = (LAUNCHER, "run.sh", HOROVODRUN)
         (["run.sh"], {"HOSTS": "a\n", "HOSTFILE": "b"}, "HOSTS='a ' and HOSTFILE='b' both name"),
         (["run.sh --restarts 3"], {"HOSTS": "a:2", "NP": "4"}, "NP 4 is more ranks than the 2"),
         (["run.sh"], {"SEND_VARIABLES": "A=1"}, "'A' is not the name of a variable"),
+        # A GPU's UUID names nothing on another host.
+        (["run.sh"], {"CUDA_VISIBLE_DEVICES": "GPU-5fa2,GPU-77", **TWO},
+         "error: CUDA_VISIBLE_DEVICES='GPU-5fa2,GPU-77' names GPUs of a "),
+        (["run.sh"], {"CUDA_VISIBLE_DEVICES": "0,MIG-5fa2", "HOSTFILE": "hosts"},
+         "error: CUDA_VISIBLE_DEVICES='0,MIG-5fa2' names GPUs of a "),
     ],
     ids=str,
 )  # fmt: skip
@@ -107,32 +113,17 @@ def test_choices_and_settings_reach_the_other_hosts(sandbox: Sandbox) -> None:
     assert "HOROVOD_CONTROLLER" not in found
 
 
-PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
-TWO = {"HOSTS": "ip1:2,ip2:2"}
-
-
-@pytest.mark.parametrize(
-    ("shown", "others", "passed"),
-    [
-        ("2,3", TWO, PASSED),
-        ("", TWO, PASSED),
-        ("GPU-5fa2,GPU-77", {}, PASSED),
-        ("GPU-5fa2", {"SLURM_JOB_ID": "7", **TWO}, PASSED[::2]),
-        ("GPU-5fa2,GPU-77", TWO, None),
-        ("0,MIG-5fa2", {"HOSTFILE": "hosts"}, None),
-    ],
-)
-def test_all_hosts_are_told_which_gpus_ranks_see(sandbox, shown, others, passed) -> None:
-    """Unless Slurm tells each host its own; a GPU's UUID names nothing on another host."""
-    (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
-    given = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "x", "NVIDIA_TF32_OVERRIDE": "0"}
-    if passed is None:
-        said = sandbox.refusal("run.sh", **given, **others)
-        assert said.startswith(f"error: CUDA_VISIBLE_DEVICES='{shown}' names GPUs of a ")
-        assert sandbox.calls == ""
-    else:
-        run(sandbox, **given, **others)
-        assert sorted(set(variables_sent(sandbox)) & set(PASSED)) == passed
+def test_all_hosts_are_told_which_gpus_ranks_see(sandbox: Sandbox) -> None:
+    """Unless Slurm tells each host its own."""
+    names = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
+    for shown, others, passed in (
+        ("2,3", TWO, names),
+        ("", TWO, names),
+        ("GPU-5fa2,GPU-77", {}, names),
+        ("GPU-5fa2", {"SLURM_JOB_ID": "7", **TWO}, names[::2]),
+    ):
+        run(sandbox, **{**dict.fromkeys(names, shown), **others})
+        assert sorted(set(variables_sent(sandbox)) & set(names)) == passed
 
 
 def test_open_mpi_on_other_hosts(sandbox: Sandbox) -> None:
@@ -153,21 +144,16 @@ def test_open_mpi_on_other_hosts(sandbox: Sandbox) -> None:
     assert "Open MPI's orterun not found: run 'make env'" in sandbox.refusal("run.sh")
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "leaves_out"),
-    [
+def test_bridges_of_containers_are_left_out_unless_interfaces_are_chosen(sandbox: Sandbox) -> None:
+    sandbox.stub("orterun", ENVIRONMENT)
+    for options, variables, leaves_out in (
         ("-mca btl ^openib", {}, True),
         ("-mca btl_tcp_if_include eth0", {}, False),
         ("", {"NIC": "lo"}, False),
         ("", {"OMPI_MCA_btl_tcp_if_include": "eth0"}, False),
-    ],
-)
-def test_bridges_of_containers_are_left_out_unless_interfaces_are_chosen(
-    sandbox: Sandbox, options: str, variables: dict[str, str], leaves_out: bool
-) -> None:
-    sandbox.stub("orterun", ENVIRONMENT)
-    said = launch(sandbox, f"-np 2 {options} true", **variables)
-    assert ("OMPI_MCA_btl_tcp_if_exclude=127.0.0.1/8,sppp,docker0" in said) == leaves_out
+    ):
+        said = launch(sandbox, f"-np 2 {options} true", **variables)
+        assert ("OMPI_MCA_btl_tcp_if_exclude=127.0.0.1/8,sppp,docker0" in said) == leaves_out
 
 
 @pytest.mark.parametrize("name", ["mpirun", "horovodrun"])

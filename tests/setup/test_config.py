@@ -37,9 +37,8 @@ def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
     # Options win over variables: they come last.
     assert config_call(sandbox, "--lr 0.5", LR="0.1") == "--dataset synthetic --lr 0.1 --lr 0.5"
     choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
-    assert config_call(sandbox, **choices) == (
-        "--dataset emore --network r50 --batch-size 32 --models-root m"
-    )
+    said = config_call(sandbox, **choices)
+    assert said == "--dataset emore --network r50 --batch-size 32 --models-root m"
     said = config_call(sandbox, "--rec faces", DATASET="glint360k_8GPU")
     assert said == "--dataset glint360k_8GPU --rec faces"
 
@@ -88,19 +87,16 @@ def test_config_in_other_circumstances(sandbox: Sandbox) -> None:
         assert ("from .venv" in sandbox.calls) == (not active)
 
 
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
+def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox) -> None:
+    sandbox.stub("python", "")
+    for script, error in (
         ("config.sh", ""),
         ("run.sh", "error: NP='x' is not a"),
         (SLURM_SCRIPT, "error: SLURM_JOB_ID is not set"),
-    ],
-)
-def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox, script: str, error: str) -> None:
-    sandbox.stub("python", "")
-    link = sandbox.folder.with_name("link.sh")
-    link.symlink_to(sandbox.folder / script)
-    assert sandbox.run(f"{link}", status=2 if error else 0, NP="x").stderr.startswith(error)
+    ):
+        link = sandbox.folder.with_name(f"link to {Path(script).name}")
+        link.symlink_to(sandbox.folder / script)
+        assert sandbox.run(f"{link}", status=2 if error else 0, NP="x").stderr.startswith(error)
 
 
 JOB: dict[str, Any]

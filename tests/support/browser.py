@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import urllib.request
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -28,34 +29,28 @@ def is_installed() -> bool:
     return all(map(shutil.which, PROGRAMS))
 
 
-class Browser:
+class Browser(AbstractContextManager["Browser"]):
+    """A browser with a profile of its own."""
+
     def __init__(self) -> None:
-        """Start it, with a profile of its own."""
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self._driver = subprocess.Popen(["chromedriver", "--port=0"], text=True, **pipes)
         try:
             found = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
             port = next(match[1] for match in found if match)
             self._url = f"http://127.0.0.1:{port}/session"
             options = {"args": [*_ARGUMENTS, f"--user-data-dir={self._profile.name}"]}
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-            session = self._post("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
-            self._url += f"/{session}"
+            session = self._post("", {"capabilities": {"alwaysMatch": wanted}})
+            self._url += f"/{session['sessionId']}"
         except BaseException:
             self._end()
             raise
 
-    def __enter__(self) -> Browser:
-        return self
-
     def __exit__(self, *_: object) -> None:
         try:
-            self._request("DELETE", "", None)
+            self._post("", method="DELETE")
         finally:
             self._end()
 
@@ -78,10 +73,7 @@ class Browser:
     def _command(self, name: str, parameters: dict[str, Any]) -> Any:
         return self._post("/goog/cdp/execute", {"cmd": name, "params": parameters})
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._request("POST", path, body)
-
-    def _request(self, method: str, path: str, body: Optional[dict[str, Any]]) -> Any:
+    def _post(self, path: str, body: Optional[dict[str, Any]] = None, method: str = "POST") -> Any:
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, content, method=method)
         request.add_header("Content-Type", "application/json")

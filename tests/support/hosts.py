@@ -15,18 +15,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.launch import ROOT as ROOT
+
 PROGRAMS = Path(sys.prefix) / "bin"
 INTERFACES = ("eth0", "eth1")
 NAMES, ADDRESSES = "host1:1,host2:1", "10.77.0.1:1,10.77.0.2:1"
-"""Lists of both hosts."""
 # As InsightFace's run.sh has them.
 MPI_FLAGS = (
     "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_if_include eth0".split()
@@ -81,7 +81,6 @@ class Host:
     """A network namespace in which an ssh server runs, at ``address``."""
 
     def __init__(self, number: int, folder: Path, private: Optional[Path]) -> None:
-        """Start it, without a network; see ``TwoHosts``."""
         self.name = f"host{number}"
         self.addresses = {
             interface: f"10.{77 + index}.0.{number}" for index, interface in enumerate(INTERFACES)
@@ -94,16 +93,12 @@ class Host:
         self.ip("link", "set", "lo", "up")
 
     def ip(self, *words: str) -> None:
-        """Run ``ip`` on this host."""
         subprocess.run(["ip", "-n", self.namespace, *words], check=True)
 
     def start(self) -> None:
-        """Start the ssh server."""
-        private = f"mount -t tmpfs tmpfs {shlex.quote(str(self._private))}"
-        script = _PREPARE.format(
-            name=self.name, folder=shlex.quote(str(self._folder)), sshd=_find("sshd"),
-            private=private if self._private else "",
-        )  # fmt: skip
+        private = f"mount -t tmpfs tmpfs {shlex.quote(str(self._private))}" * bool(self._private)
+        place = {"name": self.name, "folder": shlex.quote(str(self._folder))}
+        script = _PREPARE.format(**place, sshd=_find("sshd"), private=private)
         config = _SSH_SERVER.format(address=self.address, folder=self._folder)
         (self._folder / f"{self.name}.conf").write_text(config)
         log = self._folder / f"{self.name}.log"
@@ -119,7 +114,7 @@ class Host:
 
     @property
     def server_pid(self) -> int:
-        """The ssh server's process that listens; each connection has processes of its own."""
+        # Each connection has processes of its own.
         return self._server.pid
 
     def inside(self, *words: object) -> list[str]:
@@ -136,7 +131,6 @@ class Host:
         return int(subprocess.check_output(self.inside("cat", counter)))
 
     def processes(self) -> list[int]:
-        """Of everything that runs here."""
         command = ["ip", "netns", "pids", self.namespace]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         return list(map(int, found.stdout.split()))
@@ -159,7 +153,7 @@ class Host:
         subprocess.run(["ip", "netns", "del", self.namespace], check=False)
 
 
-class TwoHosts:
+class TwoHosts(AbstractContextManager["TwoHosts"]):
     """host1 and host2, on the networks ``INTERFACES``; each has the folder ``private`` alone."""
 
     def __init__(
@@ -172,7 +166,6 @@ class TwoHosts:
         self.first, self.second = self.all
 
     def __enter__(self) -> TwoHosts:
-        """Connect and start them."""
         try:
             self._start()
         except BaseException:
@@ -234,10 +227,10 @@ class TwoHosts:
         self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the first host to its end; see ``start``."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self.start(
-            *command, folder=folder, path=path, variables=variables, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
+            *command, folder=folder, path=path, variables=variables, **pipes
+        ) as process:
             try:
                 output, errors = process.communicate(timeout=250)
             finally:
@@ -252,13 +245,12 @@ class TwoHosts:
         It is called by its path where the environment is not ``active``.
         """
         choices = {"NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": "3", "OMP_NUM_THREADS": "1"}
-        choices["MODELS_ROOT"] = str(models)
+        how: dict[str, Any] = {**choices, "MODELS_ROOT": str(models), **variables}
         if active:
-            choices["VIRTUAL_ENV"] = sys.prefix
+            how.update(VIRTUAL_ENV=sys.prefix, path=[PROGRAMS])
         elif command[0] != "bash":
             command = (PROGRAMS / str(command[0]), *command[1:])
-        path = [PROGRAMS] if active else []
-        return self.run(*command, folder=ROOT, path=path, **{**choices, **variables})
+        return self.run(*command, folder=ROOT, **how)
 
     def end(self) -> None:
         """Leave nothing behind."""
@@ -268,7 +260,6 @@ class TwoHosts:
             self._relay.communicate(timeout=_START_SECONDS)
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
         self.end()
 
 

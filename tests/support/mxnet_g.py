@@ -53,28 +53,17 @@ def ranked(folder: Path, addresses: Sequence[str]) -> list[str]:
         f"  std::sort(nodes.begin(), nodes.end(), {found[1]});\n"
         '  for (auto& node : nodes) std::cout << node.hostname << "\\n";\n}\n'
     )
-    binary = folder / "order"
-    subprocess.run(["g++", "-o", str(binary), str(program)], check=True)
-    done = subprocess.run(
-        [str(binary)], input=" ".join(addresses), capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
-
-
-def _python(name: str) -> str:
-    """The text of a module of its ``mxnet``."""
-    path = _FOLDER / "CGCL-codes+MXNet-G" / "python" / "mxnet" / name
-    return path.read_text(encoding="utf-8")
+    subprocess.run(["g++", "-o", program.with_suffix(""), program], check=True)
+    told = " ".join(addresses)
+    return subprocess.check_output([program.with_suffix("")], input=told, text=True).split()
 
 
 def choices_of_networks() -> list[str]:
     """All ``choices`` of ``--network`` in its training programs."""
-    found: list[str] = []
-    for path in sorted(EXAMPLE.glob("train_*.py")):
-        text = path.read_text(encoding="utf-8")
-        for words in re.findall(r"'--network'[^)]*?choices\s*=\s*\[([^]]*)\]", text):
-            found += re.findall(r"'([^']+)'", words)
-    return found
+    programs = sorted(EXAMPLE.glob("train_*.py"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in programs)
+    found = re.findall(r"'--network'[^)]*?choices\s*=\s*\[([^]]*)\]", texts)
+    return re.findall(r"'([^']+)'", " ".join(found))
 
 
 class _State(np.ndarray):
@@ -88,19 +77,17 @@ class Optimizer:
     """MXNet-G's own ``SGD.update``, on NumPy arrays."""
 
     def __init__(self, *, batch: int, momentum: float, wd: float) -> None:
+        source = EXAMPLE.parents[1] / "python" / "mxnet" / "optimizer.py"
         method = re.search(
             r"^    def update\(self, index, weight, grad, state, worker_num\):.*?(?=^@register)",
-            _python("optimizer.py"),
-            re.MULTILINE | re.DOTALL,
-        )
+            source.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL,
+        )  # fmt: skip
         assert method is not None
         scope: dict[str, Any] = {"NDArray": np.ndarray, "clip": np.clip}
         exec(f"class SGD:\n{method[0]}", scope)
         self._sgd = scope["SGD"]()
-        self._sgd.rescale_grad, self._sgd.clip_gradient = batch, None
-        self._sgd.momentum = momentum
-        self._sgd._get_wd = lambda index: wd
-        self._sgd._update_count = lambda index: None
+        self._sgd.rescale_grad, self._sgd.clip_gradient, self._sgd.momentum = batch, None, momentum
+        self._sgd._get_wd, self._sgd._update_count = lambda index: wd, lambda index: None
         self._state: Any = None
 
     def update(self, weight: Any, gradient: Any, lr: float, worker_num: int) -> None:

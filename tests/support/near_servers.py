@@ -40,11 +40,9 @@ class NearServers:
     def __init__(self, monkeypatch, workers: int, servers: int, **assignment) -> None:
         self.arrays: dict[int, Any] = {}
         self.before: Callable[[str, int], None] = lambda what, bucket: None
-        self.assignment = Assignment(
-            WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", workers, servers,
-            **{"bucket_elements": 4, **assignment},
-        )  # fmt: skip
-        self._servers = servers
+        given = {"bucket_elements": 4, **assignment}
+        place = (WORKER, "127.0.0.1", 1, "127.0.0.1", "lo")
+        self.assignment = Assignment(*place, workers, servers, **given)
         self._updaters: list[Updater] = []
         monkeypatch.setattr(exchange, "Store", lambda *arguments: _NearStore(self, *arguments))
 
@@ -62,14 +60,14 @@ class NearServers:
 
     def begin(self, settings, arrays) -> None:
         if not self._updaters:
+            names = (f"server-{number}" for number in range(self.assignment.num_servers))
             self._updaters = [
-                Updater(settings, Trace(self.assignment.trace, f"server-{number}"))
-                for number in range(self._servers)
+                Updater(settings, Trace(self.assignment.trace, name)) for name in names
             ]
             self.arrays = {key: array.copy() for key, array in arrays.items()}
 
     def push(self, key: int, array) -> None:
-        self._updaters[key * 9973 % self._servers](key, array.copy(), self.arrays[key])
+        self._updaters[key * 9973 % len(self._updaters)](key, array.copy(), self.arrays[key])
 
     def pull(self, key: int, into) -> None:
         into[:] = self.arrays[key]
@@ -87,9 +85,8 @@ class _NearStore:
         self._is_pulled = False
 
     def start(self, settings) -> None:
-        self._servers.begin(
-            settings, {self._table_key: self._rows, **dict(zip(self._keys, self.received))}
-        )
+        arrays = {self._table_key: self._rows, **dict(zip(self._keys, self.received))}
+        self._servers.begin(settings, arrays)
 
     def push(self) -> None:
         for bucket, (key, array) in enumerate(zip(self._keys, self.sent)):
@@ -154,8 +151,8 @@ def in_random_turns(
     choose()
     for thread in threads:
         thread.join()
-    for error in errors:
-        raise error
+    if errors:
+        raise errors[0]
 
 
 def gradients() -> list:
@@ -163,11 +160,11 @@ def gradients() -> list:
     return [mx.nd.ones(5), mx.nd.ones(7)]
 
 
-def applied(folder: Path) -> dict[int, list[tuple[int, int, int, int]]]:
+def applied(folder: Path) -> dict[int, list[tuple[int, ...]]]:
     """By bucket, what the servers wrote: pusher, sent version, version and staleness."""
-    found: dict[int, list[tuple[int, int, int, int]]] = {}
+    found: dict[int, list[tuple[int, ...]]] = {}
     for path in folder.glob("server-*"):
         for line in path.read_text().splitlines():
-            key, pusher, sent, version, staleness = map(int, line.split())
-            found.setdefault(key, []).append((pusher, sent, version, staleness))
+            key, *numbers = map(int, line.split())
+            found.setdefault(key, []).append(tuple(numbers))
     return found

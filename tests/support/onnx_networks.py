@@ -9,7 +9,7 @@ import numpy as np
 from backbones.checkpoint import Checkpoint
 from backbones.network import initial_weights
 from evaluation.export.graph import Form, to_onnx
-from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.network import OnnxNetwork
 from runtime.mxnet import mx
 
 
@@ -51,8 +51,7 @@ def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it i
 
 
 def by_mxnet(found: Checkpoint, images: np.ndarray) -> np.ndarray:
-    output: np.ndarray = found.network()(mx.nd.array(images)).asnumpy()
-    return output
+    return found.network()(mx.nd.array(images)).asnumpy()
 
 
 def by_onnx(model: Any, images: np.ndarray) -> np.ndarray:

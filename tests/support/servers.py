@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,19 @@ from typing import Any
 from parallel.launch.launcher import SERVE
 from parallel.launch.network_interface import free_port
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
+from tests.support.launch import ROOT as ROOT
 from tests.support.launch import clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 _HOST = "127.0.0.1"
-_THREADS = {"OMP_NUM_THREADS": "1"}
 
 
-class ServerJob:
+class ServerJob(AbstractContextManager["ServerJob"]):
     """The processes of a job; a context manager that leaves none behind."""
 
     def __init__(
         self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: Any
     ) -> None:
-        """Start a job.
-
-        Args:
-            folder: where each process's output goes.
-            command: of every worker, after the interpreter.
-            workers: how many.
-            servers: how many.
-            assignment: further fields of ``Assignment``.
-        """
+        """Start it: outputs go into the folder, and each worker is Python with the command."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._assignment = replace(
@@ -60,18 +52,13 @@ class ServerJob:
 
     def said(self) -> str:
         """Everything that was printed."""
-        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in self._files())
+        files = sorted(path for path in self._folder.iterdir() if path.is_file())
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
 
     def said_by(self, worker: int) -> str:
-        """What one worker has printed."""
         return (self._folder / f"{WORKER}-{worker}").read_text()
 
-    def __enter__(self) -> ServerJob:
-        """Return the job."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """End it."""
         for process in (*self.workers, *self.others):
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -79,12 +66,9 @@ class ServerJob:
 
     def _start(self, command: Sequence[str], role: str, number: int) -> subprocess.Popen[bytes]:
         assignment = replace(self._assignment, role=role, worker=number if role == WORKER else 0)
-        variables = {**clean_environment(), **_THREADS, **assignment.variables()}
+        variables = {**clean_environment(), "OMP_NUM_THREADS": "1", **assignment.variables()}
         with (self._folder / f"{role}-{number}").open("wb") as output:
             return subprocess.Popen(
                 command, cwd=ROOT, env=variables, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
-
-    def _files(self) -> list[Path]:
-        return sorted(path for path in self._folder.iterdir() if path.is_file())

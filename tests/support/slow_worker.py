@@ -29,18 +29,16 @@ def main() -> int:
     own = given.get(str(here.worker), {})
     watchdog._WAITING_RANK_TICKS = 0
     validate = Validator.validate
-    pauses = iter([own.get("validate", 0)])
 
     def slowly(validator, update):
-        time.sleep(next(pauses, 0))
+        time.sleep(own.pop("validate", 0))
         return validate(validator, update)
 
     setattr(Validator, "validate", slowly)  # noqa: B010 (a method is not to be assigned)
 
     class Slowed:
         def __init__(self, step):
-            self.finish, self._step = step.finish, step
-            self.prepare = step.prepare
+            self.finish, self.prepare, self._step = step.finish, step.prepare, step
 
         def __call__(self, *arguments):
             watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR)

@@ -37,13 +37,9 @@ def saved(origin: Origin, update: int, run: Path = Path("run"), others: Any = No
 
 
 def create(
-    world: Any,
-    store: Optional[Path],
-    rule: RowOptimizer = MOMENTUM,
-    ratio: float = 0.3,
-    **further: Any,
+    world: Any, store: Optional[Path], rule: RowOptimizer = MOMENTUM, ratio: float = 0.3, **more
 ) -> PartialFC:
-    options = HeadOptions(sample_ratio=ratio, center_store=str(store) if store else None, **further)
+    options = HeadOptions(sample_ratio=ratio, center_store=str(store) if store else None, **more)
     shape = CLASSES, EMBEDDING
     return PartialFC.create(options, shape, world, mx.cpu(), optimizer=rule, seed=4)
 

@@ -83,9 +83,8 @@ def main() -> None:
         os.seteuid(NOBODY)
         for place in places:
             held = called.setdefault(place, [])
-            number = len(held)
-            held.append(call(place, number))
-            if number == 1:
+            held.append(call(place, len(held)))
+            if len(held) == 2:
                 held[1].close()
         os.seteuid(0)
         time.sleep(_SECONDS_BETWEEN_LOOKS)

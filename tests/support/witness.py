@@ -38,7 +38,7 @@ class Call:
 
     arguments: dict[str, Any]
     """By the names of the parameters, those that were left out with their defaults."""
-    result: Any
+    result: Any = None
     """What it returned; of a class, the object. None if it has raised an error."""
 
     def __getitem__(self, name: str) -> Any:
@@ -72,9 +72,8 @@ class Witness:
     def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Have a program call another function, which takes the same, and keep the calls."""
         signature = inspect.signature(getattr(owner, name))
-        self._patch.setattr(
-            owner, name, self._wrapped(function, _full_name(owner, name), signature)
-        )
+        wrapped = self._wrapped(function, _full_name(owner, name), signature)
+        self._patch.setattr(owner, name, wrapped)
 
     def calls(self, name: str) -> list[Call]:
         assert self._calls[name], f"{name} was never called; called were {sorted(self._calls)}"
@@ -111,10 +110,7 @@ class Witness:
                 self.output = screen.getvalue()
 
     def _wrapped(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        signature: Optional[inspect.Signature] = None,
+        self, function: Callable[..., Any], name: str, signature: Optional[inspect.Signature] = None
     ) -> Callable[..., Any]:
         signature = signature or inspect.signature(function)
 
@@ -123,7 +119,7 @@ class Witness:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             place = len(self._calls[name])
-            self._calls[name].append(Call(dict(bound.arguments), None))
+            self._calls[name].append(Call(dict(bound.arguments)))
             result = function(*args, **kwargs)
             made = bound.arguments.get("self") if result is None else result
             self._calls[name][place] = Call(dict(bound.arguments), made)
