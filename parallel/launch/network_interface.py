@@ -93,9 +93,10 @@ def free_port(address: str) -> int:
 def is_own(address: str) -> bool:
     """True if an address is one of this machine."""
     try:
-        return free_port(address) > 0
+        free_port(address)
     except OSError:
         return False
+    return True
 
 
 def is_own_name(name: str) -> bool:

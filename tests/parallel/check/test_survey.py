@@ -87,7 +87,11 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     asked.clear()
     surveyed("a", monkeypatch, change)
     assert not asked, "there is no other host to reach it"
-    # Hosts without the chosen interface have no connections.
+    # At the chosen interface, if both have it; hosts without it have no connections.
+    chosen = healthy({"a": 1, "b": 1}, nic="eth0")
+    assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == ("10.0.0.1", "10.0.0.0")
+    chosen.facts["a"] = replace(chosen.facts["a"], interfaces={})
+    assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == (None, None)
     assert not survey_module.survey({"a": 1, "b": 1}, Path("models"), "eth9").pairs
     assert asked == {"a": [], "b": []}
 

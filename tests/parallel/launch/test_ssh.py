@@ -238,6 +238,7 @@ def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
 def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port("127.0.0.1")))
+        assert taken.getsockname()[1] >= 1024
     assert resolve("127.0.0.3") == "127.0.0.3"
     with pytest.raises(ConfigError, match="host no.such.host.invalid has no known address .*-H"):
         resolve("no.such.host.invalid")
