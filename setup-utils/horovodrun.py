@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
+from parallel.launch.allocations import make_output_folder
 from parallel.launch.network_interface import NetworkInterface, is_own_name
-from parallel.launch.output_folder import make_output_folder
 from runtime import files
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError

@@ -31,9 +31,8 @@ from open_mpi_words import DEFAULT, DEFAULT_PARAMETER, FILE, LIST, RANKS, Words
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.allocations import refuse_unread_hosts, tasks_of_slurm
+from parallel.launch.allocations import make_output_folder, refuse_unread_hosts, tasks_of_slurm
 from parallel.launch.network_interface import is_own_name
-from parallel.launch.output_folder import make_output_folder
 from runtime.errors import ConfigError, run_program
 from runtime.process.loopback import loopback_variables
 

@@ -1,4 +1,7 @@
-"""Tasks that Slurm has granted to a job, and hosts that PBS, Grid Engine or LSF have."""
+"""What mpirun and horovodrun look at before ranks start: allocations, and the folder of output.
+
+Slurm has granted tasks to a job; PBS, Grid Engine or LSF have granted hosts.
+"""
 
 from __future__ import annotations
 
@@ -48,3 +51,18 @@ def refuse_unread_hosts(is_own: Callable[[str], bool]) -> None:
                     "not read it; give the hosts, as in mpirun -H a:8,b:8 or HOSTS=a:8,b:8 bash "
                     "run.sh, or -H localhost:8 for this one alone"
                 )
+
+
+def make_output_folder(path: str) -> None:
+    """Make the folder into which what each rank prints is written, if need be.
+
+    Raises:
+        ConfigError: it cannot be made, or is a file.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--output-filename {path[:80]} is no folder, and cannot be made ({error.strerror}); "
+            "name another place"
+        ) from None

@@ -37,10 +37,10 @@ class NetworkInterface(NamedTuple):
                 f"{option} {name}: no such network interface{did_you_mean(name, known)}; "
                 f"this machine has {', '.join(known)}"
             )
-        for address in known[name]:
-            if address.family == socket.AF_INET:
-                return cls(name, address.address)
-        raise ConfigError(f"{option} {name} has no IPv4 address; choose another interface")
+        found = [one.address for one in known[name] if one.family == socket.AF_INET]
+        if not found:
+            raise ConfigError(f"{option} {name} has no IPv4 address; choose another interface")
+        return cls(name, found[0])
 
     @property
     def is_loopback(self) -> bool:
@@ -91,13 +91,12 @@ def free_port(address: str) -> int:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is one of this machine."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
+    """True if an address is one of this machine."""
+    try:
+        free_port(address)
+    except OSError:
+        return False
+    return True
 
 
 def is_own_name(name: str) -> bool:
@@ -105,9 +104,7 @@ def is_own_name(name: str) -> bool:
 
     A machine's own name need not be known to its resolver.
     """
-    if name == socket.gethostname():
-        return True
     try:
-        return is_own(resolve(name))
+        return name == socket.gethostname() or is_own(resolve(name))
     except ConfigError:
         return False

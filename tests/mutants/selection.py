@@ -23,7 +23,7 @@ ELSEWHERE = {
     "tests/data/pack/test_command.py": "data/pack/image_*",
     "tests/partial_fc/rows/test_rows.py": "partial_fc/rows/host_logits.py",
     "tests/partial_fc/test_head.py": "partial_fc/rows/host_logits.py",
-    "tests/setup/test_mpirun.py": "parallel/launch/allocations.py parallel/launch/output_folder.py",
+    "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
         "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "

@@ -82,7 +82,8 @@ def test_a_list_that_no_launcher_can_use() -> None:
     for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
         with pytest.raises(ConfigError) as raised:
             read_list(text)
-        assert reason in str(raised.value) and str(raised.value).startswith(f"-H {text!r}")
+        said = str(raised.value)
+        assert reason in said and said.startswith(f"-H {text!r}{', ' if ',,' in text else ' '}")
         with pytest.raises(ConfigError, match="^HOSTS "):
             read_list(text, name="HOSTS")
 

@@ -10,9 +10,9 @@ import pytest
 
 from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
+from parallel.check.__main__ import WIDTH, table
 from parallel.check.hosts import HostError
 from parallel.check.survey import Pair, Survey
-from parallel.check.table import WIDTH, table
 from runtime.errors import ConfigError
 from tests.support.healthy_hosts import facts, healthy
 
@@ -87,7 +87,11 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     asked.clear()
     surveyed("a", monkeypatch, change)
     assert not asked, "there is no other host to reach it"
-    # Hosts without the chosen interface have no connections.
+    # At the chosen interface, if both have it; hosts without it have no connections.
+    chosen = healthy({"a": 1, "b": 1}, nic="eth0")
+    assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == ("10.0.0.1", "10.0.0.0")
+    chosen.facts["a"] = replace(chosen.facts["a"], interfaces={})
+    assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == (None, None)
     assert not survey_module.survey({"a": 1, "b": 1}, Path("models"), "eth9").pairs
     assert asked == {"a": [], "b": []}
 
@@ -120,8 +124,9 @@ def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
     survey = healthy({"a": 1, "b": 1}, nic="eth0")
     del survey.facts["b"]
     survey.pairs.clear()
-    for line in table(survey):
-        assert line[:14].strip() == "" or line.endswith("?"), line
+    first, *lines = table(survey)
+    assert first.split() == ["a", "b"] and len(lines) == 13
+    assert all(line[:14].strip() and line.endswith(" ?") for line in lines), lines
 
 
 @pytest.fixture

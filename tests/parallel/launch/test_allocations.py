@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel.launch.allocations import refuse_unread_hosts, tasks_of_slurm
-from parallel.launch.output_folder import make_output_folder
+from parallel.launch.allocations import make_output_folder, refuse_unread_hosts, tasks_of_slurm
 from runtime.errors import ConfigError
 
 

@@ -122,6 +122,8 @@ def test_text_that_is_written(path: Path) -> None:
         ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
         ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
         ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
+        ("shares", "0 0.5\n0.5 0.7\n0.7 1.04\n", ", line 3: '1.04' is not a number from 0"),
+        ("shares", "0 0.5\n0.9 0.5\n0.9 1\n", ", line 2: '0.9 0.5' must rise"),
         ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
     ],
 )
@@ -169,7 +171,8 @@ def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
         # Decimal fractions that were added up, and rounded to more than the whole.
         ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
         # A worker without images; an end above the whole.
-        ("0 .5\n.5 1.02\n1.02 1.01\n", []),
+        ("0 .5\n.5 1.03\n1.03 .98\n", []),
+        ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
         ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
          "4 lines for 3 workers: those from line 5 on"]),
         # It reads the first two words of a line.

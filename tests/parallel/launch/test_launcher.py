@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from parallel import autogroup
-from parallel.launch import launcher
+from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.options import JobOptions, add_options, parse
@@ -115,10 +116,12 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     [
         ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
         ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
+        ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
+         None, None),
         ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
         ("x.py", None, None),
     ],
-)
+)  # fmt: skip
 def test_files_of_this_folder_are_taken_where_they_are_needed(
     tmp_path, monkeypatch, capsys, command, groups, shares
 ) -> None:
@@ -145,6 +148,20 @@ def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) ->
         options = replace(JobOptions(**parsed("-n 4 -- x.py")), groups=Path("g"))
         assert launcher._checked_scheme(options, {"--kv-store": scheme}) == SCHEMES[scheme]
         assert f"launch: {said}\n" in capsys.readouterr().err
+
+
+def test_a_host_is_copied_to_once_before_it_is_asked(tmp_path, monkeypatch, capsys) -> None:
+    def copy_to(hosts, names) -> list[str]:
+        return [f"{hosts} got {names}"]
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(sync, "copy_to", copy_to)
+    monkeypatch.setattr(ssh, "ask", Mock(side_effect=ConfigError("nobody is there")))
+    (tmp_path / "hosts").write_text("127.0.0.1\n127.0.0.2\n127.0.0.1\n")
+    line = f"-n 3 -H {tmp_path}/hosts --launcher ssh --sync=a,b -- x.py --kv-store dist_sync"
+    with pytest.raises(ConfigError, match="nobody is there"):
+        main(line.split())
+    assert capsys.readouterr().err == "launch: ['127.0.0.1', '127.0.0.2'] got ('a', 'b')\n"
 
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:

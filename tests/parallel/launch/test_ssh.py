@@ -181,6 +181,11 @@ def test_a_host_is_no_option_of_ssh() -> None:
             ssh.destination(host)
     assert ssh.destination("ip1:2222") == ["-p", "2222", "ip1"]
     assert ssh.destination("ip-1.example") == ["ip-1.example"]
+    # It asks for no password, and notices in 15 s that a connection is gone.
+    assert ssh.client(7, "-x") == (
+        "ssh -oBatchMode=yes -oConnectTimeout=7 -oServerAliveInterval=5 -oServerAliveCountMax=3 "
+        "-oControlMaster=no -x"
+    ).split()  # fmt: skip
 
 
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +238,7 @@ def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
 def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port("127.0.0.1")))
+        assert taken.getsockname()[1] >= 1024
     assert resolve("127.0.0.3") == "127.0.0.3"
     with pytest.raises(ConfigError, match="host no.such.host.invalid has no known address .*-H"):
         resolve("no.such.host.invalid")
