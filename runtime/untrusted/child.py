@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import Any, Optional
 
 from runtime import environment
 
@@ -114,7 +114,7 @@ def serve(answer: Answer) -> None:
         header = json.loads(line)
         content = sys.stdin.buffer.read(header["bytes"])
         _limit(header["memory"])
-        _reply(replies, _try(answer, header, content))
+        replies.write(json.dumps(_try(answer, header, content)).encode() + b"\n")
         signal.alarm(0)
 
 
@@ -128,10 +128,6 @@ def _try(answer: Answer, header: dict[str, Any], content: bytes) -> Optional[str
             return f"it needs more than {header['memory'] >> 20} MiB of memory"
         return one_line(text) or type(error).__name__
     return None
-
-
-def _reply(replies: BinaryIO, said: Optional[str]) -> None:
-    replies.write(json.dumps(said).encode() + b"\n")
 
 
 def allow(header: dict[str, Any], images: int) -> None:
