@@ -71,14 +71,10 @@ def _reduced(
     step: Callable[..., Any],
     joined: Callable[..., Any],
 ) -> Any:
-    """Reduce the numbers of vectors of one length to one.
+    """Reduce the numbers of vectors of one length to one; each lane starts with ``first``.
 
-    Args:
-        builder: of the code.
-        views: the vectors.
-        first: what each lane starts with.
-        step: joins what has been found with one number of each vector, or with a vector of them.
-        joined: joins what two lanes have found.
+    ``step`` joins what has been found with one number of each vector, or with a vector of them,
+    and ``joined`` what two lanes have found.
     """
     size, lanes = views[0].size, _constant(LANES)
     blocks = builder.udiv(size, lanes)

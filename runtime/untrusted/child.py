@@ -32,16 +32,10 @@ Answer = Callable[[dict[str, Any], bytes], None]
 
 
 def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Optional[str]:
-    """Have ``python -m module`` try ``content`` out.
+    """Have ``python -m module``, which calls ``serve``, try a network out.
 
-    Args:
-        module: calls ``serve``.
-        header: what the module needs to know, JSON.
-        content: the network.
-        memory: bytes that the process may take for it.
-
-    Returns:
-        None if it went well, else the reason why not, one line.
+    ``header`` is JSON for the module; the process may take ``memory`` bytes. Returns None if it
+    went well, else the reason why not, one line.
     """
     with start(module) as process:
         replies, errors = process.communicate(request(header, content, memory))
@@ -49,12 +43,7 @@ def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Opt
 
 
 def start(module: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """Start the process; it serves requests until its standard input ends.
-
-    Args:
-        module: what ``python -m`` runs.
-        errors: where its standard error goes, as for ``subprocess.Popen``.
-    """
+    """Start the process; it serves requests until its standard input ends."""
     variables = {
         name: value
         for name, value in environment.variables().items()
@@ -83,10 +72,7 @@ def request(header: dict[str, Any], content: bytes, memory: int) -> bytes:
 def reason(reply: bytes, status: int, errors: bytes) -> Optional[str]:
     """Return None if a network was tried out, else the reason why not.
 
-    Args:
-        reply: one line of the process, or nothing if it died.
-        status: of the process.
-        errors: what it wrote there.
+    ``reply`` is a line of the process, or nothing if it died; ``errors`` its standard error.
     """
     if reply.endswith(b"\n"):
         said: Optional[str] = json.loads(reply)

@@ -200,7 +200,7 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
         ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
         ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
         ("- params\n", " config is no table of options"),
-        ("a: [\n", " config is no YAML"),
+        ("a: [\n", "but found '<stream end>' in \"config\", line 2, column 1); correct it"),
         ("a: !!python/object/apply:os.system [touch made]\n", " config is no YAML"),
         ("[" * 5000, " config is no YAML"),
         ("params: 3\n", ": a section or a number in it has another type"),
