@@ -240,7 +240,7 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder").is_dir()
 
 
-def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
+def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> None:
     def refuse() -> None:
         about = f"^--models-root {root} is no longer the folder .* or replaced; move it back"
         with pytest.raises(DataError, match=about):
@@ -268,9 +268,7 @@ def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
     moved.mkdir()
     refuse()
     held.close()
-
-
-def test_a_lock_that_another_run_has_made_ends_this_one(tmp_path: Path) -> None:
+    # A lock that another run has made ends this one.
     lock = tmp_path / "run.lock"
     lock.touch()
     held = HeldFolder("--models-root", tmp_path, "run.lock")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,10 +96,16 @@ def test_onednn_may_use_only_tiles_that_were_granted(monkeypatch, has_tiles, sta
     assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (has_tiles and status == 0)
 
 
-def test_the_kernel_refuses_a_feature_that_no_processor_has(monkeypatch) -> None:
-    """The system call itself: feature 63 does not exist, on a kernel that knows tiles or not."""
-    monkeypatch.setattr(processors, "_TILE_DATA", 63)
-    assert processors._request_tiles_from_kernel() == -1
+def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:
+    """Feature 63 does not exist, on a kernel that knows tiles or not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(processors, "_TILE_DATA", 63)
+        assert processors._request_tiles_from_kernel() == -1
+    library = Mock()
+    library.syscall.return_value = 0
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
+    assert processors._request_tiles_from_kernel() == 0
+    library.syscall.assert_called_once_with(158, 0x1023, 18)
 
 
 def test_the_name_of_the_processor(tmp_path) -> None:

@@ -24,12 +24,9 @@ def test_control_characters_are_shown_and_letters_are_kept(name: str, shown: str
     assert printable(name) == one_line(name) == (shown or name)
 
 
-def test_lines_are_kept_in_a_text_and_not_in_a_line() -> None:
+def test_lines_are_kept_in_a_text_and_the_carriage_return_of_a_progress_bar() -> None:
     assert printable("a\tb\nc\x1b") == "a\tb\nc\\x1b"
     assert one_line("a\tb\nc") == r"a\tb\nc"
-
-
-def test_an_output_keeps_the_carriage_return_of_a_progress_bar_alone() -> None:
     raw = io.BytesIO()
     output = PrintableOutput(raw, encoding="utf-8", newline="\n", write_through=True)
     print("set \x1b[2Jé\rerror: forged", file=output)
