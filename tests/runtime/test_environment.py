@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from runtime import environment
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
+from tests.support.launch import finish
 
-ROOT = Path(__file__).parents[2]
 LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -95,8 +94,7 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     os.environ.update({"MXNET_SUBGRAPH_BACKEND": "with space; $HOME", "OMP_NUM_THREADS": "3"})
     code = "import sys; from runtime.environment import main; main()\n"
     code += "assert not {'mxnet', 'horovod', 'numba'} & {*sys.modules}"
-    command = [sys.executable, "-c", code]
-    lines = subprocess.check_output(command, cwd=ROOT, env=os.environ, text=True)
+    lines = finish(sys.executable, "-c", code, **os.environ).stdout
     names = " ".join(f'"${name}"' for name in settings())
     shell = ["bash", "-c", f"{lines}\nprintf '%s\\n' {names}"]
     environment.prepare()

@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.launch import finish
 
 
 def run(program: str, *arguments: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = finish(sys.executable, "-c", program, *arguments, status=None)
     return done.returncode, done.stdout, done.stderr
 
 

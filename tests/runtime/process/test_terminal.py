@@ -16,6 +16,8 @@ from runtime.process.terminal import PrintableOutput, one_line, printable
         ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
         ("a\udcff\ud800", r"a\udcff\ud800"),
         ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
+        ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
+        (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
         # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
         ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
     ],
