@@ -216,15 +216,15 @@ def _documentation(group_class: type) -> tuple[str, dict[str, str]]:
 
     From the source: Python keeps no such literals, and ``python -OO`` no docstrings.
     """
-    helps: dict[str, str] = {}
+    title, helps = "", {}
     for base in reversed(group_class.__mro__[:-1]):
         (found,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(found, ast.ClassDef)
+        title = ast.get_docstring(found) or ""
         for field, literal in zip(found.body, found.body[1:]):
             if isinstance(field, ast.AnnAssign) and isinstance(literal, ast.Expr):
                 text = ast.literal_eval(literal.value)
                 helps[ast.unparse(field.target)] = inspect.cleandoc(text)
-    title = ast.get_docstring(found) or ""
     return title.partition("\n")[0].rstrip("."), helps
 
 

@@ -11,7 +11,7 @@ live beside MXNet.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -241,7 +241,7 @@ def _refuse(what: str) -> NoReturn:
     raise DataError(f"it has {what}, which no network for images needs; export it without")
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Any, int], None]] = {
     "TensorProto": _check_tensor,
     "NodeProto": _check_node,
     "AttributeProto": _check_attribute,
