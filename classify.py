@@ -47,8 +47,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from training.loop import Every
     from training.model_saver import BEST, LAST, ModelSaver
     from training.run import open_run
-    from training.update.classify_step import ClassifyStep, SoftTargets
-    from training.update.epoch_counts import EpochCounts
+    from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
     from training.update.finite_guard import FiniteGuard
     from training.validator import Validator
 

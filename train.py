@@ -56,9 +56,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from partial_fc import optimizers
     from partial_fc.head import PartialFC
     from training import class_means, face_data
-    from training.best_model import BestModel
     from training.loop import Every
-    from training.model_saver import ModelSaver
+    from training.model_saver import BestModel, ModelSaver
     from training.update.face_step import FaceStep
     from training.update.finite_guard import FiniteGuard
     from training.update.optimizer import BackboneOptimizer

@@ -87,8 +87,7 @@ class _Pass:
         names = folded.list_inputs()
         position = names.index("data")
         self._before, self._after = (
-            [values[name] for name in part]
-            for part in (names[:position], names[position + 1 :])
+            [values[name] for name in part] for part in (names[:position], names[position + 1 :])
         )
         parameters = [index for index in range(len(names)) if index != position]
         self._operator = mx.nd.CachedOp(

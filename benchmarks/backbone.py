@@ -13,15 +13,14 @@ The report goes to the standard output.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Optional
 
 import backbones
 from benchmarks import measure
-from benchmarks.measure import Variant
+from benchmarks.measure import Case, Variant
 from benchmarks.toolkit_network import write_files
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import bfloat16_unit, visible_threads
@@ -46,34 +45,33 @@ steps take beyond the created network: gradients, momenta and feature maps."""
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    sections: list[str] = []
-    for network in options.network:
-        batch = options.batch or _BATCHES.get(network, _BATCH)
-        for threads in options.threads:
-            title = f"{network}, B={batch}, 112x112, float32, threads={threads}"
-            print(f"measuring {title}", file=sys.stderr)
-            with TemporaryDirectory() as folder:
-                write_files(network, Path(folder), batch)
-                chosen = variants(network, batch, folder, options.variants)
-                found = measure.compare(chosen, threads, options.rounds)
-            measured, said = measure.with_fastest(found, *_PYTORCH)
-            table = measure.table(measured, title="backbone", sign="×", images=batch)
-            sections += [f"## {title}", table, *said]
+    sections = measure.sections(
+        _cases(options), options.rounds, column="backbone", sign="×", fastest=_PYTORCH
+    )
     measure.print_report(
         "A training step of a backbone on the CPU", _SAID.format(options.rounds), sections
     )
 
 
-def variants(
-    network: str, batch: int, folder: str, names: Sequence[str]
-) -> dict[str, Variant]:
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
+    for network in options.network:
+        batch = options.batch or _BATCHES.get(network, _BATCH)
+        for threads in options.threads:
+            title = f"{network}, B={batch}, 112x112, float32, threads={threads}"
+            with TemporaryDirectory() as folder:
+                write_files(network, Path(folder), batch)
+                chosen = variants(network, batch, folder, options.variants)
+                yield Case(title, threads, chosen, batch)
+
+
+def variants(network: str, batch: int, folder: str, names: Sequence[str]) -> dict[str, Variant]:
     """The chosen variants that can be measured on this machine."""
     target = "benchmarks.toolkit_network:ToolkitTraining"
     sizes = {"network": network, "batch": batch}
     found = {name: Variant(target, {**sizes, **more}) for name, more in _OURS.items()}
     for name, dtype in _PYTORCH.items():
         arguments = {"folder": folder, "dtype": dtype}
-        target = "benchmarks.pytorch_network:PyTorchTraining"
+        target = "benchmarks.pytorch_subjects:PyTorchTraining"
         found |= measure.pytorch_forms(name, target, arguments)
     return {
         name: one
@@ -88,25 +86,19 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m benchmarks.backbone",
         description="Measure a training step of a backbone and its alternatives.",
     )
-    parser.add_argument(
-        "--network", type=measure.words, default="r50,r100,mbf", help="names (%(default)s)"
-    )
-    parser.add_argument(
-        "--batch", type=positive_integer, help=f"images of a step ({_BATCH}; mbf 32)"
-    )
-    parser.add_argument(
-        "--variants",
-        type=measure.words,
-        default=(*_OURS, *_PYTORCH),
-        help="names of variants, by commas (all that this machine can run)",
-    )
+    add = parser.add_argument
+    add("--network", type=measure.words, default="r50,r100,mbf", help="names (%(default)s)")
+    add("--batch", type=positive_integer, help=f"images of a step ({_BATCH}; mbf 32)")
+    every = (*_OURS, *_PYTORCH)
+    variants_help = "names of variants, by commas (all that this machine can run)"
+    add("--variants", type=measure.words, default=every, help=variants_help)
     # A network is trained on all processors; the speed of one of them says little.
     measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for network in options.network:
         backbones.check(network)
     for variant in options.variants:
-        check_name("variants", variant, (*_OURS, *_PYTORCH))
+        check_name("variants", variant, every)
     return options
 
 

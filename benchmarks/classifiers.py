@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Optional
 
 from backbones import classifiers
 from benchmarks import measure
-from benchmarks.measure import Measured, Variant
+from benchmarks.measure import Variant
 from benchmarks.toolkit_network import write_files
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
@@ -56,14 +56,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def line(model: str, work: str, batch: int, threads: int, rounds: int) -> list[str]:
     """Measure a model in turns with PyTorch's forms of it; returns a row of the table."""
     name = work.capitalize()
-    ours = Variant(
-        f"benchmarks.toolkit_network:Toolkit{name}", {"network": model, "batch": batch}
-    )
+    sizes = {"network": model, "batch": batch}
+    ours = Variant(f"benchmarks.toolkit_network:Toolkit{name}", sizes)
     with TemporaryDirectory() as folder:
         write_files(model, Path(folder), batch)
-        target = f"benchmarks.pytorch_network:PyTorch{name}"
+        target = f"benchmarks.pytorch_subjects:PyTorch{name}"
         forms = measure.pytorch_forms("pytorch", target, {"folder": folder})
-        found: Mapping[str, Measured] = measure.compare({"ours": ours, **forms}, threads, rounds)
+        found = measure.compare({"ours": ours, **forms}, threads, rounds)
     measured, said = measure.with_fastest(found, "pytorch")
     own, other = measured["ours"], measured.get("pytorch")
     if other is None:
@@ -77,12 +76,9 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.classifiers", description="Measure the CIFAR-10 models."
     )
-    parser.add_argument(
-        "--model", type=measure.words, default=_MODELS, help="names of models (%(default)s)"
-    )
-    parser.add_argument(
-        "--batch", type=positive_integer, default=32, help="images of a step (%(default)s)"
-    )
+    add = parser.add_argument
+    add("--model", type=measure.words, default=_MODELS, help="names of models (%(default)s)")
+    add("--batch", type=positive_integer, default=32, help="images of a step (%(default)s)")
     measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for model in options.model:

@@ -12,7 +12,6 @@ N times the images/s of one rank.
 from __future__ import annotations
 
 import argparse
-import signal
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,17 +52,13 @@ Rounds = list[list[dict[str, float]]]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    # Otherwise the runs would outlive this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     case = TrainingCase(options.network, options.classes, options.ratio, options.batch, options.rec)
     sections: list[str] = []
     for threads in options.threads:
         title = f"{case}, threads={threads} per rank"
-        several = sorted({number for number in options.ranks if number > 1})
-        pairs = [(RunSetup(number), RunSetup(1, number)) for number in several]
-        measured: dict[RunSetup, Rounds] = {
-            setup: [] for setup in (_ALONE, *(setup for pair in pairs for setup in pair))
-        }
+        measured: dict[RunSetup, Rounds] = {_ALONE: []}
+        for number in sorted({number for number in options.ranks if number > 1}):
+            measured.update({RunSetup(number): [], RunSetup(1, number): []})
         for number in range(1, options.rounds + 1):
             for setup, rounds in measured.items():
                 print(f"round {number}: {setup}, {title}", file=sys.stderr)
@@ -96,16 +91,9 @@ def table(measured: Mapping[RunSetup, Rounds]) -> str:
             statistics.median(run[part] for runs in measured[setup] for run in runs)
             for part in _PARTS
         )
-        lines.append(
-            [
-                str(setup),
-                f"{statistics.median(own):.2f}",
-                f"{min(own):.2f} … {max(own):.2f}",
-                f"{efficiency:.3f}",
-                f"{measure.ratio(own, apart):.3f}" if apart else "",
-                *(f"{share:.1%}" for share in shares),
-            ]
-        )
+        cells = [f"{statistics.median(own):.2f}", f"{min(own):.2f} … {max(own):.2f}"]
+        cells += [f"{efficiency:.3f}", f"{measure.ratio(own, apart):.3f}" if apart else ""]
+        lines.append([str(setup), *cells, *(f"{share:.1%}" for share in shares)])
     return measure.markdown_table(header, lines)
 
 
@@ -114,25 +102,16 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m benchmarks.end_to_end",
         description="Measure whole training runs, on one rank and on several.",
     )
-    parser.add_argument("--network", default="r18", help="the backbone (%(default)s)")
-    parser.add_argument(
-        "--classes", type=positive_integer, default=100_000, help="how many there are (%(default)s)"
-    )
-    parser.add_argument(
-        "--ratio", type=measure.share, default=0.1, help="sampled share (%(default)s)"
-    )
-    parser.add_argument(
-        "--batch", type=positive_integer, default=32, help="images per rank (%(default)s)"
-    )
-    parser.add_argument(
-        "--ranks", type=measure.counts, default="1,2", help="how many (%(default)s)"
-    )
-    parser.add_argument(
-        "--updates", type=positive_integer, default=8, help="measured ones of a turn (%(default)s)"
-    )
-    parser.add_argument(
-        "--rec", type=Path, help="folder of a record set (without: batches from memory)"
-    )
+    add = parser.add_argument
+    add("--network", default="r18", help="the backbone (%(default)s)")
+    classes_help = "how many there are (%(default)s)"
+    add("--classes", type=positive_integer, default=100_000, help=classes_help)
+    add("--ratio", type=measure.share, default=0.1, help="sampled share (%(default)s)")
+    add("--batch", type=positive_integer, default=32, help="images per rank (%(default)s)")
+    add("--ranks", type=measure.counts, default="1,2", help="how many (%(default)s)")
+    updates_help = "measured ones of a turn (%(default)s)"
+    add("--updates", type=positive_integer, default=8, help=updates_help)
+    add("--rec", type=Path, help="folder of a record set (without: batches from memory)")
     measure.add_options(parser, threads=1, rounds=3)
     options = parser.parse_args(argv)
     backbones.check(options.network)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +35,6 @@ Measurements = Mapping[str, Sequence[GroupingRun]]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train, print the report and write the curves."""
     options = _parse(argv)
-    # Otherwise the jobs would outlive this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     case = GroupingCase(
         options.data_dir.resolve(),
         options.slowdown,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from training.image_data import open_images
 from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
-# Evaluating weights takes longer than a training step, so not all that were saved are evaluated.
-_COARSE = 4
+_DATASET = "mnist_cosine"
+# Once the target is reached, one of so many of the weights that were saved is evaluated.
 _SPARSE = 20
 _EVALUATION_BATCH = 250
 # As MXNet-G's scripts compare them: one rate for an update of every scheme (bsp_*.sh and gsp_*.sh
@@ -103,17 +103,17 @@ def run(case: GroupingCase, scheme: str, seed: int) -> GroupingRun:
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        options = _options(case, scheme, seed, folder)
-        command = _command(case, scheme, folder, options)
+        command = _command(case, scheme, folder, _options(case, scheme, seed, folder))
         # The workers share the processors: each uses one, the servers use the others.
         threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         run_all([(command, {**os.environ, **threads})])
-        return _read(case, scheme, folder, evaluator(options))
+        return _read(case, scheme, folder)
 
 
-def evaluator(options: Sequence[str]) -> Callable[[Path], float]:
+def evaluator(data_dir: Path) -> Callable[[Path], float]:
     """Return a function for the accuracy of weights in a file, on all validation images."""
-    config = images.resolve({**_given(options), "batch_size": _EVALUATION_BATCH})
+    given = {"dataset": _DATASET, "data_dir": str(data_dir), "batch_size": _EVALUATION_BATCH}
+    config = images.resolve(given)
     dataset = open_images(config.data, config.run.seed)
     classifier = Classifier.create(
         ClassifierOptions(model=config.classifier.model),
@@ -123,8 +123,10 @@ def evaluator(options: Sequence[str]) -> Callable[[Path], float]:
     )
     batches = list(dataset.validation_batches(config.data, LoneWorld()))
 
-    def accuracy(weights: Path) -> float:
-        _unflatten(np.load(weights), classifier)
+    def accuracy(path: Path) -> float:
+        with np.load(path) as weights:
+            for name, parameter in classifier.parameters.items():
+                parameter.set_data(mx.nd.array(weights[name]))
         infer = classifier.inference()
         sums = np.sum([count_batch(infer, batch) for batch in batches], axis=0)
         return float(sums[1] / sums[3])
@@ -132,45 +134,11 @@ def evaluator(options: Sequence[str]) -> Callable[[Path], float]:
     return accuracy
 
 
-def points(
-    saved: Sequence[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
-) -> list[tuple[float, float]]:
-    """Evaluate weights: every few until the target is reached, all just before, then fewer.
-
-    Args:
-        saved: seconds and weights, in the order of time.
-        accuracy: of weights.
-        target: the accuracy to be reached.
-
-    Returns:
-        Seconds and accuracy of those that were evaluated.
-    """
-    found: dict[int, float] = {}
-
-    def is_good(index: int) -> bool:
-        found[index] = accuracy(saved[index][1])
-        return found[index] >= target
-
-    coarse = range(0, len(saved), _COARSE)
-    reached = next((index for index in coarse if is_good(index)), len(saved))
-    if reached < len(saved):
-        any(is_good(index) for index in range(max(0, reached - _COARSE + 1), reached))
-    for index in range(reached + _SPARSE, len(saved), _SPARSE):
-        is_good(index)
-    return [(saved[index][0], found[index]) for index in sorted(found)]
-
-
-def _given(options: Sequence[str]) -> dict[str, Any]:
-    """The options that choose images and network; an evaluation needs no others."""
-    words = dict(zip(options[::2], options[1::2]))
-    return {"dataset": words["--dataset"], "data_dir": words["--data-dir"]}
-
-
 def _options(case: GroupingCase, scheme: str, seed: int, folder: Path) -> list[str]:
     more = {"dist_ssync": ["--staleness", str(case.staleness)]}
     more["dist_gsync"] = ["--data-allocator", "1"]
     return [
-        *("--dataset", "mnist_cosine", "--data-dir", str(case.data_dir), "--kv-store", scheme),
+        *("--dataset", _DATASET, "--data-dir", str(case.data_dir), "--kv-store", scheme),
         *("--epochs", str(case.epochs), "--seed", str(seed), "--models-root", str(folder)),
         # Validation and saving happen at the end only, outside of the measured time.
         *("--eval-frequency", str(case.epochs), "--save-frequency", "0", "--keep", "0"),
@@ -194,9 +162,7 @@ def _command(case: GroupingCase, scheme: str, folder: Path, options: Sequence[st
     return [*launcher, "--", *worker]
 
 
-def _read(
-    case: GroupingCase, scheme: str, folder: Path, accuracy: Callable[[Path], float]
-) -> GroupingRun:
+def _read(case: GroupingCase, scheme: str, folder: Path) -> GroupingRun:
     workers = range(len(case.slowdown))
     times = [list(map(float, (folder / f"steps-{k}").read_text().split())) for k in workers]
     begin = min(one[0] for one in times)
@@ -204,8 +170,11 @@ def _read(
     records = [json.loads(line) for line in lines]
     final = [record for record in records if record.get("target") == "validation"][-1]
     stale = [record["staleness"] for record in records if "staleness" in record]
-    saved = sorted((float(path.stem) - begin, path) for path in folder.glob("*.npy"))
-    curve = points(saved, accuracy, case.target)
+    accuracy = evaluator(case.data_dir)
+    curve: list[tuple[float, float]] = []
+    for number, path in enumerate(sorted(folder.glob("*.npz"), key=lambda one: float(one.stem))):
+        if number % _SPARSE == 0 or all(found < case.target for _, found in curve):
+            curve.append((float(path.stem) - begin, accuracy(path)))
     curve.append((max(one[-1] for one in times) - begin, final["accuracy"]))
     seconds, accuracies = zip(*curve)
     return GroupingRun(seconds, accuracies, _updates(case, scheme, times), stale[-1])
@@ -219,12 +188,3 @@ def _updates(case: GroupingCase, scheme: str, times: Sequence[Sequence[float]]) 
     elif scheme == "dist_gsync":
         pushers = [min(group) for group in case.groups]
     return sum(len(times[pusher]) - 1 for pusher in pushers)
-
-
-def _unflatten(weights: Any, classifier: Classifier) -> None:
-    start = 0
-    for parameter in classifier.parameters.values():
-        size = int(np.prod(parameter.shape))
-        parameter.set_data(mx.nd.array(weights[start : start + size].reshape(parameter.shape)))
-        start += size
-    assert start == len(weights), (start, len(weights))

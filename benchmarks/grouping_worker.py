@@ -79,13 +79,9 @@ class SlowedStep(Step):
         return moment
 
     def _keep(self, moment: float) -> None:
-        np.save(self._folder / f"{moment:.6f}.npy", flatten(self._step.classifier))
-
-
-def flatten(classifier: Any) -> Any:
-    """All parameters of a classifier as one array, float32 [n]."""
-    values = [parameter.data() for parameter in classifier.parameters.values()]
-    return np.concatenate([value.asnumpy().ravel() for value in values])
+        parameters = self._step.classifier.parameters
+        weights = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+        np.savez(self._folder / f"{moment:.6f}.npz", **weights)
 
 
 def main() -> int:

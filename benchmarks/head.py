@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from benchmarks import measure
 from benchmarks.head_case import DTYPES, HeadCase
-from benchmarks.measure import Variant
+from benchmarks.measure import Case, Variant
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError, run_program
@@ -34,56 +33,42 @@ the centers and momenta. With bfloat16, ours in float32 is measured as well."""
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    sections: list[str] = []
-    for case, others in _cases(options):
-        for threads in options.threads:
-            title = f"{case}, threads={threads}"
-            print(f"measuring {title}", file=sys.stderr)
-            found = measure.compare(variants(case, others), threads, options.rounds, steps=2)
-            measured, said = measure.with_fastest(found, "pytorch")
-            sections += [f"## {title}", measure.table(measured, title="head", sign="÷"), *said]
-    measure.print_report(
-        "A step of the Partial FC head and its alternatives",
-        _SAID.format(options.rounds),
-        sections,
+    sections = measure.sections(
+        _cases(options), options.rounds, column="head", sign="÷", fastest=["pytorch"], steps=2
     )
+    said = _SAID.format(options.rounds)
+    measure.print_report("A step of the Partial FC head and its alternatives", said, sections)
 
 
-def variants(case: HeadCase, others: Sequence[HeadCase]) -> dict[str, Variant]:
-    """All variants of a case, and ours with other sizes."""
-    sizes = dataclasses.asdict(case)
-    found = {
-        "ours": _variant("toolkit_head:ToolkitHead", case),
-        "products": Variant("benchmarks.toolkit_head:Products", sizes),
-    }
-    if case.dtype == "float32":
-        found |= measure.pytorch_forms(
-            "pytorch", "benchmarks.pytorch_head:PyTorchHead", sizes, has_maps=False
-        )
-    ours = {f"ours: {other}": _variant("toolkit_head:ToolkitHead", other) for other in others}
-    return {**found, **ours}
-
-
-def _variant(target: str, case: HeadCase) -> Variant:
-    small = min(case.classes, round(4 * case.batch / case.ratio))
-    first = dataclasses.asdict(dataclasses.replace(case, classes=small))
-    return Variant(f"benchmarks.{target}", dataclasses.asdict(case), first)
-
-
-def _cases(options: argparse.Namespace) -> list[tuple[HeadCase, list[HeadCase]]]:
-    """The cases, each with others that ours is measured with."""
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Yield the cases: each has a head of our own of other sizes or of another type, too."""
 
     def case(classes: int, ratio: float, dtype: str = options.dtype) -> HeadCase:
         return HeadCase(classes, ratio, options.batch, dtype=dtype)
 
     sizes = [(options.classes, options.ratio or 1.0)] if options.classes else [*_DEFAULT_SIZES]
-    found: list[tuple[HeadCase, list[HeadCase]]] = []
     for size in sizes:
         others = [case(*size, "float32")] if options.dtype != "float32" else []
         if not options.classes and size == _DEFAULT_SIZES[1]:
             others.append(case(*_LARGE_SIZE))
-        found.append((case(*size), others))
-    return found
+        for threads in options.threads:
+            yield Case(f"{case(*size)}, threads={threads}", threads, variants(case(*size), others))
+
+
+def variants(case: HeadCase, others: Sequence[HeadCase]) -> dict[str, Variant]:
+    """All variants of a case, and ours with other sizes."""
+    sizes = dataclasses.asdict(case)
+    found = {"ours": _ours(case), "products": Variant("benchmarks.toolkit_head:Products", sizes)}
+    if case.dtype == "float32":
+        target = "benchmarks.pytorch_subjects:PyTorchHead"
+        found |= measure.pytorch_forms("pytorch", target, sizes, has_maps=False)
+    return {**found, **{f"ours: {other}": _ours(other) for other in others}}
+
+
+def _ours(case: HeadCase) -> Variant:
+    small = min(case.classes, round(4 * case.batch / case.ratio))
+    first = dataclasses.asdict(dataclasses.replace(case, classes=small))
+    return Variant("benchmarks.toolkit_head:ToolkitHead", dataclasses.asdict(case), first)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -91,19 +76,15 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m benchmarks.head",
         description="Measure a step of the Partial FC head and its alternatives.",
     )
-    parser.add_argument(
-        "--classes",
-        type=positive_integer,
-        help="how many there are (without: 50,000 at ratio 1, 200,000 at ratio 0.1, and ours with "
-        "2,000,000 at ratio 0.01)",
+    add = parser.add_argument
+    classes_help = (
+        "how many there are (without: 50,000 at ratio 1, 200,000 at ratio 0.1, and ours with "
+        "2,000,000 at ratio 0.01)"
     )
-    parser.add_argument("--ratio", type=measure.share, help="sampled share of --classes (1)")
-    parser.add_argument(
-        "--batch", type=positive_integer, default=256, help="global batch (%(default)s)"
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="of the products (%(default)s)"
-    )
+    add("--classes", type=positive_integer, help=classes_help)
+    add("--ratio", type=measure.share, help="sampled share of --classes (1)")
+    add("--batch", type=positive_integer, default=256, help="global batch (%(default)s)")
+    add("--dtype", choices=DTYPES, default="float32", help="of the products (%(default)s)")
     measure.add_options(parser)
     options = parser.parse_args(argv)
     if options.ratio is not None and options.classes is None:

@@ -11,7 +11,7 @@ and is removed after each run: at a ratio of 0.01 it takes some 35 GB after 200 
 from __future__ import annotations
 
 import argparse
-import signal
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Optional
 
 from benchmarks import measure
-from benchmarks.training_runs import TrainingCase, peaks, read_updates, train
+from benchmarks.training_runs import TrainingCase, read_updates, train
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
@@ -27,6 +27,7 @@ from runtime.errors import run_program
 _NETWORK = "mbf"
 _GLOBAL_BATCH = 64
 _MEMORY_GIB = 2
+_PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
 _PARTS = {"waiting_for_rows": "waiting for rows", "backbone": "backbone", "head": "head"}
 _SAID = """`{}`, {} images in a global batch, `--center-memory {}`, one run each of {} measured
 updates. Images/s and rank 0's shares of the time are of all of them, the memory is the peak of each
@@ -36,8 +37,6 @@ rank."""
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train and print the report."""
     options = _parse(argv)
-    # Otherwise the runs would outlive this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     lines = []
     for ratio in options.ratios:
         for ranks in options.ranks:
@@ -78,11 +77,18 @@ def read(metrics: Path) -> list[str]:
         sum(update[part] * time for update, time in zip(updates, seconds)) / sum(seconds)
         for part in _PARTS
     )
+    # Each rank writes its peak at the end of its log.
+    logs = sorted(metrics.parent.glob("logs/rank-*.log"))
+    peaks = [peak for log in logs for peak in _PEAK.findall(log.read_text(encoding="utf-8"))]
     return [
         f"{len(seconds) / sum(seconds):.1f}",
-        " and ".join(f"{peak:,.1f}" for peak in peaks(metrics.parent)),
+        " and ".join(f"{float(peak.replace(',', '')):,.1f}" for peak in peaks),
         *(f"{share:.1%}" for share in shares),
     ]
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(map(measure.share, text.split(",")))
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -94,12 +100,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--folder", type=Path, required=True, metavar="DIR", help="for the stores; on a fast disk")
     add("--classes", type=positive_integer, default=10_000_000, help="(%(default)s)")
     add("--ranks", type=measure.counts, default="1,2", help="(%(default)s)")
-    add(
-        "--ratios",
-        type=lambda text: tuple(map(measure.share, text.split(","))),
-        default="0.001,0.01",
-        help="(%(default)s)",
-    )
+    add("--ratios", type=_shares, default="0.001,0.01", help="(%(default)s)")
     add("--updates", type=positive_integer, default=200, help="that are measured (%(default)s)")
     options = parser.parse_args(argv)
     if not options.folder.is_dir():

@@ -12,18 +12,27 @@ record by record with MXNet's functions, as the published iterators for these fi
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Optional
+from threading import Thread
+from typing import Any, Optional
+
+import cv2
+import numpy as np
+from typing_extensions import override
 
 from benchmarks import measure
-from benchmarks.input_subjects import BATCH
 from benchmarks.measure import Variant
+from benchmarks.worker import Subject
+from data.batches.face_loader import FaceLoader
 from data.drawn import face_set
+from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
@@ -37,6 +46,8 @@ WAYS = {
 # The slow one takes an eighth of a turn's images. The others take many: the first hundredths of a
 # second of a loader, whose threads wake up, are not to weigh more than they do in an epoch.
 _ITERATOR_SHARE = 8
+BATCH = 64
+_SEED = 1
 _SAID = """Medians of {} rounds, in each of which every way takes {:,} images (the iterator an
 eighth of them), in batches of {}. "÷ x" is the speed of the row divided by that of x in the same
 round; raw decodes what is in memory already and keeps nothing of it; changing is ours with
@@ -68,9 +79,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
 
 
-def compare(
-    records: RecordSet, images: int, threads: int, rounds: int
-) -> dict[str, list[float]]:
+def compare(records: RecordSet, images: int, threads: int, rounds: int) -> dict[str, list[float]]:
     """Measure the ways in turns, each in a process of its own; returns images per second.
 
     Args:
@@ -85,7 +94,7 @@ def compare(
         del taken["iterator"]
     variants = {
         way: Variant(
-            f"benchmarks.input_subjects:{WAYS[way]}",
+            f"benchmarks.input:{WAYS[way]}",
             {"rec": str(records.path), "images": many, "threads": threads},
         )
         for way, many in taken.items()
@@ -116,11 +125,106 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     rec_help = "a record set (without: faces drawn for the purpose)"
     parser.add_argument("--rec", type=Path, metavar="DIR", help=rec_help)
-    parser.add_argument(
-        "--images", type=positive_integer, default=53_248, help="taken in a turn (%(default)s)"
-    )
+    images_help = "taken in a turn (%(default)s)"
+    parser.add_argument("--images", type=positive_integer, default=53_248, help=images_help)
     measure.add_options(parser)
     return parser.parse_args(argv)
+
+
+class RawDecoding(Subject):
+    """Decoding alone, of images that are in memory: a lower bound."""
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: the set, how many of its images are decoded per step, and in how many threads."""
+        dataset = RecordSet(rec)
+        chosen = np.random.default_rng(_SEED).permutation(len(dataset)).tolist()
+        payloads = [bytes(dataset.image(index)[0]) for index in chosen[:images]]
+        encoded = [np.frombuffer(payload, np.uint8) for payload in payloads]
+        wanted = list(islice(cycle(encoded), images))
+        self._parts = [wanted[thread::threads] for thread in range(threads)]
+        cv2.setNumThreads(0)
+
+    @override
+    def step(self) -> None:
+        threads = [Thread(target=_decode, args=(part,)) for part in self._parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _decode(images: list[Any]) -> None:
+    for image in images:
+        # As the loader decodes: to RGB, without rotating by EXIF.
+        cv2.imdecode(image, cv2.IMREAD_COLOR_RGB)
+
+
+class ToolkitLoader(Subject):
+    """The loader, as a run uses it, without training on the batches."""
+
+    _OPTIONS: Mapping[str, Any] = {}
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: see ``RawDecoding``."""
+        self._batches = images // BATCH
+        self._update = 0
+        self._loader = FaceLoader(
+            RecordSet(rec),
+            FaceDataOptions(batch_size=BATCH, threads=threads, **self._OPTIONS),
+            rank=0,
+            world_size=1,
+            seed=_SEED,
+        )
+
+    @override
+    def step(self) -> None:
+        # Nothing is decoded ahead when the clock starts, as it would be by an iterator that goes on
+        # while other subjects are measured.
+        batches = self._loader.batches(self._update)
+        for _ in islice(batches, self._batches):
+            self._update += 1
+        # Leaving the generator discards what it has queued ahead.
+        del batches
+
+
+class ChangingLoader(ToolkitLoader):
+    """The loader with ``--min-images 2 --color-jitter 0.2 --cutout 0.3``."""
+
+    _OPTIONS: Mapping[str, Any] = {"min_images": 2, "color_jitter": 0.2, "cutout": 0.3}
+
+
+class MXNetIterator(Subject):
+    """One thread of Python that reads and decodes records one by one with MXNet's functions."""
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: see ``RawDecoding``; of the threads only one is used."""
+        del threads
+        from runtime.mxnet import mx
+
+        dataset = RecordSet(rec)
+        self._mx = mx
+        self._batches = images // BATCH
+        self._keys = [dataset.key(index) for index in range(len(dataset))]
+        self._shape = (BATCH, 3, *dataset.image_size)
+        index = dataset.path.with_suffix(".idx")
+        self._file = mx.recordio.MXIndexedRecordIO(str(index), str(dataset.path), "r")
+        self._random = random.Random(_SEED)
+        self._random.shuffle(self._keys)
+
+    @override
+    def step(self) -> None:
+        mx = self._mx
+        keys = cycle(self._keys)
+        for _ in range(self._batches):
+            images, labels = mx.nd.empty(self._shape), mx.nd.empty(BATCH)
+            for row, key in enumerate(islice(keys, BATCH)):
+                header, encoded = mx.recordio.unpack(self._file.read_idx(key))
+                image = mx.image.imdecode(encoded)
+                if self._random.random() < 0.5:
+                    image = mx.nd.flip(image, axis=1)
+                images[row] = mx.nd.transpose(image, axes=(2, 0, 1))
+                labels[row] = float(np.ravel(header.label)[0])
+            mx.nd.waitall()
 
 
 if __name__ == "__main__":

@@ -16,18 +16,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 from benchmarks.worker import Worker
 from runtime import processors
 from runtime.command_line import positive_integer
 
 ROOT = Path(__file__).resolve().parents[1]
-_Name = TypeVar("_Name")
 _PYTORCH = ROOT / ".venv-bench"
 # Threads of OpenMP spin for some milliseconds after their work and would take processors from the
 # variant that is measured next.
@@ -75,6 +74,22 @@ class Measured(NamedTuple):
         return statistics.median(self.seconds)
 
 
+class Case(NamedTuple):
+    """Variants that are measured in turns, with so many threads each, for one table.
+
+    Attributes:
+        title: above the table.
+        threads: of each process.
+        variants: by their names.
+        images: of a step; 0 if there are none.
+    """
+
+    title: str
+    threads: int
+    variants: Mapping[str, Variant]
+    images: int = 0
+
+
 def compare(
     variants: Mapping[str, Variant], threads: int, rounds: int, *, steps: int = 1
 ) -> dict[str, Measured]:
@@ -90,26 +105,41 @@ def compare(
             worker.create(one.arguments)
             for _ in range(_WARM_UP_STEPS):
                 worker.step()
-        measured = interleave(
-            {name: _last_step(worker, steps) for name, worker in workers.items()}, rounds
-        )
-        return {name: Measured(measured[name], workers[name].peak_memory()) for name in workers}
+        seconds: dict[str, list[float]] = {name: [] for name in workers}
+        for _ in range(rounds):
+            for name, worker in workers.items():
+                time.sleep(_REST_SECONDS)
+                seconds[name].append([worker.step() for _ in range(steps)][-1])
+        return {name: Measured(seconds[name], workers[name].peak_memory()) for name in workers}
 
 
-def _last_step(worker: Worker, steps: int) -> Callable[[], float]:
-    return lambda: [worker.step() for _ in range(steps)][-1]
+def sections(
+    cases: Iterable[Case],
+    rounds: int,
+    *,
+    column: str,
+    sign: str,
+    fastest: Iterable[str] = (),
+    steps: int = 1,
+) -> list[str]:
+    """Measure cases; return the parts of a report: a title, a table, and lines below it.
 
-
-def interleave(
-    variants: Mapping[_Name, Callable[[], float]], rounds: int
-) -> dict[_Name, list[float]]:
-    """Call each function once in every round; returns what each measured, in this order."""
-    measured: dict[_Name, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, measure in variants.items():
-            time.sleep(_REST_SECONDS)
-            measured[name].append(measure())
-    return measured
+    Args:
+        cases: taken one after the other, each when it is measured.
+        rounds: of each case.
+        column: the title of the variants' column.
+        sign: see ``table``.
+        fastest: see ``with_fastest``.
+        steps: see ``compare``.
+    """
+    found: list[str] = []
+    for case in cases:
+        print(f"measuring {case.title}", file=sys.stderr)
+        every = compare(case.variants, case.threads, rounds, steps=steps)
+        measured, said = with_fastest(every, *fastest)
+        laid_out = table(measured, title=column, sign=sign, images=case.images)
+        found += [f"## {case.title}", laid_out, *said]
+    return found
 
 
 def ratio(own: Sequence[float], other: Sequence[float]) -> float:

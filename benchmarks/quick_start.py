@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -35,13 +35,11 @@ from runtime.command_line import Parser
 from runtime.errors import run_program
 from training.config import faces
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "bash run.sh"
 FOLDER = Path("models/quick-start")
 # Behind those to train on and those of the pairs.
 FIRST_PERSON, PEOPLE, IMAGES = 1000, 10, 20
-_MODEL = "model"
-_DATA = "datasets/synthetic"
+_TAKEN = (".venv", "datasets/synthetic")
 _SEED = 0
 
 Embeddings = NDArray[np.float32]
@@ -51,17 +49,16 @@ Result = dict[str, Any]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run, unless there is a run; write the result."""
     options = _parse(argv)
-    seconds = None
-    if options.run is None:
-        seconds = run(FOLDER)
-    result = collect(options.run or FOLDER)
-    if seconds is not None:
-        result["seconds"] = round(seconds)
-    machine = measure.machine().splitlines()
-    result["machine"] = machine[0].removeprefix("- processor: ")
-    result["instructions"] = machine[1].removeprefix("- ")
-    result["commit"] = measure.commit()
-    result["command"] = COMMAND
+    timed = {} if options.run else {"seconds": round(run(FOLDER))}
+    processor, instructions, *_ = measure.machine().splitlines()
+    result = {
+        **collect(options.run or FOLDER),
+        **timed,
+        "machine": processor.removeprefix("- processor: "),
+        "instructions": instructions.removeprefix("- "),
+        "commit": measure.commit(),
+        "command": COMMAND,
+    }
     lines = ",\n".join(f'"{name}": {json.dumps(value)}' for name, value in result.items())
     options.json.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     print(f"{result['said']}\n{options.json}")
@@ -70,9 +67,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def run(folder: Path) -> float:
     """Train; returns the seconds that it took."""
     began = time.monotonic()
-    chosen = ["--verbose", "20", "--frequent", "5", "--resume", "never", "--models-root", folder]
-    words = ["bash", "run.sh", *map(str, chosen)]
-    done = subprocess.run(words, cwd=ROOT, stdout=sys.__stderr__, check=False)
+    chosen = f"--verbose 20 --frequent 5 --resume never --models-root {folder}"
+    words = f"{COMMAND} {chosen}".split()
+    done = subprocess.run(words, cwd=measure.ROOT, stdout=sys.__stderr__, check=False)
     if done.returncode:
         # It has said why.
         sys.exit(done.returncode)
@@ -85,7 +82,7 @@ def collect(folder: Path) -> Result:
     (target,) = files.targets.values()
     log = (folder / "logs" / "rank-0000.log").read_text(encoding="utf-8")
     images, people = draw_people()
-    before, after = (rows(network, images) for network in networks(folder))
+    before, after = embeddings(folder, images)
     return {
         "said": re.findall(r"verification unseen: accuracy untrained .*", log)[-1],
         "loss": [[one["update"], round(one["loss"], 4)] for one in files.training],
@@ -95,12 +92,11 @@ def collect(folder: Path) -> Result:
         "neighbors_after": neighbors(after, people),
         "before": in_two_dimensions(before),
         "after": in_two_dimensions(after),
-        "gigabytes": round(sum(map(gigabytes, (ROOT / ".venv", ROOT / _DATA, folder))), 3),
+        "gigabytes": round(sum(map(_gigabytes, (*map(measure.ROOT.joinpath, _TAKEN), folder))), 3),
     }
 
 
-def gigabytes(folder: Path) -> float:
-    """What the files of a folder take."""
+def _gigabytes(folder: Path) -> float:
     files = (path for path in folder.resolve().rglob("*") if not path.is_symlink())
     return sum(path.stat().st_size for path in files if path.is_file()) / 1e9
 
@@ -117,29 +113,20 @@ def draw_people() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.ascontiguousarray(images), people
 
 
-def networks(folder: Path) -> tuple[FaceNetwork, FaceNetwork]:
-    """The network of a run before its first update and after its last."""
+def embeddings(folder: Path, images: NDArray[np.uint8]) -> Iterator[Embeddings]:
+    """Yield rows [n, D] of length 1 by the network before its first update and after its last."""
     # Imported here, because it takes a second for which --help need not wait.
     from backbones.model import Backbone
     from evaluation.features import FACE_SIZE
 
     config = faces.parse(["--config", str(folder / run_files.CONFIG)])
-    untrained = Backbone.create(
-        config.backbone, image_size=FACE_SIZE, seed=config.run.seed, ctx=None
-    )
-    trained = Backbone.load(folder / _MODEL, 0, image_size=FACE_SIZE)
-    first, last = (
-        FaceNetwork(one.inference(), FACE_SIZE, name)
-        for one, name in ((untrained, "untrained"), (trained, "trained"))
-    )
-    return first, last
-
-
-def rows(network: FaceNetwork, images: NDArray[np.uint8]) -> Embeddings:
-    """Embeddings [n, D] of length 1."""
-    embedder = Embedder(network, batch_size=50)
-    parts = [embedder.rows(images[start : start + 50]) for start in range(0, len(images), 50)]
-    return np.concatenate(parts).astype(np.float32)
+    for network in (
+        Backbone.create(config.backbone, image_size=FACE_SIZE, seed=config.run.seed, ctx=None),
+        Backbone.load(folder / "model", 0, image_size=FACE_SIZE),
+    ):
+        embedder = Embedder(FaceNetwork(network.inference(), FACE_SIZE, ""), batch_size=50)
+        parts = [embedder.rows(images[start : start + 50]) for start in range(0, len(images), 50)]
+        yield np.concatenate(parts).astype(np.float32)
 
 
 def neighbors(embeddings: Embeddings, people: NDArray[np.int64]) -> float:

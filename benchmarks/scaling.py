@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ from benchmarks.scaling_runs import (
     ScalingCase,
     ScalingSetup,
     ScalingSpeed,
-    parse_hosts,
     run,
 )
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, run_program
 
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[1-9][0-9]{0,4}")
 _READ_ON = (2, 4, 8, 16, 32, 64)
 _ALONE = ScalingSetup(1, INDEPENDENT)
 _SAID = """Medians of {} rounds of {} updates. The efficiency is the images/s over those of as many
@@ -57,8 +57,6 @@ Measurements = Mapping[ScalingSetup, Sequence[ScalingSpeed]]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    # Otherwise the jobs would outlive this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     sections: list[str] = []
     for threads in options.threads:
         case = ScalingCase(options.model, options.batch, options.updates, threads)
@@ -195,6 +193,16 @@ def _links(measured: Measurements) -> str:
     return "\n".join(described)
 
 
+def _hosts(text: str) -> dict[str, int]:
+    """Convert ``ip1:2,ip2:2``: how many workers there may be on each host."""
+    for word in text.split(","):
+        if not _HOST.fullmatch(word):
+            raise argparse.ArgumentTypeError(
+                f"{word!r} is not a host and its number of workers; write ip1:2,ip2:2"
+            )
+    return {host: int(slots) for host, slots in (word.split(":") for word in text.split(","))}
+
+
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.scaling",
@@ -208,14 +216,13 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "measure these hosts, too, and how many workers there may be on each; the variable NIC "
         "names the network interface between them"
     )
-    add("-H", "--hosts", default="", metavar="HOST:N,...", help=hosts_help)
+    add("-H", "--hosts", type=_hosts, default={}, metavar="HOST:N,...", help=hosts_help)
     updates_help = "measured ones of a turn (%(default)s)"
     add("--updates", type=positive_integer, default=12, help=updates_help)
     measure.add_options(parser, threads=1, rounds=3)
     options = parser.parse_args(argv)
     classifiers.check(options.model)
     options.ranks = tuple(sorted(set(options.ranks)))
-    options.hosts = parse_hosts(options.hosts) if options.hosts else {}
     if options.hosts and "NIC" not in os.environ:
         raise ConfigError("-H needs the network interface between the hosts, as in NIC=eth0")
     return options

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Optional
 
 from benchmarks.scaling_model import Link, Probe
 from benchmarks.training_runs import run_all
-from runtime.errors import ConfigError
 from training.config.exchange import HOROVOD
 
 LOCAL = "localhost"
@@ -22,7 +21,6 @@ NONE = "none"
 """Instead of a scheme of ``--kv-store``: gradients are not exchanged."""
 RESULT = "scaling result "
 """Begins the line that a worker prints."""
-_HOSTS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[1-9][0-9]{0,4}")
 
 
 class ExchangeKind(NamedTuple):
@@ -84,20 +82,6 @@ class ScalingSpeed(NamedTuple):
     """Seconds of the exchange of an update by itself, for the slowest worker."""
     link: Optional[Link] = None
     """That of several ranks."""
-
-
-def parse_hosts(text: str) -> dict[str, int]:
-    """Read ``ip1:2,ip2:2``: how many workers there may be on each host.
-
-    Raises:
-        ConfigError: it is written in another way.
-    """
-    for word in text.split(","):
-        if not _HOSTS.fullmatch(word):
-            raise ConfigError(
-                f"-H {text!r}: {word!r} is not a host and its number of workers; write ip1:2,ip2:2"
-            )
-    return {host: int(slots) for host, slots in (word.split(":") for word in text.split(","))}
 
 
 def run(case: ScalingCase, setup: ScalingSetup) -> ScalingSpeed:

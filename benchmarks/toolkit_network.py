@@ -1,7 +1,7 @@
 """The toolkit's networks on a CPU, as a run uses them: training, inference, and their files.
 
 A backbone has images of faces, a classifier those of CIFAR-10. ``write_files`` writes what the same
-network in PyTorch (``pytorch_network``) needs: graph, first weights, images and gradient.
+network in PyTorch (``pytorch_subjects``) needs: graph, first weights, images and gradient.
 """
 
 from __future__ import annotations

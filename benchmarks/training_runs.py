@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +22,6 @@ _Result = TypeVar("_Result")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
 _GRACE_SECONDS = 20
-_PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
 
 
 class TrainingCase(NamedTuple):
@@ -54,12 +53,6 @@ def read_updates(metrics: Path) -> list[dict[str, Any]]:
     """The reports of a run about each update, without those that warm up."""
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     return [record for record in records if record["update"] > WARM_UP_UPDATES]
-
-
-def peaks(folder: Path) -> list[float]:
-    """MiB: the most memory that each rank of a run had, as it writes at the end of its log."""
-    logs = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("logs/rank-*.log"))]
-    return [float(peak.replace(",", "")) for log in logs for peak in _PEAK.findall(log)]
 
 
 def train(
@@ -120,6 +113,8 @@ def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:
     Raises:
         RuntimeError: one failed; with its output.
     """
+    # Otherwise the commands would outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     with ExitStack() as stack:
         processes = [stack.enter_context(_started(*job)) for job in jobs]
         outputs = [process.communicate()[0] for process in processes]
@@ -132,14 +127,8 @@ def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:
 @contextmanager
 def _started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process that ends with the context; a launcher ends its ranks."""
-    process = subprocess.Popen(
-        command,
-        cwd=_ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=_ROOT, env=environment, text=True, **pipes)
     try:
         yield process
     finally:

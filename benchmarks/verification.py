@@ -8,13 +8,12 @@ A face is one view: with the flip test an image is two. The report goes to the s
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 import backbones
 from benchmarks import measure
-from benchmarks.measure import Variant
+from benchmarks.measure import Case, Variant
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import bfloat16_unit, variables_of_lanes, visible_threads
 from runtime.errors import run_program
@@ -28,15 +27,19 @@ validation in a training, compute one with all threads."""
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    sections: list[str] = []
+    sections = measure.sections(_cases(options), options.rounds, column="graph", sign="×")
+    measure.print_report(
+        "Embeddings for verification on the CPU", _SAID.format(options.rounds), sections
+    )
+
+
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
     for threads in options.threads:
+        lanes = variables_of_lanes(threads)
         for network in [*options.network, *([options.model] if options.model else [])]:
-            title = f"{network}, B={options.batch}, threads={threads}"
-            print(f"measuring {title}", file=sys.stderr)
             arguments = {"network": network, "batch": options.batch}
             if network == options.model:
                 arguments["model"] = network
-            lanes = variables_of_lanes(threads)
             variants = {
                 "graph of training": Variant(_TARGET, {**arguments, "trained": True}),
                 "graph of inference": Variant(_TARGET, arguments),
@@ -45,27 +48,18 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             if bfloat16_unit():
                 narrow = {**arguments, "dtype": "bfloat16"}
                 variants["lanes, bfloat16"] = Variant(_TARGET, narrow, variables=lanes)
-            measured = measure.compare(variants, threads, options.rounds)
-            table = measure.table(measured, title="graph", sign="×", images=options.batch)
-            sections += [f"## {title}", table]
-    measure.print_report(
-        "Embeddings for verification on the CPU", _SAID.format(options.rounds), sections
-    )
+            title = f"{network}, B={options.batch}, threads={threads}"
+            yield Case(title, threads, variants, options.batch)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.verification", description="Measure embeddings on the CPU."
     )
-    parser.add_argument(
-        "--network", type=measure.words, default="mbf,r50", help="names (%(default)s)"
-    )
-    parser.add_argument(
-        "--model", metavar="PREFIX,EPOCH", help="a checkpoint that is measured as well"
-    )
-    parser.add_argument(
-        "--batch", type=positive_integer, default=64, help="images of a step (%(default)s)"
-    )
+    add = parser.add_argument
+    add("--network", type=measure.words, default="mbf,r50", help="names (%(default)s)")
+    add("--model", metavar="PREFIX,EPOCH", help="a checkpoint that is measured as well")
+    add("--batch", type=positive_integer, default=64, help="images of a step (%(default)s)")
     measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for network in options.network:

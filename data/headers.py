@@ -12,6 +12,7 @@ An EXIF block is a TIFF file without images: byte order, the offset of a directo
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from typing import Optional
@@ -121,17 +122,12 @@ def _chunks(
 def _block_orientation(block: memoryview) -> int:
     """Return the orientation in an EXIF block, 1 if it has none or is damaged."""
     order = _BYTE_ORDERS.get(bytes(block[:4]))
-    if order is None or len(block) < 8:
-        return UPRIGHT
-    (directory,) = struct.unpack_from(f"{order}I", block, 4)
-    if directory + 2 > len(block):
-        return UPRIGHT
-    (count,) = struct.unpack_from(f"{order}H", block, directory)
-    for number in range(min(count, _MAX_ENTRIES)):
-        position = directory + 2 + _ENTRY_BYTES * number
-        if position + _ENTRY_BYTES > len(block):
-            break
-        tag, kind, _, value = struct.unpack_from(f"{order}HHIH", block, position)
-        if tag == _ORIENTATION_TAG:
-            return value if kind == _SHORT and 1 <= value <= 8 else UPRIGHT
+    with contextlib.suppress(struct.error):
+        (directory,) = struct.unpack_from(f"{order}4xI", block)
+        (count,) = struct.unpack_from(f"{order}H", block, directory)
+        for number in range(min(count, _MAX_ENTRIES)):
+            place = directory + 2 + _ENTRY_BYTES * number
+            tag, kind, _, value = struct.unpack_from(f"{order}HHIH2x", block, place)
+            if tag == _ORIENTATION_TAG:
+                return value if kind == _SHORT and 1 <= value <= 8 else UPRIGHT
     return UPRIGHT

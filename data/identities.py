@@ -148,23 +148,6 @@ def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
     return images, left_out.lines(folder)
 
 
-def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
-    """Return the paths of all images, identity by identity."""
-    return [
-        f"{folder}{os.sep}{identity.name}{os.sep}{image}"
-        for identity in identities
-        for image in identity.images
-    ]
-
-
-def split_holdout(
-    identities: Sequence[Identity], every: int
-) -> tuple[list[Identity], list[Identity]]:
-    """Return the identities to train on, and every ``every``-th, which is held out."""
-    training = [identity for number, identity in enumerate(identities, 1) if number % every]
-    return training, list(identities[every - 1 :: every])
-
-
 def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
     """Return how many identities, one after another, go into each of some parts, at least one.
 

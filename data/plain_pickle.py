@@ -172,15 +172,15 @@ class _Unpickler(pickle._Unpickler):
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{
-            getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
-            for name in _INSTRUCTIONS
+            code: pickle._Unpickler.dispatch[code]
+            for code in (ord(getattr(pickle, name)) for name in _INSTRUCTIONS)
         },
         # Python's own would make a bytearray of any length before it reads one.
-        pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
-        pickle.DICT[0]: _load_dict,
-        pickle.SETITEM[0]: _load_setitem,
-        pickle.SETITEMS[0]: _load_setitems,
-        pickle.BUILD[0]: _load_build,
+        ord(pickle.BYTEARRAY8): pickle._Unpickler.dispatch[ord(pickle.BINBYTES8)],
+        ord(pickle.DICT): _load_dict,
+        ord(pickle.SETITEM): _load_setitem,
+        ord(pickle.SETITEMS): _load_setitems,
+        ord(pickle.BUILD): _load_build,
     }
 
     def _scalar(self, dtype: Any, content: Any) -> Any:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.network import FaceNetwork, add_network, open_network
+from evaluation.features import normalized, sums_of_views
+from evaluation.network import FaceNetwork, add_network, device_of, open_network
 from evaluation.verification import embed
 from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.command_line import Parser
@@ -135,11 +136,8 @@ def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
         remedy = "" if options.align else "; cut the faces out with --align POINTS.txt"
         raise DataError(f"{error}{remedy}") from None
 
-    def decode(start: int, stop: int) -> NDArray[np.uint8]:
-        return np.stack(images[start:stop])
-
-    embeddings, _ = embed(network.extract, decode, 2, 2, flip=not options.no_flip)
-    first, second = embeddings.astype(np.float64)
+    features, _ = sums_of_views(network.extract, np.stack(images), 2, flip=not options.no_flip)
+    first, second = normalized(features).astype(np.float64)
     return float(first @ second)
 
 
@@ -149,11 +147,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     # Here, because rooms meet in programs only.
     from data.verification.bin_file import read_bin
     from parallel.world import LoneWorld
-    from runtime import devices
 
     target = read_bin(options.target) if options.target is not None else None
-    is_onnx = isinstance(options.model, Path)
-    network = open_network(options, None if is_onnx else devices.choose(LoneWorld(), options.dtype))
+    network = open_network(options, device_of(options, LoneWorld()))
     cosine = _cosine(options, network)
     threshold, said = options.threshold, "as given; --target FILE.bin measures its FAR"
     if target is not None:

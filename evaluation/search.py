@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.embed.index import Embeddings, read_embeddings
+from evaluation.embed.files import Embeddings, read_embeddings
 from evaluation.features import finite_rows, normalized
-from evaluation.output_files import check_output, writing
+from evaluation.files import check_output, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles

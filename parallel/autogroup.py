@@ -14,27 +14,20 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Optional
 
 from parallel import grouping
 from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_servers
 from parallel.launch.data_sharding import format_shares, in_mxnet_order
-from parallel.launch.launcher import (
-    SERVE,
-    JobOptions,
-    add_options,
-    addresses_of_workers,
-    launch,
-    parse,
-)
+from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
+from parallel.launch.options import JobOptions, add_options, parse
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
@@ -79,7 +72,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     given = parse(parser, argv)
     files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
     options = JobOptions(**given)
-    hosts = options.worker_hosts()
+    hosts = worker_hosts(options)
     others = tuple(dict.fromkeys(hosts.logins)) if options.launcher == "ssh" else ()
     with _folder_of_run(others) as folder:
         command = measuring_command(options.command, folder)
@@ -154,12 +147,10 @@ def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
 
 def _on_host(host: str, *words: object) -> bytes:
     """Run a command on a host, in a limited time; returns its output."""
-    with ssh.Sessions() as sessions, TemporaryFile() as output:
-        process = sessions.run(host, map(str, words), stdout=output, stderr=subprocess.DEVNULL)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(ssh.ANSWER_SECONDS)
-        output.seek(0)
-        return output.read()
+    command = ssh.command(host, map(str, words))
+    with ssh.Sessions() as sessions, suppress(TimeoutError):
+        return sessions.call(command, ssh.first_input({}), ssh.ANSWER_SECONDS).output
+    return b""
 
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:

@@ -23,15 +23,10 @@ _DIGITS = 6
 
 
 def group(speeds: Sequence[float], seed: int = 0) -> Groups:
-    """Cluster workers of similar speed.
+    """Cluster workers of similar speed, which is their images/s; the seed is that of k-means.
 
-    Args:
-        speeds: images/s of each worker, all positive.
-        seed: of k-means.
-
-    Returns:
-        The workers of each group, the fastest group first, and in it the lowest number. One group
-        where all speeds are alike.
+    Returns the workers of each group, the fastest group first, and in it the lowest number; one
+    group where all speeds are alike.
     """
     assert min(speeds) > 0, speeds
     values = np.array(speeds)[:, None]
@@ -63,15 +58,8 @@ def servers(hosts: Sequence[str], speeds: Sequence[float], count: int) -> list[t
 
     A machine is as fast as its workers together. Where there are more servers than machines, they
     go round, and those of a machine share its speed. Grouping-SGD orders its servers in the same
-    way: the first one keeps the lowest layers, whose weights a worker needs first.
-
-    Args:
-        hosts: the address of each worker.
-        speeds: images/s of each worker.
-        count: how many servers.
-
-    Returns:
-        The address and the speed of each server.
+    way: the first one keeps the lowest layers, whose weights a worker needs first. Returns the
+    address and the speed of each server.
     """
     machines: dict[str, float] = {}
     for host, speed in zip(hosts, speeds):

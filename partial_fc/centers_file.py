@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.row_memory import zeros
+from partial_fc.initial import zeros
 from partial_fc.shard import Shard
 from runtime.errors import DataError
 from runtime.files import open_regular

@@ -29,17 +29,15 @@ from typing_extensions import override
 from partial_fc import margin as margins
 from partial_fc.blocks import Block, Products
 from partial_fc.centers_file import read_centers
-from partial_fc.communicator import Communicator
 from partial_fc.initial import initial_centers
 from partial_fc.margin import Margin, Targets
-from partial_fc.negatives import Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
-from partial_fc.rows.interface import Logits, Placed, Rows
+from partial_fc.rows.interface import Logits, Negatives, Placed, Rows
 from partial_fc.rows.stored import StoredRows
-from partial_fc.shard import Sample, Sampler, Shard, centers_of
+from partial_fc.shard import Communicator, Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
 from runtime.environment import bfloat16_unit

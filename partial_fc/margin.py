@@ -18,9 +18,9 @@ from typing import Any, Optional
 
 from typing_extensions import override
 
-from partial_fc.communicator import Communicator
-from partial_fc.negatives import Curriculum
 from partial_fc.options import LOSSES, HeadOptions
+from partial_fc.rows.interface import Curriculum
+from partial_fc.shard import Communicator
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 

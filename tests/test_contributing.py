@@ -30,7 +30,7 @@ from tests.test_architecture import ROOT, modules, nodes
 from tests.test_documents import REFERENCE, names_in
 from training import image_data
 from training.config import images
-from training.config.recipes import RECIPES
+from training.config.presets import RECIPES
 
 
 @pytest.mark.documents

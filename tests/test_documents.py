@@ -14,8 +14,7 @@ import pytest
 import backbones
 from parallel.parameter_server.schemes import SCHEMES
 from partial_fc.options import LOSSES
-from training.config.presets import PRESETS
-from training.config.recipes import RECIPES
+from training.config.presets import PRESETS, RECIPES
 
 pytestmark = pytest.mark.documents
 

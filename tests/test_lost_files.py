@@ -1,4 +1,4 @@
-"""Programs whose files, docstrings or names are gone: each ends with one line, or trains."""
+"""Programs whose files, docstrings, names or room are gone: each ends with one line, or trains."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.faults.campaign import contents
 from tests.support.alone import assert_one_line
 from tests.support.job import Started
 from tests.support.launch import finish
@@ -89,3 +92,68 @@ def test_a_single_rank_needs_no_address_of_its_host(tmp_path: Path) -> None:
     done = finish(*ELSEWHERE, sys.executable, *TRAIN, 2, "--models-root", tmp_path)
     assert "error" not in done.stderr, done.stderr
     assert (tmp_path / "metrics.jsonl").stat().st_size
+
+
+# An update writes 200 rows of 4,096 bytes, and those that it overwrites into a log.
+STORED = (
+    "--debug --rec . --num-classes 2000 --network tiny --embedding-size 512 --batch-size 4 "
+    "--sample-ratio 0.1 --lr 0.01 --save-interval 2 --frequent 1 --verbose 10000"
+).split()
+can_mount = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("mount") is None, reason="only root mounts a small disk"
+)
+
+
+def train_stored(
+    models: Path, *options: object, updates: int = 12, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    words = (*STORED, "--models-root", models, "--max-update", updates, *options)
+    return finish(sys.executable, "train.py", *words, status=status)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@can_mount
+@pytest.mark.launcher
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    disk, models, undisturbed = (tmp_path / name for name in ("disk", "models", "undisturbed"))
+    train_stored(undisturbed)
+    store, end = ("--center-store", disk / "centers"), "checkpoints/update-00000012"
+    with small_disk(disk):
+        assert_one_line(
+            train_stored(models, *store, status=2),
+            f"--center-store {disk / 'centers'} cannot be read or written (No space",
+            "see to its disk and start again: the run goes on from its last checkpoint",
+        )
+        last = sorted((models / "checkpoints").glob("update-*"))[-1]
+        assert last.name < Path(end).name
+        subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+        done = train_stored(models, *store)
+        assert f"{last}" in done.stdout + done.stderr, done.stderr
+        assert contents(models / end, store[1]) == contents(undisturbed / end)
+
+
+def test_the_store_of_another_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    models, another, store = (tmp_path / name for name in ("one", "another", "centers"))
+    stored = ("--center-store", store)
+    train_stored(models, *stored, updates=6)
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    refused = train_stored(another, *stored, status=2)
+    assert_one_line(
+        refused, f"--center-store {store} holds the centers of another run, at update 6"
+    )
+    # Neither does a run that begins with one of its checkpoints.
+    further = ("--resume", models / "checkpoints/update-00000006", *stored)
+    refused = train_stored(another, *further, status=2)
+    assert_one_line(
+        refused, f"belongs to the run in {models}, whose checkpoints need it: going on"
+    )
+    assert before == {path.name: path.read_bytes() for path in store.iterdir()}

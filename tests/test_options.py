@@ -43,7 +43,7 @@ from tests.support.witness import RUN_FILES, Witness, files_of, reports, saves, 
 from training import run
 from training.config.faces import resolve
 from training.config.images import ImageConfig
-from training.exchange import server_workers, workers
+from training.exchange import workers
 
 Seen = Callable[[Witness], Any]
 Row = tuple[Any, ...]
@@ -253,7 +253,7 @@ IMAGES: dict[str, Run] = {
         ("--batch-size 5", 5, "Exchange.images_per_step", "ImageLoader.epoch_part.stride"),
     ]),
     "groups": (SMALL + "--kv-store dist_gsync", [
-        ("--rebalance 2", True, "server_workers.HorovodWorld.regroups"),
+        ("--rebalance 2", True, "workers.HorovodWorld.regroups"),
         # Of six epochs of 20 images for each group, in batches of 5.
         ("--rebalance 2 --epochs 6", 8, "run.fit.updates.total"),
         ("--fp16-allreduce --gradient-predivide-factor 4", Wire(True, 4.0), "ServerOptimizer.wire"),
@@ -277,7 +277,7 @@ WATCHED = (
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
-    "training.best_model BestModel", "training.checkpoint.resume find",
+    "training.model_saver BestModel", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
     "training.log.run_log RunLog Watchdog", "training.log.run_log:RunLog summarize",
     "training.model_saver ModelSaver", "training.model_saver:ModelSaver save",
@@ -287,7 +287,7 @@ WATCHED = (
     "training.update.finite_guard FiniteGuard",
     "training.update.optimizer BackboneOptimizer",
     "training.update.optimizer:BackboneOptimizer update",
-    "training.update.parameter_updates clip", "training.update.teacher Teacher",
+    "training.update.optimizer clip", "training.update.teacher Teacher",
     "training.verifier Verifier",
 )
 # fmt: on
@@ -378,8 +378,8 @@ def replace(program: Any, name: str, seen: Witness, patch: pytest.MonkeyPatch) -
             patch.setenv(variable, value)
         # There are no servers that could be met.
         seen.replace(exchange.Exchange, "start", lambda *_, **__: None)
-        seen.replace(server_workers, "HorovodWorld", lambda *_, **__: GroupWorld())
-        seen.watch(server_workers, "Exchange", "ServerOptimizer")
+        seen.replace(workers, "HorovodWorld", lambda *_, **__: GroupWorld())
+        seen.watch(workers, "Exchange", "ServerOptimizer")
 
 
 @pytest.mark.parametrize(("program", "name", "row"), CASES)

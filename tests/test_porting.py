@@ -16,12 +16,11 @@ import pytest
 
 import backbones
 from backbones import classifiers
-from parallel.launch.launcher import parse
+from parallel.launch.options import parse
 from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
 from training.config import originals
-from training.config.presets import PRESETS
-from training.config.recipes import RECIPES
+from training.config.presets import PRESETS, RECIPES
 
 pytestmark = pytest.mark.documents
 

@@ -34,11 +34,7 @@ def start_from_means(
 ) -> None:
     """Put the mean directions of its classes into this rank's shard of the centers.
 
-    Args:
-        head: of this rank.
-        backbone: the pretrained one.
-        faces: the batches of a record set.
-        beat: called now and then, because a pass over all images may take hours.
+    ``beat`` is called after each batch, because a pass over all images may take hours.
 
     Raises:
         DataError: too many images cannot be read.
@@ -51,17 +47,9 @@ def start_from_means(
 def class_means(
     infer: Infer, faces: FaceLoader, shard: Shard, size: int, beat: Callable[[], None]
 ) -> NDArray[np.float32]:
-    """Return the sums of unit embeddings of the classes of a shard.
+    """Return the sums of unit embeddings of the classes of a shard: float32 [shard.size, size].
 
-    Args:
-        infer: from images to embeddings.
-        faces: the images.
-        shard: the classes.
-        size: D.
-        beat: called after each batch.
-
-    Returns:
-        float32 [shard.size, D]; 0 for a class of which no image can be read.
+    They are 0 for a class of which no image can be read.
     """
     sums, start, stop = np.zeros((shard.size, size), np.float32), shard.start, shard.stop
     images, began = 0, time.monotonic()

@@ -1,8 +1,4 @@
-"""What a face run reads: batches to train on and sets to verify on.
-
-Turns the configuration's words (a preset, a folder, ``--debug``) into objects of ``data``, so that
-the program itself does not care where images come from.
-"""
+"""Opens what a face run reads: batches to train on and sets to verify on."""
 
 from __future__ import annotations
 
@@ -76,7 +72,7 @@ def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBat
 
 def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoader:
     if data.dataset == "synthetic":
-        _draw_synthetic(data, seed)
+        face_set.ensure(_folders(data)[0], **vars(_drawn(data, seed)))
     dataset = open_sets(data.rec)
     if data.num_classes is not None and data.num_classes != dataset.num_classes:
         _log.warning(
@@ -84,10 +80,6 @@ def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoade
             *(dataset.path, dataset.num_classes, data.num_classes),
         )
     return FaceLoader(dataset, data, rank=world.rank, world_size=world.size, seed=seed)
-
-
-def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:
-    face_set.ensure(_folders(data)[0], **vars(_drawn(data, seed)))
 
 
 def _drawn(data: FaceDataOptions, seed: int) -> face_set.DrawnFaces:

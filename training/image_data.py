@@ -1,8 +1,4 @@
-"""What a classification run reads: images to train on and images to validate on.
-
-Turns the configuration's words into objects of ``data``, so that the program itself does not care
-where images come from.
-"""
+"""Opens what a classification run reads: images to train on and images to validate on."""
 
 from __future__ import annotations
 
@@ -14,9 +10,9 @@ from pathlib import Path
 from typing import Optional
 
 from backbones.classifiers import Normalization
-from data.batches.epoch_part import EpochPart
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
+from data.batches.position import EpochPart
 from data.contents import Images
 from data.drawn.patterns import DrawnImages
 from data.images import cifar, class_files, mnist

@@ -90,15 +90,8 @@ class Hooks:
 def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks: Hooks) -> int:
     """Train until all updates are finished, or the ranks are told to end.
 
-    Args:
-        step: one update.
-        batches: endless, from update ``updates.start`` on.
-        updates: how many, and their learning rates.
-        log: told of every update.
-        hooks: what happens next to them.
-
-    Returns:
-        The status of ``hooks.stop`` that has ended the run; 0 at its regular end.
+    ``batches`` are endless, from update ``updates.start`` on. Returns the status of ``hooks.stop``
+    that has ended the run; 0 at its regular end.
     """
     total = updates.total
     log.start(total, updates.start)

@@ -1,20 +1,30 @@
-"""Saves the network of all ranks.
+"""Saves the network of all ranks: the last one, and the best one beside it.
 
 Parameters start equal and get equal updates. BatchNorm's running statistics do not: each rank has
 those of its own images. They are averaged before the network is verified or saved, so that every
 rank verifies, and rank 0 saves, the same network.
+
+What counts of the best model is in the checkpoint: a run that goes on makes the updates after its
+checkpoint again, so it also judges again what was verified since, and comes to the same model. The
+file may then be of a later update than the checkpoint, never of an earlier one: it is on the disk
+before a checkpoint that knows of it is begun.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Callable, Optional
+
+from typing_extensions import override
 
 from backbones.checkpoint import read_tensors
 from backbones.network import Network, checkpoint_paths
 from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.state import Saved, State, Stateful
 from training.update.optimizer import make_equal
 
 # The names of the files before "-symbol.json" and "-0000.params".
@@ -35,8 +45,7 @@ class ModelSaver:
         self, backbone: Network, world: World, models_root: Path, name: str = LAST
     ) -> None:
         """Args: what to save, over which ranks, in which folder, under which name."""
-        self._backbone = backbone
-        self._world = world
+        self._backbone, self._world = backbone, world
         self._prefix = models_root / name
 
     def save(self, update: int) -> None:
@@ -75,3 +84,69 @@ class ModelSaver:
                 parameter.set_data(value.astype(parameter.dtype))
         make_equal([parameter.data() for parameter in parameters.values()], self._world)
         _log.info("going on from the network in %s", path)
+
+
+class BestModel(Stateful):
+    """Verifies, and keeps the model in ``model-best-*`` if none was better before.
+
+    Models are compared by the accuracy on one set, or by the mean over all sets. Of equal ones the
+    earlier stays.
+
+    Attributes:
+        accuracies: of the model that is kept, by set; empty before the first.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        world: World,
+        folder: Path,
+        verify: Callable[[int], Mapping[str, float]],
+        deciding: Optional[str] = None,
+    ) -> None:
+        """Keep a network in the folder of a run; all ranks verify together, rank 0 writes.
+
+        ``verify`` returns the accuracies by set after so many updates; the ``deciding`` set counts.
+        """
+        self._saver = ModelSaver(network, world, folder, BEST)
+        self._world, self._verify, self._deciding = world, verify, deciding
+        self.accuracies: dict[str, float] = {}
+
+    def verify(self, update: int) -> None:
+        """Verify after ``update`` updates, and keep the best model; all ranks together.
+
+        Raises:
+            DataError: the files cannot be written.
+        """
+        # Processors of several kinds may round an accuracy differently; rank 0's is everybody's.
+        found = self._world.broadcast_object(dict(self._verify(update)), "best.accuracies")
+        if self._is_best(found, update):
+            self._saver.save(update)
+            self.accuracies = found
+
+    @override
+    def export_state(self, update: int) -> State:
+        return State(values={"accuracies": dict(self.accuracies)})
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        self.accuracies = saved.numbers("accuracies")
+        if self.accuracies and self._saver.is_gone():
+            self.accuracies = {}
+
+    def _is_best(self, found: Mapping[str, float], update: int) -> bool:
+        names = [self._deciding] if self._deciding is not None else [*found]
+        if not found or not found.keys() >= set(names):
+            return False
+        if not self.accuracies.keys() >= set(names):
+            if self.accuracies:
+                _log.warning(
+                    "the best model was verified on %s, not on %s: that of update %d takes its "
+                    "place, without a comparison",
+                    *(", ".join(self.accuracies), ", ".join(names), update),
+                )
+            return True
+        now, before = (
+            sum(accuracies[name] for name in names) for accuracies in (found, self.accuracies)
+        )
+        return now > before

@@ -59,13 +59,9 @@ class Progress(Stateful):
         saved: Optional[Saved] = None,
         changed: Sequence[str] = (),
     ) -> Progress:
-        """Plan a run from its beginning, or from where ``saved`` says.
+        """Plan a run from its beginning, or from the progress in a checkpoint.
 
-        Args:
-            config: of the schedule.
-            source: the batches.
-            saved: the progress in a checkpoint.
-            changed: see ``changed_order``.
+        ``changed`` are the options of which ``changed_order`` tells.
 
         Raises:
             DataError: the checkpoint says something else.

@@ -22,7 +22,7 @@ from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import progress, run_folder, same_data
 from training.checkpoint import resume
-from training.checkpoint.saved import SavedRun
+from training.checkpoint.reader import SavedRun
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks
@@ -49,11 +49,7 @@ _OF_A_SCHEDULE = "optimizer"
 def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
     """Claim the folder of a run and open its log; the ranks have to come here together.
 
-    Args:
-        config: of the run.
-        ranks: of the job.
-        device: the MXNet context on which this rank computes.
-        request: what this process has been asked to do.
+    ``device`` is the MXNet context on which this rank computes.
 
     Raises:
         ConfigError: another run has the folder, or it cannot be written.
@@ -116,9 +112,7 @@ class Run:
     def plan(self, source: Batches, images: Optional[Images] = None) -> None:
         """Find out where the run begins; the ranks have to come here together.
 
-        Args:
-            source: the batches, read by ``fit``.
-            images: which have to be those of the checkpoint; None to compare none.
+        ``fit`` reads ``source``. The ``images`` have to be those of the checkpoint, unless None.
 
         Raises:
             ConfigError: the checkpoint belongs to another model, or other images.
@@ -216,56 +210,40 @@ class Run:
         actions: Sequence[Every],
         averages: Callable[[], Mapping[str, float]] = dict,
     ) -> int:
-        """Train to the end of the run, or until the ranks are told to end.
+        """Train to the end of the run, or until the ranks are told to end; returns the exit status.
 
-        Args:
-            step: one update.
-            actions: run in this order when due, on ranks that save.
-            averages: further numbers of a report; called when one is due.
-
-        Returns:
-            The exit status.
+        Actions run in this order when due, on ranks that save; ``averages`` returns further numbers
+        of a report when one is due.
         """
+        ranks = self._ranks
         while True:
-            end = self.progress.period_end(self._ranks.rebalance_interval)
-            with self._checkpointer:
-                status = self._fit_until(end, step, actions, averages)
-            if status or end == self.progress.total_updates or not self._rebalance(end):
-                return status
-
-    def _fit_until(
-        self,
-        end: int,
-        step: Step,
-        actions: Sequence[Every],
-        averages: Callable[[], Mapping[str, float]],
-    ) -> int:
-        ranks, progress = self._ranks, self.progress
-        updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
-        schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
-        all_actions = [Every(ranks.settle)]
-        for every in actions:
-            # The others may wait meanwhile, and have to know why.
-            all_actions += [replace(every, action=ranks.pause)]
-            if ranks.saves:
-                all_actions += [replace(every, action=self._check_folder), every]
-        ranks.start(progress, updates_per_epoch)
-        return fit(
-            step,
-            self._sampled(self._source.batches(progress.start_update, progress.start)),
-            Updates(
-                ranks.schedule(schedule, progress),
-                total=end,
-                images=self._config.data.batch_size * ranks.contributors,
-                epochs=progress.epoch_plan,
-            ),
-            self.log,
-            Hooks(
+            progress = self.progress
+            end = progress.period_end(ranks.rebalance_interval)
+            updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
+            schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
+            all_actions = [Every(ranks.settle)]
+            for every in actions:
+                # The others may wait meanwhile, and have to know why.
+                all_actions += [replace(every, action=ranks.pause)]
+                if ranks.saves:
+                    all_actions += [replace(every, action=self._check_folder), every]
+            hooks = Hooks(
                 all_actions,
                 averages=lambda: {**averages(), **ranks.numbers()},
                 stop=ranks.stop(self._request),
-            ),
-        )
+            )
+            with self._checkpointer:
+                ranks.start(progress, updates_per_epoch)
+                updates = Updates(
+                    ranks.schedule(schedule, progress),
+                    total=end,
+                    images=self._config.data.batch_size * ranks.contributors,
+                    epochs=progress.epoch_plan,
+                )
+                batches = self._source.batches(progress.start_update, progress.start)
+                status = fit(step, self._sampled(batches), updates, self.log, hooks)
+            if status or end == progress.total_updates or not self._rebalance(end):
+                return status
 
     def _sampled(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; the report gets images of the first."""

@@ -18,7 +18,7 @@ from data.contents import Images
 from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
-from training.checkpoint.saved import SavedRun
+from training.checkpoint.reader import SavedRun
 from training.checkpoint.storage import gather
 from training.config.run import ANYWAY
 
@@ -52,14 +52,10 @@ def describe(images: Images, world: World) -> dict[str, Any]:
 def check_saved(
     saved: SavedRun, images: Images, described: Mapping[str, Any], world: World, *, insists: bool
 ) -> None:
-    """Compare the images of a run with those of its checkpoint; all ranks together.
+    """Compare the images of a run with those of its checkpoint; all ranks together, rank 0 reads.
 
-    Args:
-        saved: the checkpoint, which may be of a version that says nothing of its images.
-        images: of the run.
-        described: what ``describe`` says of them.
-        world: the ranks, of which rank 0 reads images.
-        insists: whether other images give a warning instead of an error.
+    ``described`` is what ``describe`` says of ``images``. With ``insists`` other images give a
+    warning instead of an error.
 
     Raises:
         ConfigError: the images are others; the same on every rank.

@@ -20,7 +20,7 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import ModelSaver, average_statistics
-from training.update.epoch_counts import EpochCounts
+from training.update.classify_step import EpochCounts
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +39,7 @@ class Validator(Stateful):
         log: RunLog,
         best_model: ModelSaver,
     ) -> None:
-        """Assemble it.
-
-        Args:
-            classifier: images to logits.
-            batches: this rank's share of the validation set, anew with each call.
-            epoch_counts: what was counted in training.
-            world: the ranks.
-            log: where it is reported.
-            best_model: saves the classifier when the accuracy is the best so far.
-        """
+        """Assemble it; ``batches`` returns this rank's share of the set, anew with each call."""
         self._classifier, self._batches, self._epoch_counts = classifier, batches, epoch_counts
         self._world, self._log = world, log
         self._best_model = best_model
@@ -132,12 +123,8 @@ def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:
 def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the sum of losses, the hits, the hits among the first five, and the images.
 
-    A hit is an image whose class has a larger logit than every other; what is not a number is
-    larger than nothing.
-
-    Args:
-        logits: ``[b, classes]``.
-        labels: ``[b]``.
+    A hit is an image whose class has a larger logit [b, classes] than every other; what is not a
+    number is larger than nothing.
     """
     wide = logits.astype(np.float64)
     largest = wide.max(axis=1)

@@ -11,7 +11,7 @@ from typing_extensions import override
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
 from evaluation import verification
-from evaluation.features import Extract, NotFiniteError
+from evaluation.features import NotFiniteError
 from parallel.world import World, allgather_numpy
 from runtime.errors import DataError
 from runtime.state import Saved, State, Stateful
@@ -34,7 +34,6 @@ class Verifier(Stateful):
         batch_size: int,
         image_size: tuple[int, int],
     ) -> None:
-        """Args: what to verify, on which sets, over which ranks, reported where, how fed."""
         self._backbone, self._targets = backbone, targets
         self._world, self._log = world, log
         self._batch_size, self._image_size = batch_size, image_size
@@ -53,35 +52,26 @@ class Verifier(Stateful):
         ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
         extract = self._backbone.inference()
         for target in self._targets:
-            result = self._evaluate(extract, target, ranks, update)
+            try:
+                result = verification.evaluate(
+                    extract,
+                    target,
+                    batch_size=self._batch_size,
+                    ranks=ranks,
+                    image_size=self._image_size,
+                )
+            except NotFiniteError:
+                remedy = "lower --lr" if update else "give another epoch as --pretrained"
+                raise DataError(
+                    f"verification {target.name} at update {update}: the network gives embeddings "
+                    f"that are not finite; it has diverged: {remedy}"
+                ) from None
             if not update:
                 self.first[target.name] = result.accuracy
             self.last[target.name] = result.accuracy
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
         return {target.name: self.last[target.name] for target in self._targets}
-
-    def _evaluate(
-        self,
-        extract: Extract,
-        target: VerificationSet,
-        ranks: verification.EmbeddingRanks,
-        update: int,
-    ) -> verification.VerificationResult:
-        try:
-            return verification.evaluate(
-                extract,
-                target,
-                batch_size=self._batch_size,
-                ranks=ranks,
-                image_size=self._image_size,
-            )
-        except NotFiniteError:
-            remedy = "lower --lr" if update else "give another epoch as --pretrained"
-            raise DataError(
-                f"verification {target.name} at update {update}: the network gives embeddings that "
-                f"are not finite; it has diverged: {remedy}"
-            ) from None
 
     @override
     def export_state(self, update: int) -> State:

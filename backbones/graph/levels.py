@@ -4,6 +4,8 @@ The level of a node is the largest number of BatchNorms on a way to it from the 
 a level can be computed once the statistics of its BatchNorms are known, and these are statistics of
 tensors of earlier levels. So a pass over the levels, one after the other, can stop before each of
 them and compute statistics of its own, over the images of all ranks for example.
+
+A tensor is the image, or an output of an operator: ``name:number``.
 """
 
 from __future__ import annotations
@@ -19,12 +21,7 @@ _TRUE = ("True", "1")
 _GIVEN = ("given_mean", "given_variance")
 
 
-class Tensor(NamedTuple):
-    """The image, or what one level computes and a later one reads."""
-
-    name: str
-    has_gradient: bool
-    """Whether it depends on a parameter."""
+_Output = tuple[int, int]
 
 
 class Norm(NamedTuple):
@@ -36,10 +33,10 @@ class Norm(NamedTuple):
             them.
         statistics: the mean and the variance that it is given, auxiliary inputs.
         running: the auxiliary states of the whole graph, no inputs.
-        has_fixed_gamma: whether ``gamma`` is an input of the level alone, and has to be one.
+        has_fixed_gamma: True if ``gamma`` is an input of the level alone, and has to be one.
     """
 
-    source: Tensor
+    source: str
     gamma: str
     beta: str
     statistics: list[str]
@@ -55,14 +52,16 @@ class Level(NamedTuple):
     Attributes:
         symbol: the graph of the level, which begins with its BatchNorms.
         norms: these; none in the first level, unless they normalize the image.
-        inputs: what it reads, the image and outputs of earlier levels.
-        outputs: what later levels read of it, and what the whole graph returns.
+        read: outputs of earlier levels that depend on a parameter; and it may read others.
+        written: what later levels read of it, and what the whole graph returns.
+        trained: those of ``written`` that depend on a parameter.
     """
 
     symbol: Symbol
     norms: list[Norm]
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    read: list[str]
+    written: list[str]
+    trained: list[str]
 
 
 def cut(symbol: Symbol) -> list[Level]:
@@ -73,33 +72,26 @@ def cut(symbol: Symbol) -> list[Level]:
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
-    numbers, trained = _numbers(nodes), _trained(nodes)
-    builders = [
-        _LevelBuilder(nodes, numbers, trained, number) for number in range(max(numbers) + 1)
-    ]
-    for index, node in enumerate(nodes):
-        if node["op"] != "null":
-            builders[numbers[index]].add(index)
-    entries: list[Entry] = [*graph["heads"], *(entry for one in builders for entry in one.read)]
-    for index, output, *_ in entries:
-        if nodes[index]["op"] != "null":
-            builders[numbers[index]].give(index, output)
-    # The first is empty if the image itself is normalized.
-    filled = [builder for builder in builders if builder.has_operators]
-    return [builder.build(graph) for builder in filled]
-
-
-def _numbers(nodes: list[Node]) -> list[int]:
-    """Return the level of each node; variables, which belong to any, have 0."""
     numbers: list[int] = []
     for node in nodes:
         before = max((numbers[entry[0]] for entry in node["inputs"]), default=0)
         numbers.append(before + _uses_batch(node))
-    return numbers
+    builders = [_LevelBuilder(nodes) for _ in range(max(numbers) + 1)]
+    for index, node in enumerate(nodes):
+        if node["op"] != "null":
+            builders[numbers[index]].add(index)
+    results = [(index, output) for index, output, *_ in graph["heads"]]
+    for index, output in dict.fromkeys(
+        [*results, *(one for level in builders for one in level.read)]
+    ):
+        if nodes[index]["op"] != "null":
+            builders[numbers[index]].written.append((index, output))
+    # The first is empty if the image itself is normalized.
+    return [builder.build(graph) for builder in builders if builder.nodes]
 
 
 def _trained(nodes: list[Node]) -> list[bool]:
-    """Return for each node whether it depends on a parameter."""
+    """Return for each node True if it depends on a parameter."""
     trained: list[bool] = []
     for node in nodes:
         inputs = [trained[entry[0]] for entry in node["inputs"]]
@@ -108,7 +100,7 @@ def _trained(nodes: list[Node]) -> list[bool]:
 
 
 def _uses_batch(node: Node) -> bool:
-    """Whether this is a BatchNorm with the statistics of its batch."""
+    """Return True for a BatchNorm with the statistics of its batch."""
     return node["op"] == "BatchNorm" and _attribute(node, "use_global_stats") not in _TRUE
 
 
@@ -120,96 +112,90 @@ class _LevelBuilder:
     """The graph of one level; operators are added after those that they read.
 
     Attributes:
-        read: the entries of earlier levels that have been read.
+        nodes: of the level.
+        read: the tensors of earlier levels that it reads: node of the whole graph, and output.
+        written: its own tensors that others read.
     """
 
-    def __init__(
-        self, nodes: list[Node], numbers: list[int], trained: list[bool], number: int
-    ) -> None:
-        """Args: the whole graph, the level of each node, if it is trained; which level to build."""
-        self.read: list[Entry] = []
-        self._nodes, self._numbers, self._trained = nodes, numbers, trained
-        self._number = number
-        self._own: list[Node] = []
-        # Where operators are here, by their index in the whole graph; variables, by their name.
-        self._operators: dict[int, int] = {}
-        self._variables: dict[str, int] = {}
+    def __init__(self, whole: list[Node]) -> None:
+        """Args: the nodes of the whole graph."""
+        self.nodes: list[Node] = []
+        self.read: list[_Output] = []
+        self.written: list[_Output] = []
+        self._whole = whole
         self._norms: list[Norm] = []
-        self._inputs: dict[str, Tensor] = {}
-        self._outputs: dict[Tensor, Entry] = {}
-
-    @property
-    def has_operators(self) -> bool:
-        """Whether anything has been added."""
-        return bool(self._operators)
+        # Where operators and inputs are here.
+        self._operators: dict[int, int] = {}
+        self._inputs: dict[_Output, Entry] = {}
 
     def add(self, index: int) -> None:
         """Append an operator of the whole graph."""
-        node = self._nodes[index]
+        node = self._whole[index]
         if _uses_batch(node):
-            added = self._with_given_statistics(node)
+            node = self._with_given_statistics(node)
         else:
-            added = {**node, "inputs": [self._entry(entry) for entry in node["inputs"]]}
-        self._own.append(added)
-        self._operators[index] = len(self._own) - 1
-
-    def give(self, index: int, output: int) -> None:
-        """Make an output of an operator one of the level."""
-        self._outputs[self._tensor(index, output)] = [self._operators[index], output, 0]
+            node = {**node, "inputs": [self._entry(entry) for entry in node["inputs"]]}
+        self._operators[index] = self._append(node)[0]
 
     def build(self, graph: Graph) -> Level:
         """Return the level of a whole graph, to which everything has been added."""
-        heads = list(self._outputs.values())
-        symbol = from_json({**graph, "nodes": self._own, "heads": heads})
-        return Level(symbol, self._norms, list(self._inputs.values()), list(self._outputs))
+        heads = [[self._operators[index], output, 0] for index, output in self.written]
+        symbol = from_json({**graph, "nodes": self.nodes, "heads": heads})
+        trained = _trained(self._whole)
+        read, changed = (
+            [one for one in some if trained[one[0]]] for some in (self.read, self.written)
+        )
+        names = ([self._name(one) for one in some] for some in (read, self.written, changed))
+        return Level(symbol, self._norms, *names)
 
     def _with_given_statistics(self, node: Node) -> Node:
         """Return a BatchNorm that reads its statistics, and remember what it reads."""
         name, (source, gamma, beta, *running) = node["name"], node["inputs"]
-        attributes = {"use_global_stats": "True", "fix_gamma": "False"}
         has_fixed_gamma = _attribute(node, "fix_gamma", "True") in _TRUE
         inputs = [
             self._entry(source),
-            self._variable({"op": "null", "name": f"{name}_one"})
-            if has_fixed_gamma
-            else self._entry(gamma),
+            self._variable(f"{name}_one") if has_fixed_gamma else self._entry(gamma),
             self._entry(beta),
-            *(self._variable({"op": "null", "name": f"{name}_{part}"}) for part in _GIVEN),
+            *(self._variable(f"{name}_{part}") for part in _GIVEN),
         ]
-        normalized, *parameters = (self._own[entry[0]]["name"] for entry in inputs)
+        names = (self.nodes[entry[0]]["name"] for entry in inputs)
+        normalized, used_gamma, used_beta, mean, variance = names
         self._norms.append(
             Norm(
-                self._inputs[normalized],
-                gamma=parameters[0],
-                beta=parameters[1],
-                statistics=parameters[2:],
-                running=[self._nodes[entry[0]]["name"] for entry in running],
+                normalized,
+                used_gamma,
+                used_beta,
+                statistics=[mean, variance],
+                running=[self._whole[entry[0]]["name"] for entry in running],
                 has_fixed_gamma=has_fixed_gamma,
                 epsilon=float(_attribute(node, "eps", "1e-3")),
                 momentum=float(_attribute(node, "momentum", "0.9")),
             )
         )
+        attributes = {"use_global_stats": "True", "fix_gamma": "False"}
         return {**node, "attrs": {**node.get("attrs", {}), **attributes}, "inputs": inputs}
 
     def _entry(self, entry: Entry) -> Entry:
         """Return where an entry of the whole graph is here, after adding it if it is an input."""
         index, output, *_ = entry
-        node = self._nodes[index]
-        if node["op"] == "null" and node["name"] != DATA:
-            return self._variable(node)
-        if node["op"] != "null" and self._numbers[index] == self._number:
+        if index in self._operators:
             return [self._operators[index], output, 0]
-        self.read.append(entry)
-        tensor = self._tensor(index, output)
-        self._inputs[tensor.name] = tensor
-        return self._variable({"op": "null", "name": tensor.name})
+        node, key = self._whole[index], (index, output)
+        if key not in self._inputs:
+            if node["op"] != "null" or node["name"] == DATA:
+                self.read.append(key)
+                node = {"op": "null", "name": self._name(key)}
+            self._inputs[key] = self._append({**node, "inputs": []})
+        return self._inputs[key]
 
-    def _variable(self, node: Node) -> Entry:
-        if node["name"] not in self._variables:
-            self._own.append({**node, "inputs": []})
-            self._variables[node["name"]] = len(self._own) - 1
-        return [self._variables[node["name"]], 0, 0]
+    def _name(self, tensor: _Output) -> str:
+        index, output = tensor
+        name: str = self._whole[index]["name"]
+        return name if name == DATA else f"{name}:{output}"
 
-    def _tensor(self, index: int, output: int) -> Tensor:
-        name = self._nodes[index]["name"]
-        return Tensor(name if name == DATA else f"{name}:{output}", self._trained[index])
+    def _variable(self, name: str) -> Entry:
+        return self._append({"op": "null", "name": name, "inputs": []})
+
+    def _append(self, node: Node) -> Entry:
+        self.nodes.append(node)
+        return [len(self.nodes) - 1, 0, 0]

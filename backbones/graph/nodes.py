@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from backbones.layers import Symbol
@@ -104,6 +104,31 @@ def from_json(graph: Graph) -> Symbol:
     variables = [index for index, node in enumerate(graph["nodes"]) if node["op"] == "null"]
     read = {key: graph[key] for key in ("nodes", "heads", "attrs") if key in graph}
     return mx.sym.load_json(json.dumps({**read, "arg_nodes": variables}))
+
+
+def parsed(symbol: Symbol, batch_shape: Shape) -> tuple[Graph, dict[str, Shape]]:
+    """Return a graph as JSON, and ``first_shapes``."""
+    return to_json(symbol), first_shapes(symbol, batch_shape)
+
+
+def part_of(
+    graph: Graph, kept: Iterable[int], variables: Container[int], heads: Iterable[Entry]
+) -> Graph:
+    """Return the graph of the nodes with some indices, of which some become variables.
+
+    A variable has the name of the node whose first output it stands for.
+    """
+    nodes: list[Node] = []
+    indices: dict[int, int] = {}
+    for index in sorted(kept):
+        node = graph["nodes"][index]
+        indices[index] = len(nodes)
+        if index in variables:
+            nodes.append({"op": "null", "name": node["name"], "inputs": []})
+        else:
+            inputs = [moved(entry, indices) for entry in node["inputs"]]
+            nodes.append({**node, "inputs": inputs})
+    return {**graph, "nodes": nodes, "heads": [moved(entry, indices) for entry in heads]}
 
 
 def moved(entry: Entry, indices: dict[int, int]) -> Entry:

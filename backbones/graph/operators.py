@@ -47,13 +47,15 @@ class Operator(NamedTuple):
     Attributes:
         inputs: number of inputs; ``num_args`` inputs if it is 0. Layers without bias have one less.
         attributes: the type and range of each attribute.
-        is_common: True if this project's networks have it. MXNet runs it without a trial, see
-            ``is_common``.
     """
 
     inputs: int
-    attributes: Mapping[str, Kind] = {}
-    is_common: bool = True
+    attributes: Mapping[str, Kind]
+
+
+def _rows(names: str, inputs: int, **attributes: Kind) -> dict[str, Operator]:
+    """Return rows of the table, all alike, by the names of their operators."""
+    return dict.fromkeys(names.split(), Operator(inputs, attributes))
 
 
 _WINDOW_SIDE, _MAX_CHANNELS = 1024, 1 << 17
@@ -76,93 +78,77 @@ _steps = several(
 _per_channel = several(_number, 1, 3, is_bare_allowed=True)
 
 _CUDNN = {"cudnn_off": flag, "layout": one_of("None", "NCHW")}
-_REDUCTION = {"axis": _axes, "keepdims": flag, "exclude": flag}
 # More outputs than one, and statistics of a quantized network.
 _NORMALIZATION = {"eps": _epsilon, "output_mean_var": one_of("False")}
 _WINDOW = {"kernel": _sides, "stride": _sides, "pad": _padding}
 
-
-def _rows(names: str, operator: Operator) -> dict[str, Operator]:
-    return dict.fromkeys(names.split(), operator)
-
-
-OPERATORS: Mapping[str, Operator] = {
-    "null": Operator(0),
-    "Activation": Operator(
-        1, {"act_type": one_of("relu", "sigmoid", "softrelu", "softsign", "tanh")}
-    ),
-    "BatchNorm": Operator(
+# Operators of this project's networks: MXNet runs them without a trial, see ``is_common``.
+_COMMON: Mapping[str, Operator] = {
+    **_rows("null", 0),
+    **_rows("Activation", 1, act_type=one_of("relu", "sigmoid", "softrelu", "softsign", "tanh")),
+    **_rows(
+        "BatchNorm",
         5,
-        {
-            **_NORMALIZATION,
-            "momentum": real(0, 1),
-            "fix_gamma": flag,
-            "use_global_stats": flag,
-            "axis": integer(-1, 3),
-            "cudnn_off": flag,
-            **dict.fromkeys(("min_calib_range", "max_calib_range"), one_of("None")),
-        },
+        **_NORMALIZATION,
+        **dict.fromkeys(("fix_gamma", "use_global_stats", "cudnn_off"), flag),
+        **dict.fromkeys(("min_calib_range", "max_calib_range"), one_of("None")),
+        momentum=real(0, 1),
+        axis=integer(-1, 3),
     ),
-    "Convolution": Operator(
+    **_rows(
+        "Convolution",
         3,
-        {
-            **_WINDOW,
-            **_CUDNN,
-            "workspace": integer(0, 1 << 16),
-            "no_bias": flag,
-            "cudnn_tune": one_of("None", "off", "limited_workspace", "fastest"),
-            "dilate": _sides,
-            "num_filter": _channels,
-            "num_group": _channels,
-        },
+        **_WINDOW,
+        **_CUDNN,
+        workspace=integer(0, 1 << 16),
+        no_bias=flag,
+        cudnn_tune=one_of("None", "off", "limited_workspace", "fastest"),
+        dilate=_sides,
+        num_filter=_channels,
+        num_group=_channels,
     ),
-    "FullyConnected": Operator(3, {"num_hidden": _channels, "no_bias": flag, "flatten": flag}),
-    "LeakyReLU": Operator(
+    **_rows("FullyConnected", 3, num_hidden=_channels, no_bias=flag, flatten=flag),
+    **_rows(
+        "LeakyReLU",
         1,
-        {
-            "act_type": one_of("elu", "gelu", "leaky", "prelu", "rrelu", "selu"),
-            **dict.fromkeys(("slope", "lower_bound", "upper_bound"), real(-1e6, 1e6)),
-        },
+        act_type=one_of("elu", "gelu", "leaky", "prelu", "rrelu", "selu"),
+        **dict.fromkeys(("slope", "lower_bound", "upper_bound"), real(-1e6, 1e6)),
     ),
-    "Pooling": Operator(
+    **_rows(
+        "Pooling",
         1,
-        {
-            **_WINDOW,
-            **_CUDNN,
-            "pool_type": one_of("avg", "max", "sum"),
-            "global_pool": flag,
-            "pooling_convention": one_of("full", "valid"),
-            "count_include_pad": optional(flag),
-            "p_value": one_of("None"),
-        },
+        **_WINDOW,
+        **_CUDNN,
+        pool_type=one_of("avg", "max", "sum"),
+        global_pool=flag,
+        pooling_convention=one_of("full", "valid"),
+        count_include_pad=optional(flag),
+        p_value=one_of("None"),
     ),
     # MXNet writes at the positions of "axes" without a check.
-    "Dropout": Operator(
+    **_rows(
+        "Dropout",
         1,
-        {
-            "p": real(0, 1),
-            "mode": one_of("training", "always"),
-            "axes": one_of("()", "[]"),
-            "cudnn_off": optional(flag),
-        },
+        p=real(0, 1),
+        mode=one_of("training", "always"),
+        axes=one_of("()", "[]"),
+        cudnn_off=optional(flag),
     ),
-    **_rows("Cast cast", Operator(1, {"dtype": one_of("float16", "float32")})),
-    **_rows("Concat concat", Operator(0, {"num_args": integer(1, MAX_INPUTS), "dim": _axis})),
-    **_rows("ElementWiseSum add_n", Operator(0, {"num_args": integer(1, MAX_INPUTS)})),
-    "slice_axis": Operator(1, {"axis": _axis, "begin": _index, "end": _index}),
-    "tile": Operator(
-        1, {"reps": several(integer(1, _MAX_CHANNELS), *range(1, 7), is_bare_allowed=True)}
-    ),
-    "clip": Operator(1, {"a_min": _number, "a_max": _number}),
-    "hard_sigmoid": Operator(1, {"alpha": _number, "beta": _number}),
-    "_image_normalize": Operator(1, {"mean": _per_channel, "std": _per_channel}),
-    **_rows("max mean min sum", Operator(1, _REDUCTION)),
+    **_rows("Cast cast", 1, dtype=one_of("float16", "float32")),
+    **_rows("Concat concat", 0, num_args=integer(1, MAX_INPUTS), dim=_axis),
+    **_rows("ElementWiseSum add_n", 0, num_args=integer(1, MAX_INPUTS)),
+    **_rows("slice_axis", 1, axis=_axis, begin=_index, end=_index),
+    **_rows("tile", 1, reps=several(integer(1, _MAX_CHANNELS), *range(1, 7), is_bare_allowed=True)),
+    **_rows("clip", 1, a_min=_number, a_max=_number),
+    **_rows("hard_sigmoid", 1, alpha=_number, beta=_number),
+    **_rows("_image_normalize", 1, mean=_per_channel, std=_per_channel),
+    **_rows("max mean min sum", 1, axis=_axes, keepdims=flag, exclude=flag),
     **_rows(
         """
         BlockGrad Flatten _copy abs exp flatten identity log negative relu rsqrt sigmoid sqrt square
         tanh
         """,
-        Operator(1),
+        1,
     ),
     **_rows(
         """
@@ -170,7 +156,9 @@ OPERATORS: Mapping[str, Operator] = {
         _RDivScalar _RMinusScalar _div_scalar _maximum_scalar _minimum_scalar _minus_scalar
         _mul_scalar _plus_scalar _power_scalar _rdiv_scalar _rminus_scalar
         """,
-        Operator(1, {"scalar": _number, "is_int": flag}),
+        1,
+        scalar=_number,
+        is_int=flag,
     ),
     **_rows(
         """
@@ -179,61 +167,40 @@ OPERATORS: Mapping[str, Operator] = {
         broadcast_mul broadcast_plus broadcast_power broadcast_sub elemwise_add elemwise_div
         elemwise_mul elemwise_sub
         """,
-        Operator(2),
+        2,
     ),
-    "InstanceNorm": Operator(3, {"eps": _epsilon}, is_common=False),
-    "LayerNorm": Operator(3, {**_NORMALIZATION, "axis": _axis}, is_common=False),
-    "L2Normalization": Operator(
-        1, {"eps": _epsilon, "mode": one_of("channel", "instance", "spatial")}, is_common=False
-    ),
+}
+OPERATORS: Mapping[str, Operator] = {
+    **_COMMON,
+    **_rows("InstanceNorm", 3, eps=_epsilon),
+    **_rows("LayerNorm", 3, **_NORMALIZATION, axis=_axis),
+    **_rows("L2Normalization", 1, eps=_epsilon, mode=one_of("channel", "instance", "spatial")),
     # A Pad that reflects may read beyond its input.
     **_rows(
         "Pad pad",
-        Operator(
-            1,
-            {
-                "mode": one_of("constant", "edge"),
-                "pad_width": several(integer(0, _WINDOW_SIDE), 8, 10),
-                "constant_value": _number,
-            },
-            is_common=False,
-        ),
+        1,
+        mode=one_of("constant", "edge"),
+        pad_width=several(integer(0, _WINDOW_SIDE), 8, 10),
+        constant_value=_number,
     ),
     **_rows(
         "Reshape reshape",
-        Operator(
-            1,
-            {
-                "shape": target_shape,
-                **dict.fromkeys(("reverse", "keep_highest"), one_of("False")),
-                "target_shape": one_of("()", "(0, 0)", "(0,0)"),
-            },
-            is_common=False,
-        ),
-    ),
-    **_rows(
-        "SliceChannel split",
-        Operator(
-            1,
-            {
-                "num_outputs": _split_count,
-                "axis": integer(-1, 5),
-                "squeeze_axis": flag,
-            },
-            is_common=False,
-        ),
-    ),
-    **_rows(
-        "SwapAxis swapaxes",
-        Operator(1, dict.fromkeys(("dim1", "dim2"), integer(0, 5)), is_common=False),
-    ),
-    "_contrib_AdaptiveAvgPooling2D": Operator(
         1,
-        {"output_size": several(integer(1, _WINDOW_SIDE), 0, 1, 2, is_bare_allowed=True)},
-        is_common=False,
+        shape=target_shape,
+        **dict.fromkeys(("reverse", "keep_highest"), one_of("False")),
+        target_shape=one_of("()", "(0, 0)", "(0,0)"),
     ),
-    "slice": Operator(1, {"begin": _indices, "end": _indices, "step": _steps}, is_common=False),
-    "transpose": Operator(1, {"axes": several(integer(0, 5), *range(7))}, is_common=False),
+    **_rows(
+        "SliceChannel split", 1, num_outputs=_split_count, axis=integer(-1, 5), squeeze_axis=flag
+    ),
+    **_rows("SwapAxis swapaxes", 1, dim1=integer(0, 5), dim2=integer(0, 5)),
+    **_rows(
+        "_contrib_AdaptiveAvgPooling2D",
+        1,
+        output_size=several(integer(1, _WINDOW_SIDE), 0, 1, 2, is_bare_allowed=True),
+    ),
+    **_rows("slice", 1, begin=_indices, end=_indices, step=_steps),
+    **_rows("transpose", 1, axes=several(integer(0, 5), *range(7))),
 }
 """Pure functions of their inputs.
 
@@ -300,8 +267,8 @@ def checked_attributes(node: Node) -> dict[str, str]:
 
 def input_count(operator: str, attributes: Mapping[str, str]) -> int:
     """Return the number of inputs of an operator with these checked attributes."""
-    count = OPERATORS[operator].inputs
-    if "num_args" in OPERATORS[operator].attributes:
+    count, kinds = OPERATORS[operator]
+    if "num_args" in kinds:
         return int(attributes.get("num_args", "0"))
     if operator == "LeakyReLU":
         return 1 + (attributes.get("act_type") == "prelu")
@@ -313,15 +280,14 @@ def is_common(node: Node) -> bool:
 
     They are those of this project's networks, with windows of the usual sizes.
     """
-    if not OPERATORS[node["op"]].is_common:
-        return False
     found = attributes(node)
     kernel, stride, dilate, pad = (
         [int(side) for side in re.findall(r"\d+", found.get(key, ""))]
         for key in ("kernel", "stride", "dilate", "pad")
     )
     return (
-        max(kernel, default=1) <= 16
+        node["op"] in _COMMON
+        and max(kernel, default=1) <= 16
         and max(stride, default=1) <= 16
         and max(dilate, default=1) <= 1
         and all(2 * beyond <= side for beyond, side in zip(pad, kernel))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from backbones.graph.frozen import kept_statistics
-from backbones.graph.nodes import Graph, Node, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import Graph, Node, from_json, parsed, part_of
 from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
@@ -46,9 +46,8 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
         symbol: a graph with the input ``data`` and one output.
         image_size: height and width of the images.
     """
-    graph = to_json(symbol)
+    graph, shapes = parsed(symbol, (1, 3, *image_size))
     nodes: list[Node] = graph["nodes"]
-    shapes = first_shapes(symbol, (1, 3, *image_size))
     pieces = _pieces(nodes, graph["heads"][0][0])
     # Elements per image of the outputs of a piece's nodes.
     sizes = [sum(math.prod(shapes[nodes[index]["name"]]) for index in piece) for piece in pieces]
@@ -111,14 +110,8 @@ def _part(graph: Graph, source: int, end: int) -> Part:
         if index not in needed:
             needed.add(index)
             waiting += [entry[0] for entry in nodes[index]["inputs"]]
-    name = nodes[source]["name"]
-    own: list[Node] = []
-    indices: dict[int, int] = {}
-    for index in sorted(needed):
-        node = {"op": "null", "name": name, "inputs": []} if index == source else nodes[index]
-        indices[index] = len(own)
-        own.append({**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]})
-    return Part(from_json({**graph, "nodes": own, "heads": [[indices[end], 0, 0]]}), name)
+    part = from_json(part_of(graph, needed, {source}, [[end, 0, 0]]))
+    return Part(part, nodes[source]["name"])
 
 
 class Recomputation(TrainingPass):

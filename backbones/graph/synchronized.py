@@ -66,7 +66,7 @@ class SynchronizedPass(TrainingPass):
             _BoundLevel(level, f"sync_bn.{number}", arrays) for number, level in enumerate(levels)
         ]
         self._ranks = ranks
-        (self._output,) = levels[-1].outputs
+        (self._output,) = levels[-1].written
         # The outputs of the levels whose backward pass is still to come.
         self._tensors: Arrays = {}
 
@@ -77,12 +77,12 @@ class SynchronizedPass(TrainingPass):
             for level in self._levels:
                 level.exchange_statistics(self._tensors, self._ranks)
                 level.forward(self._tensors)
-        return self._tensors[self._output.name]
+        return self._tensors[self._output]
 
     @override
     def backward(self, outputs: NDArray, gradient: NDArray) -> None:
         assert self._tensors, "no forward pass, or its backward pass is over"
-        gradients = {self._output.name: gradient}
+        gradients = {self._output: gradient}
         with mx.autograd.pause():
             for level in reversed(self._levels):
                 own = level.backward(self._tensors, gradients)
@@ -113,9 +113,7 @@ class _BoundLevel:
         self._arrays = dict(arrays)
         for norm in self._norms:
             self._arrays.update(norm.given)
-        self._read = [tensor.name for tensor in level.inputs if tensor.has_gradient]
-        self._written = [tensor.name for tensor in level.outputs]
-        self._trained = [tensor.name for tensor in level.outputs if tensor.has_gradient]
+        self._level = level
         # What it has read in the forward pass, as inputs of its own graph.
         self._own: Arrays = {}
 
@@ -131,22 +129,23 @@ class _BoundLevel:
     def forward(self, tensors: Arrays) -> None:
         """Run the level on what earlier ones have computed, and add its outputs."""
         # The same memory, but not the result of an earlier level.
-        self._own = {name: tensors[name].detach() for name in self._read}
+        self._own = {name: tensors[name].detach() for name in self._level.read}
         for array in self._own.values():
             mx.autograd.mark_variables([array], [_unallocated(array)])
         inputs = {**self._arrays, **tensors, **self._own}
         with mx.autograd.record():
-            outputs = self._run(*(inputs[name] for name in self._inputs))
-        tensors.update(zip(self._written, outputs if isinstance(outputs, list) else [outputs]))
+            found = self._run(*(inputs[name] for name in self._inputs))
+        outputs = found if isinstance(found, list) else [found]
+        tensors.update(zip(self._level.written, outputs))
 
     def backward(self, tensors: Arrays, gradients: Arrays) -> Arrays:
         """Return the gradients of what the level has read, for constant statistics.
 
         Its outputs and their gradients are taken out of the arguments: they are not needed again.
         """
-        outputs = [tensors.pop(name) for name in self._trained]
+        outputs = [tensors.pop(name) for name in self._level.trained]
         if outputs:
-            mx.autograd.backward(outputs, [gradients.pop(name) for name in self._trained])
+            mx.autograd.backward(outputs, [gradients.pop(name) for name in self._level.trained])
         # Not what was marked: where a gradient is that of an output, MXNet puts this in its place.
         found = {name: array.grad for name, array in self._own.items()}
         self._own = {}
@@ -175,7 +174,7 @@ class _BoundNorm:
     def __init__(self, norm: Norm, arrays: Arrays) -> None:
         """Args: the BatchNorm, and the parameters and auxiliary states of the whole graph."""
         self._gamma, self._beta = norm.gamma, norm.beta
-        self.source = norm.source.name
+        self.source = norm.source
         self._running = [arrays[name] for name in norm.running]
         (self.channels,) = self._running[0].shape
         # Mean, variance, and 1 / sqrt(variance + epsilon), of all ranks.

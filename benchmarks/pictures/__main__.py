@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pictures import curves, reports, sheet, speeds
+from benchmarks.pictures import canvas, drawings
 from runtime.command_line import Parser
 
-FOLDER = reports.ROOT / "docs" / "pictures"
+FOLDER = canvas.ROOT / "docs" / "pictures"
 DRAWN: Mapping[str, Callable[[Path], None]] = {
-    "drawn-faces.jpg": sheet.drawn_faces,
-    "quick-start.svg": curves.quick_start,
-    "embeddings.svg": curves.embeddings,
-    "cifar10.svg": curves.cifar10,
-    "schemes.svg": curves.schemes,
-    "scaling.svg": speeds.scaling,
-    "speed.svg": speeds.speed,
+    "drawn-faces.jpg": drawings.drawn_faces,
+    "quick-start.svg": drawings.quick_start,
+    "embeddings.svg": drawings.embeddings,
+    "cifar10.svg": drawings.cifar10,
+    "schemes.svg": drawings.schemes,
+    "scaling.svg": drawings.scaling,
+    "speed.svg": drawings.speed,
 }
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     Parser(prog="python -m benchmarks.pictures", description="Draw all pictures.").parse_args()
     for name, draw in DRAWN.items():
         draw(FOLDER / name)
-        print((FOLDER / name).relative_to(reports.ROOT))
+        print((FOLDER / name).relative_to(canvas.ROOT))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from data.align.points import PointsFile
 from data.align.similarity import SIDE
@@ -32,39 +32,11 @@ from runtime.stopping import run_stoppable
 _REFUSED_STATUS = 1
 
 
-class _Cutter(NamedTuple):
-    """Cuts one face after another out of the images of ``folder``, into ``out``."""
-
-    folder: Path
-    out: Path
-    points: PointsFile
-    lossless: bool
-
-    def cut(self, name: str) -> Optional[str]:
-        """Write the face in an image; return why there is none, None if there is.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        path = f"{self.folder}{os.sep}{name}"
-        try:
-            image = decode_file(read_file(path))
-            aligned = self.points.align(path, image)
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
-        except BrokenRecordError as error:
-            return f"{path}: {error}"
-        except DataError as error:
-            return str(error)
-        with create(self.out / self.written_name(name)) as file:
-            file.write(encode(aligned, self.lossless))
-        return None
-
-    def written_name(self, name: str) -> str:
-        """Return the path of a face by that of its image, both within their folders."""
-        stem, ending = os.path.splitext(name)
-        known = ending.lower() in IMAGE_ENDINGS
-        return (stem if known else name) + (".png" if self.lossless else ".jpg")
+def _written_name(name: str, lossless: bool) -> str:
+    """Return the path of a face by that of its image, both within their folders."""
+    stem, ending = os.path.splitext(name)
+    known = ending.lower() in IMAGE_ENDINGS
+    return (stem if known else name) + (".png" if lossless else ".jpg")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -86,19 +58,38 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
+def _cut_all(
+    points: PointsFile, names: Sequence[str], out: Path, options: argparse.Namespace
+) -> int:
     """Write the faces of all images; return how many images were refused, and are named."""
-    written = [cutter.written_name(name) for name in names]
-    if len(set(written)) < len(written):
-        ordered = sorted(written)
+    written = {name: _written_name(name, options.png) for name in names}
+    if len({*written.values()}) < len(written):
+        ordered = sorted(written.values())
         twice = next(one for one, other in zip(ordered, ordered[1:]) if one == other)
         raise DataError(
-            f"{cutter.folder} has two images that would both become {twice}; rename one of them"
+            f"{options.folder} has two images that would both become {twice}; rename one of them"
         )
-    for parent in {os.path.dirname(name) for name in names}:
-        (cutter.out / parent).mkdir(parents=True, exist_ok=True)
+    parents = {os.path.dirname(name) for name in names}
+    for parent in parents:
+        (out / parent).mkdir(parents=True, exist_ok=True)
+
+    def cut(name: str) -> Optional[str]:
+        """Write the face in an image; return why there is none, None if there is."""
+        path = f"{options.folder}{os.sep}{name}"
+        try:
+            aligned = points.align(path, decode_file(read_file(path)))
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        except BrokenRecordError as error:
+            return f"{path}: {error}"
+        except DataError as error:
+            return str(error)
+        with create(out / written[name]) as file:
+            file.write(encode(aligned, options.png))
+        return None
+
     refused = 0
-    with map_in_order(cutter.cut, names, workers) as results:
+    with map_in_order(cut, names, options.workers) as results:
         for refusal in track(results, len(names), "aligning faces"):
             if refusal is not None:
                 refused += 1
@@ -106,9 +97,9 @@ def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
     if refused == len(names):
         raise DataError(f"none of the {refused:,} images has a face that can be aligned")
     # The inner folders first.
-    for parent in sorted({os.path.dirname(name) for name in names}, reverse=True):
+    for parent in sorted(parents, reverse=True):
         with contextlib.suppress(OSError):
-            os.removedirs(cutter.out / parent)
+            os.removedirs(out / parent)
     return refused
 
 
@@ -124,8 +115,7 @@ def main() -> int:
         names, remarks = find_images(options.folder, options.workers)
         points = PointsFile(options.points, options.folder)
         points.check_images(names)
-        cutter = _Cutter(options.folder, hidden, points, options.png)
-        refused = _cut_all(cutter, names, options.workers)
+        refused = _cut_all(points, names, hidden, options)
     for line in remarks:
         say(line)
     without = f", without {refused:,} that were refused" if refused else ""

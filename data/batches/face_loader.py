@@ -24,7 +24,7 @@ from data.batches.selection import Selection
 from data.decoding import Image, decode_rgb
 from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
-from data.records.record_set import LabeledRecords
+from data.records.label_table import LabeledRecords
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from runtime import environment
@@ -104,23 +104,20 @@ class FaceLoader(Loader):
         Raises:
             DataError: too many images cannot be read.
         """
-        size = self._rows.stop - self._rows.start
-        return self._prefetcher.run(
-            self._plain_filling(indices[first : first + size])
-            for indices in self._selection.of_classes(self._dataset, start, stop)
-            for first in range(0, len(indices), size)
-        )
 
-    def _plain_filling(self, indices: NDArray[np.int64]) -> Filling:
-        def load(row: int) -> tuple[Image, int]:
-            index = int(indices[row])
+        def load(index: int) -> tuple[Image, int]:
             try:
                 return self._decode(index)
             except BrokenRecordError as error:
                 self._broken.add(index, error)
                 return np.zeros((*self.image_size, 3), np.uint8), -1
 
-        return self._batch_of(len(indices), load)
+        size = self._rows.stop - self._rows.start
+        return self.run(
+            self._batch_of(indices[first : first + size], lambda _, index: load(index))
+            for indices in self._selection.of_classes(self._dataset, start, stop)
+            for first in range(0, len(indices), size)
+        )
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
@@ -130,20 +127,22 @@ class FaceLoader(Loader):
         # Here, not in the threads, of which several would draw the same.
         draws = self._augmentation.draw((_CHANGE, self._seed, update), first, count)
 
-        def load(row: int) -> tuple[Image, int]:
-            image, label = self._load(int(indices[row]))
+        def load(row: int, index: int) -> tuple[Image, int]:
+            image, label = self._load(index)
             return self._augmentation.apply(image, draws, row), label
 
-        return self._batch_of(count, load)
+        return self._batch_of(indices, load)
 
-    def _batch_of(self, count: int, load: Callable[[int], tuple[Image, int]]) -> Filling:
-        """Return an empty batch, and what fills it by images and classes of its rows."""
-        shape = (count, 3, *self.image_size)
-        batch = Batch(np.empty(shape, np.uint8), np.empty(count, np.int64))
+    def _batch_of(
+        self, indices: NDArray[np.int64], load: Callable[[int, int], tuple[Image, int]]
+    ) -> Filling:
+        """Return an empty batch, and what fills it; ``load`` takes a row and the index there."""
+        shape = (len(indices), 3, *self.image_size)
+        batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
 
         def fill(rows: slice) -> None:
             for row in range(rows.start, rows.stop):
-                image, batch.labels[row] = load(row)
+                image, batch.labels[row] = load(row, int(indices[row]))
                 assert image.shape[:2] == self.image_size
                 # From [height, width, 3] to [3, height, width], without Python's lock.
                 cv2.split(image, list(batch.images[row]))

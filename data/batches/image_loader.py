@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.epoch_part import EpochPart
 from data.batches.loader import Batch, BrokenImages, Filling, Loader, Prefetcher
 from data.batches.order import epoch_keys, permuted
-from data.batches.position import Position
+from data.batches.position import EpochPart, Position
 from data.decoding import Image
 from data.images.image_set import ImageSet
 from data.images.transforms import ImageTransform

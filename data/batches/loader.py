@@ -25,7 +25,7 @@ from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
-_Self = TypeVar("_Self", bound="Loader")
+_Self = TypeVar("_Self", bound="Prefetcher")
 
 # Rows of a task at most.
 _ROWS_PER_TASK = 128
@@ -57,7 +57,7 @@ class Prefetcher:
     A context manager: leaving it ends the threads.
     """
 
-    def __init__(self, threads: int, ahead: int) -> None:
+    def __init__(self, threads: int, ahead: int = _AHEAD) -> None:
         """Start ``threads`` threads, which fill ``ahead`` batches ahead of their use."""
         assert threads > 0 and ahead > 0
         self._threads, self._ahead = threads, ahead
@@ -71,9 +71,9 @@ class Prefetcher:
             for filling in fillings:
                 pending.append((filling.batch, self._start(filling)))
                 if len(pending) > self._ahead:
-                    yield _finished(*pending.popleft())
+                    yield self._finished(*pending.popleft())
             while pending:
-                yield _finished(*pending.popleft())
+                yield self._finished(*pending.popleft())
         finally:
             for _, tasks in pending:
                 for task in tasks:
@@ -83,7 +83,7 @@ class Prefetcher:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def __enter__(self) -> Prefetcher:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,6 +97,12 @@ class Prefetcher:
             self._pool.submit(filling.fill, slice(first, min(first + size, rows)))
             for first in range(0, rows, size)
         ]
+
+    @staticmethod
+    def _finished(batch: Batch, tasks: list[Future[None]]) -> Batch:
+        for task in tasks:
+            task.result()
+        return batch
 
 
 class BrokenImages:
@@ -127,25 +133,19 @@ class BrokenImages:
             if index not in self.found:
                 _log.warning("skipped a broken record: %s", error)
             self.found.add(index)
+        count, is_all = len(self.found), len(self.found) >= self._images
         # The search for a readable image has to end, too.
-        if len(self.found) >= self._images:
-            raise DataError(
-                f"{len(self.found)} broken records, which are all of the set; the last is {error}"
-            )
-        if len(self.found) > self._limit:
-            raise DataError(
-                f"{len(self.found)} broken records, more than the {self._limit} of "
-                f"--max-bad-records; the last is {error}"
-            )
+        if is_all or count > self._limit:
+            limit = f"more than the {self._limit} of --max-bad-records"
+            which = "which are all of the set" if is_all else limit
+            raise DataError(f"{count} broken records, {which}; the last is {error}")
 
 
-class Loader:
-    """Endless batches of a set, filled by threads; derived classes say with what.
+class Loader(Prefetcher):
+    """Endless batches of a set; derived classes say what is in them.
 
     The order of an epoch follows from the seed and is the same on every rank; the global batch of
     an update is a slice of it, which follows from the update.
-
-    A context manager: leaving it ends the threads.
 
     Attributes:
         num_images: images per epoch, of all processes that read the same part of it.
@@ -153,10 +153,6 @@ class Loader:
         updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
             ones each epoch.
     """
-
-    def __init__(self, threads: int) -> None:
-        """Start the threads, which fill batches when ``batches`` is called."""
-        self._prefetcher = Prefetcher(threads, _AHEAD)
 
     def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
         """Set the number of images per epoch and update; ``name`` is that of the set.
@@ -188,27 +184,10 @@ class Loader:
         epoch_plan = EpochPlan(self.num_images, self.global_batch)
         if position is not None:
             epoch_plan = EpochPlan(self.num_images, self.global_batch, start_update, position)
-        return self._prefetcher.run(
+        return self.run(
             self._filling(update, epoch_plan.at(update)) for update in itertools.count(start_update)
         )
-
-    def close(self) -> None:
-        """End the threads."""
-        self._prefetcher.close()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _filling(self, update: int, position: Position) -> Filling:
         """Return the batch of an update, still empty, and what fills it."""
         raise NotImplementedError
-
-
-def _finished(batch: Batch, tasks: list[Future[None]]) -> Batch:
-    """Wait until a batch is filled; an error in a thread is raised here."""
-    for task in tasks:
-        task.result()
-    return batch

@@ -18,25 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.order import permuted, unit
-from data.records.label_table import LabelTable
-from data.records.record_set import LabeledRecords
+from data.records.label_table import LabeledRecords, LabelTable
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 
 _log = logging.getLogger("data")
 
-# Bytes of the bits of chosen images after which their number is noted, a power of 2.
-_BLOCK_BYTES = 64
-_BITS_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 # Images after which the sum of all weights is noted.
 _BLOCK_IMAGES = 256
 
 
 class Selection:
     """The images that are trained on, each known by its index in the set.
-
-    ``--min-images`` leaves out identities, and with them images all over the set. A list of the
-    images that are left would take 8 bytes for each; here each takes a bit.
 
     Attributes:
         num_classes: how many classes are left.
@@ -60,28 +53,25 @@ class Selection:
             DataError: no identity has as many images.
         """
         self._total = self._count = len(dataset)
-        self._chosen: Optional[_ChosenImages] = None
         self._classes: Optional[NDArray[np.int32]] = None
+        self._weighted: Optional[_WeightedImages] = None
         self.num_classes = dataset.num_classes
-        self._drawn: Optional[_WeightedImages] = None
         if not min_images and not class_balance:
             return
-        labels = dataset.label_table()
-        counts = _class_sizes(labels, dataset.num_classes)
+        self._labels = dataset.label_table()
+        counts = _class_sizes(self._labels, dataset.num_classes)
         unreadable = self._total - int(counts.sum())
         if unreadable:
+            first = dataset.where(_first_unreadable(self._labels))
             _log.warning(
                 "%s: %d of %d records are unreadable and left out, the first is %s",
-                *(dataset.path, unreadable, self._total, dataset.where(_first_unreadable(labels))),
+                *(dataset.path, unreadable, self._total, first),
             )
         if min_images:
-            self._choose(dataset, labels, counts, min_images)
-        if class_balance:
-            if not counts.any():
-                raise DataError(
-                    f"{dataset.path}: no image has a readable label; copy the set again"
-                )
-            self._drawn = _WeightedImages(labels, counts, class_balance, self._count)
+            self._choose(dataset, counts, min_images)
+        if not counts.any():
+            raise DataError(f"{dataset.path}: no image has a readable label; copy the set again")
+        self._weighted = _WeightedImages(self._labels, counts, class_balance, self._count)
 
     def __len__(self) -> int:
         return self._count
@@ -99,9 +89,7 @@ class Selection:
         """
         assert 0 <= first and first + count <= self._count, (first, count, self._count)
         numbers: NDArray[np.int64] = permuted(first, count, keys, self._count)
-        if self._drawn is not None:
-            return self._drawn.images(numbers, keys[-1])
-        return numbers if self._chosen is None else self._chosen.images(numbers)
+        return numbers if self._weighted is None else self._weighted.images(numbers, keys[-1])
 
     def new_number(self, label: int) -> int:
         """Return the new number of a class of the set, -1 for one that is left out."""
@@ -121,12 +109,13 @@ class Selection:
         """Return the first chosen image after ``index``; after the last comes the first."""
         while True:
             index = (index + 1) % self._total
-            if self._chosen is None or index in self._chosen:
+            if self._classes is None:
+                return index
+            label = int(self._labels.between(index, index + 1)[0])
+            if label >= 0 and self._classes[label] >= 0:
                 return index
 
-    def _choose(
-        self, dataset: LabeledRecords, labels: LabelTable, counts: NDArray[np.int32], least: int
-    ) -> None:
+    def _choose(self, dataset: LabeledRecords, counts: NDArray[np.int32], least: int) -> None:
         """Leave out the classes with fewer images than ``least``: their ``counts`` become 0."""
         kept = counts >= least
         if not kept.any():
@@ -134,7 +123,6 @@ class Selection:
                 f"{dataset.path}: no identity has {least} images or more; choose a smaller "
                 "--min-images"
             )
-        self._chosen = _ChosenImages(labels, kept)
         counts *= kept
         self._count, self.num_classes = int(counts.sum()), int(kept.sum())
         # In place: of a hundred million classes, each of these takes 400 MB.
@@ -143,38 +131,9 @@ class Selection:
         self._classes -= 1
         _log.info(
             "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-            dataset.path, self.num_classes, self._count, least,
-            dataset.num_classes, self._total,
-        )  # fmt: skip
-
-
-class _ChosenImages:
-    """The images of some classes, as a bit for each image of the set."""
-
-    def __init__(self, labels: LabelTable, kept: NDArray[np.bool_]) -> None:
-        """Args: the labels of all images; bool ``[classes]``, whether a class is chosen."""
-        blocks = len(labels) // (8 * _BLOCK_BYTES) + 1
-        self._bits = np.zeros(blocks * _BLOCK_BYTES, np.uint8)
-        for start, own in labels.chunks():
-            _set_bits(self._bits, start, own, kept)
-        # How many are chosen before each block.
-        counts = _BITS_OF_BYTE[self._bits].reshape(blocks, _BLOCK_BYTES).sum(axis=1, dtype=np.int64)
-        self._before = np.cumsum(counts) - counts
-
-    def __contains__(self, image: int) -> bool:
-        return bool(self._bits[image // 8] >> (image % 8) & 1)
-
-    def images(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the chosen images that have these numbers among the chosen, from 0 on."""
-        blocks = np.searchsorted(self._before, numbers, side="right") - 1
-        places = zip(blocks.tolist(), (numbers - self._before[blocks]).tolist())
-        return np.array([self._find(block, number) for block, number in places], np.int64)
-
-    def _find(self, block: int, number: int) -> int:
-        """Return the chosen image that has a number among those of its block, from 0 on."""
-        first = block * _BLOCK_BYTES
-        chosen = np.unpackbits(self._bits[first : first + _BLOCK_BYTES], bitorder="little")
-        return 8 * first + int(np.flatnonzero(chosen)[number])
+            *(dataset.path, self.num_classes, self._count, least),
+            *(dataset.num_classes, self._total),
+        )
 
 
 class _WeightedImages:
@@ -183,7 +142,7 @@ class _WeightedImages:
     Stratified: the weights of all images, laid side by side on a line, are hit by one random point
     in each of as many equal pieces of the line as are drawn. So an image with weight w (of pieces)
     comes w times on average, as if each draw were independent, but never misses or exceeds that by
-    2 or more.
+    2 or more. Where all weights are equal, each chosen image comes once, in the middle of a piece.
     """
 
     def __init__(
@@ -197,7 +156,7 @@ class _WeightedImages:
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._labels = labels
+        self._labels, self._is_balanced = labels, class_balance > 0
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -214,9 +173,11 @@ class _WeightedImages:
 
     def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
         """Return the images that are hit in some pieces of the line, by their numbers."""
-        places = [piece + unit(np.uint64(piece), key) for piece in pieces.tolist()]
+        places = pieces + 0.5
+        if self._is_balanced:
+            places = np.array([n + unit(np.uint64(n), key) for n in pieces.tolist()])
         # Rounding may bring a point to the end of all weights.
-        points = np.minimum(np.array(places) * self._piece, np.nextafter(self._ends[-1], 0.0))
+        points = np.minimum(places * self._piece, np.nextafter(self._ends[-1], 0.0))
         blocks = np.searchsorted(self._ends, points, side="right")
         return np.array([*map(self._find, blocks.tolist(), points.tolist())], np.int64)
 
@@ -248,16 +209,6 @@ def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
     for label in labels:
         if label >= 0:
             counts[label] += 1
-
-
-@unlocked_kernel
-def _set_bits(
-    bits: NDArray[np.uint8], start: int, labels: NDArray[np.int32], kept: NDArray[np.bool_]
-) -> None:
-    """Set the bits of images from ``start`` on whose class is kept."""
-    for i in range(labels.size):
-        if labels[i] >= 0 and kept[labels[i]]:
-            bits[(start + i) >> 3] |= np.uint8(1 << ((start + i) & 7))
 
 
 @unlocked_kernel

@@ -19,10 +19,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Optional
+from typing import IO, Any
 
 import cv2
 import numpy as np
@@ -51,17 +52,6 @@ _VERSION = 2
 _PERSON, _IMAGE = range(2)
 # Another process is started for each so many images.
 _WORTH_A_PROCESS = 250
-
-
-class _Job(NamedTuple):
-    """Which images to draw: ``images`` of each of the identities ``first … stop - 1``."""
-
-    first: int
-    stop: int
-    images: int
-    height: int
-    width: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -104,14 +94,8 @@ def ensure(
     Raises:
         DataError: the folder holds other files, or cannot be written.
     """
-    description = {
-        "version": _VERSION,
-        "identities": identities,
-        "images_per_identity": images_per_identity,
-        "image_size": list(image_size),
-        "seed": seed,
-    }
-    training = _Job(0, identities, images_per_identity, *image_size, seed)
+    training = DrawnFaces(identities, images_per_identity, image_size, seed)
+    description = {"version": _VERSION, **vars(training), "image_size": list(image_size)}
     # The set takes the place of the folder, not that of a link to it.
     folder = Path(os.path.realpath(root))
     with _locked(folder):
@@ -175,29 +159,18 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
         )
     if all(found.get(name) == value for name, value in description.items()):
         return True
-    foreign = _find_foreign_file(folder, found.get("files"))
-    if foreign is not None:
-        raise DataError(
-            f"{foreign} is not part of a synthetic set as this program has written it, and another "
-            f"set is to be made in {folder}; move it away or choose another folder"
-        )
-    return False
-
-
-def _find_foreign_file(folder: Path, written: Any) -> Optional[Path]:
-    """Return a file that is not as this program has written it, if the folder has one.
-
-    ``written`` has the descriptions of the files when they were written, by name.
-    """
+    written = found.get("files")
     known = written if isinstance(written, dict) else {}
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() or not path.is_file():
-            return path
-        if path.name in (_DESCRIPTION, *_CACHES):
+        is_file = path.is_file() and not path.is_symlink()
+        if is_file and path.name in (_DESCRIPTION, *_CACHES):
             continue
-        if known.get(path.name) != describe(path):
-            return path
-    return None
+        if not is_file or known.get(path.name) != describe(path):
+            raise DataError(
+                f"{path} is not part of a synthetic set as this program has written it, and "
+                f"another set is to be made in {folder}; move it away or choose another folder"
+            )
+    return False
 
 
 def _remove_set(folder: Path) -> None:
@@ -208,19 +181,20 @@ def _remove_set(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_training(folder: Path, job: _Job) -> None:
-    with RecordWriter(folder, image_size=(job.height, job.width)) as writer:
-        for label, images in enumerate(_draw_identities(job)):
+def _write_training(folder: Path, faces: DrawnFaces) -> None:
+    with RecordWriter(folder, image_size=faces.image_size) as writer:
+        for label, images in enumerate(_draw_identities(faces, 0)):
             for image in images:
                 writer.write(image, label)
 
 
-def _write_verification(folder: Path, training: _Job) -> None:
+def _write_verification(folder: Path, training: DrawnFaces) -> None:
     """Write pairs of identities that follow those of the training set."""
-    first, stop = training.stop, training.stop + _VERIFICATION_IDENTITIES
-    job = training._replace(first=first, stop=stop, images=_VERIFICATION_IMAGES)
-    images = list(_draw_identities(job))
-    pairs = draw_pairs(images, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=job.seed)
+    shown = replace(
+        training, identities=_VERIFICATION_IDENTITIES, images_per_identity=_VERIFICATION_IMAGES
+    )
+    images = list(_draw_identities(shown, training.identities))
+    pairs = draw_pairs(images, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=training.seed)
     encoded = [image for first, second, _ in pairs for image in (first, second)]
     write_bin(folder / "unseen.bin", encoded, [same for _, _, same in pairs])
 
@@ -229,32 +203,35 @@ def draw_identity(
     number: int, *, images: int, image_size: tuple[int, int] = (112, 112), seed: int = 0
 ) -> list[bytes]:
     """Return encoded images of an identity, as a set of this seed with so many would have them."""
-    return list(_draw_every(_Job(number, number + 1, images, *image_size, seed), 0, 1))
+    return list(_draw_every(DrawnFaces(1, images, image_size, seed), number, 0, 1))
 
 
-def _draw_identities(job: _Job) -> Iterator[list[bytes]]:
-    """Yield the encoded images of each identity, which depend on its number and the seed only."""
-    identities = job.stop - job.first
-    processes = min(processors.available(), identities * job.images // _WORTH_A_PROCESS)
-    drawn = _draw_in_processes(job, processes) if processes > 1 else _draw_every(job, 0, 1)
-    for _ in range(identities):
-        yield list(islice(drawn, job.images))
+def _draw_identities(faces: DrawnFaces, first: int) -> Iterator[list[bytes]]:
+    """Yield the encoded images of each identity; ``first`` is the number of the first one."""
+    processes = min(processors.available(), len(faces) // _WORTH_A_PROCESS)
+    drawn = _draw_every(faces, first, 0, 1)
+    if processes > 1:
+        drawn = _draw_in_processes(faces, first, processes)
+    for _ in range(faces.identities):
+        yield list(islice(drawn, faces.images_per_identity))
 
 
-def _draw_every(job: _Job, start: int, step: int) -> Iterator[bytes]:
-    """Yield the images ``start``, ``start + step``, … of a job."""
-    for number in range(job.first, job.stop):
-        person = Person(np.random.default_rng((_PERSON, job.seed, number)))
-        skipped = (start - (number - job.first) * job.images) % step
-        for image in range(skipped, job.images, step):
-            rng = np.random.default_rng((_IMAGE, job.seed, number, image))
-            rgb = render(person, View(rng), (job.height, job.width), rng)
-            bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-            yield bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
+def _draw_every(faces: DrawnFaces, first: int, start: int, step: int) -> Iterator[bytes]:
+    """Yield the images ``start``, ``start + step``, … by number of the identity and seed alone."""
+    person = lru_cache(maxsize=1)(
+        lambda number: Person(np.random.default_rng((_PERSON, faces.seed, number)))
+    )
+    for index in range(start, len(faces), step):
+        identity, image = divmod(index, faces.images_per_identity)
+        number = first + identity
+        rng = np.random.default_rng((_IMAGE, faces.seed, number, image))
+        rgb = render(person(number), View(rng), faces.image_size, rng)
+        bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+        yield bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
 
 
-def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:
-    """Yield all images of a job in order, drawn by several processes.
+def _draw_in_processes(faces: DrawnFaces, first: int, processes: int) -> Iterator[bytes]:
+    """Yield all images in order, drawn by several processes.
 
     Drawing is Python work, which threads would do one after the other. The processes are plain
     programs that write to pipes, not forks: MXNet and Horovod may already run here. A process whose
@@ -264,20 +241,20 @@ def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:
     Raises:
         DataError: one of them has ended early.
     """
-    command = [sys.executable, "-m", "data.drawn.face_set", *map(str, job)]
+    numbers = faces.identities, faces.images_per_identity, *faces.image_size, faces.seed, first
+    command = [sys.executable, "-m", "data.drawn.face_set", *map(str, (*numbers, processes))]
     root = Path(__file__).resolve().parents[2]
     with ExitStack() as stack:
         drawing: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         for start in range(processes):
-            arguments = [*command, str(start), str(processes)]
             process = subprocess.Popen(
-                arguments, stdout=subprocess.PIPE, cwd=root, start_new_session=True
+                [*command, str(start)], stdout=subprocess.PIPE, cwd=root, start_new_session=True
             )
             stack.enter_context(process)
             stack.callback(process.terminate)
             assert process.stdout is not None
             drawing.append((process, process.stdout))
-        for number in range((job.stop - job.first) * job.images):
+        for number in range(len(faces)):
             process, pipe = drawing[number % processes]
             try:
                 yield pickle.load(pipe)
@@ -289,10 +266,11 @@ def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:
 
 
 def _main() -> None:
-    """Draw some images of a job, for ``_draw_in_processes``."""
+    """Draw some images of a set, for ``_draw_in_processes``."""
     cv2.setNumThreads(0)
-    *job, start, step = map(int, sys.argv[1:])
-    for image in _draw_every(_Job(*job), start, step):
+    identities, images, height, width, seed, first, step, start = map(int, sys.argv[1:])
+    faces = DrawnFaces(identities, images, (height, width), seed)
+    for image in _draw_every(faces, first, start, step):
         pickle.dump(image, sys.stdout.buffer)
 
 

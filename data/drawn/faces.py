@@ -12,7 +12,6 @@ in y, eyes lie a little above 0.
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -134,46 +133,34 @@ def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Gen
     return _photograph(image, rng)
 
 
-class _Shape(NamedTuple):
-    """A polygon or a line on the head; at ``depth`` 1 on its front, at 0 in its outline."""
-
-    points: Points
-    color: Color
-    depth: float
-    line_width: int
-    """0 for a filled polygon."""
-    closed: bool
-
-
 class _Sketch:
     """Collects shapes on the head, and projects all of them at once."""
 
     def __init__(self, person: Person, view: View) -> None:
         self._person, self._view = person, view
-        self._shapes: list[_Shape] = []
+        # Points, color, depth, width of the line or 0 for a polygon, and whether it is closed.
+        self._shapes: list[tuple[Points, Color, float, int, bool]] = []
 
     def fill(self, points: Points, color: Color, depth: float = 1.0) -> None:
-        """Add a polygon."""
-        self._shapes.append(_Shape(points, color, depth, 0, True))
+        """Add a polygon; at ``depth`` 1 on the front of the head, at 0 in its outline."""
+        self._shapes.append((points, color, depth, 0, True))
 
     def line(self, points: Points, color: Color, *, closed: bool = False, width: int = 1) -> None:
         """Add a line on the front of the head."""
-        self._shapes.append(_Shape(points, color, 1.0, width, closed))
+        self._shapes.append((points, color, 1.0, width, closed))
 
     def paint(self, image: Image) -> None:
         """Draw the shapes in the order in which they were added."""
-        lengths = [len(shape.points) for shape in self._shapes]
-        depths = np.repeat([shape.depth for shape in self._shapes], lengths)
-        points = np.concatenate([shape.points for shape in self._shapes])
+        lengths = [len(points) for points, *_ in self._shapes]
+        depths = np.repeat([depth for _, _, depth, *_ in self._shapes], lengths)
+        points = np.concatenate([points for points, *_ in self._shapes])
         pixels = self._project(points, depths, (image.shape[0], image.shape[1]))
-        stop = 0
-        for shape, length in zip(self._shapes, lengths):
-            start, stop = stop, stop + length
-            piece, color = pixels[start:stop], shape.color.tolist()
-            if width := shape.line_width:
-                cv2.polylines(image, [piece], shape.closed, color, width, cv2.LINE_AA, _SHIFT)
+        pieces = np.split(pixels, np.cumsum(lengths)[:-1])
+        for piece, (_, color, _, width, closed) in zip(pieces, self._shapes):
+            if width:
+                cv2.polylines(image, [piece], closed, color.tolist(), width, cv2.LINE_AA, _SHIFT)
             else:
-                cv2.fillPoly(image, [piece], color, cv2.LINE_AA, _SHIFT)
+                cv2.fillPoly(image, [piece], color.tolist(), cv2.LINE_AA, _SHIFT)
 
     def _project(
         self, points: Points, depths: NDArray[np.float64], size: tuple[int, int]

@@ -86,30 +86,31 @@ class Augmentation:
             row: of the image in them.
         """
         for name in draws:
-            change, _ = _CHANGES[name]
-            image = change(image, getattr(self, name), *draws[name][row].tolist())
+            change, value, numbers = (
+                _CHANGES[name][0],
+                getattr(self, name),
+                draws[name][row].tolist(),
+            )
+            if name in _STRENGTHS:
+                image = change(image, value, *numbers)
+            elif numbers[0] < value:
+                image = change(image, *numbers[1:])
         return image
 
 
-def _blur(image: Image, share: float, chance: float, strength: float) -> Image:
-    if chance >= share:
-        return image
+def _blur(image: Image, strength: float) -> Image:
     sigma = _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * strength
     return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.uint8)
 
 
-def _lower_resolution(image: Image, share: float, chance: float, strength: float) -> Image:
-    if chance >= share:
-        return image
+def _lower_resolution(image: Image, strength: float) -> Image:
     scale = _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * strength
     height, width = image.shape[:2]
     small = resized(image, max(1, round(scale * height)), max(1, round(scale * width)))
     return resized(small, height, width)
 
 
-def _compress(image: Image, share: float, chance: float, strength: float) -> Image:
-    if chance >= share:
-        return image
+def _compress(image: Image, strength: float) -> Image:
     quality = _LOWEST_QUALITY + int(strength * _QUALITIES)
     bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
     _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -120,9 +121,7 @@ def _jitter(image: Image, strength: float, *numbers: float) -> Image:
     return np.asarray(cv2.transform(image, jitter_matrix(strength, *numbers)), np.uint8)
 
 
-def _gray(image: Image, share: float, chance: float) -> Image:
-    if chance >= share:
-        return image
+def _gray(image: Image) -> Image:
     luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     return np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
 
@@ -136,10 +135,13 @@ def _cut_out(image: Image, side: float, row: float, column: float) -> Image:
     return image
 
 
-def _mirror(image: Image, share: float, chance: float) -> Image:
-    return np.asarray(cv2.flip(image, 1), np.uint8) if chance < share else image
+def _mirror(image: Image) -> Image:
+    return np.asarray(cv2.flip(image, 1), np.uint8)
 
 
+# Fields that change every image; the others are the share of the images that they change, which
+# their first random number decides.
+_STRENGTHS = ("color_jitter", "cutout")
 # The function of each field, and how many random numbers it takes.
 _CHANGES: Mapping[str, tuple[Callable[..., Image], int]] = {
     "blur": (_blur, 2),

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.class_files import DecodedImages, first_readable, open_folders, open_records
+from data.images.class_files import FileImages, first_readable, open_folders, open_records
 from data.images.image_set import ImageSet, ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
@@ -98,13 +98,14 @@ def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
     Raises:
         DataError: there is none of these, or a file is broken.
     """
-    if records := _find_pair(_record_pairs(cifar, folder), is_folder=False):
+    if records := _find_records(cifar, folder):
         return open_record_files(cifar, *records)
-    if folders := _find_pair(_folder_pairs(folder), is_folder=True):
+    if folders := _find_pair(folder):
         training, validation = _checked(cifar, open_folders(*folders), folder)
-        unused = [other for _, other in _folder_pairs(folder) if other != folders[1]]
-        lines = [f"{path}: left out, as {folders[1]} is there" for path in unused if path.is_dir()]
-        validation.left_out = [*validation.left_out, *lines]
+        for other in (folder / name for name in _VALIDATION_NAMES):
+            if other != folders[1] and other.is_dir():
+                line = f"{other}: left out, as {folders[1]} is there"
+                validation.left_out = [*validation.left_out, line]
         return training, validation
     return read(cifar, folder, "training"), read(cifar, folder, "validation")
 
@@ -132,31 +133,30 @@ def read(cifar: Cifar, folder: Path, part: str) -> ImagesInMemory:
 
 def files_of(cifar: Cifar, folder: Path) -> list[Path]:
     """Return the files that hosts have to have in common: of the form found, or all published."""
-    if records := _find_pair(_record_pairs(cifar, folder), is_folder=False):
+    if records := _find_records(cifar, folder):
         return [path for rec in records for path in record_set.files_of(rec)]
-    if folders := _find_pair(_folder_pairs(folder), is_folder=True):
+    if folders := _find_pair(folder):
         return list(folders)
     names = [name for names in cifar.files.values() for name in names]
     return [path for paths in _versions(cifar, folder, names) for path in paths]
 
 
-def _record_pairs(cifar: Cifar, folder: Path) -> Iterator[_Pair]:
-    for start, end in itertools.product(("", f"{cifar.stem}_"), _VALIDATION_NAMES):
-        yield folder / f"{start}train.rec", folder / f"{start}{end}.rec"
+def _find_records(cifar: Cifar, folder: Path) -> Optional[_Pair]:
+    return _find_pair(folder, "", ".rec") or _find_pair(folder, f"{cifar.stem}_", ".rec")
 
 
-def _folder_pairs(folder: Path) -> Iterator[_Pair]:
-    for end in _VALIDATION_NAMES:
-        yield folder / "train", folder / end
-
-
-def _find_pair(pairs: Iterator[_Pair], *, is_folder: bool) -> Optional[_Pair]:
-    exists = Path.is_dir if is_folder else Path.is_file
-    return next((pair for pair in pairs if all(map(exists, pair))), None)
+def _find_pair(folder: Path, start: str = "", ending: str = "") -> Optional[_Pair]:
+    """Return what to train and to validate on: two files of an ending, or two folders."""
+    exists = Path.is_file if ending else Path.is_dir
+    for name in _VALIDATION_NAMES:
+        pair = folder / f"{start}train{ending}", folder / f"{start}{name}{ending}"
+        if all(map(exists, pair)):
+            return pair
+    return None
 
 
 def _checked(
-    cifar: Cifar, sets: tuple[DecodedImages, DecodedImages], place: Path
+    cifar: Cifar, sets: tuple[FileImages, FileImages], place: Path
 ) -> tuple[ImageSet, ImageSet]:
     """The same sets, if they have the classes and the size of this one's images."""
     training, validation = sets
@@ -185,13 +185,12 @@ def _versions(cifar: Cifar, folder: Path, names: Sequence[str]) -> Iterator[list
 
 def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
     """Return the paths of a part's files, all of one version."""
-    names = cifar.files[part]
-    fewest_missing = [folder / name for name in names]
-    for paths in _versions(cifar, folder, names):
+    fewest_missing: list[Path] = []
+    for paths in _versions(cifar, folder, cifar.files[part]):
         missing = [path for path in paths if not os.path.isfile(path)]
         if not missing:
             return paths
-        if len(missing) < len(fewest_missing):
+        if not fewest_missing or len(missing) < len(fewest_missing):
             fewest_missing = missing
     first, last = cifar.files["training"][0], cifar.files["training"][-1]
     training = first if first == last else f"{first} to {last}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Optional, Union
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from runtime.files import read_file
 _SIZED = 1 << 14
 
 
-def open_records(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
+def open_records(training: Path, validation: Path) -> tuple[FileImages, FileImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
     Classes without an image are named, such as class 0 if labels are numbered from 1.
@@ -44,21 +44,26 @@ def open_records(training: Path, validation: Path) -> tuple[DecodedImages, Decod
                 f"{path} does not exist; name a record file to train and one to test on, packed "
                 "from images by MXNet's im2rec"
             )
-    sets = training_set, validation_set = RecordSet(training), RecordSet(validation)
+    sets = RecordSet(training), RecordSet(validation)
     labels = [_checked_labels(records) for records in sets]
-    if validation_set.num_classes > training_set.num_classes:
+    num_classes, validated = sets[0].num_classes, sets[1].num_classes
+    if validated > num_classes:
         raise DataError(
-            f"{validation} has {validation_set.num_classes} classes, {training} only "
-            f"{training_set.num_classes}; pack both from one list of classes"
+            f"{validation} has {validated} classes, {training} only {num_classes}; pack both from "
+            "one list of classes"
         )
-    training_images, validation_images = (
-        _readable(DecodedImages(one, left_out=_absent(one, own, training_set.num_classes)))
-        for one, own in zip(sets, labels)
+    first, second = (
+        _readable(
+            RecordImages(
+                records, _absent(records.path, range(num_classes), {*np.unique(own).tolist()})
+            )
+        )
+        for records, own in zip(sets, labels)
     )
-    return training_images, validation_images
+    return first, second
 
 
-def first_readable(images: DecodedImages) -> int:
+def first_readable(images: FileImages) -> int:
     """Return the number of the first image that can be decoded.
 
     Raises:
@@ -73,7 +78,7 @@ def first_readable(images: DecodedImages) -> int:
     raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")
 
 
-def _readable(images: DecodedImages) -> DecodedImages:
+def _readable(images: FileImages) -> FileImages:
     """Return a set in which at least one image is readable; others are skipped later."""
     first_readable(images)
     return images
@@ -91,22 +96,19 @@ def _checked_labels(records: RecordSet) -> NDArray[np.int32]:
     return labels
 
 
-def _absent(records: RecordSet, labels: NDArray[np.int32], num_classes: int) -> list[str]:
+def _absent(place: Path, classes: Sequence[object], found: Container[object]) -> list[str]:
     """Return a line about the classes that no image has, if there are any."""
-    present = np.zeros(num_classes, np.bool_)
-    present[labels[labels >= 0]] = True
-    absent = np.flatnonzero(~present).tolist()
-    return [_line_of_absent(records.path, num_classes, absent)] if absent else []
+    absent = [one for one in classes if one not in found]
+    if not absent:
+        return []
+    some = f"{absent[0]}{', …' * (len(absent) > 1)}"
+    return [
+        f"{place}: no images of {len(absent)} of the {len(classes)} classes that are trained "
+        f"({some})"
+    ]
 
 
-def _line_of_absent(place: Path, num_classes: int, absent: Sequence[object]) -> str:
-    return (
-        f"{place}: no images of {len(absent)} of the {num_classes} classes that are trained "
-        f"({absent[0]}{', …' * (len(absent) > 1)})"
-    )
-
-
-def open_folders(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
+def open_folders(training: Path, validation: Path) -> tuple[FileImages, FileImages]:
     """Open two folders, each with a folder of images per class; classes are sorted by their names.
 
     A class is a folder with images; what else is found is left out, and the sets say so.
@@ -121,21 +123,54 @@ def open_folders(training: Path, validation: Path) -> tuple[DecodedImages, Decod
                 "folder of images per class in each"
             )
     first = ClassFolders(training)
-    sets = first, ClassFolders(validation, first.classes)
-    training_images, validation_images = (
-        _readable(DecodedImages(one, decode_file, one.left_out)) for one in sets
-    )
-    return training_images, validation_images
+    return _readable(first), _readable(ClassFolders(validation, first.classes))
 
 
-class ClassFolders:
+class FileImages(ImageSet):
+    """Images that are decoded at each request."""
+
+    _decode: Callable[[Payload], Image] = staticmethod(decode_rgb)
+
+    @override
+    def decoded(self, index: int) -> tuple[Image, int]:
+        payload, label = self.image(index)
+        try:
+            return self._decode(payload), label
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self.where(index)}: {error}") from None
+
+
+class RecordImages(FileImages):
+    """The images of a record set; ``left_out`` is that of ``ImageSet``."""
+
+    def __init__(self, records: RecordSet, left_out: Sequence[str]) -> None:
+        self.num_classes, self.left_out = records.num_classes, left_out
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @override
+    def where(self, index: int) -> str:
+        return self._records.where(index)
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        return self._records.image(index)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._records.fingerprint()
+
+
+class ClassFolders(FileImages):
     """The images in a folder per class, in the order of their names.
 
     Attributes:
         classes: the names of the folders, in the order of their labels.
-        num_classes: how many.
-        left_out: lines that say what is not used, and why.
     """
+
+    _decode = staticmethod(decode_file)
 
     def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
         """List the files of a folder per class.
@@ -147,7 +182,7 @@ class ClassFolders:
         Raises:
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
-        found, self.left_out = find_identities(folder, 1, environment.visible_threads())
+        found, left_out = find_identities(folder, 1, environment.visible_threads())
         own = {one.name: one.images for one in found}
         self.classes = list(own) if classes is None else classes
         self.num_classes = len(self.classes)
@@ -158,9 +193,7 @@ class ClassFolders:
                 f"{folder / min(unknown)} is a class without training images; remove it, or add "
                 "them"
             )
-        missing = [name for name in self.classes if name not in own]
-        if missing:
-            self.left_out.append(_line_of_absent(folder, len(labels), missing))
+        self.left_out = [*left_out, *_absent(folder, self.classes, own)]
         self._files = [
             (folder / name / image, labels[name])
             for name, images in own.items()
@@ -170,24 +203,20 @@ class ClassFolders:
     def __len__(self) -> int:
         return len(self._files)
 
+    @override
     def image(self, index: int) -> tuple[Payload, int]:
-        """Return an encoded image and its class.
-
-        Raises:
-            BrokenRecordError: it cannot be read; the message names it.
-        """
         path, label = self._files[index]
         try:
             return read_file(path), label
         except OSError as error:
             raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
 
+    @override
     def where(self, index: int) -> str:
-        """Name the file of an image, for messages."""
         return str(self._files[index][0])
 
+    @override
     def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is."""
         lines = []
         for path, label in self._files:
             size = 0
@@ -196,46 +225,3 @@ class ClassFolders:
             lines.append(f"{label}/{path.name} {size}")
         checksum = zlib.crc32("\n".join(lines).encode(errors="surrogateescape"))
         return f"{len(self.classes)} folders, checksum {checksum:08x}"
-
-
-class DecodedImages(ImageSet):
-    """Images that are decoded at each request."""
-
-    def __init__(
-        self,
-        encoded: Union[RecordSet, ClassFolders],
-        decode: Callable[[Payload], Image] = decode_rgb,
-        left_out: Sequence[str] = (),
-    ) -> None:
-        """Assemble it.
-
-        Args:
-            encoded: the images.
-            decode: decodes one; by default as an image of a record.
-            left_out: see ``ImageSet``.
-        """
-        self.num_classes, self.left_out = encoded.num_classes, left_out
-        self._encoded, self._decode = encoded, decode
-
-    def __len__(self) -> int:
-        return len(self._encoded)
-
-    @override
-    def where(self, index: int) -> str:
-        return self._encoded.where(index)
-
-    @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        return self._encoded.image(index)
-
-    @override
-    def fingerprint(self) -> str:
-        return self._encoded.fingerprint()
-
-    @override
-    def decoded(self, index: int) -> tuple[Image, int]:
-        payload, label = self._encoded.image(index)
-        try:
-            return self._decode(payload), label
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self.where(index)}: {error}") from None

@@ -1,7 +1,7 @@
 """Labeled images for classifiers: the interface of a set, and sets that are kept in memory.
 
 Threads ask a set for single images by number. The images of large sets are decoded at each request
-(``class_files.DecodedImages``).
+(``class_files.FileImages``).
 """
 
 from __future__ import annotations

@@ -11,20 +11,25 @@ fine, 1 if some are bad, 2 if the set cannot be opened.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.decoding import decode_rgb
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
-from data.inspect.survey import Survey, survey_pairs, survey_records
 from data.records.record_set import RecordSet
-from data.resizing import has_shape
+from data.records.recordio import BrokenRecordError, Payload
+from data.resizing import bring_to, has_shape
 from data.verification.bin_file import VerificationSet, read_bin
-from data.worker_threads import add_workers
+from data.worker_threads import add_workers, map_in_order, track
 from runtime.command_line import Parser
 from runtime.errors import DataError
 from runtime.files import write_atomically
@@ -37,6 +42,83 @@ _MAX_LINES = 20
 # Identities are counted by their number of images: first and last of each group.
 _GROUPS = ((1, 1), (2, 9), (10, 49), (50, None))
 _FOLDS = 10
+_DIGEST_BYTES = 8
+_Size = tuple[int, int]
+_Set = Union[RecordSet, VerificationSet]
+# Of an image: its label, bytes, digest, size if it can be decoded, and problem if it has one.
+_Checked = tuple[int, int, int, Optional[_Size], str]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is found by decoding every image of a set once.
+
+    Attributes:
+        bytes: of all encoded images.
+        sizes: the number of images by height and width.
+        bad: a line for each image that cannot be used, with its key or number.
+        labels: int64 ``[images]``: the identity of each, -1 where it is unreadable or the set is a
+            verification set.
+        repeated: pairs of indices, int64 ``[n, 2]``: an image, and an earlier one with the same
+            bytes.
+    """
+
+    bytes: int
+    sizes: Counter[_Size]
+    bad: list[str]
+    labels: NDArray[np.int64]
+    repeated: NDArray[np.int64]
+
+
+def survey(images: _Set, workers: int) -> Survey:
+    """Decode every image of a set in ``workers`` threads; one in several pairs once for each."""
+    sizes: Counter[_Size] = Counter()
+    bad, total = [], 0
+    # Plain arrays: millions of results as objects would fill the memory.
+    labels, digests = np.empty((2, len(images)), np.int64)
+    check = (
+        partial(_check_record, images)
+        if isinstance(images, RecordSet)
+        else partial(_check_pair, images)
+    )
+    with map_in_order(check, range(len(images)), workers) as results:
+        for index, one in enumerate(track(results, len(images), "checking images")):
+            labels[index], length, digests[index], size, problem = one
+            total += length
+            bad += [problem] * bool(problem)
+            if size is not None:
+                sizes[size] += 1
+    _, firsts, numbers = np.unique(digests, return_index=True, return_inverse=True)
+    pairs = np.stack([np.arange(len(images)), firsts[numbers]], axis=1)
+    return Survey(total, sizes, bad, labels, pairs[pairs[:, 0] != pairs[:, 1]])
+
+
+def _check_record(records: RecordSet, index: int) -> _Checked:
+    try:
+        payload, label = records.image(index)
+    except DataError as error:
+        # A digest that no other image has.
+        return -1, 0, -index - 1, None, str(error).removeprefix(f"{records.path}: ")
+    return _check_image(payload, label, f"record {records.key(index)}", records.image_size)
+
+
+def _check_pair(pairs: VerificationSet, index: int) -> _Checked:
+    return _check_image(pairs.images[index], -1, f"image {index}", None)
+
+
+def _check_image(payload: Payload, label: int, name: str, wanted: Optional[_Size]) -> _Checked:
+    """Decode an image; one of a record set has to have the shape of the ``wanted`` size."""
+    size, problem = None, ""
+    try:
+        image = decode_rgb(payload)
+        size = image.shape[0], image.shape[1]
+        if wanted is not None:
+            bring_to(image, wanted)
+    except BrokenRecordError as error:
+        problem = f"{name}: {error}"
+    digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
+    # Shifted by one bit, it fits into a positive int64.
+    return label, len(payload), int.from_bytes(digest, "little") >> 1, size, problem
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -55,56 +137,52 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optional[Survey]:
-    survey = survey_records(records, options.workers) if options.check else None
-    labels = records.labels().astype(np.int64) if survey is None else survey.labels
+def _inspect_records(records: RecordSet, found: Optional[Survey], out: Path) -> None:
+    labels = records.labels().astype(np.int64) if found is None else found.labels
     counts = np.bincount(labels[labels >= 0], minlength=records.num_classes)
     height, width = records.image_size
-    kind = "identity-grouped" if len(records.identity_ranges()) else "flat"
+    kind = "identity-grouped" if records.identities else "flat"
     print_line(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
-    _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(survey)}")
-    if survey is not None:
-        _print_sizes(records, survey)
+    _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(found)}")
+    if found is not None:
+        _print_sizes(records, found)
     present = counts[counts > 0]
     _print_row("identities", f"{len(present):,} with images, of {records.num_classes:,} classes")
     if len(present):
         _print_images_per_identity(present)
-    if survey is not None:
-        _print_repeated(records, survey)
+    if found is not None:
+        _print_repeated(records, found)
     name = records.name if records.path.stem == "train" else records.path.stem
     title = f"{name}: {len(records):,} images of {len(present):,} identities"
     if len(present):
         histogram = draw_histogram(present, title)
-        _write(options.out / f"{name}-images-per-identity.png", histogram)
-        _write(options.out / f"{name}-samples.png", draw_identities(records, labels, title))
-    return survey
+        _write(out / f"{name}-images-per-identity.png", histogram)
+        _write(out / f"{name}-samples.png", draw_identities(records, labels, title))
 
 
-def _inspect_pairs(pairs: VerificationSet, options: argparse.Namespace) -> Optional[Survey]:
-    survey = survey_pairs(pairs, options.workers) if options.check else None
+def _inspect_pairs(pairs: VerificationSet, found: Optional[Survey], out: Path) -> None:
     same = int(pairs.same.sum())
     print_line(f"{pairs.path}: verification set, {pairs.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
     folds = [str(int(fold.sum())) for fold in np.array_split(pairs.same, _FOLDS)]
     _print_row("same pairs by fold", " ".join(folds))
     different = f"{len(np.unique(pairs.firsts)):,} different"
-    _print_row("images", f"{len(pairs):,}, {different}{_average_size(survey)}")
-    if survey is not None:
-        for (height, width), count in survey.sizes.most_common():
+    _print_row("images", f"{len(pairs):,}, {different}{_average_size(found)}")
+    if found is not None:
+        for (height, width), count in found.sizes.most_common():
             _print_row(f"of {height} x {width}", f"{count:,}")
     title = f"{pairs.name}: {len(pairs.same):,} pairs"
-    _write(options.out / f"{pairs.name}-samples.png", draw_pairs(pairs, title))
-    return survey
+    _write(out / f"{pairs.name}-samples.png", draw_pairs(pairs, title))
 
 
-def _average_size(survey: Optional[Survey]) -> str:
-    readable = 0 if survey is None else sum(survey.sizes.values())
-    return f", {survey.bytes / readable / 1e3:.1f} kB each" if survey and readable else ""
+def _average_size(found: Optional[Survey]) -> str:
+    readable = 0 if found is None else sum(found.sizes.values())
+    return f", {found.bytes / readable / 1e3:.1f} kB each" if found and readable else ""
 
 
-def _print_sizes(records: RecordSet, survey: Survey) -> None:
+def _print_sizes(records: RecordSet, found: Survey) -> None:
     """Print how many images have another size than the set, by their size."""
-    for (height, width), count in survey.sizes.most_common():
+    for (height, width), count in found.sizes.most_common():
         if (height, width) != records.image_size:
             fits = has_shape((height, width), records.image_size)
             what = "resized in training" if fits else "of another shape"
@@ -122,25 +200,25 @@ def _print_images_per_identity(counts: NDArray[np.int64]) -> None:
         _print_row(f"  {span}", f"{number:,} ({number / len(counts):.1%}) of the identities")
 
 
-def _print_repeated(records: RecordSet, survey: Survey) -> None:
+def _print_repeated(records: RecordSet, found: Survey) -> None:
     """Print how many images are repeated, and the keys of those that have two identities."""
-    _print_row("repeated images", f"{len(survey.repeated):,}")
-    later, earlier = survey.labels[survey.repeated].T
-    conflicts = survey.repeated[later != earlier]
+    _print_row("repeated images", f"{len(found.repeated):,}")
+    later, earlier = found.labels[found.repeated].T
+    conflicts = found.repeated[later != earlier]
     _print_row("  of other identities", f"{len(conflicts):,}")
     for pair in conflicts[:_MAX_LINES]:
         first, second = sorted(records.key(int(index)) for index in pair)
         print(f"    record {first} = record {second}")
 
 
-def _print_bad(survey: Survey, path: Path) -> None:
+def _print_bad(found: Survey, path: Path) -> None:
     """Print the bad images; if there are many, write all to a file."""
-    _print_row("bad images", f"{len(survey.bad):,}")
-    for line in survey.bad[:_MAX_LINES]:
+    _print_row("bad images", f"{len(found.bad):,}")
+    for line in found.bad[:_MAX_LINES]:
         print_line(f"  {line}")
-    if len(survey.bad) > _MAX_LINES:
-        print(f"  and {len(survey.bad) - _MAX_LINES:,} more")
-        _write(path, "".join(f"{line}\n" for line in survey.bad).encode())
+    if len(found.bad) > _MAX_LINES:
+        print(f"  and {len(found.bad) - _MAX_LINES:,} more")
+        _write(path, "".join(f"{line}\n" for line in found.bad).encode())
 
 
 def _print_row(name: str, value: str) -> None:
@@ -161,16 +239,17 @@ def _write(path: Path, content: bytes) -> None:
 def main() -> int:
     """Inspect what the command line names; return the exit status."""
     options = _parse(sys.argv[1:])
-    if options.path.suffix == ".bin":
-        pairs = read_bin(options.path)
-        survey, name = _inspect_pairs(pairs, options), pairs.name
+    is_bin = options.path.suffix == ".bin"
+    images: _Set = read_bin(options.path) if is_bin else RecordSet(options.path)
+    found = survey(images, options.workers) if options.check else None
+    if isinstance(images, RecordSet):
+        _inspect_records(images, found, options.out)
     else:
-        records = RecordSet(options.path)
-        survey, name = _inspect_records(records, options), records.name
-    if survey is None:
+        _inspect_pairs(images, found, options.out)
+    if found is None:
         return 0
-    _print_bad(survey, options.out / f"{name}-bad.txt")
-    return _BAD_STATUS if survey.bad else 0
+    _print_bad(found, options.out / f"{images.name}-bad.txt")
+    return _BAD_STATUS if found.bad else 0
 
 
 if __name__ == "__main__":

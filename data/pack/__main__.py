@@ -14,6 +14,7 @@ their names when they are complete.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -26,9 +27,7 @@ from data.identities import (
     Identity,
     find_identities,
     find_images,
-    image_paths,
     split_evenly,
-    split_holdout,
 )
 from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter, SetWriter, shard_writer
@@ -60,7 +59,8 @@ def pack_training(
         DataError: an image is broken, or of another size than the first.
     """
     labels = (label for label, (_, images) in enumerate(identities) for _ in images)
-    encoded = reader.read_all(image_paths(folder, identities), "packing images")
+    paths = [f"{folder}{os.sep}{name}{os.sep}{image}" for name, own in identities for image in own]
+    encoded = reader.read_all(paths, "packing images")
     first = next(encoded)
     with ExitStack() as stack:
         with undisturbed():
@@ -90,13 +90,6 @@ def pack_pairs(pairs: Sequence[Pair[Path]], path: Path, reader: ImageReader) -> 
     distinct = {image.path: image.payload for image in images}
     with undisturbed():
         write_bin(path, [distinct[file] for file in files], [same for _, _, same in pairs])
-
-
-def _draw_holdout(
-    folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
-) -> list[Pair[Path]]:
-    files = [[folder / name / image for image in images] for name, images in held_out]
-    return draw_pairs(files, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -207,8 +200,12 @@ def _pack(options: argparse.Namespace) -> None:
         return
     training, remarks = find_identities(options.folder, options.min_images, options.workers)
     if options.holdout_every:
-        training, held_out = split_holdout(training, options.holdout_every)
-        pairs = _draw_holdout(options.folder, held_out, options)
+        every = options.holdout_every
+        held_out = training[every - 1 :: every]
+        training = [one for number, one in enumerate(training, 1) if number % every]
+        files = [[options.folder / name / image for image in images] for name, images in held_out]
+        count, folds = options.holdout_pairs, options.folds
+        pairs = draw_pairs(files, count=count, folds=folds, seed=options.seed)
     if options.shards > len(training):
         raise ConfigError(
             f"--shards {options.shards} is more than the {len(training)} identities, which are not "

@@ -69,14 +69,20 @@ class ImageReader:
             for result in track(results, len(paths), activity):
                 if isinstance(result, EncodedImage):
                     size = size or result.size
-                    result = _check_size(result, size)
-                if isinstance(result, DataError):
-                    if not self.check:
-                        raise result
-                    say(f"bad: {result}")
-                    bad += 1
-                elif not bad:
-                    yield result
+                    if result.size == size:
+                        if not bad:
+                            yield result
+                        continue
+                    result = DataError(
+                        "{} has {} x {} pixels, the images before it {} x {}; align all faces to "
+                        "one size first, or bring them to one with --resize".format(
+                            result.path, *result.size, *size
+                        )
+                    )
+                if not self.check:
+                    raise result
+                say(f"bad: {result}")
+                bad += 1
         if bad:
             raise DataError(
                 f"{bad:,} of {len(paths):,} images cannot be used, the lines above name them; "
@@ -143,17 +149,6 @@ def fit(image: Image, size: tuple[int, int]) -> Image:
     cropped = image[top : top + rows, left : left + columns]
     resized: Image = cv2.resize(cropped, (new_width, new_height), interpolation=method)
     return resized
-
-
-def _check_size(image: EncodedImage, size: tuple[int, int]) -> Union[EncodedImage, DataError]:
-    """Return the image, or an error if it is not of the size of the others."""
-    if image.size == size:
-        return image
-    return DataError(
-        f"{image.path} has {image.size[0]} x {image.size[1]} pixels, the images before it "
-        f"{size[0]} x {size[1]}; align all faces to one size first, or bring them to one with "
-        "--resize"
-    )
 
 
 def _same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:

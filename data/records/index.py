@@ -1,12 +1,26 @@
-"""Where the images of a record file are: their offsets and keys.
+"""Where the images of a record file are: offsets and keys, from its ``.idx`` or from a scan.
 
-Both come from ``index_file``, and are cached in a file beside the ``.rec``: keys only where they
-are not consecutive.
+MXNet's programs write a line per record into the ``.idx``, its key and its offset, and the key once
+more into the record's header. So a file without ``.idx`` has the same keys, in whatever order its
+records are: InsightFace's ``face2rec2.py`` writes the images first, then record 0 and the identity
+records, other programs record 0 last.
+
+An ``.idx`` that lacks lines would hide images. Records follow each other without gaps, so each has
+to end where the next one in the index begins, the first to begin at byte 0 and the last to end with
+the file. Of a file with at most ``_ALL_CHECKED`` records all are checked. Of a larger one, whose
+records lie on as many pages of a disk, some: the longest distances between two offsets, where a
+record is most likely to be missing, and others at equal distances; more of them if the keys have
+gaps. Identity-grouped sets announce their number of records, which is compared as well.
+
+What is found is cached in a file beside the ``.rec``; keys only where they are not consecutive.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import warnings
 from pathlib import Path
 from typing import Optional
 
@@ -14,9 +28,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.records.index_cache import Arrays, cached_arrays
-from data.records.index_file import MAX_KEY, read_keys
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
+from runtime.files import read_file
+
+_log = logging.getLogger("data")
+
+MAX_KEY = 1 << 40
+"""The largest key that is believed."""
+
+_WORD_BYTES = 4
+_ALL_CHECKED = 1 << 14
+# Records that are checked of a larger file whose keys have no gaps.
+_SPOT_CHECKS = 1 << 9
+# Records that lie in a row and are missing in the index, after which no more are counted.
+_ENOUGH = 1 << 12
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_Numbers = NDArray[np.int64]
 
 
 class RecordIndex:
@@ -39,11 +68,11 @@ class RecordIndex:
         arrays = cached_arrays(
             path.with_suffix(".idx.cache"), sources, lambda: _build(path, file), _fits_together
         )
-        self.offsets: NDArray[np.int64] = arrays["offsets"]
+        self.offsets: _Numbers = arrays["offsets"]
         self._keys = arrays["keys"]
         self.first_key = int(arrays["first_key"][0])
         self.is_consecutive = not len(self._keys)
-        self.identity_offsets: NDArray[np.int64] = arrays["identity_offsets"]
+        self.identity_offsets: _Numbers = arrays["identity_offsets"]
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -55,7 +84,7 @@ class RecordIndex:
 
 
 def _build(path: Path, file: RecordFile) -> Arrays:
-    keys, offsets = read_keys(path, file)
+    keys, offsets = _read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
     image_keys = keys[images]
     is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
@@ -68,7 +97,7 @@ def _build(path: Path, file: RecordFile) -> Arrays:
 
 
 def _fits_together(index: Arrays) -> bool:
-    """Whether a cached index has the right form; wrong offsets are found when they are used."""
+    """Return True for a cached index of the right form; wrong offsets are found when used."""
     offsets, keys = index["offsets"], index["keys"]
     return (
         len(offsets) > 0
@@ -78,9 +107,7 @@ def _fits_together(index: Arrays) -> bool:
     )
 
 
-def _find_images(
-    path: Path, file: RecordFile, keys: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> slice:
+def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> slice:
     """Return which records are images; identity records follow them."""
     bounds = _range_at(file, int(offsets[0])) if keys[0] == 0 else None
     if bounds is None:
@@ -125,10 +152,7 @@ def _range_at(file: RecordFile, offset: int) -> Optional[tuple[float, float]]:
 
 
 def _undo_rounding(
-    file: RecordFile,
-    bounds: tuple[float, float],
-    keys: NDArray[np.int64],
-    offsets: NDArray[np.int64],
+    file: RecordFile, bounds: tuple[float, float], keys: _Numbers, offsets: _Numbers
 ) -> tuple[float, float]:
     """Make the key range of the identity records exact where float32 has rounded it."""
     start, stop = bounds
@@ -140,3 +164,143 @@ def _undo_rounding(
     near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
     ranges = (float(keys[i]) for i in near if _range_at(file, int(offsets[i])) is not None)
     return next(ranges, start), stop
+
+
+def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
+    """Return keys and offsets of all records of an open ``.rec``, in the order of the keys."""
+    index = path.with_suffix(".idx")
+    # A link to nothing and a pipe are refused below, and not passed over.
+    has_index = os.path.lexists(index)
+    try:
+        if not has_index:
+            return _number(*file.scan())
+        keys, offsets = _parse(index)
+        file.read(int(offsets.max()))
+    except BrokenRecordError as error:
+        cause = (
+            "truncated, damaged or of another version than its .idx: copy both again"
+            if has_index
+            else "truncated or damaged: copy it again"
+        )
+        raise DataError(f"{path}: {error}; the file is {cause}") from None
+    _check_places(index, file, keys, offsets)
+    return keys, offsets
+
+
+def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Take the ids in the headers as keys, or positions if no program has numbered the records."""
+    order = np.argsort(ids, kind="stable")
+    keys = ids[order]
+    if not _are_distinct(keys):
+        return np.arange(len(offsets)), offsets
+    return keys, offsets[order]
+
+
+def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
+    try:
+        text = read_file(path).removeprefix(_BYTE_ORDER_MARK).decode("ascii").strip()
+        with warnings.catch_warnings():
+            # Trailing garbage is no more than a DeprecationWarning to NumPy.
+            warnings.simplefilter("error")
+            numbers = np.fromstring(text, np.int64, sep=" ")
+        keys, offsets = numbers.reshape(-1, 2).T
+        if text.count("\n") + 1 != len(keys):
+            # Lines may be empty.
+            if any(len(line.split()) not in (0, 2) for line in text.splitlines()):
+                raise ValueError("a line without key and offset")
+    except OSError as error:
+        raise _refusal(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, DeprecationWarning):
+        raise _refusal(path, "is no index (key and offset on each line)") from None
+    if not len(keys):
+        raise _refusal(path, "is empty")
+    # NumPy reads what an int64 cannot hold as the largest one, which is no multiple of 4.
+    wrong = np.flatnonzero((offsets < 0) | (offsets % _WORD_BYTES != 0))
+    if len(wrong):
+        raise _refusal(path, f"holds impossible offsets, the first for key {keys[wrong[0]]}")
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    if not _are_distinct(keys):
+        raise _refusal(path, "holds impossible keys")
+    return keys, offsets[order]
+
+
+def _refusal(index: Path, problem: str, remedy: str = "") -> DataError:
+    return DataError(f"{index} {problem}; delete it to have the .rec scanned{remedy}")
+
+
+def _are_distinct(keys: _Numbers) -> bool:
+    """Return True for sorted keys that may be right."""
+    return bool(keys[0] >= 0 and keys[-1] <= MAX_KEY and (np.diff(keys) > 0).all())
+
+
+def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> None:
+    """Raise ``DataError`` if records lie between those of the index, or not where it says."""
+    order = np.argsort(offsets, kind="stable")
+    starts, ordered_keys = offsets[order], keys[order]
+    stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
+    if (starts == stops).any():
+        twice = int(np.argmax(starts == stops))
+        both = f"{ordered_keys[twice]} and {ordered_keys[twice + 1]}"
+        raise _refusal(index, f"gives keys {both} one record")
+    file_name = index.with_suffix(".rec").name
+    missing = _records_between(file, 0, int(starts[0]))
+    chosen, broken, overlaps = _chosen(ordered_keys, stops - starts), 0, False
+    for place in chosen.tolist():
+        end = _end(file, int(starts[place]))
+        if end < 0:
+            broken += 1
+            continue
+        # Records that share bytes would be read again for each of them.
+        overlaps = end > int(stops[place])
+        if overlaps:
+            break
+        missing += _records_between(file, end, int(stops[place]))
+    if missing and not overlaps:
+        lacks = f"lacks {missing} or more of the records in {file_name}"
+        raise _refusal(index, f"{lacks}, it names {len(keys)}", ", or copy both again")
+    is_elsewhere = overlaps or int(starts[0]) > 0 or 2 * broken > len(chosen)
+    if is_elsewhere or _end(file, int(starts[-1])) != stops[-1]:
+        problem = f"does not fit {file_name}: records do not begin and end where it says"
+        raise _refusal(index, problem, ", or copy both again")
+    gaps = int(keys[-1] - keys[0]) + 1 - len(keys)
+    if gaps and len(chosen) < len(keys):
+        _log.warning(
+            "%s lacks %d keys between its first and its last: their images could not be packed, "
+            "or lines are missing; %d of its %d records were checked, and none is missing there",
+            *(index, gaps, len(chosen), len(keys)),
+        )
+
+
+def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
+    """Return the places of the records to be checked, in the order of the file."""
+    count = len(keys)
+    if count <= _ALL_CHECKED:
+        return np.arange(count)
+    has_gaps = keys.max() - keys.min() >= count
+    half = (_ALL_CHECKED if has_gaps else _SPOT_CHECKS) // 2
+    longest = np.argpartition(sizes, count - half)[count - half :]
+    even = np.linspace(0, count - 1, half).astype(np.int64)
+    jumps = np.flatnonzero(np.diff(keys) != 1)
+    parts = [longest, even, jumps if has_gaps and len(jumps) <= half else jumps[:0]]
+    chosen: _Numbers = np.unique(np.concatenate(parts))
+    return chosen
+
+
+def _records_between(file: RecordFile, start: int, stop: int) -> int:
+    """Return how many records fill the bytes between two offsets; 0 if they are no records.
+
+    So many in a row as ``_ENOUGH`` are records; half of a large file would take long.
+    """
+    count = 0
+    while 0 <= start < stop and count < _ENOUGH:
+        start = _end(file, start)
+        count += 1
+    return count if 0 <= start <= stop else 0
+
+
+def _end(file: RecordFile, offset: int) -> int:
+    """Return where a record ends, -1 if it is broken."""
+    with contextlib.suppress(BrokenRecordError):
+        return file.end(offset)
+    return -1

@@ -71,7 +71,7 @@ def cached_arrays(
             return found
     arrays = build()
     try:
-        write_cache(path, sources, arrays, key)
+        write_cache(path, key, arrays)
     except OSError as error:
         _log.info(
             "%s cannot be written (%s): each start will read the record file for it again",
@@ -107,26 +107,17 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
         return None
 
 
-def write_cache(
-    path: Path, sources: Iterable[Path], arrays: Arrays, key: Optional[list[Any]] = None
-) -> None:
+def write_cache(path: Path, key: list[Any], arrays: Arrays) -> None:
     """Write the arrays under a temporary name and rename the file.
-
-    Args:
-        path: of the cache.
-        sources: the files that the arrays were made from.
-        arrays: see ``cached_arrays``.
-        key: what the cache is valid for, if the sources may have changed since then.
 
     Raises:
         OSError: the folder cannot be written to.
     """
-    key = key_of(sources) if key is None else key
     described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     with StagedFiles() as files:
         file = files.open(path)
         # The header, which comes first, has the checksum of what follows.
-        blank = _header(key, described, "00000000")
+        blank = _header(key, described, "0" * 8)
         file.write(blank)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array).view(np.uint8).data)

@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Optional, Protocol, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,58 +25,50 @@ from typing_extensions import override
 
 from data.decoding import decode_rgb
 from data.fingerprint import describe
-from data.records.index import RecordIndex
+from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
-from data.records.index_file import MAX_KEY
-from data.records.label_table import LabelTable
-from data.records.property_file import Property, read_property
+from data.records.label_table import LabeledRecords, LabelTable
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
+from runtime.files import read_lines
 
 _log = logging.getLogger("data")
 _SHARD = re.compile(r"train-\d{5,}\.rec")
+# Of ``property``. InsightFace's programs write further lines in some sets, which are not needed.
+_MAX_SIDE = 4096
+_LARGEST_FILE = 1 << 20
+_LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
 # Images that may be broken before the first one that says how large those of a set are.
 _TRIED_FOR_SIZE = 101
 
 
-class LabeledRecords(Protocol):
-    """Numbered encoded images and their identities; read from any number of threads.
+class Property(NamedTuple):
+    """Number of classes, and height and width of the images, as ``property`` gives them."""
 
-    Attributes:
-        path: of the set, for messages.
-        num_classes: the number of identities.
-        image_size: height and width of the images, in pixels.
-    """
-
-    path: Union[Path, str]
     num_classes: int
     image_size: tuple[int, int]
 
-    def __len__(self) -> int:
-        """Return the number of images."""
 
-    def image(self, index: int) -> tuple[Payload, int]:
-        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
+def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
+    """Read the number of classes and the image size (height, width).
 
-        Raises:
-            BrokenRecordError: the record is damaged.
-            DataError: its label is not one of the classes.
-        """
-
-    def where(self, index: int) -> str:
-        """Name the file and the record of an image, for messages."""
-
-    def label_table(self) -> LabelTable:
-        """Return the identity of every image; -1 where it is unreadable.
-
-        Raises:
-            DataError: a label is not one of the classes.
-        """
-
-    def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is."""
+    Raises:
+        DataError: the file does not say them, or more than ``most_classes``.
+    """
+    lines = read_lines(path, "num_classes,height,width", errors="replace", limit=_LARGEST_FILE)
+    first = next(filter(None, map(str.strip, lines)), "")
+    found = _LINE.fullmatch(first)
+    if found:
+        num_classes, height, width = map(int, found.groups())
+        sides = range(1, _MAX_SIDE + 1)
+        if 0 < num_classes <= most_classes and height in sides and width in sides:
+            return Property(num_classes, (height, width))
+    raise DataError(
+        f"{path} begins with {first[:80]!r} instead of num_classes,height,width "
+        "(such as 10572,112,112); correct it"
+    )
 
 
 class RecordSet(LabeledRecords):
@@ -203,13 +195,13 @@ class RecordSet(LabeledRecords):
         return int(self._labels().max()) + 1
 
     def _labels(self) -> NDArray[np.int32]:
-        sources = (self.path, self.path.with_suffix(".idx"))
-        labels: NDArray[np.int32] = cached_arrays(
-            self.path.with_suffix(".labels.cache"),
-            sources,
-            self._build_labels,
-            lambda arrays: _is_label_of_each(arrays["labels"], len(self)),
-        )["labels"]
+        def is_usable(arrays: Arrays) -> bool:
+            found = arrays["labels"]
+            return found.dtype.str == "<i4" and len(found) == len(self) and found.min() >= -1
+
+        cache, sources = self.path.with_suffix(".labels.cache"), files_of(self.path)[:2]
+        labels: NDArray[np.int32]
+        labels = cached_arrays(cache, sources, self._build_labels, is_usable)["labels"]
         return labels
 
     def _build_labels(self) -> Arrays:
@@ -292,20 +284,13 @@ class RecordSet(LabeledRecords):
 
     def _label_error(self, label: float, index: int) -> DataError:
         path = self.path.with_name("property")
+        has_label = f"{self.where(index)} has label {label:.10g}, but"
         if not os.path.isfile(path):
-            return DataError(
-                f"{self.where(index)} has label {label:.10g}, but classes are numbered 0, 1, 2, … "
-                f"(below {self.num_classes}); pack the set again"
-            )
-        return DataError(
-            f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
-            f"{self.num_classes - 1}; correct {path} (num_classes,height,width) or pack the set "
-            "again"
-        )
-
-
-def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
-    return labels.dtype.str == "<i4" and len(labels) == images and bool(labels.min() >= -1)
+            classes = f"classes are numbered 0, 1, 2, … (below {self.num_classes})"
+            return DataError(f"{has_label} {classes}; pack the set again")
+        classes = f"the classes are 0 to {self.num_classes - 1}"
+        remedy = f"correct {path} (num_classes,height,width) or pack the set again"
+        return DataError(f"{has_label} {classes}; {remedy}")
 
 
 def files_of(path: Path) -> list[Path]:

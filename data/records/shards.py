@@ -1,10 +1,14 @@
-"""Sets of shards: a folder with ``train-00000.rec``, ``train-00001.rec``, … read as one set.
+"""Several record sets as one, for ``--rec A --rec B``, and sets of shards.
 
-One file of a billion images would have terabytes, and labels above 2^24 are not exact in a record.
-So large sets are packed as many files. Each identity-grouped shard numbers its own identities from
-0 on, and the classes of the set are those of all shards, one after another; the labels of flat
-shards, which have no identity records, are the classes of the set. ``property`` says how many
-classes all shards have together, so that a shard that is missing is found.
+Identities of different sets are different people: the classes of a set are numbered after those of
+the sets before it. So are the images: one permutation draws from each set in proportion to its
+size, and users of the sets need not know that there are several.
+
+A set of shards is a folder with ``train-00000.rec``, ``train-00001.rec``, …: one file of a billion
+images would have terabytes, and labels above 2^24 are not exact in a record. Each identity-grouped
+shard numbers its own identities from 0 on; the labels of flat shards, which have no identity
+records, are the classes of the set. ``property`` says how many classes all shards have together, so
+that a shard that is missing is found.
 """
 
 from __future__ import annotations
@@ -12,23 +16,27 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Union
 
 import numpy as np
+from typing_extensions import override
 
-from data.records.joined_set import JoinedSet
-from data.records.property_file import Property, read_property
-from data.records.record_set import RecordSet, files_of, named_shards
-from data.records.recordio import FLOAT32_EXACT
+from data.records.label_table import LabeledRecords, LabelTable
+from data.records.record_set import RecordSet, files_of, named_shards, read_property
+from data.records.recordio import FLOAT32_EXACT, Payload
 from runtime.errors import ConfigError, DataError
 
 _log = logging.getLogger("data")
 _MOST_CLASSES = (1 << 31) - 1
 # Of a shard: the .rec, the caches of its index and of its labels. Others: of the process.
 _FILES_OF_SHARD, _OTHER_FILES = 3, 256
+# Files of which more than the size is compared: to read blocks of each of thousands takes long.
+_DESCRIBED = 8
 
 
 def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
@@ -70,8 +78,84 @@ def compared_files(path: Path) -> list[Path]:
     return [*shards, path / "property"] if shards else files_of(path)
 
 
+class JoinedSet(LabeledRecords):
+    """Record sets one after another; ``path`` names all of them.
+
+    Attributes:
+        members: the files of all sets.
+        first_classes: the number of each file's class 0.
+    """
+
+    path: Union[Path, str]
+
+    def __init__(self, sets: Sequence[Union[RecordSet, JoinedSet]]) -> None:
+        """Join open sets.
+
+        Raises:
+            DataError: their images differ in size.
+        """
+        for other in sets[1:]:
+            if other.image_size != sets[0].image_size:
+                first, second = ("{} x {}".format(*one.image_size) for one in (sets[0], other))
+                raise DataError(
+                    f"{sets[0].path} has images of {first} pixels, {other.path} of {second}; pack "
+                    "them anew at one size, write one size into each property (images are "
+                    "resized), or train on one"
+                )
+        self.path = " + ".join(str(one.path) for one in sets)
+        members: list[RecordSet] = []
+        first_classes: list[int] = []
+        num_classes = 0
+        for one in sets:
+            own = one.first_classes if isinstance(one, JoinedSet) else [0]
+            members += one.members if isinstance(one, JoinedSet) else [one]
+            first_classes += [num_classes + first for first in own]
+            num_classes += one.num_classes
+        self._join(members, first_classes, num_classes)
+
+    def _join(
+        self, members: Sequence[RecordSet], first_classes: Sequence[int], num_classes: int
+    ) -> None:
+        self.members, self.first_classes, self.num_classes = members, first_classes, num_classes
+        self.image_size = members[0].image_size
+        self._starts = [0, *accumulate(map(len, members))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        number, index = self._locate(index)
+        payload, label = self.members[number].image(index)
+        return payload, self.first_classes[number] + label
+
+    @override
+    def where(self, index: int) -> str:
+        number, index = self._locate(index)
+        return self.members[number].where(index)
+
+    @override
+    def label_table(self) -> LabelTable:
+        loaders = [member.labels for member in self.members]
+        return LabelTable(loaders, list(map(len, self.members)), self.first_classes)
+
+    @override
+    def fingerprint(self) -> str:
+        step = -(-len(self.members) // _DESCRIBED)
+        parts = [str(len(member.file)) for member in self.members]
+        parts += [member.fingerprint() for member in self.members[::step]]
+        return f"{len(self.members)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Return the number of the file that holds an image, and the image's index in it."""
+        number = bisect_right(self._starts, index) - 1
+        return number, index - self._starts[number]
+
+
 class ShardedSet(JoinedSet):
     """The shards of a folder as one set; ``path`` is the folder."""
+
+    path: Path
 
     def __init__(self, folder: Path, shards: Sequence[Path]) -> None:
         """Open all shards.
@@ -86,44 +170,49 @@ class ShardedSet(JoinedSet):
                     f"{shard_path(folder, number)} is missing, but {path.name} is there; copy the "
                     "set again"
                 )
-        whole = _read_whole(folder / "property", len(shards))
+        description = folder / "property"
+        if not os.path.isfile(description):
+            raise DataError(
+                f"{description} is missing, by which {len(shards)} shards are checked to be all; "
+                "write num_classes,height,width of the whole set into it"
+            )
+        whole = read_property(description, _MOST_CLASSES)
         members = [RecordSet(path, whole) for path in shards]
         # The first may have been replaced while the last was opened.
         for member in members:
             member.check_unchanged()
-        flat = next((member for member in members if not member.identities), None)
-        if flat is None:
-            if sum(member.num_classes for member in members) > whole.num_classes:
-                # In a set from an unsorted list, a class has several identity records.
-                for member in members:
-                    member.num_classes = member.labeled_classes()
-            bounds = [0, *accumulate(member.num_classes for member in members)]
-            if bounds[-1] != whole.num_classes:
-                raise DataError(
-                    f"{folder / 'property'} says {whole.num_classes} classes, but the "
-                    f"{len(shards)} shards hold {bounds[-1]} identities; a shard is missing or of "
-                    "another packing: copy the set again"
-                )
-            first_classes = bounds[:-1]
-        else:
-            grouped = next((member for member in members if member.identities), None)
-            if grouped is not None:
-                raise DataError(
-                    f"{grouped.path} has identity records and {flat.path} has none; pack all "
-                    "shards of a set alike"
-                )
-            if whole.num_classes > FLOAT32_EXACT:
-                raise DataError(
-                    f"{folder / 'property'} says {whole.num_classes} classes, but shards without "
-                    f"identity records have at most {FLOAT32_EXACT}; correct its first line "
-                    "(num_classes,height,width)"
-                )
-            first_classes = [0] * len(members)
-            self._warn_of_empty_classes(members, whole.num_classes)
-        self._join(members, first_classes, whole.num_classes)
+        kinds = {bool(member.identities): member.path for member in reversed(members)}
+        if len(kinds) > 1:
+            raise DataError(
+                f"{kinds[True]} has identity records and {kinds[False]} has none; pack all shards "
+                "of a set alike"
+            )
+        check = self._check_grouped if True in kinds else self._check_flat
+        self._join(members, check(members, whole.num_classes), whole.num_classes)
 
-    def _warn_of_empty_classes(self, members: Sequence[RecordSet], num_classes: int) -> None:
-        """Flat shards do not tell whether the last of them is missing, but their labels may."""
+    def _check_grouped(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
+        """Return the first class of each shard; refuse more or fewer than ``property`` says."""
+        if sum(member.num_classes for member in members) > num_classes:
+            # In a set from an unsorted list, a class has several identity records.
+            for member in members:
+                member.num_classes = member.labeled_classes()
+        bounds = [0, *accumulate(member.num_classes for member in members)]
+        if bounds[-1] != num_classes:
+            raise DataError(
+                f"{self.path / 'property'} says {num_classes} classes, but the {len(members)} "
+                f"shards hold {bounds[-1]} identities; a shard is missing or of another packing: "
+                "copy the set again"
+            )
+        return bounds[:-1]
+
+    def _check_flat(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
+        """Return the first class of each shard; their labels may tell that the last is missing."""
+        if num_classes > FLOAT32_EXACT:
+            raise DataError(
+                f"{self.path / 'property'} says {num_classes} classes, but shards without "
+                f"identity records have at most {FLOAT32_EXACT}; correct its first line "
+                "(num_classes,height,width)"
+            )
         has_images = np.zeros(num_classes, np.bool_)
         for member in members:
             labels = member.labels()
@@ -135,20 +224,12 @@ class ShardedSet(JoinedSet):
                 *(self.path, np.sum(~has_images), num_classes, np.argmin(has_images)),
                 members[-1].path.name,
             )
+        return [0] * len(members)
 
 
 def shards_of(path: Path) -> list[Path]:
     """Return the shards in a folder in their order; none if it holds a single file, too."""
     return [] if os.path.isfile(path / "train.rec") else named_shards(path)
-
-
-def _read_whole(path: Path, shards: int) -> Property:
-    if not os.path.isfile(path):
-        raise DataError(
-            f"{path} is missing, by which {shards} shards are checked to be all; write "
-            "num_classes,height,width of the whole set into it"
-        )
-    return read_property(path, _MOST_CLASSES)
 
 
 def allow_open_files(shards: int, path: Union[str, Path]) -> None:

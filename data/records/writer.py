@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeVar, Union
+from typing import TypeVar
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
@@ -43,16 +42,23 @@ class SetWriter:
         self._firsts = [sum(identities[:number]) for number in range(len(paths))]
         self._image_size, self._former = image_size, former
         self._files = StagedFiles()
-        self._written: list[_RecordFile] = []
+        self._identities = 0
+        # Of the records of each file, in the order of their keys.
+        self._offsets: list[array[int]] = []
         self._begin()
 
     def write(self, payload: Payload, label: int) -> None:
         """Append an encoded image; labels are 0, 1, 2, … in this order."""
-        number = len(self._written)
+        number = len(self._offsets)
         if number < len(self._firsts) and label == self._firsts[number]:
-            self._written[-1].finish()
+            self._finish()
             self._begin()
-        self._written[-1].append(payload, label - self._firsts[len(self._written) - 1])
+        own = label - self._firsts[len(self._offsets) - 1]
+        if own == len(self._starts):
+            assert own < FLOAT32_EXACT, "labels are float32 in a record file"
+            self._starts.append(len(self._offsets[-1]))
+        assert own == len(self._starts) - 1, f"identity {own} is out of order"
+        self._append((float(own),), payload)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -60,21 +66,42 @@ class SetWriter:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
-                self._written[-1].finish()
+                self._finish()
                 self._publish()
         finally:
             self._files.discard()
 
     def _begin(self) -> None:
-        path = self.paths[len(self._written)]
+        path = self.paths[len(self._offsets)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A file that is not yet known would not be removed.
             with undisturbed():
-                file = self._files.open(path)
+                self._file = self._files.open(path)
         except OSError as error:
             raise DataError(f"{path} cannot be written: {error.strerror}") from None
-        self._written.append(_RecordFile(file))
+        # Keys of the first images of the identities in the file, and its size.
+        self._starts: list[int] = []
+        self._size = 0
+        self._offsets.append(array("q"))
+        self._append((0.0, 0.0), b"")
+
+    def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
+        offsets = self._offsets[-1]
+        key = len(offsets)
+        offsets.append(self._size)
+        # Counted here, since tell() is a system call.
+        self._size += self._file.write(encode(labels, key, payload))
+
+    def _finish(self) -> None:
+        """Append the identity records of a file."""
+        first = len(self._offsets[-1])
+        for start, stop in zip(self._starts, [*self._starts[1:], first]):
+            self._append((float(start), float(stop)), b"")
+        # Replaces the first record, which was written before its keys were known; same size.
+        self._file.seek(0)
+        self._file.write(encode((float(first), float(len(self._offsets[-1]))), 0, b""))
+        self._identities += len(self._starts)
 
     def _publish(self) -> None:
         """Give the files their names when all are complete.
@@ -84,12 +111,12 @@ class SetWriter:
         without ``property`` are none.
         """
         height, width = self._image_size
-        identities = sum(file.identities for file in self._written)
         indexes = [path.with_suffix(".idx") for path in self.paths]
         description = self.paths[0].with_name("property")
-        for path, written in zip(indexes, self._written):
-            self._files.open(path).write(written.index())
-        self._files.open(description).write(f"{identities},{height},{width}\n".encode())
+        for path, offsets in zip(indexes, self._offsets):
+            lines = (f"{key}\t{offset}\n" for key, offset in enumerate(offsets))
+            self._files.open(path).write("".join(lines).encode())
+        self._files.open(description).write(f"{self._identities},{height},{width}\n".encode())
         self._files.publish(remove_first=[description, *indexes, *self._former])
 
 
@@ -99,15 +126,14 @@ _Self = TypeVar("_Self", bound=SetWriter)
 class RecordWriter(SetWriter):
     """Writes a set of one file."""
 
-    def __init__(self, path: Union[str, os.PathLike[str]], *, image_size: tuple[int, int]) -> None:
+    def __init__(self, path: Path, *, image_size: tuple[int, int]) -> None:
         """Begin ``train.rec`` in a folder, or a ``.rec`` file.
 
         Raises:
             DataError: the folder cannot be written to.
         """
-        path = Path(path)
-        self.path = path if path.suffix == ".rec" else path / "train.rec"
-        super().__init__([self.path], [0], image_size)
+        path = path if path.suffix == ".rec" else path / "train.rec"
+        super().__init__([path], [0], image_size)
 
 
 def shard_writer(
@@ -131,46 +157,3 @@ def shard_writer(
     endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
     former = [path.with_suffix(ending) for path in others for ending in endings]
     return SetWriter(paths, identities, image_size, former)
-
-
-class _RecordFile:
-    """One ``.rec`` file while it is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._starts: list[int] = []
-        self._offsets = array("q")
-        self._size = 0
-        self._append((0.0, 0.0), b"")
-
-    @property
-    def identities(self) -> int:
-        return len(self._starts)
-
-    def append(self, payload: Payload, label: int) -> None:
-        """Append an encoded image; labels are 0, 1, 2, … in this order."""
-        if label == len(self._starts):
-            assert label < FLOAT32_EXACT, "labels are float32 in a record file"
-            self._starts.append(len(self._offsets))
-        assert label == len(self._starts) - 1, f"identity {label} is out of order"
-        self._append((float(label),), payload)
-
-    def finish(self) -> None:
-        """Append the identity records."""
-        first = len(self._offsets)
-        for start, stop in zip(self._starts, [*self._starts[1:], first]):
-            self._append((float(start), float(stop)), b"")
-        # Replaces the first record, which was written before its keys were known; same size.
-        self._file.seek(0)
-        self._file.write(encode((float(first), float(len(self._offsets))), 0, b""))
-
-    def index(self) -> bytes:
-        """Return what the ``.idx`` holds."""
-        lines = (f"{key}\t{offset}\n" for key, offset in enumerate(self._offsets))
-        return "".join(lines).encode()
-
-    def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
-        key = len(self._offsets)
-        self._offsets.append(self._size)
-        # Counted here, since tell() is a system call.
-        self._size += self._file.write(encode(labels, key, payload))

@@ -93,7 +93,12 @@ def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:
         DataError: no such file, or it holds anything else than encoded images and booleans.
     """
     path = Path(path)
-    content = _read(path)
+    try:
+        content = read_file(path, _MAX_BYTES)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; name a verification set (.bin)"
+        ) from None
     try:
         images, answers = _unpack(plain_pickle.load(content))
     except UnsafePickleError as error:
@@ -108,15 +113,6 @@ def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:
             "it again"
         )
     return VerificationSet(path, images, answers)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_file(path, _MAX_BYTES)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; name a verification set (.bin)"
-        ) from None
 
 
 def write_bin(

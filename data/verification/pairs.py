@@ -145,9 +145,7 @@ def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
     raise DataError(f"{where}: there is no image {stem}{IMAGE_ENDINGS[0]}; check the folder")
 
 
-def _draw_same(
-    image_counts: Sequence[int], count: int, rng: np.random.Generator
-) -> list[_Drawn]:
+def _draw_same(image_counts: Sequence[int], count: int, rng: np.random.Generator) -> list[_Drawn]:
     available = np.array([images * (images - 1) // 2 for images in image_counts], np.int64)
     if available.sum() < count:
         raise ConfigError(

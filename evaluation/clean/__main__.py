@@ -21,8 +21,8 @@ from evaluation.clean.faces import EmbeddedFaces, EmbeddingFile
 from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
+from evaluation.files import refuse_inputs, writing
 from evaluation.network import add_network
-from evaluation.output_files import refuse_inputs, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, create, new_folder, read_file

@@ -1,4 +1,4 @@
-"""Images with a wrong label.
+"""Images with a wrong label, by the centers of the classes, and the cosines that say so.
 
 Two things speak against a label: the image is far from the others of its class, and it is near to
 another class. An image that another class claims is *moved*; one that is far from its class and
@@ -6,21 +6,81 @@ near to none is *junk*: another person, a part of the background, a drawing. In 
 two images agree, nothing says which of them is right: those that another class claims are moved,
 but for the one that is claimed least, and if several are left, these are *unsure*. An image that is
 alone in its class cannot be judged.
+
+The mean of a class that has wrong images is drawn to them, and in a class of three images one of
+them moves it by a third. So a center is the mean of a class's *core*: the image with which most
+others agree, and all that agree with the mean of the core without themselves. An image is judged by
+the core without it: otherwise each would agree with itself.
+
+The cosines from which on two things show one person are chosen from the set itself. Pairs of images
+with different labels nearly all show two people, whatever share of the labels is wrong; pairs with
+one label do not nearly all show one. So every threshold comes from the cosines of different people,
+and says how often it is reached by chance. Where an image or a center is compared with all classes,
+the largest of many cosines counts, which is distributed as Gumbel's extreme value distribution
+(Gumbel 1958, Statistics of Extremes); two quartiles fix it, which identities that are in the set
+twice hardly change.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.clean.centers import Centers
-from evaluation.clean.faces import EmbeddedFaces, Numbers, nearest
-from evaluation.clean.thresholds import Thresholds
+from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows, nearest, unit_rows
+from runtime.errors import DataError
 
 Cosines = NDArray[np.float32]
+Answers = NDArray[np.bool_]
+
+# All pairs of the images of a class are compared up to this number, of larger ones all pairs of so
+# many images at equal distances: 64 MiB of cosines.
+_LARGEST = 4096
+_ROUNDS = 5
+# Pairs of people by which thresholds are chosen, classes whose images are compared with each other,
+# and how often: in a small set pairs come again.
+_PAIRS = 1 << 22
+_CLASSES, _REPEATS = 1024, 64
+_SEEN_FAR = 1e-2
+_QUARTILES = (0.25, 0.75)
+
+
+class Thresholds(NamedTuple):
+    """Cosines.
+
+    Attributes:
+        own: an image below it is far from its class.
+        agree: an image from it on agrees with its class.
+        home: another class whose center is as near as this claims an image.
+        merge: classes whose centers are as near as this are one identity.
+        overlap: a class that is as near as this to a person of a verification set is this person.
+    """
+
+    own: float
+    agree: float
+    home: float
+    merge: float
+    overlap: float
+
+
+class Centers(NamedTuple):
+    """Of all classes.
+
+    Attributes:
+        centers: float32 [C, D], of length 1; zeros for a class without images, and for one in
+            which no two images agree: nobody knows whom it shows.
+        own: float32 [n], the cosine of an image with its class's core without it. In a class in
+            which no two images agree, the largest cosine with another image of the class; not a
+            number for an image that is alone, or in no class.
+        in_core: bool [n]. A class without agreement has no core.
+    """
+
+    centers: Rows
+    own: Cosines
+    in_core: Answers
 
 
 class Kind(IntEnum):
@@ -47,6 +107,64 @@ class WrongLabel(NamedTuple):
     own: float
     other: int
     cosine: float
+
+
+def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
+    """Return the centers of all classes; images agree from the cosine ``agree`` on."""
+    centers = np.zeros((faces.num_classes, faces.embeddings.shape[1]), np.float32)
+    own = np.full(len(faces.labels), np.nan, np.float32)
+    in_core = np.zeros(len(faces.labels), np.bool_)
+    for label in faces.present.tolist():
+        members = faces.members(label)
+        rows = faces.unit(members)
+        core = _core(rows, agree)
+        in_core[members] = core
+        centers[label] = rows[core].sum(axis=0)
+        if len(members) > 1:
+            own[members] = _cosines_with_core(rows, core) if core.any() else _largest(rows)
+    return Centers(unit_rows(centers), own, in_core)
+
+
+def _core(rows: Rows, agree: float) -> Answers:
+    """Return which images of a class are in its core; none if no two of them agree."""
+    if len(rows) == 1:
+        return np.ones(1, np.bool_)
+    core: Answers = rows @ rows[_most_agreeing(rows, agree)] >= agree
+    if core.sum() < 2:
+        return np.zeros(len(rows), np.bool_)
+    for _ in range(_ROUNDS):
+        found = _cosines_with_core(rows, core) >= agree
+        if found.sum() < 2 or (found == core).all():
+            break
+        core = found
+    return core
+
+
+def _most_agreeing(rows: Rows, agree: float) -> int:
+    """Return the image with which most others agree, of several the one nearest to all."""
+    count = min(len(rows), _LARGEST)
+    chosen = np.linspace(0, len(rows) - 1, count).round().astype(np.int64)
+    cosines = rows[chosen] @ rows[chosen].T
+    agreeing = (cosines >= agree).sum(axis=1)
+    return int(chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]])
+
+
+def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
+    """Return the cosine of each image with the sum of the core without that image."""
+    rest = rows[core].sum(axis=0) - core[:, np.newaxis] * rows
+    found: Cosines = np.einsum("nd,nd->n", unit_rows(rest), rows)
+    return found
+
+
+def _largest(rows: Rows) -> Cosines:
+    """Return the largest cosine of each image with another one, in blocks."""
+    largest = np.full(len(rows), -1, np.float32)
+    for start in range(0, len(rows), _LARGEST):
+        cosines = rows @ rows[start : start + _LARGEST].T
+        numbers = np.arange(start, start + cosines.shape[1])
+        cosines[numbers, numbers - start] = -1
+        np.maximum(largest, cosines.max(axis=1), out=largest)
+    return largest
 
 
 def nearest_others(
@@ -111,12 +229,69 @@ def find_wrong_labels(
     return [WrongLabel(image, Kind(kind), *rest) for image, kind, *rest in rows]
 
 
-def _least_claimed(
-    labels: Numbers, claimed: NDArray[np.bool_], among: NDArray[np.bool_], cosines: Cosines
-) -> Numbers:
+def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: Cosines) -> Numbers:
     """Return the least claimed image of each class of which all images are claimed."""
     left = np.unique(labels[among & ~claimed])
     numbers = np.flatnonzero(among & claimed & ~np.isin(labels, left))
     numbers = numbers[np.lexsort((cosines[numbers], labels[numbers]))]
     least: Numbers = numbers[np.unique(labels[numbers], return_index=True)[1]]
     return least
+
+
+def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:
+    """Return the cosines of random images of two random classes, float32, ascending.
+
+    Raises:
+        DataError: there are no two classes.
+    """
+    if len(faces.present) < 2:
+        raise DataError(
+            f"the set has {len(faces.present)} identities with images; cleaning compares several"
+        )
+    generator = np.random.default_rng(0)
+    size = min(len(faces.present), _CLASSES)
+    upper = np.triu_indices(size, 1)
+    found = []
+    for _ in range(min(_REPEATS, 1 + _PAIRS // len(upper[0]))):
+        # One image of each: the images of a large class that have wrong labels, each paired with
+        # the whole class, would be many pairs of one person.
+        chosen = generator.choice(faces.present, size, replace=False)
+        rows = faces.unit(np.sort(faces.one_of_each(chosen, generator)))
+        found.append((rows @ rows.T)[upper])
+    every: NDArray[np.float32] = np.sort(np.concatenate(found))
+    return every
+
+
+def at_far(strangers: NDArray[np.float32], far: float) -> float:
+    """Return the cosine that the share ``far`` of pairs of two people exceeds.
+
+    Of a small set with wrong labels the last thousandth of these pairs may show one person each.
+    So less than a hundredth is concluded from the median and the last hundredth, by the normal
+    distribution: cosines of different people nearly follow it.
+    """
+    if far >= _SEEN_FAR:
+        return float(np.quantile(strangers, 1 - far))
+    median, seen = np.quantile(strangers.astype(np.float64), (0.5, 1 - _SEEN_FAR))
+    normal = NormalDist()
+    further = normal.inv_cdf(1 - far) / normal.inv_cdf(1 - _SEEN_FAR)
+    return float(min(1.0, median + (seen - median) * further))
+
+
+def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
+    """Return the cosine that the largest of many cosines exceeds by chance with this probability.
+
+    It is at most 1, which is the answer without any cosine, too.
+
+    Args:
+        largest: for each of some images or centers the cosine with the nearest of other classes.
+            Less than a quarter of them may be of the same person.
+        share: the probability.
+    """
+    if not len(largest):
+        return 1.0
+    low, high = np.quantile(largest.astype(np.float64), _QUARTILES)
+    # Of the cumulative distribution exp(-exp(-(x - location) / scale)).
+    q_low, q_high = -np.log(-np.log(_QUARTILES))
+    scale = (high - low) / (q_high - q_low)
+    location = low - scale * q_low
+    return float(min(1.0, location - scale * np.log(-np.log1p(-share))))

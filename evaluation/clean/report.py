@@ -17,10 +17,9 @@ from data.inspect.sheets import SheetRow, draw_rows
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from evaluation.clean.faces import EmbeddedFaces, Numbers
-from evaluation.clean.findings import Findings
+from evaluation.clean.findings import Findings, Overlap
 from evaluation.clean.labels import Kind
-from evaluation.clean.overlap import Overlap
-from evaluation.output_files import writing
+from evaluation.files import writing
 from evaluation.report import elements
 from runtime.files import write_atomically
 

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation import originals
-from evaluation.embed.index import write_index
-from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
+from evaluation.embed.files import RowsFile, reserve, write_index, write_safetensors
 from evaluation.features import Images, batches, normalized, sums_of_views
 from evaluation.folds import Features
-from evaluation.network import FaceNetwork, add_network, open_network
+from evaluation.network import FaceNetwork, add_network, device_of, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -246,12 +245,10 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     from data.named_images import NamedImages, Size, open_sources, remarks
     from data.worker_threads import say
     from parallel.world import join_ranks
-    from runtime import devices
 
     sources = open_sources(options.inputs)
     world = world or join_ranks()
-    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
-    network = open_network(options, context)
+    network = open_network(options, device_of(options, world))
     faces = NamedImages(sources, Size(*network.image_size, options.resize))
     _check_inputs(faces, world)
     for line in remarks(sources) if world.rank == 0 else ():

@@ -28,9 +28,8 @@ from evaluation.export.card import write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import check_finite
-from evaluation.network import checkpoint, files_of
-from evaluation.onnx_runtime import OnnxNetwork
-from evaluation.output_files import check_output
+from evaluation.files import check_output, writing
+from evaluation.network import OnnxNetwork, add_image_size, checkpoint, files_of
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
@@ -78,13 +77,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--batch-size", type=positive_integer, metavar="N", help=batch_help)
     input_help = "type of the pixels, 0 to 255 in RGB (default float32)"
     add("--input", choices=(SINGLE, "uint8"), help=input_help)
-    add(
-        "--image-size",
-        nargs=2,
-        type=positive_integer,
-        metavar=("HEIGHT", "WIDTH"),
-        help="what the network was trained with (default 112 112)",
-    )
+    add_image_size(parser, "112 112")
     limit_help = "the largest relative difference to MXNet (default 1e-4, 3e-2 for float16)"
     add("--limit", type=float, metavar="X", help=limit_help)
     options = parser.parse_args(argv)
@@ -270,17 +263,9 @@ def _facts(found: Checkpoint, form: Form, difference: float) -> list[tuple[str, 
 
 def _write(contents: dict[Path, bytes]) -> None:
     """Write files that belong together."""
-    first = next(iter(contents))
-    try:
-        first.parent.mkdir(parents=True, exist_ok=True)
-        with StagedFiles() as files:
-            for path, content in contents.items():
-                files.open(path).write(content)
-    except OSError as error:
-        raise DataError(
-            f"{first} cannot be written: {error.strerror}; make room, or choose another place "
-            "with --output"
-        ) from None
+    with writing(next(iter(contents)), "--output"), StagedFiles() as files:
+        for path, content in contents.items():
+            files.open(path).write(content)
 
 
 if __name__ == "__main__":

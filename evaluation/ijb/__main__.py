@@ -27,6 +27,7 @@ from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
+from evaluation.files import check_output, write_output
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.lists import (
     GALLERIES,
@@ -46,14 +47,12 @@ from evaluation.ijb.protocols import (
     identification_table,
     identify,
     mean_of,
-    result_files,
+    template_features,
     verification_table,
     verify,
     write_results,
 )
-from evaluation.ijb.templates import template_features
-from evaluation.network import add_network, files_of, open_network
-from evaluation.output_files import check_output, write_output
+from evaluation.network import add_network, device_of, files_of, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError
@@ -163,10 +162,7 @@ def _embed(
     missing = world.broadcast_object(folder.missing(), "ijb.missing")
     if not missing:
         return
-    from runtime import devices
-
-    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
-    network = open_network(options, context)
+    network = open_network(options, device_of(options, world))
     if network.image_size != FACE_SIZE:
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
@@ -255,7 +251,9 @@ def _compare(
 
 
 def _result_files(options: argparse.Namespace, lists: Lists) -> tuple[Path, Path]:
-    return result_files(options.result_dir, lists.prefix.upper(), options.job)
+    """Return where InsightFace's program writes the cosines of a job, and its curve."""
+    results = options.result_dir / f"{lists.prefix.upper()}_result"
+    return results / f"{options.job}.npy", results / f"{options.job}.pdf"
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:

@@ -10,6 +10,7 @@ model or other lists is refused.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -18,8 +19,7 @@ from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
-from evaluation.embed.rows_file import pack_rows
-from evaluation.float_file import map_floats
+from evaluation.files import map_floats
 from evaluation.folds import Features
 from evaluation.network import Source, files_of
 from runtime.errors import DataError
@@ -138,8 +138,10 @@ class FeaturesFolder:
             DataError: the disk is full.
         """
         assert len(rows) == len(self.faces(part)), (part, rows.shape)
+        content = io.BytesIO()
+        np.save(content, rows)
         try:
-            write_atomically(self._file(part), pack_rows(rows))
+            write_atomically(self._file(part), content.getvalue())
         except OSError as error:
             raise _unwritable(self._path, error) from None
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
-from evaluation.output_files import writing
+from evaluation.files import writing
 from evaluation.report.pages import write_comparison, write_page
 from evaluation.report.run_files import REPORT, read
 from runtime.command_line import Parser

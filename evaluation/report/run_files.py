@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.float_file import map_floats
+from evaluation.files import map_floats
 from runtime.errors import DataError
 from runtime.files import read_file, read_text
 

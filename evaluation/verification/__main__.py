@@ -15,27 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from evaluation.files import write_output
 from evaluation.network import FaceNetwork, open_network
-from evaluation.output_files import write_output
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.groups import read_groups
 from evaluation.verification.options import check_outputs, parse
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
-from evaluation.verification.report import (
-    GroupReport,
-    SetReport,
-    compare_sets,
-    roc_lines,
-)
+from evaluation.verification.report import GroupReport, SetReport, compare_sets, roc_lines
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_program
 from runtime.process.terminal import print_line
 
 if TYPE_CHECKING:
     from data.verification.bin_file import VerificationSet
-
-# As MXNet writes it.
-_HOST = "cpu(0)"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -51,8 +43,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for target in targets:
         check_pairs(target, options.nfolds)
     groups = [
-        read_groups(path, len(target.same), target.name)
-        for path, target in zip(options.groups or [], targets)
+        path and read_groups(path, len(target.same), target.name)
+        for path, target in zip(options.groups or [None] * len(targets), targets)
     ]
     device = _device(options)
     network, *others = (
@@ -63,27 +55,27 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         _compare([network, *others], targets, options)
         return
     reports, tables = [], []
-    for number, target in enumerate(targets):
+    for target, names in zip(targets, groups):
         report = _verify(network, target, options)
-        found = GroupReport(
-            report.name, report.pairs, options.far, groups[number] if groups else None
-        )
+        found = GroupReport(report.name, report.pairs, options.far, names)
         _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
         if options.hardest:
-            found_pairs = report.pairs, report.threshold
-            _print(write_hardest(options.hardest, target.name, *found_pairs, _sheets(target)))
+            shown = report.pairs, report.threshold, _sheets(target)
+            _print(write_hardest(options.hardest, target.name, *shown))
         reports.append(report)
         if options.json:
             tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
-    by_set = compare_sets(reports, options.far) if options.by_set else None
-    if by_set is not None:
+    # As MXNet writes it.
+    results: dict[str, Any] = {"device": str(device or "cpu(0)"), "sets": tables}
+    if options.by_set:
+        by_set = compare_sets(reports, options.far)
         _print(by_set.lines())
+        results["all_sets"] = by_set.to_json()
     if options.roc:
         curves = {report.name: report.curve for report in reports}
         write_output(options.roc, draw_roc(curves), "--roc")
         print_line(f"{options.roc}: the ROC of {', '.join(curves)}")
     if options.json:
-        results = {"device": str(device or _HOST), "sets": tables, **_all_sets(by_set)}
         _write_json(options, network, results)
 
 
@@ -127,10 +119,6 @@ def _compare(
         found = [_verify(network, target, options).result.accuracy for network in networks]
         best = max(range(len(found)), key=found.__getitem__)
         print_line(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
-
-
-def _all_sets(found: Optional[GroupReport]) -> dict[str, Any]:
-    return {} if found is None else {"all_sets": found.to_json()}
 
 
 def _sheets(target: VerificationSet) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Optional
 
 from evaluation import originals
+from evaluation.files import check_output
 from evaluation.folds import FOLDS
 from evaluation.network import Source, add_network, checkpoint_or_onnx, files_of
-from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
 from runtime.process.terminal import print_line

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluation.files import write_output
 from evaluation.folds import accuracies_of_folds
-from evaluation.output_files import write_output
 from evaluation.verification.curves import Curve, Pairs, Scores, area_under
 from runtime.process.terminal import one_line
 

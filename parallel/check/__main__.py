@@ -18,13 +18,14 @@ from typing import Optional
 
 from parallel.check.findings import findings
 from parallel.check.survey import survey
-from parallel.check.table import table, verdict
+from parallel.check.table import table
 from parallel.host_lists import ListedHost, read_file, read_list, slots_by_host
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, run_program
+from runtime.process.terminal import print_line
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -66,7 +67,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if options.json:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))
     else:
-        print("\n".join([*table(found), "", *verdict(found, wrong)]))
+        verdict = f"{len(wrong)} wrong" if wrong else "healthy: nothing is wrong"
+        for line in (*table(found), "", *(f"wrong  {one}" for one in wrong), verdict):
+            print_line(line)
     return USER_ERROR_STATUS if wrong else 0
 
 

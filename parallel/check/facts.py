@@ -1,4 +1,4 @@
-"""What a host is: gathered by the probe there, and checked here when it arrives as JSON.
+"""What a host is: gathered by the probe there, and sent as JSON to the check.
 
 A broken installation is what the check is for. So nothing but the standard library is imported, and
 whatever may be broken or hang is a program or a thread with a time limit, whose failure is a fact.
@@ -7,19 +7,15 @@ whatever may be broken or hang is a program or a thread with a time limit, whose
 from __future__ import annotations
 
 import concurrent.futures
-import fcntl
-import hashlib
 import os
 import platform
 import re
-import resource
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,18 +23,15 @@ from typing import Any, Callable, Optional, Union, get_args, get_origin, get_typ
 
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
+from runtime.files import sha256
 from runtime.installed import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOMS = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
+_PACKAGES = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
 # Importing MXNet and Horovod takes a busy host half a minute.
 _PROGRAM_SECONDS = 60.0
 # Names, disks and drivers that do not answer; the programs have their own limit.
 _GATHER_SECONDS = _PROGRAM_SECONDS + 5
-_CHARACTERS = 300
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
-# In the sockaddr_in within the ifreq of netdevice(7).
-_ADDRESS_IN_ANSWER = slice(20, 24)
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Facts:
     mxnet: Optional[str]
     mxnet_package: str
     horovod: Optional[str]
-    horovod_lacks: tuple[str, ...]
+    horovod_lacks: list[str]
     """Of ``installed.HOROVOD_PARTS``."""
     open_mpi: Optional[str]
     files: dict[str, str]
@@ -70,53 +63,42 @@ class Facts:
     """Bytes that are free in /dev/shm."""
     disk: Optional[int]
     """Bytes that are free for --models-root; None if it cannot be written."""
-    open_files: Optional[int]
-    """The limit of this process; None if there is none."""
-    locked_memory: Optional[int]
-    """The same in bytes."""
-    infiniband: tuple[str, ...]
-    gpus: tuple[Gpu, ...]
+    gpus: list[Gpu]
     """Those that ranks would see."""
     cuda_of_driver: Optional[int]
     """The newest that the driver serves, such as 11040."""
-    driver: Optional[str]
-    """The version that nvidia-smi prints."""
     errors: dict[str, str]
     """Why a part of this could not be found out, by its name."""
+
+    @classmethod
+    def received(cls, answer: Mapping[str, Any]) -> Facts:
+        """Return the facts that have come as JSON.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are something else.
+        """
+        gpus = [
+            Gpu(str(name), (int(major), int(minor)), int(size))
+            for name, (major, minor), size in answer["gpus"]
+        ]
+        facts = cls(**{**answer, "gpus": gpus})
+        for name, kind in get_type_hints(cls).items():
+            if not _is(kind, getattr(facts, name)):
+                raise TypeError(f"{name} is {getattr(facts, name)!r}")
+        return facts
+
+
+def _is(kind: Any, value: Any) -> bool:
+    """True if a value is of the type of a fact."""
+    inner = get_args(kind)
+    if isinstance(value, (dict, list)):
+        parts = value.values() if isinstance(value, dict) else value
+        return type(value) is get_origin(kind) and all(_is(inner[-1], one) for one in parts)
+    return get_origin(kind) in (None, Union) and isinstance(value, inner or kind)
 
 
 class _Broken(Exception):
     """What a program or a library says of itself."""
-
-
-def parse(kind: Any, value: Any) -> Any:
-    """Convert what has come as JSON into a type: a dataclass, a NamedTuple, or their parts.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Union:
-        return None if value is None else parse(inner[0], value)
-    if origin is tuple and isinstance(value, list):
-        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-        if len(kinds) == len(value):
-            return tuple(map(parse, kinds, value))
-    elif origin is dict and isinstance(value, dict):
-        return {parse(inner[0], key): parse(inner[1], one) for key, one in value.items()}
-    elif hasattr(kind, "_fields") and isinstance(value, list):
-        hints = get_type_hints(kind)
-        if len(hints) == len(value):
-            return kind(*map(parse, hints.values(), value))
-    elif hasattr(kind, "__dataclass_fields__") and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        if hints.keys() == value.keys():
-            return kind(**{name: parse(hints[name], one) for name, one in value.items()})
-    elif kind is str and isinstance(value, str):
-        return "".join(one if one.isprintable() else " " for one in value[:_CHARACTERS])
-    elif kind is type(value) and kind in (int, float):
-        return value
-    raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
 
 
 def gather(models_root: Path) -> Facts:
@@ -126,24 +108,23 @@ def gather(models_root: Path) -> Facts:
         models_root: the folder of the run, which need not exist.
     """
     package = installed.mxnet_package()
-    tasks: dict[str, Callable[[], Any]] = {
-        "name_address": lambda: socket.gethostbyname(socket.gethostname()),
-        "mxnet": lambda: _check_mxnet(package),
-        "horovod_lacks": _horovod_lacks,
-        "open_mpi": _open_mpi,
-        "files": _checksums,
-        "disk": lambda: _free_for(models_root),
-        "gpus": lambda: tuple(installed.gpus()),
-        "cuda_of_driver": installed.driver_version,
-        "driver": _driver,
+    # Each with what stands for it where it fails.
+    tasks: dict[str, tuple[Callable[[], Any], Any]] = {
+        "name_address": (lambda: socket.gethostbyname(socket.gethostname()), None),
+        "interfaces": (_interfaces, {}),
+        "mxnet": (lambda: _check_mxnet(package), _version(package)),
+        "horovod_lacks": (_horovod_lacks, []),
+        "open_mpi": (_open_mpi, None),
+        "files": (_checksums, {}),
+        "disk": (lambda: _free_for(models_root), None),
+        "gpus": (installed.gpus, []),
+        "cuda_of_driver": (installed.driver_version, None),
     }
-    found, errors = _in_time(tasks)
-    for name, absent in (("horovod_lacks", ()), ("files", {}), ("gpus", ())):
-        found.setdefault(name, absent)
+    found, errors = _in_time({name: task for name, (task, _) in tasks.items()})
+    absent = {name: value for name, (_, value) in tasks.items()}
     connection = environment.variables().get("SSH_CONNECTION", "").split()
     return Facts(
         hostname=socket.gethostname(),
-        interfaces=_interfaces(),
         ssh_client=connection[0] if len(connection) == 4 else None,
         ssh_server=connection[2] if len(connection) == 4 else None,
         python=platform.python_version(),
@@ -151,20 +132,13 @@ def gather(models_root: Path) -> Facts:
         horovod=_version("horovod"),
         processors=processors.available(),
         memory=_free_memory(),
-        shared_memory=_free_in(Path("/dev/shm")),
-        open_files=_limit(resource.RLIMIT_NOFILE),
-        locked_memory=_limit(resource.RLIMIT_MEMLOCK),
-        infiniband=_folder("/sys/class/infiniband"),
+        shared_memory=shutil.disk_usage("/dev/shm").free,
         errors=errors,
-        **{"mxnet": _version(package), **dict.fromkeys(_OPTIONAL), **found},
+        **{**absent, **found},
     )
 
 
-# None where the task fails.
-_OPTIONAL = ("name_address", "open_mpi", "disk", "cuda_of_driver", "driver")
-
-
-def _in_time(tasks: dict[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+def _in_time(tasks: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
     """Results and errors of tasks that run at the same time; one that hangs is an error."""
     pool = concurrent.futures.ThreadPoolExecutor(len(tasks))
     end = time.monotonic() + _GATHER_SECONDS
@@ -215,6 +189,17 @@ def _version(package: str) -> Optional[str]:
         return None
 
 
+def _interfaces() -> dict[str, str]:
+    import psutil
+
+    return {
+        name: one.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for one in addresses
+        if one.family == socket.AF_INET
+    }
+
+
 def _check_mxnet(package: str) -> Optional[str]:
     """The version, if it loads with libraries of its CUDA version."""
     version, cuda = _version(package), installed.cuda_of(package)
@@ -224,14 +209,14 @@ def _check_mxnet(package: str) -> Optional[str]:
     return version
 
 
-def _horovod_lacks() -> tuple[str, ...]:
+def _horovod_lacks() -> list[str]:
     if _version("horovod") is None:
-        return ()
+        return []
     report = _run(sys.executable, "-W", "ignore", "setup-utils/check_horovod.py")
-    return tuple(installed.horovod_parts(report)[1])
+    return installed.horovod_parts(report)[1]
 
 
-def _open_mpi() -> Optional[str]:
+def _open_mpi() -> str:
     # The launcher refuses wrong values of these; they are looked at by themselves.
     said = _run("mpirun", "--version", NIC="", HOST_TIMEOUT="")
     found = re.search(r"\(Open MPI\) ([\d.]+)", said)
@@ -241,12 +226,12 @@ def _open_mpi() -> Optional[str]:
 
 
 def _checksums() -> dict[str, str]:
-    """Of configuration, programs and rooms; tests and documents may differ."""
+    """Of configuration, programs and packages; tests and documents may differ."""
     paths = [*ROOT.glob("*.py"), *ROOT.glob("*.sh"), *(ROOT / "setup-utils").rglob("*")]
-    for room in _ROOMS:
-        paths += (ROOT / room).rglob("*.py")
+    for package in _PACKAGES:
+        paths += (ROOT / package).rglob("*.py")
     return {
-        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        path.relative_to(ROOT).as_posix(): sha256(path)[:12]
         for path in sorted(paths)
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -257,45 +242,9 @@ def _free_for(folder: Path) -> int:
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise _Broken(f"{existing} cannot be written")
-    return _free_in(existing)
-
-
-def _free_in(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(existing).free
 
 
 def _free_memory() -> int:
     found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
     return int(found[1]) * 1024 if found else 0
-
-
-def _limit(number: int) -> Optional[int]:
-    limit = resource.getrlimit(number)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _folder(path: str) -> tuple[str, ...]:
-    return tuple(sorted(os.listdir(path))) if os.path.isdir(path) else ()
-
-
-def _interfaces() -> dict[str, str]:
-    return dict(_addresses())
-
-
-def _addresses() -> Iterator[tuple[str, str]]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-            except OSError:
-                # It has no IPv4 address.
-                continue
-            yield name, socket.inet_ntoa(answer[_ADDRESS_IN_ANSWER])
-
-
-def _driver() -> Optional[str]:
-    if shutil.which("nvidia-smi") is None:
-        return None
-    words = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return _run(*words).strip().partition("\n")[0]

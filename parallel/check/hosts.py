@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import re
-import signal
+import select
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterable
+import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
-from parallel.check.probe import BUSY, MARK
+from parallel.check.probe import BUSY, MARK, NAME
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 
 SILENCE_SECONDS = 20.0
 """Without a sign of life, after which a host hangs."""
-# The probe itself limits what takes time.
-_ANSWER_SECONDS = 90.0
 _END_SECONDS = 2.0
 _LONGEST_LINE = 1 << 20
-_STDERR_BYTES = 1 << 14
 # What ssh says, what that means and what helps.
 _OF_SSH = (
     (r"IDENTIFICATION HAS CHANGED", "its host key is another one than known_hosts has",
@@ -58,23 +52,18 @@ class Finding(NamedTuple):
         return f"{self.host}: {self.what}; {self.remedy}"
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for a line."""
-    return ", ".join(names)
-
-
 class HostError(Exception):
     """A host that has not answered, with the finding."""
 
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
-        self.finding = finding
+    def __init__(self, *finding: str) -> None:
+        self.finding = Finding(*finding)
+        super().__init__(str(self.finding))
 
 
 class Probe:
-    """The probe on a host, which runs until ``end``."""
+    """The probe on a host, which runs until ``close``."""
 
-    def __init__(self, host: str, models_root: Path) -> None:
+    def __init__(self, sessions: ssh.Sessions, host: str, models_root: Path) -> None:
         """Start it, by ssh unless it is this host.
 
         Raises:
@@ -86,121 +75,77 @@ class Probe:
         # That of the user's own login, by which the probe on this host would take its address.
         variables.pop("SSH_CONNECTION", None)
         is_here = is_own_name(host)
-        try:
-            self._process = subprocess.Popen(
-                words if is_here else ssh.command(host, words),
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                # Ctrl-C ends the check, which ends the probes.
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ssh.cannot_start(error) from None
+        # A file: what nobody reads meanwhile would fill a pipe.
+        self._errors = tempfile.TemporaryFile()
+        self._process = sessions.start(
+            words if is_here else ssh.command(host, words),
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+        )
+        self._received = b""
         if not is_here:
-            assert self._process.stdin is not None
-            with suppress(OSError):
-                self._process.stdin.write(ssh.first_input({}))
-                self._process.stdin.flush()
-        self._closed_at: Optional[float] = None
-        self._lines: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        self._errors = b""
-        self._threads = [
-            threading.Thread(target=read, args=(stream,), daemon=True)
-            for read, stream in (
-                (self._read_lines, self._process.stdout),
-                (self._read_errors, self._process.stderr),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
+            self._send(ssh.first_input({}))
 
-    def ask(self, request: dict[str, Any], expected: Iterable[str]) -> dict[str, Any]:
-        """Send a request and return the answer, which has one of the expected keys.
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer; see ``answer``."""
+        self._send(json.dumps(request).encode() + b"\n")
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for an answer, which may be anything.
 
         Raises:
-            HostError: there is none in time, or another one.
+            HostError: there is none in time, or one of another version of the check.
+            RecursionError, ValueError: it is no JSON.
         """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise self._ended() from None
-        return self.answer(expected)
-
-    def answer(self, expected: Iterable[str]) -> dict[str, Any]:
-        """Wait for an answer; see ``ask``."""
-        end = time.monotonic() + _ANSWER_SECONDS
-        while time.monotonic() < end:
-            try:
-                line = self._lines.get(timeout=SILENCE_SECONDS)
-            except queue.Empty:
-                raise self.error(
-                    f"it has given no sign of life for {SILENCE_SECONDS:.0f} s",
-                    f"look there for processes and disks that hang: ssh {self.host} uptime",
-                ) from None
-            if line is None:
-                raise self._ended()
-            try:
-                answer = json.loads(line)
-            except (ValueError, RecursionError):
-                answer = None
-            if answer == BUSY:
-                continue
-            if not isinstance(answer, dict) or not answer.keys() & set(expected):
-                raise self.not_understood(line.decode(errors="replace"))
-            return answer
-        raise self.error(
-            f"it has not answered in {_ANSWER_SECONDS:.0f} s", f"look there: ssh {self.host} top"
-        )
-
-    def error(self, what: str, remedy: str) -> HostError:
-        """The finding that ends the check of this host."""
-        return HostError(Finding(self.host, what, remedy))
-
-    def not_understood(self, text: str) -> HostError:
-        """The finding for an answer that is none."""
-        return self.error(
-            f"its answer is not understood ({text[:60]!r})",
-            "copy this project to it, all of its files",
-        )
+        while True:
+            line = self._line()
+            if line.startswith(MARK.encode()):
+                answer: dict[str, Any] = json.loads(line[len(MARK) :])
+                if answer != BUSY:
+                    return answer
+            elif line.startswith(NAME.encode()) or len(line) > _LONGEST_LINE:
+                raise HostError(
+                    self.host,
+                    "its project is another version than this one",
+                    "copy this project to it, all of its files",
+                )
 
     def close(self) -> None:
         """Close the probe's input, which ends it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
+        # One that has ended says why where its answer is read.
         with suppress(OSError):
-            # What was left in its buffer has no reader.
-            self._process.stdin.close()
-        self._closed_at = time.monotonic()
+            self._process.stdin.write(data)
 
-    def end(self) -> None:
-        """End the probe, or the connection to it, some seconds after its input was closed."""
-        if self._closed_at is None:
-            self.close()
-        assert self._closed_at is not None
-        try:
-            self._process.wait(max(0.0, self._closed_at + _END_SECONDS - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            # With the proxy that ssh may have started.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        for thread in self._threads:
-            thread.join(_END_SECONDS)
-
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        mark = MARK.encode()
-        with stream:
-            while line := stream.readline(_LONGEST_LINE):
-                if line.startswith(mark):
-                    self._lines.put(line[len(mark) :])
-        self._lines.put(None)
-
-    def _read_errors(self, stream: IO[bytes]) -> None:
-        with stream:
-            while chunk := stream.read1(_STDERR_BYTES):  # type: ignore[attr-defined]
-                self._errors = (self._errors + chunk)[-_STDERR_BYTES:]
+    def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        ready = select.poll()
+        ready.register(self._process.stdout, select.POLLIN)
+        while b"\n" not in self._received and len(self._received) <= _LONGEST_LINE:
+            if not ready.poll(1000 * SILENCE_SECONDS):
+                raise HostError(
+                    self.host,
+                    f"it has given no sign of life for {SILENCE_SECONDS:.0f} s",
+                    f"look there for processes and disks that hang: ssh {self.host} uptime",
+                )
+            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise self._ended()
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
     def _ended(self) -> HostError:
         """Why the probe, or ssh, has ended."""
@@ -208,14 +153,14 @@ class Probe:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             status = -1
-        self._threads[1].join(_END_SECONDS)
-        return HostError(explain(self.host, status, self._errors.decode(errors="replace")))
+        self._errors.seek(0)
+        said = self._errors.read(_LONGEST_LINE).decode(errors="replace")
+        return HostError(*explain(self.host, status, said))
 
 
 def explain(host: str, status: int, errors: str) -> Finding:
     """Why ssh to a host, or the probe there, has ended with a status and these lines."""
-    last = errors.strip().splitlines()[-1].strip()[:200] if errors.strip() else "no reason given"
-    folder = Path.cwd()
+    last, folder = ssh.last_line(errors)[:200], Path.cwd()
     if status == ssh.STATUS_OF_SSH:
         for pattern, what, remedy in _OF_SSH:
             if re.search(pattern, errors):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional, TypeVar
 
-from parallel.check.facts import Facts, parse
+from parallel.check.facts import Facts
 from parallel.check.hosts import Finding, HostError, Probe
-from parallel.check.network import KEY_BYTES, Link, rounds
+from parallel.check.probe import KEY_BYTES
+from parallel.launch.ssh import Sessions
 
-_Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
+# Raised by the use of what has come as JSON, if it is none or something else.
+_NOT_UNDERSTOOD = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 
 
 class Pair(NamedTuple):
@@ -22,8 +27,8 @@ class Pair(NamedTuple):
 
     sender: str
     receiver: str
-    link: Optional[Link]
-    """None if there is no connection."""
+    bandwidth: Optional[float]
+    """Bytes per second; None if there is no connection."""
     error: str = ""
     """Why there is none."""
 
@@ -41,103 +46,95 @@ class Survey:
     silent: list[Finding] = field(default_factory=list)
     """Of hosts that have not answered."""
 
+    def address_of(self, receiver: str, sender: str) -> Optional[str]:
+        """The address on which one host reaches another: of the chosen interface, or ssh's."""
+        if self.nic is not None:
+            has_both = self.nic in self.facts[sender].interfaces
+            return self.facts[receiver].interfaces.get(self.nic) if has_both else None
+        return self.facts[receiver].ssh_server or self.facts[sender].ssh_client
+
 
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
-    probes: dict[str, Probe] = {}
-    with ThreadPoolExecutor(len(slots)) as pool:
-        try:
-            for host in slots:
-                probes[host] = Probe(host, models_root)
-            _Conversation(found, probes, pool).run()
-        finally:
-            for probe in probes.values():
-                probe.close()
-            for probe in probes.values():
-                probe.end()
+    with ThreadPoolExecutor(len(slots)) as pool, Sessions() as sessions:
+        probes = {host: Probe(sessions, host, models_root) for host in slots}
+        _Conversation(found, dict(probes), pool).run()
+        list(pool.map(Probe.close, probes.values()))
     return found
 
 
 class _Conversation:
     """The questions to all probes, in their order."""
 
-    def __init__(
-        self, found: Survey, probes: Mapping[str, Probe], pool: ThreadPoolExecutor
-    ) -> None:
-        self._found, self._pool = found, pool
-        self._probes = dict(probes)
+    def __init__(self, found: Survey, probes: dict[str, Probe], pool: ThreadPoolExecutor) -> None:
+        self._found, self._probes, self._pool = found, probes, pool
         self._key = secrets.token_bytes(KEY_BYTES).hex()
         self._ports: dict[str, dict[str, int]] = {}
+        """Where each probe listens, by its address."""
 
     def run(self) -> None:
-        self._found.facts.update(self._of_all(_facts))
-        if len(self._probes) > 1:
-            self._ports = self._of_all(self._listen)
-            for pairs in rounds(list(self._probes)):
-                # One that has stopped to answer is gone.
-                left = [pair for pair in pairs if set(pair) <= self._probes.keys()]
-                ask = partial(self._measure, dict(left))
-                measured = self._of([sender for sender, _ in left], ask)
-                self._found.pairs.extend(pair for pair in measured.values() if pair)
+        facts = self._of(self._probes, lambda probe: Facts.received(probe.answer()["facts"]))
+        self._found.facts.update(facts)
+        if len(self._probes) == 1:
+            return
+        self._ports = self._of(self._probes, self._listen)
+        for pairs in rounds(list(self._probes)):
+            # A host that does not answer any more is gone.
+            left = {one: other for one, other in pairs if {one, other} <= self._probes.keys()}
+            measured = self._of(left, partial(self._measure, left))
+            self._found.pairs.extend(filter(None, measured.values()))
 
-    def _of_all(self, ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
-        return self._of(list(self._probes), ask)
-
-    def _of(self, hosts: Sequence[str], ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
+    def _of(self, hosts: Iterable[str], ask: Callable[[Probe], _Answer]) -> dict[str, _Answer]:
         """The answers by host; those that fail are findings, and are asked nothing more."""
         futures = {host: self._pool.submit(ask, self._probes[host]) for host in hosts}
         answers = {}
         for host, future in futures.items():
             try:
                 answers[host] = future.result()
+                continue
             except HostError as error:
-                self._found.silent.append(error.finding)
-                del self._probes[host]
+                finding = error.finding
+            except _NOT_UNDERSTOOD as error:
+                what = f"its answer is not understood ({str(error)[:60]})"
+                finding = Finding(host, what, "copy this project to it, all of its files")
+            self._found.silent.append(finding)
+            del self._probes[host]
         return answers
 
     def _listen(self, probe: Probe) -> dict[str, int]:
         """Have a probe listen where the others reach it; returns the ports by address."""
         others = [host for host in self._found.facts if host != probe.host]
-        known = {address_of(self._found, probe.host, other) for other in others} - {None}
-        request = {"listen": sorted(map(str, known)), "key": self._key}
-        try:
-            ports: dict[str, int] = parse(dict[str, int], probe.ask(request, ["ports"])["ports"])
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
-        return ports
+        known = {self._found.address_of(probe.host, other) for other in others} - {None}
+        answer = probe.ask(key=self._key, listen=sorted(map(str, known)), measure=[])
+        return {str(address): int(port) for address, port in answer["ports"].items()}
 
     def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
+        """Have a host connect to its receiver."""
         receiver = receivers[probe.host]
-        address = address_of(self._found, receiver, probe.host)
+        address = self._found.address_of(receiver, probe.host)
         if address is None:
-            # No such interface, which is a finding itself.
+            # Without such an interface, there is a finding already.
             return None
         port = self._ports[receiver].get(address)
         if port is None:
             return Pair(probe.host, receiver, None, f"it has no address {address}")
-        request = {"measure": [address, port], "key": self._key}
-        answer = probe.ask(request, ["link", "error"])
-        try:
-            if "link" in answer:
-                return Pair(probe.host, receiver, parse(Link, answer["link"]))
-            return Pair(probe.host, receiver, None, parse(str, answer["error"]))
-        except ValueError as error:
-            raise probe.not_understood(str(error)) from None
+        answer = probe.ask(key=self._key, listen=[], measure=[address, port])
+        if "error" in answer:
+            return Pair(probe.host, receiver, None, str(answer["error"]))
+        return Pair(probe.host, receiver, float(answer["bandwidth"]))
 
 
-def address_of(found: Survey, receiver: str, sender: str) -> Optional[str]:
-    """The address on which one host reaches another: of the chosen interface, or as ssh did."""
-    if found.nic is not None:
-        has_both = found.nic in found.facts[sender].interfaces
-        return found.facts[receiver].interfaces.get(found.nic) if has_both else None
-    return found.facts[receiver].ssh_server or found.facts[sender].ssh_client
+def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
+    """All ordered pairs of hosts, in rounds in which each host is in one pair at most.
 
-
-def _facts(probe: Probe) -> Facts:
-    answer = probe.answer(["facts"])
-    try:
-        facts: Facts = parse(Facts, answer["facts"])
-    except ValueError as error:
-        raise probe.not_understood(str(error)) from None
-    return facts
+    So many pairs are measured at the same time, and none disturbs another. (The circle method of
+    round-robin tournaments, and each of its rounds once more in the other direction.)
+    """
+    circle: list[str] = [*hosts, ""] if len(hosts) % 2 else list(hosts)
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        pairs = [pair for pair in zip(circle[:half], reversed(circle[half:])) if "" not in pair]
+        yield pairs
+        yield [(receiver, sender) for sender, receiver in pairs]
+        circle = [circle[0], circle[-1], *circle[1:-1]]

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
+from parallel.launch.launcher import SERVE, launch
+from parallel.launch.options import JobOptions, add_options, parse
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program

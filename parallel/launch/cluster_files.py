@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from parallel import host_lists
 from parallel.host_lists import ListedHost
@@ -33,16 +33,8 @@ class WorkerHosts(NamedTuple):
     """As they are written in ``hosts``; groups, shares and servers refer to them."""
     logins: tuple[str, ...]
     """Destinations of ssh: each address, with ``:port`` if the line has one."""
-    notes: tuple[str, ...] = ()
-    """Lines for the log: lines of the file that are left out or used again."""
-
-
-class Line(NamedTuple):
-    """The words of a line of a file."""
-
-    number: int
-    """Counted from 1."""
-    words: list[str]
+    note: str = ""
+    """A line for the log: lines of the file that are left out or used again."""
 
 
 def read_hosts(path: Path, workers: int) -> WorkerHosts:
@@ -57,43 +49,28 @@ def read_hosts(path: Path, workers: int) -> WorkerHosts:
         DataError: with the file and the line: it is not one name or IPv4 address.
     """
     lines = host_lists.read_file(path, colon=host_lists.PORT)
-    taken = _in_turn(lines, workers)
-    notes = []
-    used = Counter(line.line for line in taken)
-    left_out = [line for line in lines if not used[line.line]]
-    if left_out:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        notes.append(
-            f"{path} has {len(lines)} lines for {workers} workers: "
-            f"{left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
-        )
-    elif len(lines) < workers:
-        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
-        notes.append(
-            f"{path} has {len(lines)} lines for {workers} workers, which take them in turn: "
-            f"{counts}"
-        )
-    return WorkerHosts(
-        tuple(line.host for line in taken),
-        tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
-        tuple(notes),
-    )
-
-
-def _in_turn(lines: Sequence[ListedHost], workers: int) -> list[ListedHost]:
-    """Give each worker a line."""
+    slots = sum(line.slots or math.inf for line in lines)
     taken: list[ListedHost] = []
-    counts: Counter[int] = Counter()
-    has_end = all(line.slots for line in lines)
-    slots = sum(line.slots or 1 for line in lines)
+    used: Counter[int] = Counter()
     for line in cycle(lines):
         if len(taken) == workers:
             break
-        is_full = line.slots is not None and counts[line.line] >= line.slots
-        if not is_full or (has_end and len(taken) >= slots):
+        if used[line.line] < (line.slots or math.inf) or len(taken) >= slots:
             taken.append(line)
-            counts[line.line] += 1
-    return taken
+            used[line.line] += 1
+    note = f"{path} has {len(lines)} lines for {workers} workers"
+    left_out = [line for line in lines if not used[line.line]]
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        note += f": {left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
+    else:
+        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
+        note += f", which take them in turn: {counts}"
+    return WorkerHosts(
+        tuple(line.host for line in taken),
+        tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
+        note if len(lines) != workers else "",
+    )
 
 
 def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
@@ -107,13 +84,41 @@ def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
         DataError: with the file and the line: an address that ``hosts`` does not have, one that is
             in two groups, or one that is in none.
     """
-    slots = _Slots(path, hosts)
-    groups = tuple(
-        tuple(slots.take(word, number) for word in words)
-        for number, words in read_lines(path, _GROUPS_LINE)
-    )
-    slots.check_all_taken()
-    return groups
+    place_of: dict[int, str] = {}
+    is_numbered: dict[str, bool] = {}
+    groups = []
+    for here, words in read_lines(path, _GROUPS_LINE):
+        group = []
+        for word in words:
+            address, colon, slot = word.partition(":")
+            workers = _workers_at(address, hosts, here)
+            if is_numbered.setdefault(address, bool(colon)) != bool(colon):
+                raise DataError(
+                    f"{here}: {word!r}, but {address} stands both with the number of its slot and "
+                    "without; write all of them in one way"
+                )
+            if colon and slot not in map(str, range(len(workers))):
+                raise DataError(
+                    f"{here}: {slot!r} is no slot of {address}, which has 0 to {len(workers) - 1}"
+                )
+            free = (worker for worker in workers if worker not in place_of)
+            worker = workers[int(slot)] if colon else next(free, workers[-1])
+            if worker in place_of:
+                _, _, line = place_of[worker].rpartition(", ")
+                raise DataError(
+                    f"{here}: {word!r} is in the group of {line} already; {address} has "
+                    f"{len(workers)} slots, and each belongs to one group"
+                )
+            place_of[worker] = here
+            group.append(worker)
+        groups.append(tuple(group))
+    for worker, address in enumerate(hosts):
+        if worker not in place_of:
+            raise DataError(
+                f"{path}: {address!r} of worker {worker} is in no group; give it to one, or a line "
+                "of its own"
+            )
+    return tuple(groups)
 
 
 def format_groups(groups: Iterable[Iterable[int]], hosts: Sequence[str]) -> str:
@@ -121,21 +126,18 @@ def format_groups(groups: Iterable[Iterable[int]], hosts: Sequence[str]) -> str:
 
     Slots have numbers only where their address is not enough, because MXNet-G knows no numbers.
     """
-    texts = [[(worker, hosts[worker]) for worker in group] for group in groups]
-    needs_number = {
-        address
-        for address in hosts
-        if [w for w, a in enumerate(hosts) if a == address]
-        not in [[w for w, a in group if a == address] for group in texts]
-    }
-    return "".join(
-        " ".join(
-            f"{address}:{hosts[:worker].count(address)}" if address in needs_number else address
-            for worker, address in group
-        )
-        + "\n"
-        for group in texts
-    )
+    groups = [list(group) for group in groups]
+
+    def needs_number(address: str) -> bool:
+        own = [worker for worker, other in enumerate(hosts) if other == address]
+        return own not in [[worker for worker in group if worker in own] for group in groups]
+
+    def word(worker: int) -> str:
+        address = hosts[worker]
+        slot = hosts[:worker].count(address)
+        return f"{address}:{slot}" if needs_number(address) else address
+
+    return "".join(f"{' '.join(map(word, group))}\n" for group in groups)
 
 
 def read_servers(
@@ -152,27 +154,22 @@ def read_servers(
         DataError: with the file and the line: not an address of a worker and a positive number, or
             too few or many lines.
     """
-    found = []
-    for number, words in read_lines(path, _SERVERS_LINE):
-        here = location(path, number)
+    addresses, speeds = [], []
+    for here, words in read_lines(path, _SERVERS_LINE):
         if len(words) != 2:
             raise DataError(f"{here}: {' '.join(words)!r} is not {_SERVERS_LINE}")
-        if words[0] not in hosts:
-            raise DataError(
-                f"{here}: {words[0]!r} is no address of a worker{did_you_mean(words[0], hosts)}; "
-                f"they are {', '.join(dict.fromkeys(hosts))}"
-            )
-        speed = finite(words[1])
-        if speed is None or speed <= 0:
+        _workers_at(words[0], hosts, here)
+        speed = number(words[1])
+        if not 0 < speed < math.inf:
             raise DataError(f"{here}: {words[1]!r} is not a speed; give a positive number")
-        found.append((words[0], speed))
-    if len(found) != servers:
+        addresses.append(words[0])
+        speeds.append(speed)
+    if len(speeds) != servers:
         raise DataError(
-            f"{path} has {len(found)} lines, but there are {servers} servers; give it one line "
-            f"for each, or -s {len(found)}"
+            f"{path} has {len(speeds)} lines, but there are {servers} servers; give it one line "
+            f"for each, or -s {len(speeds)}"
         )
-    addresses, speeds = zip(*found)
-    return addresses, speeds
+    return tuple(addresses), tuple(speeds)
 
 
 def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
@@ -180,103 +177,41 @@ def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
     return "".join(f"{address} {speed:g}\n" for address, speed in zip(addresses, speeds))
 
 
-class _Slots:
-    """The slots of all addresses, and the line of ``groups`` that takes each of them."""
-
-    def __init__(self, path: Path, hosts: Sequence[str]) -> None:
-        self._path, self._hosts = path, hosts
-        self._workers: dict[str, list[int]] = {}
-        for worker, address in enumerate(hosts):
-            self._workers.setdefault(address, []).append(worker)
-        self._line_of: dict[int, int] = {}
-        self._is_numbered: dict[str, bool] = {}
-
-    def take(self, word: str, line: int) -> int:
-        """The worker that a word of a line names."""
-        here = location(self._path, line)
-        address, colon, slot = word.partition(":")
-        if address not in self._workers:
-            raise DataError(
-                f"{here}: {address!r} is no address of a worker"
-                f"{did_you_mean(address, self._workers)}; they are {', '.join(self._workers)}"
-            )
-        if self._is_numbered.setdefault(address, bool(colon)) != bool(colon):
-            raise DataError(
-                f"{here}: {word!r}, but {address} stands both with the number of its slot and "
-                "without; write all of them in one way"
-            )
-        worker = self._numbered(here, address, slot) if colon else self._next(here, address)
-        if worker in self._line_of:
-            raise DataError(
-                f"{here}: {word!r} is in the group of line {self._line_of[worker]} already; a "
-                "worker belongs to one group"
-            )
-        self._line_of[worker] = line
-        return worker
-
-    def check_all_taken(self) -> None:
-        """Refuse groups that leave a worker out."""
-        for worker, address in enumerate(self._hosts):
-            if worker not in self._line_of:
-                raise DataError(
-                    f"{self._path}: {address!r} of worker {worker} is in no group; give it to one, "
-                    "or a line of its own"
-                )
-
-    def _numbered(self, here: str, address: str, slot: str) -> int:
-        count = len(self._workers[address])
-        # isdecimal accepts digits of all scripts, and int() has a limit on their number.
-        if not (slot.isascii() and slot.isdecimal() and len(slot) < 10 and int(slot) < count):
-            raise DataError(f"{here}: {slot!r} is no slot of {address}, which has 0 to {count - 1}")
-        return self._workers[address][int(slot)]
-
-    def _next(self, here: str, address: str) -> int:
-        workers = self._workers[address]
-        free = [worker for worker in workers if worker not in self._line_of]
-        if free:
-            return free[0]
-        slots, earlier = len(workers), self._line_of[workers[-1]]
-        raise DataError(
-            f"{here}: {address!r} stands {slots + 1} times, up to line {earlier} for all of its "
-            f"{slots} slots; a worker belongs to one group"
-            if slots > 1
-            else f"{here}: {address!r} is in the group of line {earlier} already; a worker belongs "
-            "to one group"
-        )
-
-
-def read_lines(path: Path, content: str) -> list[Line]:
+def read_lines(path: Path, content: str) -> list[tuple[str, list[str]]]:
     """Read the lines that have words; what follows a ``#`` is a comment.
 
     Args:
         path: the file.
         content: for an error, what a line holds.
 
+    Returns:
+        For each line its place, ``FILE, line N``, and its words.
+
     Raises:
         DataError: the file cannot be read, is no text, or has no words.
     """
-    lines = list(_with_words(files.read_lines(path, f"lines, each with {content}")))
+    texts = enumerate(files.read_lines(path, f"lines, each with {content}"), 1)
+    split = ((f"{path}, line {line}", text.partition("#")[0].split()) for line, text in texts)
+    lines = [(here, words) for here, words in split if words]
     if not lines:
         raise DataError(f"{path} is empty; each line holds {content}")
     return lines
 
 
-def location(path: Path, number: int) -> str:
-    """Name a line, counted from 1."""
-    return f"{path}, line {number}"
-
-
-def finite(word: str) -> Optional[float]:
-    """Return the number that a word is; None if it is none, or not finite."""
+def number(word: str) -> float:
+    """Return the number that a word is; NaN if it is none."""
     try:
-        number = float(word)
+        return float(word)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan
 
 
-def _with_words(lines: Iterable[str]) -> Iterator[Line]:
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if words:
-            yield Line(number, words)
+def _workers_at(address: str, hosts: Sequence[str], here: str) -> list[int]:
+    """The workers at an address; an error with the place of the address if there are none."""
+    workers = [worker for worker, other in enumerate(hosts) if other == address]
+    if not workers:
+        raise DataError(
+            f"{here}: {address!r} is no address of a worker{did_you_mean(address, hosts)}; "
+            f"they are {', '.join(dict.fromkeys(hosts))}"
+        )
+    return workers

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from parallel.launch.cluster_files import Line, finite, location, read_lines
+from parallel.launch.cluster_files import number, read_lines
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
@@ -31,10 +31,10 @@ class Shares(NamedTuple):
 
     of_workers: tuple[Share, ...]
     """By the number of the worker, which is its place in ``hosts``."""
-    notes: tuple[str, ...]
+    notes: list[str]
     """Lines for the log: which address reads which part."""
-    warnings: tuple[str, ...]
-    """Data that nobody or several workers read, workers without images, unused lines."""
+    warnings: list[str]
+    """Data that nobody or several workers read, and what is not used of the file."""
 
 
 def in_mxnet_order(addresses: Sequence[str]) -> list[int]:
@@ -61,44 +61,33 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
     Raises:
         DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
     """
-    read = read_lines(path, _LINE)
-    lines = [Line(number, words[:2]) for number, words in read]
-    if len(lines) < len(addresses):
+    lines, count = read_lines(path, _LINE), len(addresses)
+    if len(lines) < count:
         raise DataError(
-            f"{path} has {len(lines)} lines, but there are {len(addresses)} workers; give it one "
-            "line for each"
+            f"{path} has {len(lines)} lines, but there are {count} workers; give it one line for "
+            "each"
         )
     slack = _ROUNDING + _HUNDREDTH * len(lines)
-    shares = [_share(words, location(path, number), slack) for number, words in lines]
-    order = in_mxnet_order(addresses)
-    numbers = dict(zip(order, (number for number, _ in lines)))
-    of_worker = dict(zip(order, shares))
-    warnings = []
-    if len(lines) > len(order):
+    shares = [_share(words[:2], here, slack) for here, words in lines]
+    warnings = _uneven(path, shares[:count])
+    for here, _ in lines[count : count + 1]:
         warnings.append(
-            f"{path} has {len(lines)} lines for {len(order)} workers: those from line "
-            f"{lines[len(order)].number} on are not used"
+            f"{path} has {len(lines)} lines for {count} workers: those from "
+            f"{here.rpartition(', ')[2]} on are not used"
         )
-    warnings += _further_words(path, read)
-    warnings += _uneven(path, shares[: len(order)])
-    warnings += [
-        f"{location(path, number)} has {' '.join(words)!r}, and the data ends at 1"
-        for number, words in lines[: len(order)]
-        if max(map(float, words)) > 1 + _ROUNDING
-    ]
-    warnings += [
-        f"{location(path, number)} gives no image to worker {worker} on {addresses[worker]}: "
-        f"{' '.join(words)!r}"
-        for worker, (number, words) in zip(order, lines)
-        if of_worker[worker].end <= of_worker[worker].start
-    ]
+    longer = [(here, " ".join(words)) for here, words in lines if len(words) > 2]
+    for here, text in longer[:1]:
+        more = f", nor on {len(longer) - 1} more lines" if len(longer) > 1 else ""
+        warnings.append(
+            f"{here} has {text[:_SHOWN]!r}: what follows the two numbers is not used{more}"
+        )
+    of_worker = dict(zip(in_mxnet_order(addresses), shares))
     notes = [
-        f"worker {worker} on {addresses[worker]} reads {of_worker[worker].start:.6g} to "
-        f"{of_worker[worker].end:.6g} of the data ({location(path, numbers[worker])})"
-        for worker in order
+        f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "
+        f"({here})"
+        for (worker, (start, end)), (here, _) in zip(of_worker.items(), lines)
     ]
-    in_order_of_hosts = tuple(of_worker[worker] for worker in range(len(addresses)))
-    return Shares(in_order_of_hosts, tuple(notes), tuple(warnings))
+    return Shares(tuple(of_worker[worker] for worker in range(count)), notes, warnings)
 
 
 def format_shares(shares: Sequence[Share], addresses: Sequence[str]) -> str:
@@ -115,30 +104,16 @@ def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -
     """
     said = []
     for group in groups:
-        sizes = {worker: shares[worker].end - shares[worker].start for worker in group}
-        smallest = min(sizes, key=lambda worker: sizes[worker])
-        unread = sum(sizes.values()) - len(group) * sizes[smallest]
+        sizes = [shares[worker].end - shares[worker].start for worker in group]
+        unread = sum(sizes) - len(group) * min(sizes)
         if unread > _ROUNDING:
             workers = ", ".join(map(str, group))
             said.append(
                 f"workers {workers} take equally many steps, as many as the share of worker "
-                f"{smallest} has images for: {_percent(unread)} of the data, the rest of their "
-                "shares, is not read"
+                f"{group[sizes.index(min(sizes))]} has images for: {_percent(unread)} of the data, "
+                "the rest of their shares, is not read"
             )
     return said
-
-
-def _further_words(path: Path, lines: Sequence[Line]) -> list[str]:
-    """Say which lines have more than two words; MXNet-G reads the first two."""
-    longer = [line for line in lines if len(line.words) > 2]
-    if not longer:
-        return []
-    more = f", nor on {len(longer) - 1} more lines" if len(longer) > 1 else ""
-    shown = " ".join(longer[0].words)[:_SHOWN]
-    return [
-        f"{location(path, longer[0].number)} has {shown!r}: what follows the two numbers is not "
-        f"used{more}"
-    ]
 
 
 def _share(words: list[str], here: str, slack: float) -> Share:
@@ -146,8 +121,7 @@ def _share(words: list[str], here: str, slack: float) -> Share:
     if len(words) != 2:
         raise DataError(f"{here}: {' '.join(words)!r} is not {_LINE}")
     for word in words:
-        number = finite(word)
-        if number is None or not 0 <= number <= 1 + slack:
+        if not 0 <= number(word) <= 1 + slack:
             raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
     start, end = map(float, words)
     if start > end and end < 1 - slack:
@@ -162,30 +136,21 @@ def _share(words: list[str], here: str, slack: float) -> Share:
 def _uneven(path: Path, shares: Sequence[Share]) -> list[str]:
     """Say how much of the data nobody reads, and how much several workers read."""
     edges = sorted({0.0, 1.0, *(edge for share in shares for edge in share)})
-    parts: dict[bool, list[Share]] = {False: [], True: []}
+    found: dict[str, list[Share]] = {"nobody reads": [], "several workers read": []}
     for start, end in zip(edges, edges[1:]):
         readers = sum(share.start <= start and end <= share.end for share in shares)
         if readers != 1 and end - start > _ROUNDING:
-            parts[readers > 1].append(Share(start, end))
-    verbs = {False: "nobody reads", True: "several workers read"}
-    return [
-        f"{path}: {verbs[is_read]} {_percent(sum(end - start for start, end in found))} of the "
-        f"data: {_ranges(found)}"
-        for is_read, found in parts.items()
-        if found
-    ]
-
-
-def _ranges(parts: Sequence[Share]) -> str:
-    joined: list[Share] = []
-    for part in parts:
-        if joined and part.start - joined[-1].end <= _ROUNDING:
-            joined[-1] = Share(joined[-1].start, part.end)
-        else:
-            joined.append(part)
-    named = ", ".join(f"{start:.6g} to {end:.6g}" for start, end in joined[:_MOST_NAMED])
-    more = len(joined) - _MOST_NAMED
-    return named + (f" and {more} more" if more > 0 else "")
+            parts = found["several workers read" if readers else "nobody reads"]
+            is_next = parts and start - parts[-1].end <= _ROUNDING
+            parts.append(Share(parts.pop().start if is_next else start, end))
+    said = []
+    for verb, parts in found.items():
+        ranges = ", ".join(f"{start:.6g} to {end:.6g}" for start, end in parts[:_MOST_NAMED])
+        more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+        if parts:
+            size = sum(end - start for start, end in parts)
+            said.append(f"{path}: {verb} {_percent(size)} of the data: {ranges}{more}")
+    return said
 
 
 def _percent(part: float) -> str:

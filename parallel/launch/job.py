@@ -16,12 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import IO, Callable, NamedTuple, Optional, Union
+from typing import IO, Callable, Optional, Union
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
@@ -34,7 +32,8 @@ _CHECKPOINT_SECONDS = 15.0
 _END_SECONDS = 4.0
 _GIVE_UP_SECONDS = 3.0
 _REST_OF_OUTPUT_SECONDS = 2.0
-_POLL_SECONDS = 0.5
+# Python handles a signal that comes just before a wait only after it, so waits are short.
+_POLL_SECONDS = 0.2
 # To one host at a time: from its tenth connection on that has not logged in yet, an ssh server as
 # it is installed refuses some (``MaxStartups``).
 _MOST_LOGINS = 8
@@ -88,7 +87,7 @@ def _guarded(spec: ProcessSpec) -> list[str]:
     return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
 
 
-def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
+def run(specs: Sequence[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
     """Run the processes of a job until it ends; none of them is left.
 
     With ``tolerates`` the job continues without a worker that died.
@@ -97,93 +96,56 @@ def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int
         0 when all workers have ended with 0 (with ``tolerates``, any of them); otherwise the status
         of the process that died first, or 128 + the signal by which the launcher was stopped.
     """
-    job = _RunningJob(tolerates)
+    job = _RunningJob(sum(spec.role == WORKER for spec in specs), tolerates)
     try:
         for spec in specs:
-            if not job.start(spec, start):
-                break
-        return job.watch()
+            job.start(spec, start)
+        while job.status is None:
+            job.take_event()
+        return job.status
     finally:
         job.end()
 
 
-class _Ended(NamedTuple):
-    process: _Process
-    status: int
-
-    def __str__(self) -> str:
-        spec, reason = self.process.spec, ""
-        if self.status == ssh.STATUS_OF_SSH:
-            reason = " (ssh: no connection, or one that broke)"
-        elif self.status > _STATUS_OF_SIGNALS:
-            number = self.status - _STATUS_OF_SIGNALS
-            reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
-        return f"{spec} on {spec.host} ended with status {self.status}{reason}"
-
-
-_Event = Union[_Ended, int]
-"""The end of a process, or the number of a signal to the launcher."""
-
-
 class _RunningJob:
-    def __init__(self, tolerates: bool) -> None:
-        self._tolerates = tolerates
+    def __init__(self, workers: int, tolerates: bool) -> None:
+        self.status: Optional[int] = None
+        """The job's status as soon as it is over."""
+        self._workers, self._tolerates = workers, tolerates
         # Not queue.Queue, for whose lock a signal handler could wait forever.
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        # Events that came while processes were started.
-        self._waiting: deque[_Event] = deque()
+        self._events: _Events = queue.SimpleQueue()
         self._running: list[_Process] = []
-        self._has_success = False
-        self._first_failure = 0
+        self._ended_workers: list[int] = []
         self._asked_at = -math.inf
         self._handlers = {
-            number: signal.signal(number, self._handle_signal)
+            number: signal.signal(number, lambda number, _: self._events.put(number))
             for number in _STOP_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
 
-    def start(self, spec: ProcessSpec, start: Starter) -> bool:
-        """Start a process; returns False, without it, if the job is about to end."""
+    def start(self, spec: ProcessSpec, start: Starter) -> None:
+        """Start a process, unless the job is over before it may log in to its host."""
         command, environment = start(spec)
-        while not self._is_ending():
-            beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
-            if len(beginning) < _MOST_LOGINS:
+        while self.status is None:
+            same_host = (process for process in self._running if process.spec.host == spec.host)
+            logins = sum(not process.has_begun.is_set() for process in same_host)
+            if logins < _MOST_LOGINS and self._events.empty():
                 self._running.append(_Process(spec, command, environment, self._events))
-                return True
-            beginning[0].has_begun.wait(_POLL_SECONDS)
-        return False
+                return
+            self.take_event()
 
-    def _is_ending(self) -> bool:
-        """True if a signal has come, or a process has ended in a way that ends the job."""
-        with suppress(queue.Empty):
-            while True:
-                self._waiting.append(self._events.get_nowait())
-        return any(
-            not isinstance(event, _Ended) or not self._is_borne(event) for event in self._waiting
-        )
-
-    def _is_borne(self, event: _Ended) -> bool:
-        """True if the job continues, with the other workers, after the end of a process."""
-        is_worker = event.process.spec.role == WORKER
-        return is_worker and (event.status == 0 or self._tolerates)
-
-    def watch(self) -> int:
-        """Wait until the job is over; returns its status."""
-        status = None
-        while status is None:
-            event = self._next_event(math.inf)
-            if isinstance(event, _Ended):
-                status = self._status_after(event)
-            elif event is not None:
-                status = self._stop(event)
-        return status
+    def take_event(self) -> None:
+        """Wait some time for an event, and do what follows from it."""
+        event = self._next_event()
+        if isinstance(event, _Process):
+            self._heed_end(event)
+        elif event is not None:
+            self._stop(event)
 
     def end(self) -> None:
         """End the processes that are left, with SIGTERM and then with SIGKILL."""
-        self._send(self._running, signal.SIGTERM)
-        if not self._wait(self._running, _END_SECONDS):
-            self._send(self._running, signal.SIGKILL)
-            self._wait(self._running, _GIVE_UP_SECONDS, heeds_signals=False)
+        if not self._end(self._running, signal.SIGTERM, _END_SECONDS):
+            self._end(self._running, signal.SIGKILL, _GIVE_UP_SECONDS, heeds_signals=False)
         for process in self._running:
             # Its guard does not answer, or the connection to it is broken.
             _announce(f"{process.spec} on {process.spec.host} could not be ended; look there")
@@ -191,67 +153,55 @@ class _RunningJob:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _handle_signal(self, number: int, _: Optional[FrameType]) -> None:
-        self._events.put(number)
+    def _next_event(self) -> Union[_Process, int, None]:
+        with suppress(queue.Empty):
+            return self._events.get(timeout=_POLL_SECONDS)
+        return None
 
-    def _status_after(self, event: _Ended) -> Optional[int]:
-        """The job's status when the end of a process ends it; None if it continues."""
-        self._running.remove(event.process)
-        if not self._is_borne(event):
-            _announce(f"{event}; ending the job")
-            return event.status or 1
-        if event.status == 0:
-            self._has_success = True
-        else:
-            self._first_failure = self._first_failure or event.status
-            _announce(f"{event}; the job goes on without it")
-        if any(process.spec.role == WORKER for process in self._running):
-            return None
-        return 0 if self._has_success else self._first_failure
+    def _heed_end(self, ended: _Process) -> None:
+        self._running.remove(ended)
+        is_worker = ended.spec.role == WORKER
+        if not is_worker or (ended.status and not self._tolerates):
+            _announce(f"{ended}; ending the job")
+            self.status = ended.status or 1
+            return
+        if ended.status:
+            _announce(f"{ended}; the job goes on without it")
+        self._ended_workers.append(ended.status)
+        if len(self._ended_workers) == self._workers:
+            self.status = 0 if 0 in self._ended_workers else self._ended_workers[0]
 
-    def _stop(self, number: int) -> int:
+    def _stop(self, number: int) -> None:
         """Give the workers time for checkpoints; a second signal ends it."""
         self._asked_at = time.monotonic()
         workers = [process for process in self._running if process.spec.role == WORKER]
         _announce(f"{signal.Signals(number).name}: asking the workers to stop")
-        self._send(workers, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-        self._wait(workers, _CHECKPOINT_SECONDS)
-        return _STATUS_OF_SIGNALS + number
+        sent = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        self._end(workers, sent, _CHECKPOINT_SECONDS)
+        self.status = _STATUS_OF_SIGNALS + number
 
-    def _send(self, processes: Iterable[_Process], number: signal.Signals) -> None:
-        for process in processes:
-            process.send_signal(number)
-
-    def _wait(
-        self, processes: Iterable[_Process], seconds: float, heeds_signals: bool = True
+    def _end(
+        self,
+        processes: Iterable[_Process],
+        number: signal.Signals,
+        seconds: float,
+        heeds_signals: bool = True,
     ) -> bool:
-        """Whether all processes end in time; a signal to the launcher shortens the time."""
+        """Send a signal; returns whether all end in time, which a signal to the launcher ends."""
         awaited = set(processes)
+        for process in awaited:
+            process.send_signal(number)
         end = time.monotonic() + seconds
-        while awaited:
-            event = self._next_event(end)
-            if isinstance(event, _Ended):
-                self._running.remove(event.process)
-                awaited.discard(event.process)
-            elif event is None or (heeds_signals and self._is_new_request()):
-                return False
-        return True
-
-    def _is_new_request(self) -> bool:
-        """Whether a signal that has just come is another request than the one before."""
-        return time.monotonic() - self._asked_at > SAME_REQUEST_SECONDS
-
-    def _next_event(self, end: float) -> Optional[_Event]:
-        """The next event, or None at a moment of the clock.
-
-        Waits for short times: Python handles a signal that comes just before a wait only after it.
-        """
-        if self._waiting:
-            return self._waiting.popleft()
-        while (seconds := end - time.monotonic()) > 0:
-            with suppress(queue.Empty):
-                return self._events.get(timeout=min(seconds, _POLL_SECONDS))
-        return None
+        while awaited and time.monotonic() < end:
+            event = self._next_event()
+            if isinstance(event, _Process):
+                self._running.remove(event)
+                awaited.discard(event)
+            elif event is not None and heeds_signals:
+                # One that comes at once is the same request as the one before.
+                if time.monotonic() > self._asked_at + SAME_REQUEST_SECONDS:
+                    return False
+        return not awaited
 
 
 class _Process:
@@ -262,9 +212,9 @@ class _Process:
         spec: ProcessSpec,
         command: Sequence[str],
         environment: Optional[Mapping[str, str]],
-        events: queue.SimpleQueue[_Event],
+        events: _Events,
     ) -> None:
-        self.spec = spec
+        self.spec, self.status = spec, 0
         self.has_begun = threading.Event()
         self._events = events
         self._process = subprocess.Popen(
@@ -279,28 +229,30 @@ class _Process:
         )
         if environment is None:
             self._write(ssh.first_input(spec.variables))
-        outputs = {
-            _STANDARD_OUTPUT: self._process.stdout,
-            _STANDARD_ERROR: self._process.stderr,
-        }
         self._printers = [
-            threading.Thread(target=self._print_lines, args=(output, to), daemon=True)
-            for to, output in outputs.items()
+            _start(self._print_lines, self._process.stdout, _STANDARD_OUTPUT),
+            _start(self._print_lines, self._process.stderr, _STANDARD_ERROR),
         ]
-        others = [self._await_end]
+        _start(self._await_end)
         if command[0] == ssh.CLIENT[0]:
-            others.append(self._await_begin)
-        threads = [threading.Thread(target=target, daemon=True) for target in others]
-        for thread in (*self._printers, *threads):
-            thread.start()
+            _start(self._await_begin)
 
-    def is_beginning_on(self, host: str) -> bool:
-        """Whether it is to run on a host, and neither has its guard begun nor has it ended."""
-        return self.spec.host == host and not self.has_begun.is_set()
+    def __str__(self) -> str:
+        reason = ""
+        if self.status == ssh.STATUS_OF_SSH:
+            reason = " (ssh: no connection, or one that broke)"
+        elif self.status > _STATUS_OF_SIGNALS:
+            number = self.status - _STATUS_OF_SIGNALS
+            reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
+        return f"{self.spec} on {self.spec.host} ended with status {self.status}{reason}"
 
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
         self._write(f"{number.name.removeprefix('SIG')}\n".encode())
+
+    def kill(self) -> None:
+        """Kill the guard or ssh client on this machine."""
+        self._process.kill()
 
     def _write(self, data: bytes) -> None:
         """Write to the input of the guard, unless it has ended, which closes its input."""
@@ -308,9 +260,11 @@ class _Process:
         with suppress(OSError, ValueError):
             self._process.stdin.write(data)
 
-    def kill(self) -> None:
-        """Kill the guard or ssh client on this machine."""
-        self._process.kill()
+    def _begin(self) -> None:
+        """Let the next process log in to this host."""
+        if not self.has_begun.is_set():
+            self.has_begun.set()
+            self._events.put(None)
 
     def _await_begin(self) -> None:
         """End a connection that does not lead to a guard: ssh waits for a silent server forever."""
@@ -326,9 +280,10 @@ class _Process:
             thread.join(_REST_OF_OUTPUT_SECONDS)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
-        # After the event: who waits for this starts no process if the end of this one ends the job.
-        self.has_begun.set()
+        self.status = _STATUS_OF_SIGNALS - status if status < 0 else status
+        self._events.put(self)
+        # After the event: no process starts when the end of this one ends the job.
+        self._begin()
 
     def _print_lines(self, output: IO[bytes], to: int) -> None:
         """Print the lines of the process, each with the name of the process before it."""
@@ -339,16 +294,23 @@ class _Process:
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
                 if to == _STANDARD_OUTPUT:
                     # The client of ssh itself prints errors alone: this comes after the login.
-                    self.has_begun.set()
+                    self._begin()
                     lines = [line for line in lines if line != guard.BEGUN]
                 _print(self.spec, lines, to)
-            _print(self.spec, [rest] if rest else [], to)
+            _print(self.spec, [rest], to)
             output.close()
         except BrokenPipeError:
             self._events.put(signal.SIGPIPE)
 
 
+_Events = queue.SimpleQueue[Union[_Process, int, None]]
 _print_lock = threading.Lock()
+
+
+def _start(target: Callable[..., None], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def _print(name: object, lines: Iterable[bytes], to: int) -> None:

@@ -8,62 +8,45 @@ tables.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.command_line import refuse_foreign
 from runtime.errors import ConfigError, did_you_mean
 
-_MACHINES = "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
-_VARIABLE = (
-    "write NAME=VALUE before the launcher; those that libraries read go to all processes, such as "
-    "MXNET_... and OMP_..., and those that SEND_VARIABLES=NAME,... names"
-)
-_LOG = "leave it out: the launcher prints to the terminal, and each worker writes logs/"
-_SYNC = (
-    "all hosts have the project in the same folder: give --sync, which copies it there, or "
-    "--sync=NAME,... for files and folders of this folder as well"
-)
 # In "python -u PROGRAM" the program is the third word; later ones are its arguments.
 _PROGRAM_BEFORE = 3
-_NO_SCHEDULER = "leave it out: jobs start by --launcher local or ssh alone"
 
-LAUNCHERS: Mapping[str, str] = {
-    name: "give --launcher ssh with -H FILE, the hosts of the job, to which ssh connects by key"
-    for name in ("mpi", "sge", "yarn", "slurm", "mesos", "kubernetes")
-}
+LAUNCHERS = ("mpi", "sge", "yarn", "slurm", "mesos", "kubernetes")
 """Ways to start processes that tools/launch.py and dmlc-submit have and that are not ported."""
+OTHER_LAUNCHER = (
+    "give --launcher ssh with -H FILE, the hosts of the job, to which ssh connects by key"
+)
 
-OPTIONS: Mapping[str, str] = {
-    "--sync-dst-dir": _SYNC,
-    "--env": _VARIABLE,
-    "--env-server": _VARIABLE,
-    "--env-worker": _VARIABLE,
+_HINTS = {
+    "--sync-dst-dir --files --archives --auto-file-cache": (
+        "all hosts have the project in the same folder: give --sync, which copies it there, or "
+        "--sync=NAME,... for files and folders of this folder as well"
+    ),
+    "--env*": (
+        "write NAME=VALUE before the launcher; those that libraries read go to all processes, such "
+        "as MXNET_... and OMP_..., and those that SEND_VARIABLES=NAME,... names"
+    ),
     "--p3": "leave it out: weights are sent in buckets; see --bucket-elements",
-    "--worker-cores": _MACHINES,
-    "--worker-memory": _MACHINES,
-    "--server-cores": _MACHINES,
-    "--server-memory": _MACHINES,
-    "--log-level": _LOG,
-    "--log-file": _LOG,
+    "--*-cores --*-memory": (
+        "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
+    ),
+    "--log-*": "leave it out: the launcher prints to the terminal, and each worker writes logs/",
     "--host-ip": "give -i, the interface on which the processes reach each other",
-    "--files": _SYNC,
-    "--archives": _SYNC,
-    "--auto-file-cache": _SYNC,
     "--local-num-attempt": "leave it out: a process that died ends the job; see --tolerate-workers",
-    "--jobname": _NO_SCHEDULER,
-    "--queue": _NO_SCHEDULER,
-    "--hdfs-tempdir": _NO_SCHEDULER,
-    "--sge-log-dir": _NO_SCHEDULER,
-    "--yarn-*": _NO_SCHEDULER,
-    "--mesos-*": _NO_SCHEDULER,
-    "--slurm-*": _NO_SCHEDULER,
-    "--kube-*": _NO_SCHEDULER,
-    "--ship-libcxx": _NO_SCHEDULER,
+    "--jobname --queue --hdfs-* --sge-* --yarn-* --mesos-* --slurm-* --kube-* --ship-libcxx": (
+        "leave it out: jobs start by --launcher local or ssh alone"
+    ),
 }
+OPTIONS = {name: hint for names, hint in _HINTS.items() for name in names.split()}
 """Options of these launchers, as patterns, and what to type here instead."""
 
-PROGRAMS: Mapping[str, str] = {
+PROGRAMS = {
     "train_cifar10.py": "classify.py --dataset cifar10_grouping",
     "train_cifar100.py": "classify.py --dataset cifar100_grouping",
     "train_cifar10_mirroring.py": "classify.py --dataset cifar10_grouping",

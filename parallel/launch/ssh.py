@@ -115,11 +115,6 @@ def destination(login: str) -> list[str]:
     return ["-p", port, host] if port else [host]
 
 
-def host_of(login: str) -> str:
-    """Return the host of ``address:port``."""
-    return login.partition(":")[0]
-
-
 def variables_with_programs() -> dict[str, str]:
     """This process's variables, with the programs of its environment first in ``PATH``.
 
@@ -155,7 +150,10 @@ class Sessions:
             try:
                 process = subprocess.Popen(words, start_new_session=True, **options)
             except OSError as error:
-                raise cannot_start(error) from None
+                raise ConfigError(
+                    f"the program {words[0]} cannot be started ({error.strerror}); install it (ssh "
+                    "is OpenSSH's client)"
+                ) from None
             self._running.append(process)
         return process
 
@@ -189,13 +187,6 @@ class Sessions:
                 file.seek(0)
             output, errors = (file.read() for file in files[1:])
             return Answer(status, output, errors.decode("utf-8", "replace"))
-
-    def run(self, host: str, words: Iterable[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start words on a host, see ``command``, with nothing but variables as their input."""
-        with tempfile.TemporaryFile() as file:
-            file.write(first_input({}))
-            file.seek(0)
-            return self.start(command(host, words), stdin=file, **options)
 
     def __exit__(self, *_: object) -> None:
         """Kill the clients that are left, and their proxies."""
@@ -242,7 +233,15 @@ def failures(
         words: of a client, see ``client``.
     """
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions:
-        host_of = {pool.submit(_failure, sessions, words, host, seconds): host for host in hosts}
+
+        def failure(host: str) -> Optional[ConfigError]:
+            try:
+                answer = sessions.call([*words, *destination(host), "true"], seconds=seconds)
+            except TimeoutError as error:
+                return unreachable(host, str(error))
+            return None if answer.status == 0 else unreachable(host, last_line(answer.errors))
+
+        host_of = {pool.submit(failure, host): host for host in hosts}
         waiting = set(host_of)
         while waiting:
             # For short times: a signal that comes just before a wait is handled only after it.
@@ -264,17 +263,6 @@ def check(
         raise error
 
 
-def _failure(
-    sessions: Sessions, words: Sequence[str], host: str, seconds: float
-) -> Optional[ConfigError]:
-    """Connect to one host; returns the error, if it does not answer."""
-    try:
-        answer = sessions.call([*words, *destination(host), "true"], seconds=seconds)
-    except TimeoutError as error:
-        return unreachable(host, str(error))
-    return None if answer.status == 0 else unreachable(host, last_line(answer.errors))
-
-
 def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostReport]:
     """Have every host report, all at the same time.
 
@@ -283,9 +271,11 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
     """
     # Nothing is accepted: the queue has to have room for the hosts beside strangers' connections.
     address = (interface.address, 0)
-    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions, socket.create_server(
-        address, backlog=socket.SOMAXCONN
-    ) as launcher:
+    with (
+        ThreadPoolExecutor(_MOST_AT_ONCE) as pool,
+        Sessions() as sessions,
+        socket.create_server(address, backlog=socket.SOMAXCONN) as launcher,
+    ):
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
         reports = pool.map(lambda host: _report(sessions, host, words), hosts)
         return dict(zip(hosts, reports))
@@ -294,13 +284,6 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
 def last_line(errors: str) -> str:
     """What a command on another host, or ssh itself, has said at last."""
     return errors.strip().splitlines()[-1].strip() if errors.strip() else "no reason given"
-
-
-def cannot_start(error: OSError) -> ConfigError:
-    """Return the error of a machine on which the client does not start, and the remedy."""
-    return ConfigError(
-        f"the program ssh cannot be started ({error.strerror}); install OpenSSH's client"
-    )
 
 
 def unreachable(host: str, reason: str) -> ConfigError:

@@ -6,10 +6,11 @@ itself reads the variables that begin with ``DMLC``. The launcher needs this mod
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Optional
 
 from parallel.parameter_server.buckets import LARGEST
 from runtime.errors import ConfigError
@@ -19,6 +20,15 @@ ROLE = "DMLC_ROLE"
 KEY = "GROUPING_KEY"
 """The variable with the key of the job, which must not become an argument: all users see those."""
 _KEY_BYTES = 32
+_OF_MXNET = {
+    "role": ROLE,
+    "root_host": "DMLC_PS_ROOT_URI",
+    "root_port": "DMLC_PS_ROOT_PORT",
+    "node_host": "DMLC_NODE_HOST",
+    "interface": "DMLC_INTERFACE",
+    "num_workers": "DMLC_NUM_WORKER",
+    "num_servers": "DMLC_NUM_SERVER",
+}
 
 # MXNet divides larger arrays among the servers, which would separate a bucket from its tail.
 _NEVER_DIVIDED = str(2**31 - 1)
@@ -72,30 +82,15 @@ class Assignment:
 
     def variables(self) -> dict[str, str]:
         """The environment variables from which ``find`` reads this assignment."""
-        values = {
-            ROLE: self.role,
-            "DMLC_PS_ROOT_URI": self.root_host,
-            "DMLC_PS_ROOT_PORT": str(self.root_port),
-            "DMLC_NODE_HOST": self.node_host,
-            "DMLC_INTERFACE": self.interface,
-            "DMLC_NUM_WORKER": str(self.num_workers),
-            "DMLC_NUM_SERVER": str(self.num_servers),
+        own = {_variable(name): value for name, value in vars(self).items()}
+        return {
             # A user's shell may set these: the scheduler would listen on all addresses, or every
             # process at a Unix socket in /tmp.
             "DMLC_USE_KUBERNETES": "0",
             "DMLC_LOCAL": "0",
             "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_DIVIDED,
-            "GROUPING_WORKER": str(self.worker),
-            "GROUPING_LOCAL_WORKER": str(self.local_worker),
-            "GROUPING_GROUPS": ";".join(",".join(map(str, group)) for group in self.groups),
-            "GROUPING_SHARES": ";".join(f"{start!r}:{end!r}" for start, end in self.shares),
-            "GROUPING_TOLERATES": "1" if self.tolerates else "",
-            "GROUPING_SERVER_SPEEDS": ",".join(map(repr, self.server_speeds)),
-            "GROUPING_BUCKET_ELEMENTS": str(self.bucket_elements),
-            "GROUPING_TRACE": self.trace,
-            KEY: self.key,
+            **{name: one if isinstance(one, str) else json.dumps(one) for name, one in own.items()},
         }
-        return {name: value for name, value in values.items() if value}
 
 
 def find(environment: Mapping[str, str]) -> Optional[Assignment]:
@@ -107,30 +102,16 @@ def find(environment: Mapping[str, str]) -> Optional[Assignment]:
     if ROLE not in environment:
         return None
     try:
-        return Assignment(
-            role=environment[ROLE],
-            root_host=environment["DMLC_PS_ROOT_URI"],
-            root_port=int(environment["DMLC_PS_ROOT_PORT"]),
-            node_host=environment["DMLC_NODE_HOST"],
-            interface=environment["DMLC_INTERFACE"],
-            num_workers=int(environment["DMLC_NUM_WORKER"]),
-            num_servers=int(environment["DMLC_NUM_SERVER"]),
-            worker=int(environment["GROUPING_WORKER"]),
-            local_worker=int(environment["GROUPING_LOCAL_WORKER"]),
-            groups=tuple(
-                tuple(map(int, group.split(",")))
-                for group in _items(environment, "GROUPING_GROUPS", ";")
-            ),
-            shares=tuple(
-                Share(*map(float, share.split(":")))
-                for share in _items(environment, "GROUPING_SHARES", ";")
-            ),
-            tolerates=bool(environment.get("GROUPING_TOLERATES")),
-            server_speeds=tuple(map(float, _items(environment, "GROUPING_SERVER_SPEEDS", ","))),
-            bucket_elements=int(environment["GROUPING_BUCKET_ELEMENTS"]),
-            trace=environment.get("GROUPING_TRACE", ""),
-            key=environment[KEY],
-        )
+        found: dict[str, Any] = {
+            one.name: environment[_variable(one.name)]
+            if one.type == "str"
+            else json.loads(environment[_variable(one.name)])
+            for one in fields(Assignment)
+        }
+        found["groups"] = tuple(map(tuple, found["groups"]))
+        found["shares"] = tuple(Share(*share) for share in found["shares"])
+        found["server_speeds"] = tuple(found["server_speeds"])
+        return Assignment(**found)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{ROLE} is set, but what else a job with parameter servers needs is not ({error}); "
@@ -138,6 +119,6 @@ def find(environment: Mapping[str, str]) -> Optional[Assignment]:
         ) from None
 
 
-def _items(environment: Mapping[str, str], name: str, separator: str) -> list[str]:
-    text = environment.get(name, "")
-    return text.split(separator) if text else []
+def _variable(name: str) -> str:
+    """The variable of a field; numbers and tuples are written as JSON."""
+    return _OF_MXNET.get(name, f"GROUPING_{name.upper()}")

@@ -119,12 +119,9 @@ class Admission(threading.Thread):
     def __init__(
         self, listener: socket.socket, key: bytes, admit: Callable[[socket.socket], None]
     ) -> None:
-        """Create it; ``start`` begins to accept.
+        """Create it for a TCP socket that listens; ``start`` begins to accept.
 
-        Args:
-            listener: a TCP socket that listens.
-            key: of the job.
-            admit: is called in this thread with each connection whose proof is right.
+        ``admit`` is called in this thread with each connection whose proof is right.
         """
         super().__init__(name="admission", daemon=True)
         self._listener, self._key, self._admit = listener, key, admit

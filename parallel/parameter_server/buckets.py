@@ -9,7 +9,7 @@ decay changes, and where a bucket would become too large.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,15 +55,10 @@ def plan(
     speeds: Sequence[float] = (),
     largest: int = LARGEST,
 ) -> tuple[Bucket, ...]:
-    """Divide parameters into buckets.
+    """Divide parameters of these sizes and factors of weight decay into buckets.
 
-    Args:
-        sizes: elements of each parameter.
-        decays: the factor of weight decay of each parameter.
-        servers: how many.
-        speeds: of the servers, which get elements in proportion, the fastest the first ones;
-            empty: all are equal.
-        largest: elements of the largest bucket.
+    Servers get elements in proportion to their speeds, the fastest the first ones; empty: all are
+    equal. No bucket has more than ``largest`` elements.
     """
     assert len(sizes) == len(decays) and (not speeds or len(speeds) == servers)
     speeds = speeds or [1.0] * servers
@@ -73,13 +68,20 @@ def plan(
     reached = itertools.accumulate(speeds[server] for server in fastest)
     ends = [round(sum(sizes) * speed / total) for speed in reached]
     order = sorted(range(len(sizes)), key=lambda parameter: -decays[parameter])
+    starts = itertools.accumulate([0] + [sizes[parameter] for parameter in order])
+    changes = [
+        start
+        for start, last, following in zip([*starts][1:], order, order[1:])
+        if decays[last] != decays[following]
+    ]
     buckets = []
-    for server, start, stop in zip(fastest, [0, *ends], ends):
+    for server, first, end in zip(fastest, [0, *ends], ends):
         keys = keys_of(server, servers)
-        of_server = _slices(order, sizes, start, stop)
-        for decay, run in itertools.groupby(of_server, lambda one: decays[one.parameter]):
-            for slices in _limited(run, largest):
-                buckets.append(Bucket(next(keys), server, decay, slices))
+        bounds = sorted({first, end, *(one for one in changes if first < one < end)})
+        for begin, stop in zip(bounds, bounds[1:]):
+            for start in range(begin, stop, largest):
+                slices = tuple(_slices(order, sizes, start, min(start + largest, stop)))
+                buckets.append(Bucket(next(keys), server, decays[slices[0].parameter], slices))
     return tuple(buckets)
 
 
@@ -102,20 +104,3 @@ def _slices(order: Sequence[int], sizes: Sequence[int], start: int, stop: int) -
         if max(start, begin) < min(stop, end):
             yield Slice(parameter, max(start - begin, 0), min(stop, end) - begin)
         begin = end
-
-
-def _limited(slices: Iterable[Slice], largest: int) -> Iterator[tuple[Slice, ...]]:
-    """Divide slices into tuples of at most ``largest`` elements each."""
-    bucket: list[Slice] = []
-    room = largest
-    for parameter, start, stop in slices:
-        while start < stop:
-            end = min(stop, start + room)
-            bucket.append(Slice(parameter, start, end))
-            room -= end - start
-            start = end
-            if not room:
-                yield tuple(bucket)
-                bucket, room = [], largest
-    if bucket:
-        yield tuple(bucket)

@@ -46,6 +46,8 @@ class Exchange:
             the smallest version of a bucket, which never decreases; a mean would count updates of
             which some buckets have arrived and others not.
         has_started: whether the servers have the weights.
+        table: the shared table as it was read last, equal within a group after a step. Another
+            thread may look at it while the worker waits.
     """
 
     def __init__(
@@ -81,12 +83,8 @@ class Exchange:
     ) -> None:
         """Give the servers weights and settings; all workers together.
 
-        Args:
-            parameters: NDArrays, the same on every worker; ``step`` overwrites them.
-            decays: the factor of weight decay of each parameter.
-            momentum: of SGD.
-            weight_decay: of SGD.
-            version: updates that the weights have had in an earlier run.
+        The parameters are NDArrays, the same on every worker, which ``step`` overwrites. Each has
+        its factor of weight decay in ``decays``; ``version`` updates were made in an earlier run.
         """
         assignment = self._assignment
         self._parameters = parameters
@@ -145,19 +143,7 @@ class Exchange:
     @property
     def pauses(self) -> int:
         """Validations and saves of others that the current step may have to wait for."""
-        return self._expected_pauses or int(self._table.is_paused.any())
-
-    def progress(self) -> bytes:
-        """A value that changes when a read of the table has shown progress of any worker.
-
-        Another thread may call this while the worker waits.
-        """
-        return self._table.progress()
-
-    @property
-    def stop(self) -> int:
-        """The exit status with which any worker was asked to stop, or 0; equal within a group."""
-        return self._table.stop
+        return self._expected_pauses or int(self.table.is_paused.any())
 
     def ask_to_stop(self, status: int) -> None:
         """Ask all workers to stop, by the table's change of the next step."""
@@ -165,7 +151,7 @@ class Exchange:
 
     def numbers(self) -> dict[str, float]:
         """The numbers of a report, as of the last step."""
-        return self._table.numbers(self._pusher_name)
+        return self.table.numbers(self._pusher_name)
 
     def finish(self, *, waits: bool) -> None:
         """Enter into the table that this worker has done its steps.
@@ -209,9 +195,9 @@ class Exchange:
         self._detector = FailureDetector(
             len(pushers), self._pusher_name, tolerates=assignment.tolerates
         )
-        self._table = SharedTable.empty(len(pushers))
+        self.table = SharedTable.empty(len(pushers))
         # This pusher's row as it shall be, and as it was sent last.
-        self._row: NDArray[np.float32] = self._table.rows[self._pusher].copy()
+        self._row: NDArray[np.float32] = self.table.rows[self._pusher].copy()
         self._sent_row = self._row.copy()
         self._step_times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
 
@@ -224,8 +210,8 @@ class Exchange:
 
     def _read_table(self) -> SharedTable:
         """Read the rows of the pushers; those behind them are not in use."""
-        self._table = SharedTable(self._store.read_table().rows[: len(self._table.rows)])
-        return self._table
+        self.table = SharedTable(self._store.read_table().rows[: len(self.table.rows)])
+        return self.table
 
     def _send_row(self) -> None:
         if self._group.rank == 0:
@@ -269,11 +255,11 @@ class Exchange:
         *others, last = self._store.received
         for index, array in enumerate(others):
             self._group.broadcast(array, f"exchange.weights.{index}")
-        table = mx.nd.array(self._table.rows.reshape(-1), ctx=mx.cpu())
+        table = mx.nd.array(self.table.rows.reshape(-1), ctx=mx.cpu())
         both = mx.nd.concat(last, table, dim=0)
         self._group.broadcast(both, "exchange.weights_and_table")
         last[:] = both[: last.size]
-        self._table = SharedTable.decode(both[last.size :].asnumpy())
+        self.table = SharedTable.decode(both[last.size :].asnumpy())
 
     def _gather(self, arrays: Sequence[Any], tails: Sequence[Tail], into: Sequence[Any]) -> None:
         """Copy arrays and tails into the buckets."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -42,29 +42,14 @@ class _Refused(Exception):
 
 
 @dataclass
-class _Staleness:
-    """Of one pusher's gradients."""
+class _Pusher:
+    """What is counted of one pusher; the staleness is that of its gradients."""
 
-    total: int = 0
+    staleness: int = 0
+    """Sum over the pushes."""
     pushes: int = 0
     largest: int = 1
-
-    def add(self, staleness: int) -> None:
-        self.total += staleness
-        self.pushes += 1
-        self.largest = max(self.largest, staleness)
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.pushes if self.pushes else 1.0
-
-
-@dataclass
-class _BucketState:
-    """The state of a bucket beside its weights."""
-
-    version: int
-    momentum: Any = field(repr=False)
+    refused: int = 0
 
 
 class Updater:
@@ -72,18 +57,15 @@ class Updater:
 
     def __init__(self, settings: Settings, trace: Trace) -> None:
         self._settings, self._trace = settings, trace
-        self._buckets: dict[int, _BucketState] = {}
-        self._staleness: dict[int, _Staleness] = defaultdict(_Staleness)
+        self._momenta: dict[int, Any] = {}
+        self._pushers: dict[int, _Pusher] = defaultdict(_Pusher)
         self._refused_kinds: Counter[str] = Counter()
-        self._refused_of_pusher: Counter[int] = Counter()
 
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
         """Apply a push, or in BSP the sum of all workers' pushes, in place; or refuse it.
 
-        Args:
-            key: of a bucket, or of the shared table.
-            pushed: gradients and tail, NDArray [elements + TAIL]; or changes of the table.
-            stored: weights and tail; or the table.
+        By the key, these are gradients with a tail, NDArray [elements + TAIL], for stored weights
+        with a tail; or changes of the shared table, for the table.
         """
         try:
             self._check_form(key, pushed, stored)
@@ -102,7 +84,7 @@ class Updater:
         """Count a refused message; log the first of its kind, the second, the fourth and so on."""
         self._refused_kinds[refused.kind] += 1
         if refused.pusher is not None:
-            self._refused_of_pusher[refused.pusher] += 1
+            self._pushers[refused.pusher].refused += 1
         count = self._refused_kinds[refused.kind]
         if count & (count - 1) == 0:
             sender = "" if refused.pusher is None else f" of pusher {refused.pusher}"
@@ -121,36 +103,37 @@ class Updater:
 
     def _update(self, key: int, pushed: Any, stored: Any) -> None:
         size = stored.size - TAIL
-        if key not in self._buckets:
-            initial = _decode_tail(key, memory(stored)[size:])
-            self._buckets[key] = _BucketState(initial.version, mx.nd.zeros(size))
-        bucket = self._buckets[key]
+        version = _decode_tail(key, memory(stored)[size:]).version
         tail = self._checked_tail(key, pushed)
         staleness = 1
         if self._settings.together == 1:
-            staleness = bucket.version - tail.version + 1
+            staleness = version - tail.version + 1
             if staleness < 1:
                 raise _Refused(
                     "version from the future",
                     f"it was computed on version {tail.version} of bucket {key}, which has had "
-                    f"{bucket.version} updates",
+                    f"{version} updates",
                     tail.pusher,
                 )
-            self._staleness[tail.pusher].add(staleness)
-        self._trace.write(key, tail.pusher, tail.version, bucket.version, staleness)
+            pusher = self._pushers[tail.pusher]
+            pusher.pushes += 1
+            pusher.staleness += staleness
+            pusher.largest = max(pusher.largest, staleness)
+        self._trace.write(key, tail.pusher, tail.version, version, staleness)
+        if key not in self._momenta:
+            self._momenta[key] = mx.nd.zeros(size)
         weights = stored[:size]
         mx.nd.sgd_mom_update(
             weights,
             pushed[:size],
-            bucket.momentum,
+            self._momenta[key],
             lr=tail.lr / tail.pushes,
             rescale_grad=1 / staleness,
             wd=self._settings.weight_decay[key],
             momentum=self._settings.momentum,
             out=weights,
         )
-        bucket.version += 1
-        memory(stored)[size:] = Tail(bucket.version).encode()
+        memory(stored)[size:] = Tail(version + 1).encode()
 
     def _checked_tail(self, key: int, pushed: Any) -> Tail:
         """The tail of a push whose numbers, gradients included, are all valid."""
@@ -181,12 +164,12 @@ class Updater:
         rows = table.rows + change
         for row in map(int, np.flatnonzero((table.clocks > 0) & (rows[:, Column.CLOCK] == 0))):
             # The row was cleared: another group pushes under this number from now on.
-            self._staleness.pop(row, None)
-            self._refused_of_pusher.pop(row, None)
+            self._pushers.pop(row, None)
         for row in map(int, np.flatnonzero(rows[:, Column.CLOCK])):
-            rows[row, Column.STALENESS] = self._staleness[row].mean
-            rows[row, Column.LARGEST] = self._staleness[row].largest
-            rows[row, Column.REFUSED] = self._refused_of_pusher[row]
+            pusher = self._pushers[row]
+            rows[row, Column.STALENESS] = pusher.staleness / pusher.pushes if pusher.pushes else 1
+            rows[row, Column.LARGEST] = pusher.largest
+            rows[row, Column.REFUSED] = pusher.refused
         stored[:] = rows.reshape(-1)
 
 

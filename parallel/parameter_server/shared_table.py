@@ -140,7 +140,6 @@ class FailureDetector:
         tolerates: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: name: of a pusher in the log, worker or group; clock: seconds from any origin."""
         self._name, self._tolerates, self._clock = name, tolerates, clock
         self._start = clock()
         self._seen = SharedTable.empty(pushers)
@@ -178,13 +177,8 @@ class FailureDetector:
         Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
         Server", NIPS 2013.
 
-        Args:
-            read: reads the table.
-            own: the pusher's row, in which the steps that it has done stand already.
-            bound: steps; None does not wait.
-
-        Returns:
-            The lead with which the pusher begins its next step.
+        Returns the lead with which the pusher begins its next step. Its ``own`` row has the steps
+        that it has done already. Without a bound it does not wait.
         """
         while True:
             table = read()

@@ -27,7 +27,7 @@ class Trace:
     """The file of one process, if there is a folder for it."""
 
     def __init__(self, folder: str, name: str) -> None:
-        """Open the file ``name``, different for each process; without a folder nothing is written.
+        """Open the file ``name``, another for each process; without a folder nothing is written.
 
         Raises:
             ConfigError: the file cannot be written.

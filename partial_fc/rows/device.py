@@ -17,9 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.negatives import LEFT_OUT, LOWEST, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
+from partial_fc.rows.interface import (
+    LEFT_OUT,
+    LOWEST,
+    SMALLEST_NORM,
+    Array,
+    Logits,
+    Negatives,
+    Placed,
+    Rows,
+)
 from partial_fc.shard import Int64Array, Sample
 from runtime.devices import Uploads
 from runtime.mxnet import mx

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.negatives import Negatives
+from partial_fc.initial import zeros
 from partial_fc.optimizers import RowGradients, RowOptimizer
-from partial_fc.row_memory import zeros
 from partial_fc.rows import host_logits
-from partial_fc.rows.interface import SMALLEST_NORM, Logits, Placed, Rows
+from partial_fc.rows.interface import SMALLEST_NORM, Logits, Negatives, Placed, Rows
 from partial_fc.shard import Sample
 from runtime.engine import settle
 from runtime.kernels.compiled import parallel_kernel, prange

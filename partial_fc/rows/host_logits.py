@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.negatives import LEFT_OUT, LOWEST, NEVER, Negatives
-from partial_fc.rows.interface import Array, Logits
+from partial_fc.rows.interface import LEFT_OUT, LOWEST, NEVER, Array, Logits, Negatives
 from partial_fc.shard import Int64Array
 from runtime.kernels.compiled import inlined, overload, parallel_kernel, prange, types
 from runtime.kernels.sums import LANES, largest_of, sum_of

@@ -26,11 +26,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from partial_fc.communicator import Communicator
-from partial_fc.shard import Shard
+from partial_fc.shard import Communicator, Shard
 from partial_fc.store import header as headers
-from partial_fc.store.folder import StoreFolder
-from partial_fc.store.header import Header, Origin
+from partial_fc.store.header import Header, Origin, StoreFolder
 from partial_fc.store.index import Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
@@ -65,6 +63,9 @@ class StoreOptions:
 class CenterStore:
     """One rank's part of a store; all ranks call its methods together, but ``read``, ``write``.
 
+    Methods raise ``DataError`` where the disk is full or fails, or a record is damaged, and
+    ``ConfigError`` where the store is that of another run.
+
     Attributes:
         shard: the classes of this rank.
         transfers: what is read and written in the background.
@@ -73,12 +74,7 @@ class CenterStore:
     def __init__(
         self, options: StoreOptions, shard: Shard, layout: Layout, world: Communicator
     ) -> None:
-        """Open the store of a folder, or make it.
-
-        Raises:
-            ConfigError: another run uses it, or it holds the centers of another model.
-            DataError: it is damaged or cannot be written.
-        """
+        """Open the store of a folder, or make it; no other run uses it meanwhile."""
         self._folder = StoreFolder(options.folder)
         self._memory, self.shard = options.memory, shard
         self._layout, self._world = layout, world
@@ -135,10 +131,6 @@ class CenterStore:
 
         Args:
             run: the folder of the run.
-
-        Raises:
-            ConfigError: the store is that of another run.
-            DataError: the disk is full or fails.
         """
         # No rank opens the files any more.
         self._barrier("begin")
@@ -168,7 +160,7 @@ class CenterStore:
 
         def read() -> None:
             first()
-            self._read(part)
+            self.transfers.spread(partial(self._records.read, part), part.classes.size)
 
         return self.transfers.read(read, after)
 
@@ -177,9 +169,6 @@ class CenterStore:
 
         Returns:
             What ``read`` takes, to be behind it.
-
-        Raises:
-            DataError: an earlier write has failed.
         """
         self._check_is_own()
         with self._folder.explained():
@@ -187,11 +176,7 @@ class CenterStore:
         return self.transfers.write(lambda: self._write(part))
 
     def wait(self, reading: Any = None) -> None:
-        """Wait for what ``read`` has begun, or for everything.
-
-        Raises:
-            DataError: a record is damaged, or the disk is full or fails.
-        """
+        """Wait for what ``read`` has begun, or for everything."""
         with self._folder.explained():
             self.transfers.wait(reading)
 
@@ -199,8 +184,7 @@ class CenterStore:
         """Keep the rows as they are after ``update`` updates, for ``restore``.
 
         Raises:
-            ConfigError: the store is that of another run.
-            DataError: the disk is full or fails, the folder was moved, or a number is not finite.
+            DataError: also if the folder was moved, or a number is not finite.
         """
         self._check_is_own()
         self._held.check()
@@ -236,12 +220,7 @@ class CenterStore:
                 path.unlink(missing_ok=True)
 
     def restore(self, saved: Saved) -> None:
-        """Put the rows back as they were at a checkpoint.
-
-        Raises:
-            ConfigError: the checkpoints of another run need the store.
-            DataError: this is another store, or one that has no such rows any more.
-        """
+        """Put the rows back as they were at a checkpoint, which may be of another store."""
         origin, update, number = Origin.read(saved), saved.update, self._header.number
         if not self._is_used or number != origin.number:
             raise DataError(
@@ -279,7 +258,9 @@ class CenterStore:
                     if age > update:
                         path.unlink()
                 flush_folder(self._folder.path)
-                self._cut_off()
+                # Rows that are new again give their room back; nobody writes now.
+                end = self._records.index.end(*whole)
+                os.ftruncate(self._file, end * self._layout.num_bytes)
             self._barrier("forgotten")
             self._header = replace(
                 self._claimed(str(saved.run.resolve())),
@@ -298,9 +279,6 @@ class CenterStore:
         if self._log is not None:
             self._log.close()
         self._opened.close()
-
-    def _read(self, part: Part) -> None:
-        self.transfers.spread(partial(self._records.read, part), part.classes.size)
 
     def _write(self, part: Part) -> None:
         if self._log is not None:
@@ -359,11 +337,6 @@ class CenterStore:
         checks[block.new[(block.new >= start) & (block.new < stop)]] = 0
         own = (block.classes >= start) & (block.classes < stop)
         self._records.restore(block.classes[own], block.checks[own], block.images[own])
-
-    def _cut_off(self) -> None:
-        """Give the room back of rows that are new again, and which nobody writes now."""
-        end = self._records.index.end(self._header.first, self._header.last)
-        os.ftruncate(self._file, end * self._layout.num_bytes)
 
     def _begin_log(self, update: int, classes: tuple[int, int]) -> None:
         former, index = self._log, self._records.index

@@ -1,16 +1,18 @@
-"""What a store says of itself: ``store.json``, which is replaced as a whole.
+"""The folder of a store, and what it says of itself: ``store.json``, replaced as a whole.
 
-It names the store by a random number, and by another one the start of a run that has made each
-checkpoint. The checkpoints that need it repeat both, so that no checkpoint is joined with the
+The header names the store by a random number, and by another one the start of a run that has made
+each checkpoint. The checkpoints that need it repeat both, so that no checkpoint is joined with the
 centers of another run, or with those of its own run after that has gone back and trained again.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -20,8 +22,9 @@ import numpy as np
 from partial_fc.shard import RowState
 from partial_fc.store.index import ENTRY, Index
 from partial_fc.store.records import Layout
-from runtime.errors import DataError
-from runtime.files import open_regular, read_file, write_atomically
+from partial_fc.store.undo import logs
+from runtime.errors import ConfigError, DataError
+from runtime.files import create, open_kept, open_regular, read_file, write_atomically
 from runtime.state import Saved
 
 FILE_NAME = "store.json"
@@ -94,22 +97,14 @@ class Header:
     attempts: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Replace the header of a folder.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Replace the header of a folder."""
         about = asdict(self)
         about["checksum"] = _checksum(about)
         write_atomically(folder / FILE_NAME, json.dumps(about, indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> Optional[Header]:
-        """Read the header of a folder; None if there is none.
-
-        Raises:
-            DataError: it is damaged.
-        """
+        """Read the header of a folder; None if there is none, ``DataError`` if it is damaged."""
         path = folder / FILE_NAME
         try:
             about = json.loads(read_file(path))
@@ -121,7 +116,7 @@ class Header:
                 raise ValueError
             if checksum != _checksum(about):
                 raise ValueError
-            header = cls(**{**about, "states": states})
+            return cls(**{**about, "states": states})
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -131,22 +126,15 @@ class Header:
                 f"{path} is damaged, or of another version; bring it back from a copy, or delete "
                 "the folder and start anew with --resume never"
             ) from None
-        return header
 
     @property
     def layout(self) -> Layout:
-        """Of its records."""
-        return Layout(
-            self.embedding, {name: RowState(*about) for name, about in self.states.items()}
-        )
+        """The layout of the records."""
+        states = {name: RowState(*about) for name, about in self.states.items()}
+        return Layout(self.embedding, states)
 
     def check_files(self, folder: Path) -> None:
-        """See that the file with an entry of each class is as long as that.
-
-        Raises:
-            DataError: it is not.
-            OSError: it is missing.
-        """
+        """Raise ``DataError`` if the file with an entry of each class has another length."""
         found = (folder / INDEX).stat().st_size
         if found != ENTRY * self.classes:
             raise DataError(
@@ -154,11 +142,7 @@ class Header:
             )
 
     def private_index(self, folder: Path) -> Index:
-        """The index, of which this process may change its own copy alone.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """The index, of which this process may change its own copy alone."""
         with open_regular(folder / INDEX) as file:
             return Index(np.memmap(file, np.uint32, mode="c"))
 
@@ -181,11 +165,7 @@ class Header:
         return self.number in [values.get(STORE) for values in saved.values_in(Path(self.run))]
 
     def check_attempt(self, origin: Origin, update: int) -> None:
-        """See that the rows of an update are those of a checkpoint of this store.
-
-        Raises:
-            DataError: they are not.
-        """
+        """Raise ``DataError`` if the rows of an update are not those of a checkpoint of this."""
         if origin != self.origin(update):
             raise DataError(
                 f"its rows of update {update} are not those of this checkpoint: a run has gone "
@@ -193,13 +173,88 @@ class Header:
                 "or a copy of the store that was made with this checkpoint"
             )
 
-    def differences(self, other: Header) -> list[str]:
-        """In what two stores have rows of other kinds, in words."""
-        return [
-            f"{name} {getattr(self, name)} there and {getattr(other, name)} here"
-            for name in ("classes", "embedding", "states")
-            if getattr(self, name) != getattr(other, name)
-        ]
+
+class StoreFolder:
+    """The folder of a store, which one run at a time uses: its lock, its header, and its files."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it, if it is missing; ``DataError``: it cannot be made."""
+        self.path = path
+        with self.explained():
+            path.mkdir(parents=True, exist_ok=True)
+
+    def __str__(self) -> str:
+        """The option with which the user has chosen it."""
+        return f"--center-store {self.path}"
+
+    def claim(self) -> int:
+        """Lock the folder for this run, which no other uses; returns the lock's descriptor."""
+        lock = open_kept(self.path / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(
+                f"{self} is in use by another run; give each run a folder of its own"
+            ) from None
+        return lock
+
+    def prepare(self, wanted: Header) -> None:
+        """Make the files, unless checkpoints need those that are there, which fit this model."""
+        found = Header.read(self.path)
+        if found is not None and found.saved >= 0:
+            differences = [
+                f"{name} {getattr(found, name)} there and {getattr(wanted, name)} here"
+                for name in ("classes", "embedding", "states")
+                if getattr(found, name) != getattr(wanted, name)
+            ]
+            if found.first > wanted.first or found.last < wanted.last:
+                differences.append(
+                    f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
+                    f"{wanted.last - 1} here, as ranks of other hosts had the others"
+                )
+            if differences:
+                raise ConfigError(
+                    f"{self} holds other centers: {', '.join(differences)}; "
+                    "use the same options and hosts, or give another folder"
+                )
+            return
+        # No checkpoint needs what a run that has ended has left.
+        self.remove_logs()
+        with create(self.path / RECORDS):
+            pass
+        with create(self.path / INDEX) as file:
+            # It is written as memory, where a full disk would end the process.
+            os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
+        wanted.write(self.path)
+
+    def remove_logs(self) -> None:
+        """Remove all logs and the header, without which there is no store."""
+        for path in (*(path for _, path in logs(self.path)), self.path / FILE_NAME):
+            path.unlink(missing_ok=True)
+
+    def read_header(self) -> Header:
+        """The header, of files that have the sizes which it says."""
+        header = Header.read(self.path)
+        if header is None:
+            raise DataError(f"{FILE_NAME} has vanished")
+        header.check_files(self.path)
+        return header
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """One line about the store, whatever is wrong with it."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"{self} cannot be read or written ({error.strerror}); see "
+                "to its disk and start again: the run goes on from its last checkpoint"
+            ) from error
+        except DataError as error:
+            raise DataError(
+                f"{self}: {error}; nothing of the last checkpoint has been removed"
+            ) from error
 
 
 def states_of(layout: Layout) -> dict[str, tuple[str, bool]]:

@@ -77,11 +77,7 @@ class Room:
         self._free: Rows = np.empty(0, np.int64)
 
     def take(self, count: int) -> Rows:
-        """Return places [count] that no other record has or gets.
-
-        Raises:
-            OSError: the file cannot become as long.
-        """
+        """Return places [count] that no other record has or gets."""
         if count > self._free.size:
             self._extend(max(count - self._free.size, _PLACES_AT_ONCE))
         taken, self._free = self._free[:count], self._free[count:]

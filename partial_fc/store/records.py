@@ -116,7 +116,10 @@ class Part(NamedTuple):
 
 
 class Records:
-    """The records of a file that is open, and their index."""
+    """The records of a file that is open, and their index.
+
+    Methods raise ``OSError`` where the system fails, and ``DataError`` where a record is damaged.
+    """
 
     def __init__(self, file: int, index: Index, layout: Layout, *, seed: int, salt: int) -> None:
         """Use what a store has opened.
@@ -136,63 +139,37 @@ class Records:
         )
 
     def read(self, part: Part, few: slice) -> None:
-        """Fill a few rows of a stage from the file, or with initial centers.
-
-        Raises:
-            OSError: the system cannot read.
-            DataError: a record is damaged.
-        """
-        record = np.empty(self.layout.words, np.uint32)
-        memory = record, record.view(np.float32), record.view(np.int32)
-        staged, classes = part.staged, part.classes[few]
-        failed = _read(
-            (self._file, record.ctypes.data, self._key),
-            (self.index.entries, self._multipliers),
-            (classes, part.places[few]),
-            memory,
-            staged.wide,
-            staged.narrow,
-        )
+        """Fill a few rows of a stage from the file, or with initial centers."""
+        failed = _read(*self._arguments(part, few, np.empty(self.layout.words, np.uint32)))
         if failed >= 0:
-            self._fail(int(classes[failed]))
+            self._fail(int(part.classes[few][failed]))
 
     def make_room(self, classes: Rows) -> None:
-        """Give places to those of some classes that were never written, for ``write``.
-
-        Raises:
-            OSError: the file cannot become as long.
-        """
+        """Give places to those of some classes that were never written, for ``write``."""
         new = classes[self.index.checks[classes] == 0]
         self.index.places[new] = self._room.take(new.size)
 
     def write(self, part: Part, few: slice) -> bool:
-        """Write a few rows of a stage to their places; returns whether their numbers are finite.
-
-        Raises:
-            OSError: the system cannot write.
-        """
+        """Write a few rows of a stage to their places; returns True if all numbers are finite."""
         record = np.zeros(self.layout.words, np.uint32)
-        memory = record, record.view(np.float32), record.view(np.int32)
-        staged, classes = part.staged, part.classes[few]
-        failed, is_finite = _write(
-            (self._file, record.ctypes.data),
-            (self.index.entries, self._multipliers),
-            (classes, part.places[few]),
-            memory,
-            staged.wide,
-            staged.narrow,
-        )
+        failed, is_finite = _write(*self._arguments(part, few, record))
         if failed >= 0:
-            self.write_image(int(classes[failed]), record)
+            self.write_image(int(part.classes[few][failed]), record)
         return bool(is_finite)
 
-    def images(self, classes: Rows, images: Words, few: slice) -> None:
-        """Copy the records of a few classes as they are in the file into [R, words]; checked.
+    def _arguments(self, part: Part, few: slice, record: Words) -> tuple[Any, ...]:
+        """Return the arguments of ``_read`` and ``_write``, with the memory of one record."""
+        return (
+            (self._file, record.ctypes.data, self._key),
+            (self.index.entries, self._multipliers),
+            (part.classes[few], part.places[few]),
+            (record, record.view(np.float32), record.view(np.int32)),
+            part.staged.wide,
+            part.staged.narrow,
+        )
 
-        Raises:
-            OSError: the system cannot read.
-            DataError: a record is damaged.
-        """
+    def images(self, classes: Rows, images: Words, few: slice) -> None:
+        """Copy the records of a few classes as they are in the file into [R, words]; checked."""
         classes, images = classes[few], images[few]
         where = self._file, images.ctypes.data
         failed = _read_images(*where, classes, self.index.entries, self._multipliers, images)
@@ -200,20 +177,12 @@ class Records:
             self._fail(int(classes[failed]))
 
     def check(self, classes: Rows, checks: Words, images: Words) -> None:
-        """Compare images of records, which a log holds, with their checksums.
-
-        Raises:
-            DataError: one is damaged.
-        """
+        """Compare images of records, which a log holds, with their checksums."""
         if not _are_intact(classes, checks, self._multipliers, images):
             raise DataError("an undo log holds a damaged record")
 
     def take(self, images: Words, part: Part) -> None:
-        """Fill rows of a stage from images instead of the file.
-
-        Raises:
-            DataError: one is damaged.
-        """
+        """Fill rows of a stage from images instead of the file."""
         classes, places, layout = part.classes, part.places, self.layout
         self.check(classes, self.index.checks[classes], images)
         end = len(layout.wide) * layout.embedding
@@ -222,12 +191,7 @@ class Records:
         part.staged.narrow[:, places] = images[:, end:].view(np.int32).T[: len(layout.narrow)]
 
     def restore(self, classes: Rows, checks: Words, images: Words) -> None:
-        """Put records back that ``images`` has given.
-
-        Raises:
-            OSError: the system cannot write.
-            DataError: an image is damaged; nothing is written.
-        """
+        """Put records back that ``images`` has given; nothing is written if one is damaged."""
         self.check(classes, checks, images)
         for class_id, check, image in zip(classes, checks, images):
             self.write_image(int(class_id), image)
@@ -291,7 +255,7 @@ def _read(source, checking, rows, record, wide, narrow):  # type: ignore[no-unty
 @unlocked_kernel
 def _write(target, checking, rows, record, wide, narrow):  # type: ignore[no-untyped-def]
     """Returns which row has failed, or -1, and whether all numbers are finite."""
-    file, address = target
+    file, address, _ = target
     entries, multipliers = checking
     classes, places = rows
     words, floats, integers = record

@@ -80,10 +80,7 @@ class SavedRows:
         """Read every record that an update has written, and those that a run would put back.
 
         Returns:
-            How many the former are.
-
-        Raises:
-            DataError: one is damaged.
+            How many the former are; ``DataError``: one is damaged.
         """
         found = 0
         for classes in self._pieces():
@@ -97,11 +94,7 @@ class SavedRows:
         return found
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        """Yield the rows of an array from the first class of this store to its last, in parts.
-
-        Raises:
-            DataError: one is damaged.
-        """
+        """Yield the rows of an array from the first class of this store to its last, in parts."""
         for classes in self._pieces():
             yield self._read(classes).arrays[name]
 

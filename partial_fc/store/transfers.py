@@ -68,12 +68,7 @@ class Transfers:
         return [future.result() for future in futures]
 
     def wait(self, future: Optional[Future[Any]] = None) -> Any:
-        """Wait for a read, or for everything that was to be written.
-
-        Raises:
-            OSError: an action has failed; this one or any before it.
-            DataError: the same.
-        """
+        """Wait for a read, or for everything that was to be written; ``check`` then."""
         last = future or self._last_write
         result = last.result() if last else None
         self.check()

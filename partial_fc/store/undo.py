@@ -69,9 +69,6 @@ class UndoLog:
             rank: whose rows are logged.
             index: of the store.
             classes: the first class of which the log says what the index is, and one past the last.
-
-        Raises:
-            OSError: it cannot be made.
         """
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
@@ -79,11 +76,7 @@ class UndoLog:
         self._file = open_kept(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, block: Block) -> None:
-        """Write a block; ``flush`` before the rows are overwritten.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Write a block; ``flush`` before the rows are overwritten."""
         listed = block.new.tobytes() + block.classes.tobytes() + block.checks.tobytes()
         head = _head(_BLOCK, zlib.crc32(listed), block.new.size, block.classes.size)
         for content in (memoryview(head + listed), block.images.reshape(-1).view(np.uint8).data):
@@ -107,16 +100,7 @@ def logs(folder: Path) -> list[tuple[int, Path]]:
 
 
 def blocks(path: Path, words: int) -> Iterator[Block]:
-    """Read a log.
-
-    Args:
-        path: of the log.
-        words: the length of a record.
-
-    Raises:
-        DataError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """Read a log with records of this length; ``DataError``: it is damaged."""
     return (block for _, block in located_blocks(path, words))
 
 
@@ -140,16 +124,12 @@ def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
 
 
 def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -> None:
-    """See that an index is the one with which the logs of a checkpoint began.
+    """Raise ``DataError`` if an index is not the one with which the logs of a checkpoint began.
 
     Args:
         paths: all logs of the checkpoint.
         index: of the store, after the logs are undone.
-        classes: the first class of the store, and one past its last.
-
-    Raises:
-        DataError: it is another one, or a log is missing or damaged.
-        OSError: a log cannot be read.
+        classes: the first class of the store, and one past its last, which all are in a log.
     """
     ranges = []
     for path in paths:
@@ -163,7 +143,8 @@ def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -
         ranges.append((first, last))
     start, stop = classes
     for first, last in sorted(ranges):
-        start = max(start, last) if first <= start else start
+        if first <= start:
+            start = max(start, last)
     if start < stop:
         raise DataError(f"the undo log of class {start} was removed; use another checkpoint")
 

@@ -89,7 +89,8 @@ def test_what_only_looks_like_a_segment_is_skipped() -> None:
     comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
     plain = encode(".jpg", SEEN)
     pixels = b"\xff\xda" + struct.pack(">H", 2) + block
-    for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels):
+    end = b"\xff\xd9" + struct.pack(">H", 2) + block
+    for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels, end):
         assert orientation(plain[:2] + inner) == 1
     for payload in (plain + block, *(encode(end, SEEN) for end in (".png", ".webp", ".bmp"))):
         assert orientation(payload) == 1

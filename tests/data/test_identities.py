@@ -23,14 +23,9 @@ def test_identities_and_images_come_by_name(tmp_path) -> None:
     found = find_identities(tmp_path, 1, 1)
     assert found == find_identities(tmp_path, 1, 3)
     assert found[0] == [Identity("_p", formats), *expected]
-    paths = identities.image_paths(tmp_path, expected)
-    assert paths == [str(tmp_path / name) for name in ("a/x.jpeg", "b/10.JPG", "b/2.png")]
     assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
     assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10, 1)
     assert_refused("2.png is no folder; name one", find_identities, tmp_path / "b" / "2.png", 1, 1)
-    people = [Identity(f"p{i}", []) for i in range(10)]
-    training, held_out = identities.split_holdout(people, 5)
-    assert held_out == [people[4], people[9]] and training == [*people[:4], *people[5:9]]
 
 
 def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:

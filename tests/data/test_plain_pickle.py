@@ -121,7 +121,8 @@ KEYS = "a dictionary with keys other than text, bytes and integers"
     (b"I1\n(K\1K\2K\3K\4K\5tb.", "it fills a value that is not an array"),
     # Python's own would set an attribute of the stand-in.
     (ENCODE + b"}U\x01aK\x01sb.", "it fills a value that is not an array"),
-    (ARRAY + b"(K\x01K\x02I3\nI00\nU\x01atb.", "an array without a type or a shape"),
+    *((ARRAY + b"(K\x01K\x02" + given + b"I00\nU\x01atb.", "an array without a type or a shape")
+      for given in (b"I3\n", b"\x85I3\n", DTYPE)),
     (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nK\x05tb.", "an array of type 'u1'"),
     (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nU\x03abctb.", "damaged: cannot reshape"),
 ])  # fmt: skip

@@ -21,7 +21,7 @@ from tests.device.stalled_device import stalled
 from tests.device.updates import DEVICE, HOST, ON_GPU, ClassifierUpdates, FaceUpdates, Updated
 from tests.support.launch import finish, ranks
 from tests.support.thread_world import run_ranks
-from training.update import loss_scale
+from training.update import mixed_precision
 
 Kind = Union[type[FaceUpdates], type[ClassifierUpdates]]
 # Differences allowed after the first update and after the second, of an array's largest number:
@@ -38,7 +38,7 @@ WITHOUT_EFFECT = "pre_fc1_bias"
 def half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """float16 products, and a loss scale at which a batch of a few images does not overflow."""
     emulate_float16(monkeypatch)
-    monkeypatch.setattr(loss_scale, "_INITIAL", 8.0)
+    monkeypatch.setattr(mixed_precision, "_INITIAL", 8.0)
 
 
 def assert_equal_updates(

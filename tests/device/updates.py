@@ -27,8 +27,7 @@ from runtime.stopwatch import Stopwatch
 from training.config.faces import FaceConfig
 from training.config.images import ImageConfig
 from training.config.schedule import OptimizerOptions
-from training.update.classify_step import ClassifyStep, SoftTargets
-from training.update.epoch_counts import EpochCounts
+from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer

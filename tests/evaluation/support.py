@@ -12,7 +12,7 @@ import pytest
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from evaluation.embed.index import write_index
+from evaluation.embed.files import write_index
 from runtime.errors import ConfigError, DataError
 
 

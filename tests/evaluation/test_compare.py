@@ -11,7 +11,7 @@ import pytest
 
 from backbones.model import Backbone
 from data.align.similarity import TEMPLATE
-from data.verification.bin_file import write_bin
+from data.verification.bin_file import read_bin, write_bin
 from evaluation import compare
 from evaluation.compare import different_cosines, threshold_at
 from evaluation.features import normalized
@@ -84,7 +84,11 @@ def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
         compare.main([*words, "--target", "pairs.bin", *more])
         return capsys.readouterr().out.splitlines()[1]
 
+    network = FaceNetwork(Backbone.load("m", image_size=(32, 32)).extract, (32, 32), "m")
+    cosines = different_cosines(network, read_bin("pairs.bin"), 8, flip=True)
     line = second_line("--far", "0.25")
+    threshold = float(line.split()[1].rstrip(","))
+    assert threshold == pytest.approx(threshold_at(0.25, cosines, ""), abs=2e-3)
     assert line.endswith("FAR 0.25: it accepts 2 of the 8 pairs of two people in pairs")
     assert second_line("--threshold", line.split()[1].rstrip(",")) == line
     assert "accepts 8 of the 8 pairs" in second_line("--threshold", "-1")

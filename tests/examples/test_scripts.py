@@ -45,7 +45,7 @@ def run_original(folder: Path, typed: str, seconds: int = 280) -> CompletedProce
     words = "-m parallel.launch -n 4 -s 2 -i lo --launcher local -H hosts -- python"
     words += f" {ROOT}/classify.py --data-dir cifar10/ --lr-factor 0.94 --kv-store dist_gsync"
     words += f" --data-allocator 1 --network resnet20 {typed}"
-    further = {"PYTHONPATH": str(ROOT), "PS_VERBOSE": "1"}
+    further: Any = {"PYTHONPATH": str(ROOT), "PS_VERBOSE": "1"}
     return finish(sys.executable, *words.split(), folder=folder, seconds=seconds, **further)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.embed.index import read_embeddings
+from evaluation.embed.files import read_embeddings
 from evaluation.export import card
 from evaluation.ijb.lists import find_lists, read_faces, read_pairs, read_subjects
 from evaluation.report import figures, pages, run_files

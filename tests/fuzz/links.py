@@ -31,7 +31,7 @@ from data.records.shards import open_sets
 from data.records.writer import shard_writer
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
-from evaluation.embed.index import read_embeddings
+from evaluation.embed.files import read_embeddings
 from evaluation.export.arcface_torch import read_state_dict
 from evaluation.ijb import lists as lists_of_faces
 from evaluation.report import run_files
@@ -160,19 +160,11 @@ def _write_store(folder: Path) -> None:
     (folder / "index.bin").write_bytes(bytes(16))
 
 
-def _read_set(path: Path) -> None:
-    RecordSet(path.parent).labels()
-
-
 def _embed(path: Path) -> None:
     for source in (path, path.parents[1]):
         images = NamedImages(open_sources([str(source)]), Size(8, 8))
         for number in range(len(images)):
             images.read(number)
-
-
-def _read_face(path: Path) -> None:
-    ListedFaces(path.parent, [path.name], np.arange(10.0).reshape(1, 5, 2)).read(0)
 
 
 def _classify(path: Path) -> None:
@@ -184,10 +176,6 @@ def _classify(path: Path) -> None:
 def _read_servers(path: Path) -> None:
     hosts = cluster_files.read_hosts(path.with_name("hosts"), 1)
     cluster_files.read_servers(path, 1, hosts.addresses)
-
-
-def _read_cifar(path: Path) -> None:
-    cifar.read(cifar.CIFAR10, path.parent, "validation")
 
 
 def _read_checkpoint(path: Path) -> None:
@@ -209,18 +197,6 @@ def _read_ijb(path: Path) -> None:
     lists = lists_of_faces.find_lists(path.parents[1])
     lists_of_faces.read_faces(lists)
     lists_of_faces.read_pairs(lists.pairs, template_ids(SIZES))
-
-
-def _go_on(path: Path) -> None:
-    use_features(path.parent)
-
-
-def _read_run(path: Path) -> None:
-    run_files.read(path.parent)
-
-
-def _read_report(path: Path) -> None:
-    run_files.read(path.parents[1])
 
 
 def _write_rank(path: Path) -> None:
@@ -245,14 +221,23 @@ def _write_metrics(path: Path) -> None:
     metrics.close()
 
 
+def _of_folder(use: Callable[[Path], object], depth: int = 0) -> Callable[[Path], object]:
+    """Return what uses the folder of a file, or one around it."""
+    return lambda path: use(path.parents[depth])
+
+
+_read_set = _of_folder(lambda folder: RecordSet(folder).labels())
+_read_run, _go_on = _of_folder(run_files.read), _of_folder(use_features)
+_FACE = np.arange(10.0).reshape(1, 5, 2)
+
 READ = {
     "rec": Case("train.rec", _read_set, write_records),
     "idx": Case("train.idx", _read_set, write_records),
     "property": Case("property", _read_set, write_records),
-    "shard": Case("train-00001.rec", lambda path: open_sets([path.parent]), _write_shards),
+    "shard": Case("train-00001.rec", _of_folder(lambda folder: open_sets([folder])), _write_shards),
     "packed image": Case(_IMAGE, lambda path: ImageReader().read(str(path))),
     "embedded image": Case(_IMAGE, _embed),
-    "listed face": Case(_IMAGE, _read_face),
+    "listed face": Case(_IMAGE, lambda path: ListedFaces(path.parent, [path.name], _FACE).read(0)),
     "bin": Case("a.bin", read_bin),
     "pairs": Case("pairs.txt", lambda path: read_pairs(path, path.with_name("people"))),
     "points": Case("points.txt", lambda path: PointsFile(path, path.parent)),
@@ -270,8 +255,12 @@ READ = {
         "config.json", lambda path: faces.parse(["--config", str(path), "--dataset", "synthetic"])
     ),
     "state dict": Case("m.safetensors", read_state_dict),
-    "mnist": Case("t10k-images-idx3-ubyte", lambda path: mnist.read(path.parent, "validation")),
-    "cifar": Case("test_batch.bin", _read_cifar, _write_cifar),
+    "mnist": Case("t10k-images-idx3-ubyte", _of_folder(lambda at: mnist.read(at, "validation"))),
+    "cifar": Case(
+        "test_batch.bin",
+        _of_folder(lambda folder: cifar.read(cifar.CIFAR10, folder, "validation")),
+        _write_cifar,
+    ),
     "ijb": Case("IJBC/meta/ijbc_face_tid_mid.txt", _read_ijb, write_ijb),
     "description of features": Case("features.json", _go_on, use_features),
     "metrics": Case("metrics.jsonl", _read_run, write_faces),
@@ -285,8 +274,8 @@ OPTIONAL = {
     "compared image": Case(_IMAGE, lambda path: fingerprint([path.parents[1], path])),
     "part of features": Case("part-00000.npy", _go_on, use_features),
     "store.json": Case("store.json", _read_store, _write_store),
-    "scores": Case("report/scores-unseen.npy", _read_report, write_faces),
-    "samples": Case("report/samples.jpg", _read_report, write_faces),
+    "scores": Case("report/scores-unseen.npy", _of_folder(run_files.read, 1), write_faces),
+    "samples": Case("report/samples.jpg", _of_folder(run_files.read, 1), write_faces),
     "config of a run": Case("config.json", _read_run, write_faces),
 }
 """Files without which, or in place of which, a reader may go on."""

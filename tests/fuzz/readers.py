@@ -19,9 +19,9 @@ from data.align.similarity import align
 from data.decoding import decode_rgb
 from data.pack.image_files import ImageReader
 from data.records import index_cache
-from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, RecordFile, encode
+from data.records.shards import JoinedSet
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
 from evaluation.verification.groups import read_groups

@@ -36,7 +36,7 @@ plain = st.recursive(
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner),
     max_leaves=20,
 )
-tried = settings(max_examples=60, deadline=None, derandomize=True)
+tried = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 @pytest.fixture(scope="module")

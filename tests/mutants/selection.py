@@ -27,7 +27,7 @@ ELSEWHERE = {
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
         "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "
-        "training/exchange/server_* parallel/launch/launcher.py"
+        "training/exchange/[sw]* parallel/launch/launcher.py"
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -119,7 +120,7 @@ def test_what_a_program_does_not_understand_is_noticed(tmp_path) -> None:
 
 def run_as_typed(text: str, folder: Path) -> str:
     """Run a command in a folder, in which the project's modules are found."""
-    variables = {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    variables: dict[str, Any] = {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return finish("bash", "-c", text, folder=folder, **variables).stdout
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Optional
 
 from parallel.check.facts import Facts
-from parallel.check.network import Link
 from parallel.check.survey import Pair, Survey
 from runtime.installed import Gpu
 
@@ -27,19 +26,15 @@ def facts(number: int, package: str = "mxnet") -> Facts:
         mxnet="1.9.1",
         mxnet_package=package,
         horovod="0.28.1",
-        horovod_lacks=() if has_gpus else ("NCCL",),
+        horovod_lacks=[] if has_gpus else ["NCCL"],
         open_mpi="4.1.8",
         files={"train.py": "1", "a.py": "2"},
         processors=16,
         memory=64 << 30,
         shared_memory=32 << 30,
         disk=1 << 40,
-        open_files=4096,
-        locked_memory=8 << 20,
-        infiniband=(),
-        gpus=(GPU,) * 8 if has_gpus else (),
+        gpus=[GPU] * 8 if has_gpus else [],
         cuda_of_driver=11040 if has_gpus else None,
-        driver="470.57" if has_gpus else None,
         errors={},
     )
 
@@ -48,5 +43,5 @@ def healthy(slots: Mapping[str, int], package: str = "mxnet", nic: Optional[str]
     """What a check of healthy hosts finds out."""
     found = Survey(slots, nic)
     found.facts.update({host: facts(number, package) for number, host in enumerate(slots)})
-    found.pairs.extend(Pair(*hosts, Link(1.1e9)) for hosts in itertools.permutations(slots, 2))
+    found.pairs.extend(Pair(*hosts, 1.1e9) for hosts in itertools.permutations(slots, 2))
     return found

@@ -245,13 +245,12 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         It is called by its path where the environment is not ``active``.
         """
         choices = {"NETWORK": "tiny", "BATCH_SIZE": "8", "MAX_UPDATE": "3", "OMP_NUM_THREADS": "1"}
-        variables = {**choices, "MODELS_ROOT": str(models), **variables}
+        how: dict[str, Any] = {**choices, "MODELS_ROOT": str(models), **variables}
         if active:
-            own = {"VIRTUAL_ENV": sys.prefix, **variables}
-            return self.run(*command, folder=ROOT, path=[PROGRAMS], **own)
-        if command[0] != "bash":
+            how.update(VIRTUAL_ENV=sys.prefix, path=[PROGRAMS])
+        elif command[0] != "bash":
             command = (PROGRAMS / str(command[0]), *command[1:])
-        return self.run(*command, folder=ROOT, **variables)
+        return self.run(*command, folder=ROOT, **how)
 
     def end(self) -> None:
         """Leave nothing behind."""

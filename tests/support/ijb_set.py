@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 
 from data.align.similarity import TEMPLATE
-from evaluation.embed.rows_file import pack_rows
 from evaluation.ijb import features_folder
 from evaluation.ijb.features_folder import describe
 from evaluation.ijb.lists import find_lists
@@ -117,6 +116,5 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     generator = np.random.default_rng(width)
     rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
     for number, start in enumerate(range(0, count, features_folder.PART)):
-        part = pack_rows(rows[start : start + features_folder.PART])
-        (out / f"part-{number:05d}.npy").write_bytes(part)
+        np.save(out / f"part-{number:05d}.npy", rows[start : start + features_folder.PART])
     return np.stack(np.split(rows, 2, axis=1))

@@ -13,7 +13,7 @@ import classify
 from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
-from training.exchange import ranks, server_workers
+from training.exchange import ranks, workers
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
         assert measured(throughput, contributors) > 0
         return float(next(changes).split(",")[here.worker])
 
-    setattr(server_workers, "own_speed", given)  # noqa: B010 (imported there from another module)
+    setattr(workers, "own_speed", given)  # noqa: B010 (imported there from another module)
     return classify.classify(images.parse(sys.argv[2:]))
 
 

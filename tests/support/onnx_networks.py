@@ -9,7 +9,7 @@ import numpy as np
 from backbones.checkpoint import Checkpoint
 from backbones.network import initial_weights
 from evaluation.export.graph import Form, to_onnx
-from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.network import OnnxNetwork
 from runtime.mxnet import mx
 
 

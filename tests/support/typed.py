@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from parallel.launch.launcher import add_options, parse
+from parallel.launch.options import add_options, parse
 from runtime import command_line, options
 from runtime.command_line import Parser
 from tests.support.launch import ROOT

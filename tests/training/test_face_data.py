@@ -12,8 +12,7 @@ import pytest
 from data import contents
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.drawn import face_set
-from data.records.joined_set import JoinedSet
-from data.records.shards import open_sets
+from data.records.shards import JoinedSet, open_sets
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError

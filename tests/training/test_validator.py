@@ -18,7 +18,7 @@ from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import run_ranks
-from training.update.epoch_counts import EpochCounts
+from training.update.classify_step import EpochCounts
 from training.validator import Validator, count
 
 

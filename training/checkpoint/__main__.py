@@ -5,7 +5,8 @@
     python -m training.checkpoint merge PATH     joins the arrays of all ranks in one .npz file
 
 PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one. Needs
-neither MXNet nor Horovod, nor the number of ranks that wrote it. If the class centers are in a
+neither MXNet nor Horovod, nor the number of ranks that wrote it; what is broken, missing or of
+another run is a ``DataError``. If the class centers are in a
 store, its folder is given with --center-store: a manifest, which may come from anywhere, names no
 file that is opened.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Optional
 
@@ -34,76 +36,106 @@ from training.checkpoint.reader import Checkpoint, open_part
 _ROWS = 4096
 # The part of a checkpoint that has the class centers.
 _HEAD = "head"
+_MEANINGS = {
+    SHARDED: "cut over the ranks",
+    REPLICATED: "the same on all ranks",
+    OWN: "each rank's own",
+}
 
 
 def info(path: Path, store: Optional[Path] = None) -> str:
-    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays.
-
-    Raises:
-        DataError: it is broken, or ``store`` is not that of its class centers.
-    """
+    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
     part = open_part(path)
     lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
-    lines += [f"  {name}: {_plain(value)}" for name, value in part.about.items()]
-    lines += [f"  {name}: {_plain(values)}" for name, values in part.values.items() if values]
+    values = {name: value for name, value in part.values.items() if value}
+    for name, value in (*part.about.items(), *values.items()):
+        lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
     # Not all ranks have those that are the same on all.
     entries = max((file.entries for file in part.files.values()), key=len, default=())
-    for kind, meaning in (
-        (SHARDED, "cut over the ranks"),
-        (REPLICATED, "the same on all ranks"),
-        (OWN, "each rank's own"),
-    ):
+    for kind, meaning in _MEANINGS.items():
         chosen = [entry for entry in entries if entry.kind == kind]
         lines.append(f"{len(chosen)} arrays {meaning}")
         lines += [f"  {entry.name:<40}{entry.dtype:<9}{_shape(entry)}" for entry in chosen]
-    lines += [
-        f"rank {rank}: {file.size:,} bytes{_classes(file.entries)}"
-        for rank, file in sorted(part.files.items())
-    ]
-    lines += [f"rank {rank}: on {host}" for rank, host in _elsewhere(part).items()]
-    if store is not None or _origin(part) is not None:
-        lines.append(f"class centers in a store: {_described(part, store)}")
-    return "\n".join(lines)
+    for rank, file in part.files.items():
+        slices = [f"{e.start:,} to {e.stop - 1:,}" for e in file.entries if e.kind == SHARDED]
+        classes = f", classes {slices[0]}" if slices else ""
+        lines.append(f"rank {rank}: {file.size:,} bytes{classes}")
+    lines += [f"rank {rank}: on {part.hosts[rank]}" for rank in part.missing]
+    if store is not None:
+        with _open_store(part, store) as rows:
+            arrays = [f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()]
+            described = f"{store}, {_classes_of(rows.header)}, of each {', '.join(arrays)}"
+    else:
+        described = _remedy(part)
+    return "\n".join([*lines, *([f"class centers in a store: {described}"] if described else [])])
 
 
 def verify(path: Path, store: Optional[Path] = None) -> str:
-    """Read every file of a checkpoint that is here, and the rows of its store.
-
-    Raises:
-        DataError: one is missing, cut off or changed; or ``store`` is missing or another one.
-    """
+    """Read every file of a checkpoint that is here, and the rows of its store."""
     part = open_part(path)
-    said = _verify_files(path, part)
-    if store is None and _origin(part) is None:
-        return said
-    if store is None:
-        raise DataError(f"{said}; but its class centers are in a store: {_remedy(part)}")
-    with _open_store(part, store) as rows:
-        return f"{said}\n{store} is intact: {rows.verify():,} rows of {_classes_of(rows.header)}"
+    said = _verify_files(Checkpoint(path, part))
+    if store is not None:
+        with _open_store(part, store) as rows:
+            read = f"{rows.verify():,} rows of {_classes_of(rows.header)}"
+            return f"{said}\n{store} is intact: {read}"
+    if remedy := _remedy(part):
+        raise DataError(f"{said}; but its class centers are in a store: {remedy}")
+    return said
 
 
-def _verify_files(path: Path, part: Part) -> str:
-    checkpoint = Checkpoint(path, part)
+def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) -> str:
+    """Write all arrays into one ``.npz`` file, as one rank would hold them.
+
+    Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
+    at a time.
+    """
+    part = checkpoint.manifest
+    _verify_files(checkpoint)
+    if store is None and (remedy := _remedy(part)):
+        raise DataError(f"{checkpoint.path} has its class centers in a store: {remedy}")
+    arrays: list[tuple[str, str, tuple[int, ...], Iterator[NDArray[Any]]]] = [
+        (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
+        for entry in part.files[0].entries
+    ]
+    with ExitStack() as opened:
+        if store is not None:
+            rows = opened.enter_context(_open_store(part, store))
+            header = rows.header
+            if (header.first, header.last) != (0, header.classes):
+                raise DataError(
+                    f"--center-store {store} has {_classes_of(header)}, as other hosts have the "
+                    "others; only a store of all classes is merged"
+                )
+            for name, (dtype, shape) in rows.shapes.items():
+                arrays.append((f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name)))
+        try:
+            with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
+                for array in arrays:
+                    _add(archive, *array)
+        except OSError as error:
+            raise DataError(
+                f"{output} cannot be written ({error.strerror}); choose another"
+            ) from None
+    return f"{output}: {len(arrays)} arrays, for numpy.load"
+
+
+def _verify_files(checkpoint: Checkpoint) -> str:
+    path, part = checkpoint.path, checkpoint.manifest
     for rank in part.files:
         checkpoint.verify(rank)
     size = sum(file.size for file in part.files.values())
-    elsewhere = _elsewhere(part)
-    if not elsewhere:
+    if not part.missing:
         return f"{path} is intact: {len(part.files)} files, {size:,} bytes"
-    others = layout.lacking([*elsewhere], part.hosts)
     return (
         f"{path} has {len(part.files)} of {part.world_size} files, which are intact, {size:,} "
-        f"bytes; it lacks {others}"
+        f"bytes; it lacks {layout.lacking(part.missing, part.hosts)}"
     )
 
 
-def _origin(part: Part) -> Optional[Origin]:
-    """The origin of class centers in a store; None if they are in the checkpoint."""
-    return Origin.of(part.values.get(_HEAD))
-
-
 def _remedy(part: Part) -> str:
-    """Return the option that a command needs where the class centers are in a store."""
+    """Return the option that a command needs; empty if the checkpoint has its class centers."""
+    if Origin.of(part.values.get(_HEAD)) is None:
+        return ""
     options = part.about.get("configuration")
     folder = options.get(STORE) if isinstance(options, dict) else None
     given = f", for its run {folder}" if isinstance(folder, str) else ""
@@ -111,7 +143,7 @@ def _remedy(part: Part) -> str:
 
 
 def _open_store(part: Part, folder: Path) -> SavedRows:
-    origin = _origin(part)
+    origin = Origin.of(part.values.get(_HEAD))
     if origin is None:
         raise DataError(
             f"--center-store {folder} is not needed: the checkpoint has its class centers; leave "
@@ -120,85 +152,17 @@ def _open_store(part: Part, folder: Path) -> SavedRows:
     return SavedRows(folder, origin, part.update)
 
 
-def _described(part: Part, folder: Optional[Path]) -> str:
-    if folder is None:
-        return _remedy(part)
-    with _open_store(part, folder) as rows:
-        arrays = ", ".join(
-            f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()
-        )
-        return f"{folder}, {_classes_of(rows.header)}, of each {arrays}"
-
-
 def _classes_of(header: Header) -> str:
     if (header.first, header.last) == (0, header.classes):
         return f"{header.classes:,} classes"
     return f"classes {header.first:,} to {header.last - 1:,} of {header.classes:,}"
 
 
-def _elsewhere(part: Part) -> dict[int, str]:
-    """The ranks whose files are not here, and the hosts that wrote them."""
-    return {rank: host for rank, host in enumerate(part.hosts) if rank not in part.files}
+def _shape(entry: Entry) -> tuple[int, ...]:
+    return (entry.total, *entry.shape[1:]) if entry.kind == SHARDED else entry.shape
 
 
-def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) -> str:
-    """Write all arrays into one ``.npz`` file, as one rank would hold them.
-
-    Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
-    at a time.
-
-    Raises:
-        DataError: the checkpoint is broken, its class centers are in a store that is not given, or
-            the file cannot be written.
-    """
-    part = checkpoint.manifest
-    _verify_files(checkpoint.path, part)
-    if _origin(part) is not None and store is None:
-        raise DataError(f"{checkpoint.path} has its class centers in a store: {_remedy(part)}")
-    entries = part.files[0].entries
-    count = len(entries)
-    try:
-        with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
-            for entry in entries:
-                parts = _parts(checkpoint, entry)
-                _add(archive, entry.name, entry.dtype, _shape(entry), parts)
-            if store is not None:
-                with _open_store(part, store) as rows:
-                    count += _add_rows(archive, rows, store)
-    except OSError as error:
-        raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
-    return f"{output}: {count} arrays, for numpy.load"
-
-
-def _add_rows(archive: zipfile.ZipFile, rows: SavedRows, store: Path) -> int:
-    """Write the arrays of a store; returns how many these are."""
-    header = rows.header
-    if (header.first, header.last) != (0, header.classes):
-        raise DataError(
-            f"--center-store {store} has {_classes_of(header)}, as other hosts have the others; "
-            "only a store of all classes is merged"
-        )
-    for name, (dtype, shape) in rows.shapes.items():
-        _add(archive, f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name))
-    return len(rows.shapes)
-
-
-def _add(
-    archive: zipfile.ZipFile,
-    name: str,
-    dtype: str,
-    shape: tuple[int, ...],
-    parts: Iterator[NDArray[Any]],
-) -> None:
-    """Write an array as ``numpy.savez`` does, from its parts."""
-    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-        for part in parts:
-            file.write(np.ascontiguousarray(part).tobytes())
-
-
-def _parts(checkpoint: Checkpoint, entry: Entry) -> Iterator[NDArray[Any]]:
+def _pieces(checkpoint: Checkpoint, entry: Entry) -> Iterator[NDArray[Any]]:
     if entry.kind == OWN:
         # The mean, as for any number of ranks other than that of the checkpoint.
         yield checkpoint.own(entry.name, rank=0, world_size=0)
@@ -210,17 +174,19 @@ def _parts(checkpoint: Checkpoint, entry: Entry) -> Iterator[NDArray[Any]]:
                 yield rows[first : first + _ROWS]
 
 
-def _shape(entry: Entry) -> tuple[int, ...]:
-    return (entry.total, *entry.shape[1:]) if entry.kind == SHARDED else entry.shape
-
-
-def _classes(entries: Sequence[Entry]) -> str:
-    sharded = next((entry for entry in entries if entry.kind == SHARDED), None)
-    return "" if sharded is None else f", classes {sharded.start:,} to {sharded.stop - 1:,}"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _add(
+    archive: zipfile.ZipFile,
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    pieces: Iterator[NDArray[Any]],
+) -> None:
+    """Write an array as ``numpy.savez`` does, from its pieces."""
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece).tobytes())
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

@@ -25,6 +25,7 @@ people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -59,12 +60,6 @@ def name_of(update: int) -> str:
     return f"update-{update:08d}"
 
 
-def is_of(checkpoint: Path, update: int) -> bool:
-    """Return True if the name of a checkpoint is one of those for ``update``."""
-    match = _NAME.fullmatch(checkpoint.name)
-    return match is not None and int(match[1]) == update
-
-
 def hidden_folder(checkpoint: Path, attempt: str) -> Path:
     """Return the folder in which a checkpoint is written before it exists."""
     return checkpoint.with_name(f".{checkpoint.name}.{attempt}.part")
@@ -84,7 +79,7 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
         size = file.tell()
         _flush(file)
     marker = folder / _marker(rank)
-    partial = _write_partial(marker, layout.dump_file(RankFile(size, tuple(entries))))
+    partial = _write_partial(marker, json.dumps(asdict(RankFile(size, tuple(entries)))))
     flush_folder(folder)
     # The first rank may publish now, after which there is no such folder any more.
     partial.rename(marker)
@@ -124,11 +119,9 @@ def settle(root: Path, keep: int) -> None:
     """Remove all but the newest checkpoints of ``keep`` updates."""
     kept: set[int] = set()
     for path, part in candidates(root):
-        if part is None:
-            continue
-        if part.update in kept or len(kept) == keep:
+        if part and (part.update in kept or len(kept) == keep):
             remove(path)
-        else:
+        elif part:
             kept.add(part.update)
 
 
@@ -137,11 +130,6 @@ def report_failure(folder: Path, rank: int, reason: str) -> None:
     with suppress(OSError):
         with create(folder / f"rank-{rank:04d}.failed") as file:
             file.write(reason.encode())
-
-
-def discard(folder: Path) -> None:
-    """Remove a hidden folder."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_folder(root: Path) -> None:
@@ -155,7 +143,7 @@ def make_folder(root: Path) -> None:
 def sweep(root: Path) -> None:
     """Remove the remains of killed runs; before any rank writes."""
     for left in root.glob(".update-*"):
-        discard(left)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
@@ -163,10 +151,35 @@ def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
 
     A broken one comes first so that it is tried, and reported, before another is used instead.
     """
-    found = [(path, part_in(path)) for path in folders(root)]
-    age = {path: (part.serial, part.update) if part else (0, 0) for path, part in found}
-    found.sort(key=lambda one: (one[1] is None, age[one[0]], one[0].name), reverse=True)
-    return found
+
+    def age(found: tuple[Path, Optional[Part]]) -> Any:
+        path, part = found
+        return part is None, (part.serial, part.update) if part else (), path.name
+
+    try:
+        paths = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
+    return sorted(((path, part_in(path)) for path in paths), key=age, reverse=True)
+
+
+def part_in(folder: Path) -> Optional[Part]:
+    """Return what a folder has of a checkpoint; None if its manifest cannot be read."""
+    try:
+        return layout.read_part(folder)
+    except DataError:
+        return None
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, if it exists; after the rename it is not found any more."""
+    if checkpoint.exists():
+        hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
+        shutil.rmtree(hidden, ignore_errors=True)
+        checkpoint.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -189,16 +202,8 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
         content = chunk.view(np.uint8).data
         checksum = zlib.crc32(content, checksum)
         file.write(content)
-    return Entry(
-        name,
-        stored.kind,
-        array.dtype.name,
-        array.shape,
-        stored.start,
-        stored.total,
-        offset,
-        checksum,
-    )
+    place = stored.start, stored.total, offset, checksum
+    return Entry(name, stored.kind, array.dtype.name, array.shape, *place)
 
 
 def _chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -237,45 +242,3 @@ def _flush(file: Any) -> None:
     """Have the content of an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def folders(root: Path) -> list[Path]:
-    """List the checkpoints in a folder, which may be broken.
-
-    Raises:
-        DataError: the folder cannot be read.
-    """
-    try:
-        paths = sorted(root.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
-    return [path for path in paths if _NAME.fullmatch(path.name)]
-
-
-def part_in(folder: Path) -> Optional[Part]:
-    """Return what a folder has of a checkpoint; None if its manifest cannot be read."""
-    try:
-        return layout.read_part(folder)
-    except DataError:
-        return None
-
-
-def updates(root: Path) -> list[int]:
-    """Return the updates of the checkpoints in a folder that may be resumed from."""
-    return sorted({part.update for _, part in candidates(root) if part})
-
-
-def newest_serial(root: Path) -> int:
-    """Return the largest serial of a checkpoint in the folder; 0 if there is none."""
-    return max((part.serial for _, part in candidates(root) if part), default=0)
-
-
-def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, if it exists; after the rename it is not found any more."""
-    if checkpoint.exists():
-        hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
-        discard(hidden)
-        checkpoint.rename(hidden)
-        discard(hidden)

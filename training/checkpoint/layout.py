@@ -20,7 +20,7 @@ import math
 import re
 import shlex
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,6 +43,7 @@ CHUNK = 16 * 2**20
 MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8
 _MAX_RANKS = 100_000
+_Rule = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,22 @@ class Part:
         """The number of ranks that wrote the checkpoint."""
         return len(self.hosts) or len(self.files)
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose files are on other hosts."""
+        return [rank for rank in range(self.world_size) if rank not in self.files]
+
     def dump(self) -> str:
         """Return the manifest as JSON, with a checksum over the rest."""
+        body = {"format": FORMAT, **vars(self), "hosts": list(self.hosts)}
         # JSON's keys are strings.
-        files = {str(rank): asdict(file) for rank, file in self.files.items()}
-        fields = {name: value for name, value in vars(self).items() if name != "files"}
-        body = {"format": FORMAT, **fields, "hosts": list(self.hosts), "files": files}
+        body["files"] = {str(rank): asdict(file) for rank, file in body.pop("files").items()}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+
+
+def broken(what: str) -> DataError:
+    """Return the error of a checkpoint of which something is wrong."""
+    return DataError(f"{what}: the checkpoint is broken; use another one")
 
 
 def lacking(ranks: Sequence[int], hosts: Union[Sequence[str], Mapping[int, str]]) -> str:
@@ -134,9 +144,9 @@ def lacking(ranks: Sequence[int], hosts: Union[Sequence[str], Mapping[int, str]]
     return shown + (f" and {len(ranks) - 3} others" if len(ranks) > 3 else "")
 
 
-def rsync(hosts: Sequence[str], folder: Path) -> str:
+def rsync(hosts: Sequence[str], folder: Union[str, Path]) -> str:
     """Return the command that adds what hosts have of a checkpoint to the folder here."""
-    target = shlex.quote(f"{folder.parent}/")
+    target = shlex.quote(f"{Path(folder).parent}/")
     return " && ".join(
         f"rsync -as {shlex.quote(f'{host}:{folder}')} {target}" for host in dict.fromkeys(hosts)
     )
@@ -162,8 +172,10 @@ def read_part(folder: Path) -> Part:
         DataError: a manifest is missing, broken, or of another format, or they do not match.
     """
     names = [path.name for path in folder.glob("manifest*.json")]
-    found = sorted(filter(_FILE_NAMES.fullmatch, names)) or [FILE_NAME]
-    parts = [parse(_read(folder / name), folder / name) for name in found]
+    parts: list[Part] = []
+    for name in sorted(filter(_FILE_NAMES.fullmatch, names)) or [FILE_NAME]:
+        with _naming(folder / name):
+            parts.append(_parse(files.read_file(folder / name, MAX_BYTES)))
     parts.sort(key=lambda part: min(part.files, default=part.world_size))
     joined = {rank: file for part in parts for rank, file in part.files.items()}
     if parts[0].hosts:
@@ -177,41 +189,15 @@ def read_part(folder: Path) -> Part:
 
 
 def parse(content: bytes, source: object) -> Part:
-    """Read and check the bytes of a manifest; ``source`` is named in errors.
-
-    Raises:
-        DataError: it is broken, or of another format.
-    """
-    body = _parse_json(content, source)
+    """Read the bytes of a manifest; ``DataError`` with ``source`` if they break a rule."""
     with _naming(source):
-        _require(isinstance(body, dict), "is no object")
-        _require(_is_count(body.get("format")), "has no format")
-        if body["format"] != FORMAT:
-            raise DataError(
-                f"{source} has format {body['format']}, this program reads {FORMAT}; read it with "
-                "the version of the program that wrote it"
-            )
-        checksum = body.pop("checksum", None)
-        _require(checksum == _checksum(body), "does not match its checksum")
-        part = _parse(body)
-        _check_files(part)
-        return part
-
-
-def dump_file(file: RankFile) -> str:
-    """Return a rank's part of a manifest as JSON."""
-    return json.dumps(asdict(file))
+        return _parse(content)
 
 
 def read_file(path: Path) -> RankFile:
-    """Read a rank's part of a manifest.
-
-    Raises:
-        DataError: it is missing or broken.
-    """
-    body = _parse_json(_read(path), path)
+    """Read a rank's part of a manifest; ``DataError`` if it is missing or broken."""
     with _naming(path):
-        return _parse_file(body)
+        return _parse_file(_parse_json(files.read_file(path, MAX_BYTES)))
 
 
 class _BrokenError(Exception):
@@ -220,26 +206,21 @@ class _BrokenError(Exception):
 
 @contextmanager
 def _naming(source: object) -> Iterator[None]:
-    """Turn a broken rule into a ``DataError`` that names the file."""
+    """Turn what is wrong with a file into a ``DataError`` that names it."""
     try:
         yield
+    except OSError as error:
+        raise DataError(
+            f"{source} cannot be read ({error.strerror}): the checkpoint is not complete; "
+            "use another one"
+        ) from None
     except _BrokenError as error:
-        raise DataError(f"{source} {error}: the checkpoint is broken; use another one") from None
+        raise broken(f"{source} {error}") from None
 
 
 def _require(holds: bool, rule: str) -> None:
     if not holds:
         raise _BrokenError(rule)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return files.read_file(path, MAX_BYTES)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): the checkpoint is not complete; "
-            "use another one"
-        ) from None
 
 
 def _is_there(folder: Path, rank: int, file: RankFile) -> bool:
@@ -249,16 +230,12 @@ def _is_there(folder: Path, rank: int, file: RankFile) -> bool:
         return False
 
 
-def _parse_json(content: bytes, source: object) -> Any:
+def _parse_json(content: bytes) -> Any:
     try:
-        if len(content) > MAX_BYTES:
-            raise ValueError("too long")
         return json.loads(content.decode("utf-8"))
     # Nested brackets end in a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{source} is no JSON ({error}): the checkpoint is broken; use another one"
-        ) from None
+        raise _BrokenError(f"is no JSON ({error})") from None
 
 
 def _checksum(body: Mapping[str, Any]) -> int:
@@ -269,65 +246,75 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _parse(body: dict[str, Any]) -> Part:
-    for name in ("update", "serial"):
-        _require(_is_count(body.get(name)), f"has no {name}")
-    for name in ("values", "about", "files"):
-        _require(isinstance(body.get(name), dict), f"has no {name}")
-    save: Any = body.get("save")
-    hosts: Any = body.get("hosts")
-    files = body["files"]
-    _require(isinstance(save, str), "has no save")
-    _require(
-        isinstance(hosts, list)
-        and len(hosts) <= _MAX_RANKS
-        and all(isinstance(host, str) and host.isprintable() for host in hosts),
-        "has no hosts",
-    )
-    _require(bool(files), "has no files")
+def _is_a(kind: type) -> _Rule:
+    return lambda value: isinstance(value, kind)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _MAX_DIMENSIONS and all(map(_is_count, value))
+
+
+def _are_hosts(value: Any) -> bool:
+    names = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return names and len(value) <= _MAX_RANKS and all(map(str.isprintable, value))
+
+
+# The fields of a manifest, of a file and of an array in it, and what each has to be.
+_MANIFEST: Mapping[str, _Rule] = {
+    **{"update": _is_count, "serial": _is_count, "save": _is_a(str), "hosts": _are_hosts},
+    **{"values": _is_a(dict), "about": _is_a(dict), "files": _is_a(dict)},
+}
+_FILE: Mapping[str, _Rule] = {"size": _is_count, "entries": _is_a(list)}
+_ENTRY: Mapping[str, _Rule] = {
+    **{"name": _is_a(str), "kind": _KINDS.__contains__, "dtype": _DTYPES.__contains__},
+    **{"shape": _is_shape, "start": _is_count, "total": _is_count},
+    **{"offset": _is_count, "checksum": _is_count},
+}
+
+
+def _check_fields(body: Any, rules: Mapping[str, _Rule], what: str) -> None:
+    _require(isinstance(body, dict) and body.keys() == rules.keys(), f"has {what} of other fields")
+    for field, is_right in rules.items():
+        _require(is_right(body[field]), f"has {what} of a wrong {field}")
+
+
+def _parse(content: bytes) -> Part:
+    body = _parse_json(content)
+    _require(isinstance(body, dict) and _is_count(body.get("format")), "has no format")
+    _require(body["format"] == FORMAT, f"has format {body['format']}, this program reads {FORMAT}")
+    checksum = body.pop("checksum", None)
+    _require(checksum == _checksum(body), "does not match its checksum")
+    del body["format"]
+    _check_fields(body, _MANIFEST, "a table")
+    files, hosts = body["files"], tuple(body["hosts"])
     ranks = range(len(hosts or files))
-    _require(set(files) <= set(map(str, ranks)), "has a file of no rank")
+    _require(bool(files) and set(files) <= set(map(str, ranks)), "has a file of no rank, or none")
     parsed = {rank: _parse_file(files[str(rank)]) for rank in ranks if str(rank) in files}
-    numbers = body["update"], body["serial"]
-    return Part(*numbers, save, tuple(hosts), parsed, body["values"], body["about"])
+    part = Part(**{**body, "hosts": hosts, "files": parsed})
+    _check_files(part)
+    return part
 
 
 def _parse_file(body: Any) -> RankFile:
-    _require(isinstance(body, dict) and _is_count(body.get("size")), "has a file without a size")
-    entries = body.get("entries")
-    _require(isinstance(entries, list), "has a file without arrays")
-    parsed = tuple(_parse_entry(entry, body["size"]) for entry in entries)
-    names = [entry.name for entry in parsed]
+    _check_fields(body, _FILE, "a file")
+    entries = tuple(_parse_entry(entry, body["size"]) for entry in body["entries"])
+    names = [entry.name for entry in entries]
     _require(len(names) == len(set(names)), "names an array twice")
-    return RankFile(body["size"], parsed)
+    return RankFile(body["size"], entries)
 
 
 def _parse_entry(body: Any, size: int) -> Entry:
-    fields = {"name", "kind", "dtype", "shape", "start", "total", "offset", "checksum"}
-    _require(isinstance(body, dict) and set(body) == fields, "describes an array badly")
-    _require(isinstance(body["name"], str), "has an array without a name")
-    name = body["name"]
-    _require(body["kind"] in _KINDS, f"has a wrong kind of {name!r}")
-    _require(body["dtype"] in _DTYPES, f"has a wrong type of {name!r}")
-    shape = body["shape"]
-    _require(
-        isinstance(shape, list)
-        and (body["kind"] == SHARDED) <= len(shape) <= _MAX_DIMENSIONS
-        and all(map(_is_count, shape)),
-        f"has a wrong shape of {name!r}",
-    )
-    counts = [body[field] for field in ("start", "total", "offset", "checksum")]
-    _require(all(map(_is_count, counts)), f"has a wrong number of {name!r}")
-    entry = Entry(**{**body, "shape": tuple(shape)})
-    _require(entry.offset + entry.num_bytes <= size, f"puts {name!r} outside its file")
+    _check_fields(body, _ENTRY, "an array")
+    entry = Entry(**{**body, "shape": tuple(body["shape"])})
+    _require(bool(entry.shape) or entry.kind != SHARDED, "has an array of a wrong shape")
+    _require(entry.offset + entry.num_bytes <= size, f"puts {entry.name!r} outside its file")
     return entry
 
 
 def _check_files(part: Part) -> None:
     """Raise a ``_BrokenError`` if files do not match each other, or lack rows between them."""
-    like: dict[str, Entry] = {}
-    for file in part.files.values():
-        like = {**{entry.name: entry for entry in file.entries}, **like}
+    every = [entry for file in part.files.values() for entry in file.entries]
+    like = {entry.name: entry for entry in reversed(every)}
     needed = {name for name, entry in like.items() if entry.kind != REPLICATED}
     for rank, file in part.files.items():
         names = {entry.name for entry in file.entries}

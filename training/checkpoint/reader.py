@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint, read as memory maps.
+"""A checkpoint for reading: its arrays, as memory maps, and what its parts remember.
 
 A rank that takes over some rows of another rank's file reads those rows only. Reading a map beyond
 the end of its file would kill the process, so a file is mapped only if it is as long as its
@@ -7,27 +7,37 @@ manifest says. Works without MXNet, for the command.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from runtime.files import open_regular
+from runtime.state import OWN, REPLICATED, SHARDED, Stateful
+from training.checkpoint import files
 from training.checkpoint.layout import (
     CHUNK,
     Entry,
     Part,
+    broken,
     file_name,
     lacking,
     read_part,
     rsync,
 )
+
+if TYPE_CHECKING:
+    from parallel.world import World
+
+_log = logging.getLogger(__name__)
 
 
 def open_part(path: Path) -> Part:
@@ -44,16 +54,11 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, part: Optional[Part] = None) -> None:
-        """Take some files of a checkpoint, or read its manifest; then all files have to be there.
-
-        Args:
-            path: its folder.
-            part: of its files those that are needed.
-        """
+        """Take the files of ``part``; without it, all files of the checkpoint have to be there."""
         self.path = path
         self.manifest = part or open_part(path)
         files, hosts = self.manifest.files, self.manifest.hosts
-        missing = [rank for rank in range(self.manifest.world_size) if rank not in files]
+        missing = self.manifest.missing
         if missing and part is None:
             raise DataError(
                 f"{path} lacks {lacking(missing, hosts)}; bring them here with "
@@ -68,11 +73,12 @@ class Checkpoint:
         with self._opened(rank) as file:
             for entry in self.manifest.files[rank].entries:
                 file.seek(entry.offset)
-                if _file_checksum(file, entry.num_bytes) != entry.checksum:
-                    raise DataError(
-                        f"{file.name}: {entry.name!r} does not match its checksum: "
-                        "the checkpoint is broken; use another one"
-                    )
+                checksum = 0
+                for first in range(0, entry.num_bytes, CHUNK):
+                    chunk = file.read(min(CHUNK, entry.num_bytes - first))
+                    checksum = zlib.crc32(chunk, checksum)
+                if checksum != entry.checksum:
+                    raise broken(f"{file.name}: {entry.name!r} does not match its checksum")
 
     def names(self, prefix: str) -> list[str]:
         """The names of the arrays that begin with ``prefix``."""
@@ -133,24 +139,139 @@ class Checkpoint:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected:
-                    raise DataError(
-                        f"{path} has {size} bytes, its manifest says {expected}: "
-                        "the checkpoint is broken; use another one"
-                    )
+                    raise broken(f"{path} has {size} bytes, its manifest says {expected}")
                 yield file
         except OSError as error:
-            raise DataError(
-                f"{path} cannot be read ({error.strerror}): the checkpoint is broken; use another "
-                "one"
-            ) from None
+            raise broken(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _file_checksum(file: Any, size: int) -> int:
-    checksum = 0
-    while size > 0:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            break
-        checksum = zlib.crc32(chunk, checksum)
-        size -= len(chunk)
-    return checksum
+class SavedRun:
+    """The run to resume, for one rank.
+
+    Attributes:
+        checkpoint: an intact one.
+        run: the folder of the run that resumes.
+        values: of all parts, by name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, world: World, run: Path) -> None:
+        """Take a checkpoint; all ranks together."""
+        self.path = checkpoint.path
+        self.checkpoint, self.world, self.run = checkpoint, world, run
+        # Those of rank 0: a part on another host has what its first rank knew.
+        self.values = world.broadcast_object(checkpoint.manifest.values, "resume.values")
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All options of the run that has written it; none if they are missing."""
+        found = self.checkpoint.manifest.about.get("configuration")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def data(self) -> Any:
+        """Description of the run's images (``data.contents``); None if there is none."""
+        return self.checkpoint.manifest.about.get("data")
+
+    def section(self, part: str) -> SavedPart:
+        """The state of one part of training."""
+        return SavedPart(self, part)
+
+    def restore(self, parts: Mapping[str, Stateful]) -> None:
+        """Load the state of every part; ``DataError`` if the checkpoint lacks something."""
+        for name, part in parts.items():
+            part.load_state(self.section(name))
+        before, now = self.checkpoint.manifest.world_size, self.world.size
+        _log.info(
+            "resumed at update %d from %s%s",
+            *(self.checkpoint.manifest.update, self.path),
+            "" if before == now else f", written by {before} ranks and re-cut for {now}",
+        )
+
+
+class SavedPart:
+    """One part's state in a checkpoint, for one rank; see ``runtime.state.Saved``."""
+
+    def __init__(self, of: SavedRun, part: str) -> None:
+        """Take the state of ``part`` of a run."""
+        self._part, self._world = part, of.world
+        self._checkpoint, self.run = of.checkpoint, of.run
+        self.update = of.checkpoint.manifest.update
+        self._values = _values(of.values, part)
+
+    def values_in(self, run: Path) -> list[Mapping[str, Any]]:
+        """Return the values of this part in all checkpoints of a run."""
+        found = [part for _, part in files.candidates(run / files.FOLDER) if part]
+        return [_values(part.values, self._part) for part in found]
+
+    def names(self) -> list[str]:
+        """Return the names of the arrays."""
+        prefix = f"{self._part}/"
+        return [name[len(prefix) :] for name in self._checkpoint.names(prefix)]
+
+    def replicated(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return an array that is the same on all ranks."""
+        return self._checkpoint.replicated(self._check(name, REPLICATED, shape))
+
+    def own(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return this rank's array, or the mean of all."""
+        full = self._check(name, OWN, shape)
+        return self._checkpoint.own(full, self._world.rank, self._world.size)
+
+    def pieces(
+        self, name: str, start: int, stop: int, total: int, row_shape: tuple[int, ...]
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Return some rows of a sharded array."""
+        full = self._check(name, SHARDED, row_shape)
+        rows = self._checkpoint.entry(full).total
+        if rows != total:
+            raise self._wrong(f"has {rows} rows of {full!r}, not {total}")
+        return self._checkpoint.pieces(full, start, stop)
+
+    def has(self, name: str) -> bool:
+        """Return True if there is a value of this name."""
+        return name in self._values
+
+    def count(self, name: str) -> int:
+        """Return a whole number that is not negative."""
+        return int(self._value(name, "count", lambda value: type(value) is int and value >= 0))
+
+    def number(self, name: str) -> float:
+        """Return a finite number."""
+        return float(self._value(name, "number", _is_number))
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """Return a table of finite numbers."""
+        table = self._value(
+            *(name, "numbers"),
+            lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+        )
+        return {str(key): float(value) for key, value in table.items()}
+
+    def _value(self, name: str, kind: str, is_right: Callable[[Any], bool]) -> Any:
+        value = self._values.get(name)
+        if not is_right(value):
+            raise self._wrong(f"has no {kind} {self._part}/{name}")
+        return value
+
+    def _check(self, name: str, kind: str, shape: tuple[int, ...]) -> str:
+        """The full name of an array of this kind and shape (of a row, if it is sharded)."""
+        full = f"{self._part}/{name}"
+        entry = self._checkpoint.entry(full)
+        if entry.kind != kind or entry.inner != tuple(shape):
+            raise self._wrong(
+                f"has {full!r} {entry.kind} of shape {entry.inner}, not {kind} of {shape}"
+            )
+        return full
+
+    def _wrong(self, what: str) -> DataError:
+        return DataError(f"{self._checkpoint.path} {what}; it belongs to another kind of run")
+
+
+def _values(parts: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """The values of a part; none if they are missing."""
+    values = parts.get(part)
+    return values if isinstance(values, dict) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

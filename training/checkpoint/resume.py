@@ -16,7 +16,6 @@ import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -26,8 +25,7 @@ from runtime.mxnet import mx
 from runtime.options import option
 from training.checkpoint import files, layout
 from training.checkpoint.layout import Part
-from training.checkpoint.reader import Checkpoint
-from training.checkpoint.saved import SavedRun
+from training.checkpoint.reader import Checkpoint, SavedRun
 from training.checkpoint.storage import Storage
 from training.config.run import AUTO, NEVER
 
@@ -38,17 +36,13 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     """Find the run to resume; all ranks call it together and get the same.
 
     Args:
-        resume: auto, never, or the folder of a checkpoint.
+        resume: auto, never, or the folder of a checkpoint, which then has to be intact.
         storage: the folder of the run.
         about: this run, see ``describe``; options that have changed are logged.
 
-    Returns:
-        The run, or None to start from the beginning.
-
     Raises:
         ConfigError: the checkpoint belongs to another model; with all differences.
-        DataError: the checkpoint that ``resume`` names is missing or broken, or a file is not in
-            the folder of a rank that needs it.
+        DataError: ``resume`` is broken, or a file is not in the folder of a rank that needs it.
     """
     if resume == NEVER:
         return None
@@ -62,7 +56,10 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
             return SavedRun(checkpoint, storage.world, storage.root)
         if resume != AUTO:
             raise error or DataError(f"{resume} is broken, as another rank found; use another one")
-        _set_aside(found, error, storage)
+        if error is not None:
+            _log.warning("BROKEN CHECKPOINT: %s", error)
+        storage.world.barrier()
+        _rename(found, storage)
     _log.info("no checkpoint in %s: starting anew", root)
     return None
 
@@ -90,63 +87,56 @@ def describe(
     }
 
 
-class _Here(NamedTuple):
-    """The part of a checkpoint that one folder has; JSON can hold it."""
+class _Part(NamedTuple):
+    """What one folder has of a checkpoint; JSON can hold it."""
 
     path: str
-    serial: int
-    update: int
-    save: str
-    world_size: int
-    hosts: Sequence[str]
-    files: Sequence[int]
+    serial: int = 0
+    update: int = 0
+    save: str = ""
+    world_size: int = 0
+    """0 if its manifest cannot be read."""
+    hosts: Sequence[str] = ()
+    """The host that wrote the file of each rank; empty if one folder had all."""
+    files: Sequence[int] = ()
     """The ranks whose files are here."""
-    has_replicated: bool
+    has_replicated: bool = True
 
     @classmethod
-    def of(cls, path: Path, part: Part) -> _Here:
+    def of(cls, path: Path, part: Optional[Part]) -> _Part:
         """Describe what ``path`` has of a checkpoint."""
+        if part is None:
+            return cls(str(path))
         is_complete = any(file.is_complete for file in part.files.values())
         numbers = part.serial, part.update, part.save, part.world_size
         return cls(str(path), *numbers, part.hosts, [*part.files], is_complete)
 
 
-@dataclass(frozen=True)
 class _Found:
     """A checkpoint, or what there is of one, in the folders of one or several hosts."""
 
-    paths: Mapping[int, Path]
-    """By the first rank that has each folder."""
-    parts: Mapping[int, _Here]
-    """By the same; empty if a manifest cannot be read."""
+    def __init__(self, parts: Mapping[int, _Part]) -> None:
+        """Args: parts: by the first rank that has each folder."""
+        self.parts = parts
+        self.any = next(iter(parts.values()))
+        present = set[int]().union(*(part.files for part in parts.values()))
+        # The ranks whose files are in none of the folders.
+        self.missing = [rank for rank in range(len(self.any.hosts)) if rank not in present]
 
-    @property
-    def age(self) -> tuple[int, int]:
-        """Larger for a newer one."""
-        return next(((part.serial, part.update) for part in self.parts.values()), (0, 0))
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """The host that wrote the file of each rank; empty if one folder had all."""
-        return next((part.hosts for part in self.parts.values()), ())
-
-    @property
-    def missing(self) -> list[int]:
-        """The ranks whose files are in none of the folders."""
-        present = set[int]().union(*(part.files for part in self.parts.values()))
-        return [rank for rank in range(len(self.hosts)) if rank not in present]
+    def path_for_first(self, storage: Storage) -> Optional[Path]:
+        """Return its folder here, for the rank that takes care of that; None for others."""
+        here = self.parts.get(storage.world.rank)
+        return None if here is None else Path(here.path)
 
     def lacks(self, storage: Storage) -> dict[int, list[int]]:
         """Return the files to copy into each folder of the run that lacks some, by its first."""
         found = {}
-        for first in sorted(set(storage.firsts)) if self.parts else ():
-            part = next(iter(self.parts.values()))
-            here = self.parts.get(first)
-            has = here.files if here else ()
-            is_same = storage.world.size == part.world_size
-            needed = storage.members(first) if is_same else range(part.world_size)
-            lacking = [rank for rank in needed if rank not in has]
-            if not lacking and not (here and here.has_replicated) and 0 not in has:
+        for first in sorted(set(storage.firsts)) if self.any.world_size else ():
+            here = self.parts.get(first, _Part("", has_replicated=False))
+            is_same = storage.world.size == self.any.world_size
+            needed = storage.members(first) if is_same else range(self.any.world_size)
+            lacking = [rank for rank in needed if rank not in here.files]
+            if not lacking and not here.has_replicated and 0 not in here.files:
                 lacking = [0]
             if lacking:
                 found[first] = lacking
@@ -165,45 +155,36 @@ def _newest(root: Path, storage: Storage) -> list[_Found]:
     found = _survey(files.candidates(root) if storage.is_first else [], storage)
     is_newest = True
     for one in found:
-        if one.missing:
-            _drop_incomplete(one, storage, is_newest)
-        elif one.parts:
-            is_newest = False
+        hosts, path = one.any.hosts, one.path_for_first(storage)
+        if not one.missing:
+            is_newest = is_newest and not one.any.world_size
+        elif any(hosts[rank] not in storage.hosts for rank in one.missing):
+            if is_newest:
+                raise _refusal(one, storage)
+        elif path is not None and is_newest:
+            _log.warning(
+                "the checkpoint of update %d is not complete: it lacks %s",
+                *(one.any.update, layout.lacking(one.missing, hosts)),
+            )
+            _rename(one, storage)
+        elif path is not None:
+            files.remove(path)
     return [one for one in found if not one.missing]
-
-
-def _drop_incomplete(found: _Found, storage: Storage, is_newest: bool) -> None:
-    """Take an incomplete checkpoint out of the way, or refuse to go on without the rest of it."""
-    is_elsewhere = any(found.hosts[rank] not in storage.hosts for rank in found.missing)
-    if is_elsewhere and is_newest:
-        raise _refusal(found, storage)
-    path = found.paths.get(storage.own)
-    if is_elsewhere or path is None or not storage.is_first:
-        return
-    if is_newest:
-        _log.warning(
-            "the checkpoint of update %d is not complete: it lacks %s",
-            *(found.age[1], layout.lacking(found.missing, found.hosts)),
-        )
-        _rename(path)
-    else:
-        files.remove(path)
 
 
 def _refusal(found: _Found, storage: Storage) -> DataError:
     """Name what folders lack, and the command that brings it there."""
-    hosts = dict(enumerate(found.hosts))
+    hosts = dict(enumerate(found.any.hosts))
     for first, part in found.parts.items():
         hosts.update(dict.fromkeys(part.files, storage.hosts[first]))
-    anywhere = next(iter(found.paths.values()))
     remedies = [
         f"{storage.hosts[first]} lacks {layout.lacking(ranks, hosts)}, type there: "
-        f"{layout.rsync([hosts[rank] for rank in ranks], found.paths.get(first, anywhere))}"
+        + layout.rsync([hosts[rank] for rank in ranks], found.parts.get(first, found.any).path)
         for first, ranks in found.lacks(storage).items()
     ]
     others = f"; and so do {len(remedies) - 3} other hosts" if len(remedies) > 3 else ""
     return DataError(
-        f"the checkpoint of update {found.age[1]} is on other hosts than this run: "
+        f"the checkpoint of update {found.any.update} is on other hosts than this run: "
         f"{'; '.join(remedies[:3])}{others}; or start as many ranks on the same hosts in the same "
         "order, or anew with --resume never"
     )
@@ -212,25 +193,16 @@ def _refusal(found: _Found, storage: Storage) -> DataError:
 def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> list[_Found]:
     """Join what the folders have, broken ones first, then the newest; all ranks get the same.
 
-    Args:
-        own: in this rank's folder, if it is the first rank that has that.
-        storage: all folders.
+    The first rank of each folder gives what is in its ``own``.
     """
-    lines = [_Here.of(path, part) if part else [str(path)] for path, part in own]
-    broken: list[_Found] = []
-    joined: dict[tuple[int, int, str], dict[int, _Here]] = {}
+    lines = [_Part.of(path, part) for path, part in own]
+    joined: dict[Any, dict[int, _Part]] = {}
     for first, listed in storage.gather(lines, "resume.candidates").items():
-        for path, *about in listed:
-            if about:
-                here = _Here(path, *about)
-                joined.setdefault((here.serial, here.update, here.save), {})[first] = here
-            else:
-                broken.append(_Found({first: Path(path)}, {}))
-    found = [
-        _Found({first: Path(here.path) for first, here in parts.items()}, parts)
-        for parts in joined.values()
-    ]
-    return broken + sorted(found, key=lambda one: one.age, reverse=True)
+        for part in (_Part(*line) for line in listed):
+            key = (part.serial, part.update, part.save) if part.world_size else (first, part.path)
+            joined.setdefault(key, {})[first] = part
+    found = map(_Found, joined.values())
+    return sorted(found, key=lambda one: (not one.any.world_size, one.any[1:3]), reverse=True)
 
 
 def _named(path: Path, storage: Storage) -> list[_Found]:
@@ -244,11 +216,11 @@ def _named(path: Path, storage: Storage) -> list[_Found]:
 
 def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Optional[DataError]]:
     """Read a checkpoint and verify some of its files; None if any rank has found it broken."""
-    world, path = storage.world, found.paths.get(storage.own)
+    world, here = storage.world, found.parts.get(storage.own)
     checkpoint, error = None, None
     try:
-        if path is not None:
-            checkpoint = Checkpoint(path, layout.read_part(path))
+        if here is not None:
+            checkpoint = Checkpoint(Path(here.path), layout.read_part(Path(here.path)))
             members = storage.members(storage.own)
             own = sorted(checkpoint.manifest.files)
             for rank in own[members.index(world.rank) :: len(members)]:
@@ -259,30 +231,26 @@ def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Option
     return (None if broken else checkpoint), error
 
 
-def _set_aside(found: _Found, error: Optional[DataError], storage: Storage) -> None:
-    if error is not None:
-        _log.warning("BROKEN CHECKPOINT: %s", error)
-    storage.world.barrier()
-    path = found.paths.get(storage.own)
-    if storage.is_first and path is not None:
-        _rename(path)
-
-
-def _rename(path: Path) -> None:
-    try:
-        _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
-    except OSError as refused:
-        _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
+def _rename(found: _Found, storage: Storage) -> None:
+    path = found.path_for_first(storage)
+    if path is not None:
+        try:
+            _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
+        except OSError as refused:
+            _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
 
 
 def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another model, and log the other options that have changed."""
     identity, before = about["identity"], checkpoint.manifest.about.get("identity")
     before = before if isinstance(before, dict) else {}
-    names = [*identity, *(name for name in before if name not in identity)]
+
+    def shown(values: Mapping[str, Any], name: str) -> Any:
+        return "as it is by default" if values.get(name) is None else values[name]
+
     differences = [
-        f"{name} {_shown(before.get(name))} there and {_shown(identity.get(name))} here"
-        for name in names
+        f"{name} {shown(before, name)} there and {shown(identity, name)} here"
+        for name in {**identity, **before}
         if before.get(name) != identity.get(name)
     ]
     if differences:
@@ -290,14 +258,7 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
             f"{checkpoint.path} belongs to another model: {', '.join(differences)}; use "
             "the same options, or another --models-root, or start anew with --resume never"
         )
-    _log_changes(checkpoint.manifest.about.get("configuration"), about["configuration"])
-
-
-def _shown(value: Any) -> Any:
-    return "as it is by default" if value is None else value
-
-
-def _log_changes(before: Any, now: Mapping[str, Any]) -> None:
-    for name, value in now.items():
-        if isinstance(before, dict) and name in before and before[name] != value:
-            _log.info("%s was %s and is %s", option(name), before[name], value)
+    options = checkpoint.manifest.about.get("configuration")
+    for name, value in about["configuration"].items():
+        if isinstance(options, dict) and name in options and options[name] != value:
+            _log.info("%s was %s and is %s", option(name), options[name], value)

@@ -52,11 +52,7 @@ class Storage:
 
     @classmethod
     def find(cls, root: Path, world: World) -> Storage:
-        """Find out who shares the folder, and make it; the ranks call this together.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Find out who shares the folder, and make it; the ranks call this together."""
         host = os.uname().nodename
         if world.size == 1:
             return cls(root, world, (host,), (0,))
@@ -76,7 +72,8 @@ class Storage:
         # All have looked.
         with suppress(OSError):
             own.unlink()
-        return cls(root, world, tuple(one[0] for one in found), _joined([one[1] for one in found]))
+        hosts, seen = zip(*found)
+        return cls(root, world, hosts, _joined(seen))
 
     @property
     def is_spread(self) -> bool:
@@ -84,14 +81,14 @@ class Storage:
         return any(self.firsts)
 
     @property
-    def is_first(self) -> bool:
-        """True if this rank is the one that takes care of its folder."""
-        return self.firsts[self.world.rank] == self.world.rank
-
-    @property
     def own(self) -> int:
         """The first rank that has this rank's folder."""
         return self.firsts[self.world.rank]
+
+    @property
+    def is_first(self) -> bool:
+        """True if this rank is the one that takes care of its folder."""
+        return self.own == self.world.rank
 
     def members(self, first: int) -> list[int]:
         """The ranks that have the folder of the rank ``first``."""
@@ -123,10 +120,9 @@ def _first_seen(earlier: Sequence[Path]) -> int:
 
     The first rank's file may be late although that of a rank in between is there already.
     """
-    own = len(earlier)
     deadline = time.monotonic() + _VISIBLE_SECONDS
     while True:
-        seen = next((rank for rank, probe in enumerate(earlier) if probe.exists()), own)
+        seen = next((rank for rank, probe in enumerate(earlier) if probe.exists()), len(earlier))
         if not seen or _is_of_one_host(earlier[0].parent) or time.monotonic() > deadline:
             return seen
         time.sleep(_POLL_SECONDS)

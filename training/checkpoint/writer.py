@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 from runtime.errors import DataError
-from runtime.mxnet import mx
 from runtime.state import REPLICATED, Stateful, Stored
 from training.checkpoint import files
 from training.checkpoint.layout import Part
@@ -29,9 +30,8 @@ from training.checkpoint.storage import Storage, gather
 
 _log = logging.getLogger(__name__)
 
-# The writing thread has a lower priority than the training.
+# The writing thread has a lower priority than the training, which only root may raise again.
 _NICENESS = 10
-_MAX_NICENESS = 19
 
 
 class Checkpointer:
@@ -52,17 +52,10 @@ class Checkpointer:
         about: Mapping[str, Any],
         resumed: Optional[Path] = None,
     ) -> None:
-        """Prepare the folder.
+        """Prepare the folder for the newest ``keep`` checkpoints of ``parts``; 0 writes none.
 
-        Args:
-            parts: what to save, by name.
-            storage: the folder of the run.
-            keep: how many checkpoints are kept; 0 writes none.
-            about: for the manifest, see ``resume.describe``.
-            resumed: the checkpoint from which the run has resumed.
-
-        Raises:
-            DataError: the folder cannot be written.
+        The manifest has ``about``, see ``resume.describe``; ``resumed`` is the checkpoint from
+        which the run has resumed.
         """
         self._parts = parts
         self._storage, self._world = storage, storage.world
@@ -89,15 +82,13 @@ class Checkpointer:
             self._copy(update)
 
     def save(self, update: int) -> None:
-        """Copy the state after ``update`` updates and start writing it.
+        """Copy the state after ``update`` updates and start writing it; ``finish`` the one before.
 
         A second save of the same update does nothing.
-
-        Raises:
-            DataError: the checkpoint before this one could not be written, on some rank.
         """
-        own = (path for path in (self._pending, self.last) if path and path.parent == self._root)
-        if not self._keep or any(files.is_of(path, update) for path in own):
+        name = files.name_of(update)
+        own = [path for path in (self._pending, self.last) if path and path.parent == self._root]
+        if not self._keep or any(name in (path.name, path.name.rpartition("-")[0]) for path in own):
             return
         started = time.perf_counter()
         self.finish()
@@ -105,15 +96,10 @@ class Checkpointer:
         arrays, values = self._copy(update)
         size = sum(stored.array.nbytes for stored in arrays.values())
         self._serial += 1
-        name = files.name_of(update)
         self._pending = self._root / (name if name not in self._taken else f"{name}-{self._serial}")
         self._taken.add(name)
-        self._thread = threading.Thread(
-            target=self._write,
-            args=(self._pending, update, arrays, values),
-            name="checkpoint",
-            daemon=True,
-        )
+        write = partial(self._write, self._pending, update, arrays, values)
+        self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
         _log.info(
             "update %d: checkpoint of %.1f MiB on this rank: training paused for %.2f s%s",
@@ -122,31 +108,33 @@ class Checkpointer:
         )
 
     def finish(self) -> None:
-        """Wait until the checkpoint that is being written exists.
-
-        Raises:
-            DataError: it could not be written, on some rank.
-        """
+        """Wait until the last checkpoint exists; ``DataError`` if some rank could not write it."""
         if self._thread is None:
             return
         # A rank that is missing is noticed in a collective, and would not be in join().
         self._world.barrier()
         self._thread.join()
         self._thread, path, self._pending = None, self._pending, None
-        failed = mx.nd.array([self._error is not None])
-        failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
+        reasons = gather(self._world, self._error and _reason(self._error), "checkpoint.reasons")
+        failed = next((rank for rank, reason in enumerate(reasons) if reason is not None), None)
         # No rank writes any more.
-        if failures.size:
+        if failed is not None:
             if self._storage.is_first and path is not None:
-                files.discard(files.hidden_folder(path, self._attempt))
+                shutil.rmtree(files.hidden_folder(path, self._attempt), ignore_errors=True)
                 # Others may lack their parts of it.
                 files.remove(path)
-            raise self._explain(path, int(failures[0])) from self._error
+            host = f" on {self._storage.hosts[failed]}" if self._storage.is_spread else ""
+            before = f"{self.last} is untouched" if self.last else "there is no earlier one"
+            raise DataError(
+                f"the checkpoint {path} could not be written by rank {failed}{host}: "
+                f"{reasons[failed]}; {before}"
+            ) from self._error
         if self._storage.is_spread and self._storage.is_first:
             files.settle(self._root, self._keep)
         self.last = path
         if self._when_saved:
-            remaining = files.updates(self._root)
+            found = files.candidates(self._root)
+            remaining = sorted({part.update for _, part in found if part})
             for tell in self._when_saved:
                 tell(remaining)
 
@@ -185,7 +173,9 @@ class Checkpointer:
         folder = files.hidden_folder(path, self._attempt)
         started = time.perf_counter()
         try:
-            _lower_priority()
+            with suppress(OSError):
+                # Of this thread alone, on Linux.
+                os.nice(_NICENESS)
             files.write_rank(folder, rank, arrays)
             if storage.is_first:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -202,48 +192,28 @@ class Checkpointer:
             # that instead of the reason.
             files.report_failure(folder, rank, _reason(error))
 
-    def _explain(self, path: Optional[Path], rank: int) -> DataError:
-        """The same on all ranks: what the first rank with an error has met."""
-        reasons = gather(self._world, self._error and _reason(self._error), "checkpoint.reasons")
-        host = f" on {self._storage.hosts[rank]}" if self._storage.is_spread else ""
-        before = f"{self.last} is untouched" if self.last else "there is no earlier one"
-        return DataError(
-            f"the checkpoint {path} could not be written by rank {rank}{host}: {reasons[rank]}; "
-            f"{before}"
-        )
-
     def _prepare_folder(self) -> None:
         """Make the folder, and name and number the checkpoints after all that there are."""
-        serial, names = 0, list[str]()
+        serials, names = [0], list[str]()
         if self._storage.is_first:
             try:
                 files.make_folder(self._root)
                 files.sweep(self._root)
                 self._storage.sweep()
-                serial = files.newest_serial(self._root)
-                names = [path.name for path in files.folders(self._root)]
             except OSError as error:
                 raise DataError(
                     f"{self._root} cannot be written ({error.strerror}); give another "
                     "--models-root, or --keep 0 to train without checkpoints"
                 ) from None
-        found = self._storage.gather([serial, names], "checkpoint.names").values()
+            for path, part in files.candidates(self._root):
+                names.append(path.name)
+                serials.append(part.serial if part else 0)
+        found = self._storage.gather([max(serials), names], "checkpoint.names").values()
         self._serial = max(newest for newest, _ in found)
         self._taken = {name for _, listed in found for name in listed}
 
 
-def _lower_priority() -> None:
-    """Lower the priority of this thread, which on Linux has one of its own, if that is allowed.
-
-    It is lowered from its present value, since only root may raise it.
-    """
-    thread = threading.get_native_id()
-    with suppress(OSError):
-        niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
-        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _MAX_NICENESS))
-
-
-def _reason(error: Optional[Exception]) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or repr(error)

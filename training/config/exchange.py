@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -18,7 +17,6 @@ KV_STORES = (HOROVOD, *SCHEMES)
 ALONE = frozenset(("local", "device", "nccl", "local_allreduce_cpu", "local_allreduce_device"))
 """MXNet's stores of one process with several GPUs; here each GPU has a rank, and these are
 ``HOROVOD``."""
-_LAUNCH = "start it with python -m parallel.launch ... -- python classify.py ..."
 
 
 @dataclass(frozen=True)
@@ -53,17 +51,13 @@ class ExchangeOptions(Options):
     @property
     def bound(self) -> Optional[int]:
         """Steps that a worker may be ahead of the slowest; None if the exchange has no bound."""
-        return (self.staleness or 0) if self._is_bounded else None
-
-    @property
-    def _is_bounded(self) -> bool:
         scheme = SCHEMES.get(self.kv_store)
-        return scheme is not None and scheme.is_bounded
+        return (self.staleness or 0) if scheme is not None and scheme.is_bounded else None
 
     def check(self) -> None:
         """Refuse options that belong to another exchange."""
         scheme = SCHEMES.get(self.kv_store)
-        if self.staleness is not None and not self._is_bounded:
+        if self.staleness is not None and self.bound is None:
             raise ConfigError(
                 f"--staleness {self.staleness} goes with --kv-store dist_ssync, not with "
                 f"{self.kv_store}; leave it out"
@@ -83,69 +77,68 @@ def check(
 ) -> None:
     """Refuse an exchange that this process was not started for.
 
-    Args:
-        options: of the exchange.
-        network: those of the network.
-        optimizer: those of the optimizer.
-        assignment: this process's role from ``parallel.launch``, None if that did not start it.
-
-    Raises:
-        ConfigError: with the option, its value, the reason and the remedy.
+    Its role from ``parallel.launch`` is ``assignment``, None if that did not start it.
     """
-    for is_wrong, message in _mistakes(options, network, optimizer, assignment):
-        if is_wrong:
-            raise ConfigError(message)
-
-
-def _mistakes(
-    options: ExchangeOptions,
-    network: NetworkOptions,
-    optimizer: OptimizerOptions,
-    assignment: Optional[Assignment],
-) -> Iterator[tuple[bool, str]]:
-    """Yield each mistake that could be made, until one is: True if it is, and the message."""
-    store = options.kv_store
-    if store == HOROVOD:
-        yield assignment is not None, (
+    if options.kv_store != HOROVOD:
+        if assignment is None or assignment.role != WORKER:
+            raise ConfigError(
+                f"--kv-store {options.kv_store} needs servers and a scheduler: start it with "
+                "python -m parallel.launch ... -- python classify.py ..."
+            )
+        _check_worker(options, network, optimizer, assignment)
+    elif assignment is not None:
+        raise ConfigError(
             "parallel.launch has started this process next to parameter servers, but --kv-store is "
             f"{HOROVOD}; give one of {', '.join(SCHEMES)}, or start it with horovodrun"
         )
-        yield bool(options.data_allocator), (
+    elif options.data_allocator:
+        raise ConfigError(
             f"--data-allocator {options.data_allocator} goes with parameter servers, not with "
             f"--kv-store {HOROVOD}; leave it out"
         )
-        return
-    scheme, servers = SCHEMES[store], f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}"
-    if assignment is None:
-        yield True, servers
-        return
-    yield assignment.role != WORKER, servers
-    yield scheme.has_groups and not assignment.groups, (
-        f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses of "
-        "a group in each line"
-    )
-    yield bool(options.data_allocator and not assignment.shares), (
-        f"--data-allocator {options.data_allocator} needs the shares of the workers: give the "
-        "launcher --data-sharding FILE, or leave it out for equal shares"
-    )
-    yield assignment.tolerates and (scheme.is_synchronous or scheme.has_groups), (
-        f"--kv-store {store} cannot continue without a worker that others wait for; leave out the "
-        "launcher's --tolerate-workers, or use dist_async or dist_ssync"
-    )
-    yield network.sync_bn, (
-        f"--sync-bn goes with --kv-store {HOROVOD}: servers add gradients, and know no statistics "
-        "of BatchNorm; leave it out"
-    )
-    yield network.dtype == "float16", (
-        f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
-        "float32"
-    )
+
+
+def _check_worker(
+    options: ExchangeOptions,
+    network: NetworkOptions,
+    optimizer: OptimizerOptions,
+    assignment: Assignment,
+) -> None:
+    """Refuse what this worker's job was not started for, and what only Horovod can do."""
+    store, scheme = options.kv_store, SCHEMES[options.kv_store]
+    if scheme.has_groups and not assignment.groups:
+        raise ConfigError(
+            f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses "
+            "of a group in each line"
+        )
+    if options.data_allocator and not assignment.shares:
+        raise ConfigError(
+            f"--data-allocator {options.data_allocator} needs the shares of the workers: give the "
+            "launcher --data-sharding FILE, or leave it out for equal shares"
+        )
+    if assignment.tolerates and (scheme.is_synchronous or scheme.has_groups):
+        raise ConfigError(
+            f"--kv-store {store} cannot continue without a worker that others wait for; leave out "
+            "the launcher's --tolerate-workers, or use dist_async or dist_ssync"
+        )
+    if network.sync_bn:
+        raise ConfigError(
+            f"--sync-bn goes with --kv-store {HOROVOD}: servers add gradients, and know no "
+            "statistics of BatchNorm; leave it out"
+        )
+    if network.dtype == "float16":
+        raise ConfigError(
+            f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
+            "float32"
+        )
     changes_allreduce = options.fp16_allreduce or options.gradient_predivide_factor != 1
-    yield changes_allreduce and not scheme.has_groups, (
-        "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
-        f"{store} does not use; leave them out"
-    )
-    yield optimizer.clip_norm is not None, (
-        f"--clip-norm {optimizer.clip_norm} goes with --kv-store {HOROVOD}: no worker of {store} "
-        "has the sum of all gradients, and no server all parameters; leave it out"
-    )
+    if changes_allreduce and not scheme.has_groups:
+        raise ConfigError(
+            "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
+            f"{store} does not use; leave them out"
+        )
+    if optimizer.clip_norm is not None:
+        raise ConfigError(
+            f"--clip-norm {optimizer.clip_norm} goes with --kv-store {HOROVOD}: no worker of "
+            f"{store} has the sum of all gradients, and no server all parameters; leave it out"
+        )

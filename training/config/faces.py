@@ -126,15 +126,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
-    """Compose a configuration of given values, a file, the preset and the defaults.
-
-    Args:
-        given: the options of the command line, by field.
-        saved: those of ``--config``, as ``FaceConfig.values`` gave them.
-
-    Raises:
-        ConfigError: the preset does not exist, or two of the given values exclude each other.
-    """
+    """Compose a configuration of ``given`` values, a ``saved`` file, preset and defaults."""
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
@@ -144,12 +136,12 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
     chosen = with_schedule(_without_loss_of_preset(given, saved, preset))
     found = options.overlay((preset, saved, chosen), _RIVALS)
-    originals.check_network(found.get("network", BackboneOptions.network), backbones.names())
+    network = found.get("network", BackboneOptions.network)
+    originals.check_name("--network", network, backbones.names(), originals.NETWORKS)
     if found.get("resume") == ANYWAY:
         found["resume"] = Auto(anyway=True)
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
-        network = found.get("network", BackboneOptions.network)
         found["models_root"] = run_folder.default(data, network)
     return options.compose(FaceConfig, found)
 
@@ -210,11 +202,7 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
 
 
 def check(config: FaceConfig) -> None:
-    """Refuse a run whose data is missing; whether the device has ``--dtype`` is checked later.
-
-    Raises:
-        ConfigError: with the option, its value, the reason and the remedy.
-    """
+    """Refuse a run whose data is missing; whether the device has ``--dtype`` is checked later."""
     data, parts = config.data, config.backbone.accumulate
     if data.batch_size % parts:
         raise ConfigError(

@@ -19,7 +19,7 @@ from runtime.options import COUNT, Options, Range, number
 from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
-from training.config.recipes import RECIPES
+from training.config.presets import RECIPES
 from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,
@@ -27,8 +27,6 @@ from training.config.schedule import (
     OptimizerOptions,
     with_schedule,
 )
-
-_DEFAULTS = {"lr_schedule": "cosine"}
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
-    """Compose a configuration of given values, a file, the data set's recipe and the defaults.
-
-    Args:
-        given: the options of the command line, by field.
-        saved: those of ``--config``.
-
-    Raises:
-        ConfigError: the data set is missing or unknown, or an option does not belong to it.
-    """
+    """Compose a configuration of ``given`` values, a ``saved`` file, recipe and defaults."""
     check_same_dataset(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     if dataset is None:
@@ -97,10 +87,10 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
         )
     options.check_name("dataset", dataset, RECIPES)
     check_given_images({**given, "dataset": dataset})
-    recipe = {**_DEFAULTS, **RECIPES[dataset]}
+    recipe = {"lr_schedule": "cosine", **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
-    originals.check_model(found["model"], classifiers.names())
+    originals.check_name("--model", found["model"], classifiers.names(), originals.MODELS)
     if found.get("resume") in (AUTO, ANYWAY):
         again = "resume" in given and "lr" in given
         found["resume"] = Auto(again=again, anyway=found["resume"] == ANYWAY)

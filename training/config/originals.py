@@ -190,17 +190,8 @@ NETWORKS: Mapping[str, str] = {
 """Backbones of the originals that do not exist here; others have their original's name."""
 
 
-def check_network(name: str, known: Collection[str]) -> None:
-    """Raise ``ConfigError`` for an original's backbone that is not ``known`` here."""
-    _check("--network", name, known, NETWORKS)
-
-
-def check_model(name: str, known: Collection[str]) -> None:
-    """Raise ``ConfigError`` for an original's classifier that is not ``known`` here."""
-    _check("--model", name, known, MODELS)
-
-
-def _check(option: str, name: str, known: Collection[str], hints: Mapping[str, str]) -> None:
+def check_name(option: str, name: str, known: Collection[str], hints: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` for an original's network that is not ``known`` here."""
     hint = None if name in known else hint_for(name, hints)
     if hint is not None:
         raise ConfigError(f"{option} {name!r} does not exist here: {hint}")

@@ -12,7 +12,6 @@ from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
 from training.schedules import SCHEDULES, STEP, Schedule, WarmupAndDecay
 
-_FACTOR = 0.1
 _A_FACTOR = Range(lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 keeps the rate")
 RIVALS = (("lr_schedule", "lr_factor"), ("lr_steps", "lr_factor"), ("lr_factor", "lr_steps"))
 """Pairs of options: the first, where it is given, replaces a recipe's second."""
@@ -98,22 +97,23 @@ class ScheduleOptions(Options):
             contributors: ranks whose batches make one update.
             updates_per_epoch: with parameter servers those of all workers.
         """
-        raise NotImplementedError
-
-    def _schedule(
-        self, lr: float, updates_per_epoch: int, *, warmup: int, steps: Sequence[int]
-    ) -> Schedule:
-        """The learning rate by update; ``warmup`` and ``steps`` count updates."""
         total_updates = self.total_updates(updates_per_epoch)
+        lr, warmup, steps = self._in_updates(contributors, updates_per_epoch)
         return WarmupAndDecay(
             self.lr_schedule,
             lr=lr,
             total_updates=total_updates,
             warmup=warmup,
             steps=steps or range(updates_per_epoch, total_updates, updates_per_epoch),
-            factor=_FACTOR if self.lr_factor is None else self.lr_factor,
+            factor=0.1 if self.lr_factor is None else self.lr_factor,
             power=self.lr_power,
         )
+
+    def _in_updates(
+        self, contributors: int, updates_per_epoch: int
+    ) -> tuple[float, int, Sequence[int]]:
+        """Learning rate, updates of warm-up, and updates at which it falls."""
+        raise NotImplementedError
 
 
 def with_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +146,11 @@ class FaceScheduleOptions(ScheduleOptions):
         super().check()
 
     @override
-    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """Return the learning rate of the backbone; the same for any number of ranks."""
-        return self._schedule(self.lr, updates_per_epoch, warmup=self.warmup, steps=self.lr_steps)
+    def _in_updates(
+        self, contributors: int, updates_per_epoch: int
+    ) -> tuple[float, int, Sequence[int]]:
+        # The same for any number of ranks.
+        return self.lr, self.warmup, self.lr_steps
 
     @override
     def total_updates(self, updates_per_epoch: int) -> int:
@@ -168,14 +170,10 @@ class ImageScheduleOptions(ScheduleOptions):
     """Epochs of linear warm-up."""
 
     @override
-    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """Return a learning rate that grows with the ranks.
-
-        Linear scaling: Goyal et al., arXiv:1706.02677.
-        """
-        return self._schedule(
-            self.lr if self.no_lr_scaling else self.lr * contributors,
-            updates_per_epoch,
-            warmup=round(self.warmup_epochs * updates_per_epoch),
-            steps=[step * updates_per_epoch for step in self.lr_steps],
-        )
+    def _in_updates(
+        self, contributors: int, updates_per_epoch: int
+    ) -> tuple[float, int, Sequence[int]]:
+        # Linear scaling: Goyal et al., arXiv:1706.02677.
+        lr = self.lr if self.no_lr_scaling else self.lr * contributors
+        steps = [step * updates_per_epoch for step in self.lr_steps]
+        return lr, round(self.warmup_epochs * updates_per_epoch), steps

@@ -1,6 +1,6 @@
 """The processes of a run: which of them make an update together, which save, when they end.
 
-``Ranks`` are those of Horovod, which do everything together. ``server_workers`` overrides what is
+``Ranks`` are those of Horovod, which do everything together. ``ServerWorkers`` overrides what is
 different where parameter servers keep the weights, so that a program and ``Run`` need not ask.
 """
 
@@ -38,7 +38,6 @@ class Ranks:
     rebalance_interval: Optional[int] = None
 
     def __init__(self, world: World) -> None:
-        """Args: world: all ranks."""
         self.world = world
         self.number, self.size = world.rank, world.size
         self.contributors = self.size
@@ -86,13 +85,8 @@ class Ranks:
     ) -> Optional[Period]:
         """Meet all processes, and form groups and shares by what each has measured.
 
-        Args:
-            here: where this process is.
-            throughput: what it has measured since the last time.
-            batches: its ``ImageLoader``, which reads the new share from here on.
-
-        Returns:
-            Where worker 0 is; None if a worker was told to end.
+        Returns where worker 0 is, from which on ``batches`` reads the new share; None if a worker
+        was told to end.
         """
         raise AssertionError("check() lets none but groups rebalance")
 
@@ -106,14 +100,13 @@ class Ranks:
 
 
 def agreed_stop(request: StopRequest, world: World) -> Callable[[], int]:
-    """Return a function that tells whether to end now, the same on every rank.
-
-    It returns the exit status, or 0 to go on, and is called once after every update on every rank.
+    """Return a function that tells whether to end now: the exit status or 0, the same on all ranks.
 
     A signal reaches the ranks at different moments, or only one of them. A rank that ended alone
-    would leave the others waiting in a collective. So the ranks reduce what they have been asked
-    after every update. The reduction runs while the next update is computed and is read when that
-    one is done, so it costs no time, and the run ends one update later.
+    would leave the others waiting in a collective. So each calls the function once after every
+    update, and the ranks reduce what they have been asked. The reduction runs while the next update
+    is computed and is read when that one is done, so it costs no time, and the run ends one update
+    later.
     """
     asked: Any = None
 
@@ -130,11 +123,8 @@ def agreed_stop(request: StopRequest, world: World) -> Callable[[], int]:
 def own_speed(throughput: Optional[Throughput], contributors: int) -> float:
     """Images/s of a worker while it works, not while it waits for others; 0 if unknown.
 
-    Waiting for its own data is work: a machine whose disk is slow is slow.
-
-    Args:
-        throughput: of its period, with the images of all contributors.
-        contributors: workers whose batches make one update.
+    Waiting for its own data is work: a machine whose disk is slow is slow. The throughput counts
+    the images of all contributors to an update.
     """
     if throughput is None:
         return 0.0

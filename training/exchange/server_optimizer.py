@@ -19,8 +19,8 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
 from runtime.state import Saved, State
 from runtime.stopwatch import COMMUNICATION, Stopwatch
+from training.update.gradients import Reduced, judge
 from training.update.optimizer import Optimizer
-from training.update.reduced import Reduced, judge
 
 
 class ServerOptimizer(Optimizer):
@@ -29,14 +29,9 @@ class ServerOptimizer(Optimizer):
     def __init__(
         self, parameters: Any, exchange: Exchange, group: World, stopwatch: Stopwatch, wire: Wire
     ) -> None:
-        """Assemble it; the servers hear nothing before ``start``.
+        """Assemble it for a ``gluon.ParameterDict``; the servers hear nothing before ``start``.
 
-        Args:
-            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
-            exchange: the servers.
-            group: the workers that push as one; a timed one where there are several.
-            stopwatch: where the exchange is counted.
-            wire: how gradients travel in the group.
+        ``group`` are the workers that push as one; a timed world where there are several.
         """
         self._trained = [
             parameter for parameter in parameters.values() if parameter.grad_req != "null"

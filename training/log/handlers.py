@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 from typing_extensions import override
@@ -52,11 +51,7 @@ class FileHandler(logging.FileHandler):
     _has_failed = False
 
     def __init__(self, models_root: Path, rank: int) -> None:
-        """Open the file to append to it.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Open the file to append to it; ``OSError`` if it cannot be written."""
         path = log_path(models_root, rank)
         make_folder(path.parent)
         # Names of files may hold bytes that are no characters.
@@ -98,43 +93,40 @@ class ScreenHandler(logging.Handler):
         self._stream = sys.stdout
         may_be_real = environment.allows_progress_bar()
         self._wants_bar = rank == 0 and may_be_real and self._stream.isatty()
-        self._bar: Any = None
+        self._bar = tqdm(disable=True)
 
     @property
     def has_bar(self) -> bool:
         """True if a progress bar is shown."""
-        return self._bar is not None
+        return not self._bar.disable
 
     def open_bar(self, total_updates: int, update: int) -> None:
         """Show a bar from ``update`` to ``total_updates``, if this is a terminal of rank 0."""
         self.close_bar()
-        if self._wants_bar:
-            with self._writing():
-                self._bar = tqdm(
-                    total=total_updates,
-                    initial=update,
-                    file=self._stream,
-                    bar_format=_BAR_FORMAT,
-                    dynamic_ncols=True,
-                )
+        with self._writing():
+            self._bar = tqdm(
+                total=total_updates,
+                initial=update,
+                file=self._stream,
+                bar_format=_BAR_FORMAT,
+                dynamic_ncols=True,
+                disable=not self._wants_bar,
+            )
 
     def advance_bar(self, update: int) -> None:
         """Move the bar to a finished update."""
-        if self._bar is not None:
-            with self._writing():
-                self._bar.update(update - self._bar.n)
+        with self._writing():
+            self._bar.update(update - self._bar.n)
 
     def label_bar(self, text: str) -> None:
         """Write a text behind the bar."""
-        if self._bar is not None:
-            with self._writing():
-                self._bar.set_postfix_str(text)
+        with self._writing():
+            self._bar.set_postfix_str(text)
 
     def close_bar(self) -> None:
         """Leave the bar as it is."""
-        if self._bar is not None:
-            with self._writing():
-                self._bar.close()
+        with self._writing():
+            self._bar.close()
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

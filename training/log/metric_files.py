@@ -23,11 +23,7 @@ class MetricFiles:
     """``metrics.jsonl`` and ``scalars/`` in the folder of a run; rank 0 has them."""
 
     def __init__(self, root: Path) -> None:
-        """Open or continue the files.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Open or continue the files; ``OSError`` if the folder cannot be written."""
         make_folder(root / "scalars")
         _drop_torn_line(root / "metrics.jsonl")
         self._lines = _Records(root / "metrics.jsonl")

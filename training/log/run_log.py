@@ -13,8 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
@@ -23,13 +22,8 @@ from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from runtime.files import HeldFolder
 from runtime.stopwatch import Stopwatch
-from training.log.handlers import (
-    OFF_SCREEN,
-    FileHandler,
-    LineFormatter,
-    ScreenHandler,
-    log_path,
-)
+from training.log import throughput
+from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler, log_path
 from training.log.metric_files import MetricFiles
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
@@ -56,21 +50,13 @@ class RunLog:
         rank: int,
         world_size: int,
         frequent: int,
-        stall_timeout: Optional[float] = None,
+        stall_timeout: float,
         others: Callable[[], Others] = Others,
     ) -> None:
-        """Open the files and attach to Python's logging.
+        """Open the files in ``models_root`` and attach to Python's logging.
 
-        Args:
-            models_root: folder of the run; ``logs/``, ``scalars/`` and ``metrics.jsonl`` go there.
-            rank: of this log.
-            world_size: the number of ranks.
-            frequent: updates between reports.
-            stall_timeout: seconds without progress after which the process is ended.
-            others: what this rank knows of those that it may have to wait for.
-
-        Raises:
-            ConfigError: the folder cannot be written.
+        There is a report every ``frequent`` updates; ``stall_timeout`` and ``others`` are for
+        ``Watchdog``.
         """
         self._frequent = frequent
         self.stopwatch = Stopwatch(time.monotonic)
@@ -91,7 +77,7 @@ class RunLog:
         self._screen = ScreenHandler(rank)
         self._handlers = (file, self._screen)
         self._attach(rank)
-        self._watchdog = stall_timeout and Watchdog(
+        self._watchdog = Watchdog(
             stall_timeout,
             rank=rank,
             stopwatch=self.stopwatch,
@@ -112,19 +98,15 @@ class RunLog:
 
     def write_report(self) -> None:
         """Write the report of the run, on rank 0 only; nothing is watched any more."""
-        if self._watchdog:
-            self._watchdog.close()
-            self._watchdog = None
+        self._watchdog.close()
         if self._report_files is not None:
             self.check_folder()
             self._report_files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
-        """Start the clock; call it right before the first update.
+        """Start the clock right before the first update, after ``update`` finished ones.
 
-        Args:
-            total_updates: length of the run; the last update is always reported.
-            update: the number of updates that an earlier run has finished.
+        The last of ``total_updates`` is always reported.
         """
         self._update, self._total_updates = update, total_updates
         # What has been counted since an earlier start goes into the summary.
@@ -143,19 +125,13 @@ class RunLog:
         images: int,
         averages: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Count a finished update; every ``frequent`` updates and at the end, report.
+        """Count a finished update of ``images`` on all ranks; report now and then, and at the end.
 
-        Args:
-            update: how many updates are finished, 1 for the first.
-            loss: returns the mean loss of the global batch, for which it waits; called only when
-                the loss is reported.
-            lr: the learning rate that the update used.
-            images: images of the update, over all ranks.
-            averages: further numbers to be reported; called only when they are.
+        Only then ``loss`` is called, which waits for the mean loss of the global batch, and
+        ``averages``, which returns further numbers.
         """
         self._update = update
-        if self._watchdog:
-            self._watchdog.beat(update)
+        self._watchdog.beat(update)
         self._meter.count(update, images)
         self._screen.advance_bar(update)
         if self.reports(update):
@@ -168,13 +144,12 @@ class RunLog:
 
     def end_updates(self) -> None:
         """No update follows, unless there is another ``start``: nothing has to end soon."""
-        if self._watchdog:
-            self._watchdog.leave_updates()
+        self._watchdog.leave_updates()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Keep what happens inside (a verification, a save) out of images/s and the shares."""
-        with self._meter.paused(), self._watchdog.pause() if self._watchdog else nullcontext():
+        with self._meter.paused(), self._watchdog.pause():
             yield
 
     def verification(
@@ -226,8 +201,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
-        if self._watchdog:
-            self._watchdog.close()
+        self._watchdog.close()
         self._screen.close_bar()
         if self._records is not None:
             self._records.close()
@@ -261,11 +235,11 @@ class RunLog:
 
     def _report(self, loss: float, lr: float, averages: Mapping[str, float]) -> None:
         report = self._meter.report(loss, lr, self._total_updates)
-        text = "  ".join([*_describe(averages), str(report)])
+        text = "  ".join([*_describe(averages), throughput.describe(report)])
         line = f"update {self._update}/{self._total_updates}  {text}"
         _log.info(line, extra=OFF_SCREEN if self._screen.has_bar else {})
         self._screen.label_bar(text)
-        self.record(self._update, {**asdict(report), **averages})
+        self.record(self._update, {**report, **averages})
 
 
 def peak_memory(status: Path = Path("/proc/self/status")) -> int:

@@ -15,36 +15,14 @@ _NEGLIGIBLE = 0.02
 _GUIDE = "docs/troubleshooting.md"
 
 
-@dataclass(frozen=True)
-class Report:
-    """The numbers of one report, over the updates since the previous report."""
-
-    loss: float
-    """Mean over the global batch of the reported update."""
-    lr: float
-    images_per_second: float
-    """Over all ranks, without verifications and saves."""
-    waiting: float
-    """Share of the time in which this rank waited for data; see ``stopwatch`` for all shares."""
-    backbone: float
-    """Share of forward pass, backward pass and optimizer."""
-    head: float
-    """Share of the softmax and the class centers."""
-    communication: float
-    """Share in which this rank waited for other ranks."""
-    seconds_left: float
-    """To the end of the run at its average pace, verifications and saves included."""
-
-    def __str__(self) -> str:
-        digits = 0 if self.images_per_second >= 100 else 1
-        shares = "  ".join(
-            f"{part} {getattr(self, part):.0%}" for part in PARTS if getattr(self, part) > 0
-        )
-        left = timedelta(seconds=round(self.seconds_left))
-        return (
-            f"loss {self.loss:.4f}  {self.images_per_second:,.{digits}f} images/s  "
-            f"lr {self.lr:.3g}  {shares}  left {left}"
-        )
+def describe(report: Mapping[str, float]) -> str:
+    """Return the numbers of ``Meter.report`` in words."""
+    speed, left = report["images_per_second"], timedelta(seconds=round(report["seconds_left"]))
+    shares = "  ".join(f"{part} {report[part]:.0%}" for part in PARTS if report[part] > 0)
+    return (
+        f"loss {report['loss']:.4f}  {speed:,.{0 if speed >= 100 else 1}f} images/s  "
+        f"lr {report['lr']:.3g}  {shares}  left {left}"
+    )
 
 
 @dataclass(frozen=True)
@@ -122,24 +100,30 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time inside out of all but ``Report.seconds_left``."""
+        """Leave the time inside out of all numbers but ``seconds_left``."""
         started = self._clock()
         try:
             yield
         finally:
             self._pauses += self._clock() - started
 
-    def report(self, loss: float, lr: float, total_updates: int) -> Report:
-        """Close the interval since the last report and open the next."""
+    def report(self, loss: float, lr: float, total_updates: int) -> dict[str, float]:
+        """Close the interval since the last report and open the next; returns its numbers.
+
+        These are the mean ``loss`` of the global batch of the last update and its ``lr``; images
+        per second over all ranks, without verifications and saves; the share of the time of each of
+        ``stopwatch.PARTS`` on this rank; and the seconds that are left to the end of the run at its
+        average pace, verifications and saves included.
+        """
         throughput = self._close_interval()
         pace = (self._clock() - self._started) / max(self._update - self._first_update, 1)
-        return Report(
-            loss=loss,
-            lr=lr,
-            images_per_second=throughput.images_per_second,
-            seconds_left=pace * (total_updates - self._update),
+        return {
+            "loss": loss,
+            "lr": lr,
+            "images_per_second": throughput.images_per_second,
             **{part: throughput.share(part) for part in PARTS},
-        )
+            "seconds_left": pace * (total_updates - self._update),
+        }
 
     def total(self) -> Optional[Throughput]:
         """The sum over all reported intervals, None before the first report.

@@ -115,16 +115,12 @@ class Watchdog:
             f"error: {self._rank} has made no progress, and Python does not run any more; ending "
             f"it with status {STALLED_STATUS}"
         )
-        self._timer = NativeTimer(self._native_limit(), message, STALLED_STATUS, tick)
+        self._timer = NativeTimer(self._native_limit(), message, tick)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def beat(self, update: int) -> None:
-        """Count a finished update as progress; another one follows.
-
-        Args:
-            update: how many are finished, 0 at the start of training.
-        """
+        """Count as progress that ``update`` updates are finished; another one follows."""
         self._update, self._waited, self._is_in_update = update, 0.0, True
 
     def leave_updates(self) -> None:
@@ -176,7 +172,12 @@ class Watchdog:
             # Expires only if this thread does not run any more.
             self._timer.arm(self._native_limit())
             if self._waited > limit:
-                self._report_stall()
+                self._timer.arm(_REPORT_SECONDS)
+                self._print(
+                    f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
+                    f"{self._where()}; ending it with status {STALLED_STATUS}",
+                    has_stacks=True,
+                )
                 self.end_process()
                 return
             if self._waited > self._quiet and self._is_in_update:
@@ -189,14 +190,6 @@ class Watchdog:
         whom = " for other ranks" if self._waits_for_others() else ""
         self._print(
             f"warning: {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
-        )
-
-    def _report_stall(self) -> None:
-        self._timer.arm(_REPORT_SECONDS)
-        self._print(
-            f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
-            f"{self._where()}; ending it with status {STALLED_STATUS}",
-            has_stacks=True,
         )
 
     def _where(self) -> str:
@@ -227,21 +220,18 @@ class NativeTimer:
     the process is suspended, and end it when it goes on; here a suspension counts as one tick.
     """
 
-    def __init__(self, seconds: float, message: str, status: int, tick: float = 1.0) -> None:
+    def __init__(self, seconds: float, message: str, tick: float) -> None:
         """Start the thread, armed; it does not need Python any more on return.
 
-        Args:
-            seconds: the time after which the process is ended, while it runs.
-            message: the line that is printed before the stacks of all threads.
-            status: the exit status of the process.
-            tick: seconds between two counts.
+        It counts every ``tick``, and ends the process after ``seconds`` in which that runs, with
+        ``message`` and the stacks of all threads.
         """
         self._tick = tick
         self._numbers = np.zeros(4, np.int64)
         self.arm(seconds)
         faulthandler.register(_STACKS_SIGNAL, sys.__stderr__ or _STDERR, chain=False)
         text = np.frombuffer(message.encode() + b"\n", np.uint8).copy()
-        arguments = (self._numbers, np.uint32(tick * 1e6), text, np.int32(status))
+        arguments = (self._numbers, np.uint32(tick * 1e6), text)
         # Compiled before the thread starts, so that a compiler error is raised here.
         _count(np.ones_like(self._numbers), *arguments[1:])
         self._thread = threading.Thread(
@@ -263,7 +253,7 @@ class NativeTimer:
 
 
 @unlocked_kernel
-def _count(numbers: NDArray[np.int64], tick: int, text: NDArray[np.uint8], status: int) -> None:
+def _count(numbers: NDArray[np.int64], tick: int, text: NDArray[np.uint8]) -> None:
     """Count ticks until the timer is closed, or the limit is passed."""
     numbers[_IS_RUNNING] = 1
     while numbers[_IS_CLOSED] == 0:
@@ -273,4 +263,4 @@ def _count(numbers: NDArray[np.int64], tick: int, text: NDArray[np.uint8], statu
             _alarm(_REPORT_SECONDS)
             _write(_STDERR, text.ctypes, len(text))
             _raise(_STACKS_SIGNAL)
-            _exit(status)
+            _exit(STALLED_STATUS)

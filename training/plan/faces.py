@@ -17,7 +17,7 @@ from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
 from training.plan import memory
 from training.plan.memory import NetworkSize
-from training.plan.text import Plan, readable, total
+from training.plan.text import Plan, lines_of_length, readable, total
 
 _GIB = 2**30
 # More identities than there are people.
@@ -31,12 +31,6 @@ def describe(config: FaceConfig) -> str:
         ConfigError: there are more ranks than classes, or too few images for an update; MXNet
             cannot be loaded; or nothing fits a pattern of ``--freeze``.
     """
-    plan = make(config)
-    return plan.as_json() if config.dry_run.json else plan.as_text()
-
-
-def make(config: FaceConfig) -> Plan:
-    """Plan the run; raises as ``describe`` does."""
     data, world_size = config.data, config.dry_run.world_size or 1
     assert data.num_classes is not None, "check() lets no dry run without classes pass"
     if data.num_classes < world_size:
@@ -52,7 +46,11 @@ def make(config: FaceConfig) -> Plan:
     not_counted = ["the memory and the collectives of --sync-bn"] * config.backbone.sync_bn
     not_counted += ["the memory of --teacher"] * (config.teacher.teacher is not None)
     after = [] if limit is None else [[f"most classes in {readable(limit)} per rank: {most:,}"]]
-    return Plan(
+    run = (
+        f"{data.dataset or ' + '.join(data.rec)}: network {config.backbone.network}, "
+        f"embedding {config.backbone.embedding_size}, {config.backbone.dtype}"
+    )
+    plan = Plan(
         {
             "device": "gpu" if config.dry_run.gpu else "cpu",
             "ranks": world_size,
@@ -67,9 +65,13 @@ def make(config: FaceConfig) -> Plan:
         memory.rank_memory(config, shard, network),
         memory.checkpoint_bytes(config, shard, network),
         memory.collective_bytes(config, world_size, network),
-        [_lines_of_length(config, world_size, per_epoch), _lines_of_shards(shard)],
+        [
+            [run, *lines_of_length(data.batch_size, world_size, per_epoch, updates)],
+            _lines_of_shards(shard),
+        ],
         [*after, *([f"not counted: {what}"] for what in not_counted)],
     )
+    return plan.as_json() if config.dry_run.json else plan.as_text()
 
 
 def memory_limit(config: FaceConfig, world_size: int) -> Optional[int]:
@@ -121,21 +123,6 @@ def _updates_per_epoch(config: FaceConfig, world_size: int) -> Optional[int]:
             "lower --batch-size or --world-size"
         )
     return data.num_images // global_batch
-
-
-def _lines_of_length(config: FaceConfig, world_size: int, per_epoch: Optional[int]) -> list[str]:
-    data, network = config.data, config.backbone
-    lines = [
-        f"{data.dataset or ' + '.join(data.rec)}: network {network.network}, "
-        f"embedding {network.embedding_size}, {network.dtype}",
-        f"global batch {data.batch_size * world_size:,} "
-        f"({world_size:,} ranks x {data.batch_size:,} images)",
-    ]
-    if per_epoch is None:
-        return [*lines, "updates per epoch unknown: add --num-images to have them counted"]
-    updates = config.schedule.total_updates(per_epoch)
-    epochs = f"({updates / per_epoch:.1f} epochs)"
-    return [*lines, f"{per_epoch:,} updates per epoch, {updates:,} in all {epochs}"]
 
 
 def _lines_of_shards(first: Shard) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from training.config.images import ImageConfig
-from training.plan.text import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, Plan
+from training.plan.text import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, Plan, lines_of_length
 
 _FLOAT = 4
 
@@ -35,13 +35,10 @@ def describe(config: ImageConfig) -> str:
     size, batch, ranks = _look(config), config.data.batch_size, config.dry_run.world_size or 1
     per_epoch = size.images // (batch * ranks)
     updates = config.schedule.total_updates(per_epoch)
-    epochs = f" ({updates / per_epoch:.1f} epochs)" if per_epoch else ""
-    lines = [
+    run = (
         f"{config.data.dataset}: {size.images:,} images of {size.classes:,} classes, "
-        f"{config.classifier.model}, {config.classifier.dtype}",
-        f"global batch {batch * ranks:,} ({ranks:,} ranks x {batch:,} images)",
-        f"{per_epoch:,} updates per epoch, {updates:,} in all{epochs}",
-    ]
+        f"{config.classifier.model}, {config.classifier.dtype}"
+    )
     plan = Plan(
         {
             "device": "cpu",
@@ -54,7 +51,7 @@ def describe(config: ImageConfig) -> str:
         rank_memory(config, size),
         checkpoint_bytes(config, size),
         collective_bytes(config, size),
-        [lines],
+        [[run, *lines_of_length(batch, ranks, per_epoch, updates)]],
     )
     return plan.as_json() if config.dry_run.json else plan.as_text()
 

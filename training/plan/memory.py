@@ -100,12 +100,17 @@ def sampled_rows(config: FaceConfig, shard: Shard) -> int:
 
 def rank_memory(config: FaceConfig, shard: Shard, network: NetworkSize) -> list[Item]:
     """Return the items of a rank's memory, on a GPU with ``--gpu``."""
-    head = _head_on_gpu(config, shard) if config.dry_run.gpu else _head(config, shard)
+    size_head = _head_on_gpu if config.dry_run.gpu else _head
+    centers, states, rows, logits, features = size_head(config, shard)
     share = {"float32": 1.0, "float16": 0.5, "bfloat16": _NARROW}[config.backbone.dtype]
     activations = round(_FLOAT * share * config.images_per_pass * network.maps)
     libraries = _library_bytes(config, shard.world_size, network)
     return [
-        *head,
+        Item("class_centers", "class centers", centers, COMPUTED),
+        Item("optimizer_states", "their optimizer states", states, COMPUTED),
+        Item("sampled_rows", f"{sampled_rows(config, shard):,} sampled rows", rows, COMPUTED),
+        Item("logits", "logits", logits, COMPUTED),
+        Item("features", "features", features, COMPUTED),
         Item("backbone", "backbone", _backbone_bytes(config, network), COMPUTED),
         Item("activations", "its activations", activations, ESTIMATED),
         Item("libraries", "libraries and their copies", libraries, ESTIMATED),
@@ -150,7 +155,7 @@ def collective_bytes(config: FaceConfig, world_size: int, network: NetworkSize) 
     return sizes
 
 
-def _head(config: FaceConfig, shard: Shard) -> list[Item]:
+def _head(config: FaceConfig, shard: Shard) -> tuple[int, int, int, int, int]:
     """The head on a CPU: ``2·S·D + B·S + 4·B·D`` floats, and centers with their states.
 
     With ``--head-dtype bfloat16`` rows and logits have two bytes, and the gradient, like the
@@ -174,10 +179,10 @@ def _head(config: FaceConfig, shard: Shard) -> list[Item]:
     else:
         centers, states = (ENTRY + 1) * shard.size, 0
         working += _STAGES * sum(_held(config, rows))
-    return _head_items(rows, centers, states, working, logits, features)
+    return centers, states, working, logits, features
 
 
-def _head_on_gpu(config: FaceConfig, shard: Shard) -> list[Item]:
+def _head_on_gpu(config: FaceConfig, shard: Shard) -> tuple[int, int, int, int, int]:
     """The head on a GPU, where sampled rows and their states are copied."""
     global_batch, states = config.data.batch_size * shard.world_size, _wide_states(config)
     embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
@@ -192,19 +197,7 @@ def _head_on_gpu(config: FaceConfig, shard: Shard) -> list[Item]:
     # Those of one part of the logits still exist when the next one gets its own.
     rules *= min(logits, _RULE_BYTES) * (2 if logits > _RULE_BYTES else 1)
     features = _FEATURE_ARRAYS_ON_GPU * global_batch * embedding * _FLOAT
-    return _head_items(rows, *_held(config, shard.size), working, logits + rules, features)
-
-
-def _head_items(
-    rows: int, centers: int, states: int, working: int, logits: int, features: int
-) -> list[Item]:
-    return [
-        Item("class_centers", "class centers", centers, COMPUTED),
-        Item("optimizer_states", "their optimizer states", states, COMPUTED),
-        Item("sampled_rows", f"{rows:,} sampled rows", working, COMPUTED),
-        Item("logits", "logits", logits, COMPUTED),
-        Item("features", "features", features, COMPUTED),
-    ]
+    return *_held(config, shard.size), working, logits + rules, features
 
 
 def _held(config: FaceConfig, rows: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 COMPUTED, ESTIMATED = "computed", "estimated"
 JSON_VERSION = 2
@@ -68,6 +68,17 @@ class Plan:
     def _collective_lines(self) -> list[str]:
         rows = [row(*item) for item in self.collectives.items()]
         return ["bytes per collective and update", *rows]
+
+
+def lines_of_length(
+    batch_size: int, ranks: int, per_epoch: Optional[int], updates: Optional[int]
+) -> list[str]:
+    """Return the lines of the global batch and of the length of a run, if that is known."""
+    batch = f"global batch {batch_size * ranks:,} ({ranks:,} ranks x {batch_size:,} images)"
+    if per_epoch is None or updates is None:
+        return [batch, "updates per epoch unknown: add --num-images to have them counted"]
+    epochs = f" ({updates / per_epoch:.1f} epochs)" if per_epoch else ""
+    return [batch, f"{per_epoch:,} updates per epoch, {updates:,} in all{epochs}"]
 
 
 def total(items: Sequence[Item]) -> int:

@@ -1,8 +1,10 @@
-"""One update of a classifier: targets, forward, loss, backward, optimizer."""
+"""One update of a classifier: targets, forward, loss, backward, optimizer; and what is counted."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +12,13 @@ from typing_extensions import override
 
 from backbones.network import Network
 from data.batches.loader import Batch
+from data.batches.position import EpochPlan
+from parallel.world import World
 from runtime.devices import Uploads
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.config.images import LossOptions
 from training.loop import Step
-from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import Optimizer
 
@@ -29,9 +32,6 @@ class ClassifyStep(Step):
     The loss is the mean over the images of an update, as for faces: a rank's part of it is the
     sum over its own images divided by their number on all ranks that contribute to the update,
     and gradients are summed.
-
-    Attributes:
-        classifier: the network.
     """
 
     def __init__(
@@ -44,16 +44,7 @@ class ClassifyStep(Step):
         stopwatch: Stopwatch,
         guard: FiniteGuard,
     ) -> None:
-        """Assemble the step.
-
-        Args:
-            classifier: images to logits.
-            optimizer: of the classifier.
-            targets: makes the targets of the loss.
-            epoch_counts: counts loss and hits over all ranks.
-            stopwatch: where the time of the parts is counted.
-            guard: stops the run at numbers that are not finite.
-        """
+        """Assemble the step of a classifier from images to logits."""
         self.classifier, self._optimizer = classifier, optimizer
         self._targets, self._epoch_counts = targets, epoch_counts
         self._stopwatch, self._guard = stopwatch, guard
@@ -105,7 +96,6 @@ class SoftTargets:
     """
 
     def __init__(self, options: LossOptions, num_classes: int, seed: int) -> None:
-        """Args: options; the number of logits; the seed of the shares of mixed images."""
         self._options, self._num_classes, self._seed = options, num_classes, seed
 
     def __call__(self, batch: Batch, update: int, upload: Uploads) -> tuple[Any, Any]:
@@ -135,3 +125,48 @@ class SoftTargets:
 
 def _mixed(values: Any, share: float) -> Any:
     return share * values + (1 - share) * values[::-1]
+
+
+class EpochCounts:
+    """Loss and hits of an epoch so far, over all ranks, without waiting for the device."""
+
+    def __init__(self, world: World, epoch_plan: Callable[[], EpochPlan]) -> None:
+        """Count from zero, and anew where an epoch of the plan begins.
+
+        ``world`` is no timed world, which would wait for the counts.
+        """
+        self._world, self._epoch_plan = world, epoch_plan
+        self._sums = mx.nd.zeros((3,), dtype="float64")
+        self._counted: Optional[Any] = None
+
+    def add(self, losses: Any, hits: Any, update: int) -> Any:
+        """Add an update; returns the mean loss over all ranks, NDArray [1].
+
+        ``losses`` are those of this rank's images, NDArray [b]; ``hits``, NDArray [1], is the
+        number of them that were classified correctly.
+        """
+        images = mx.nd.full((1,), len(losses), ctx=losses.context)
+        # Into the same array each time: so no reduction begins before the last one has ended.
+        self._counted = counted = mx.nd.concat(losses.sum(), hits, images, dim=0, out=self._counted)
+        self._world.allreduce(counted, "training.counts")
+        # In double precision: sums of single numbers would be rounded in a large epoch. On the
+        # host, for a device is slow at it; the copy is queued.
+        wide = counted.as_in_context(mx.cpu()).astype("float64")
+        begins_epoch = self._epoch_plan().at(update).samples == 0
+        self._sums = wide if begins_epoch else self._sums + wide
+        return counted[:1] / (len(losses) * self._world.size)
+
+    def epochs(self, update: int) -> float:
+        """Return how many epochs are over after ``update`` updates."""
+        return self._epoch_plan().epochs(update)
+
+    def averages(self) -> dict[str, float]:
+        """Return the numbers of a progress report; waits for the device.
+
+        These are ``correct`` and ``total``, the images of this epoch over all ranks, with their
+        ``mean_loss`` and ``accuracy``, which are NaN if there were none.
+        """
+        loss, correct, total = self._sums.asnumpy().tolist()
+        means = (loss / total, correct / total) if total else (math.nan, math.nan)
+        counted = {"correct": int(correct), "total": int(total)}
+        return {"mean_loss": means[0], "accuracy": means[1], **counted}

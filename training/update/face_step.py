@@ -35,17 +35,10 @@ class FaceStep(Step):
     ) -> None:
         """Assemble the step.
 
-        Args:
-            backbone: images to features.
-            head: features to loss.
-            optimizer: of the backbone.
-            center_lr_factor: the learning rate of the centers over that of the backbone.
-            stopwatch: where the time of the parts is counted.
-            guard: what happens at numbers that are not finite; without one the run stops.
+        ``center_lr_factor`` is the learning rate of the centers over that of the backbone. Without
+        a ``guard`` the run stops at numbers that are not finite.
         """
-        self._backbone = backbone
-        self._head = head
-        self._optimizer = optimizer
+        self._backbone, self._head, self._optimizer = backbone, head, optimizer
         self._center_lr_factor = center_lr_factor
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
@@ -111,7 +104,7 @@ class FaceStep(Step):
             self._guard.finish()
 
     def _remember(self) -> Callable[[], None]:
-        """Keep what a forward pass changes; returns what puts it back."""
+        """Keep what a forward pass changes; returns a function that puts it back."""
         statistics = [(array, array.copy()) for array in self._backbone.statistics]
         # A margin replaces its arrays and never writes into them, so a shallow copy is enough.
         margin = copy.copy(self._head.margin)

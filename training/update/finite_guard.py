@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from training.update.reduced import Reduced
+from training.update.gradients import Reduced
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +44,7 @@ class FiniteGuard:
         last_good: Callable[[], Optional[Path]] = lambda: None,
         remedy: str = "lower --lr, or try --on-nan skip",
     ) -> None:
-        """Decide what happens.
-
-        Args:
-            on_nan: stop, or skip.
-            last_good: the last checkpoint that exists; all ranks ask together.
-            remedy: what the user can do when the run stops.
-        """
+        """Args: stop or skip; asks for the last checkpoint, on all ranks; what a user can do."""
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0
@@ -58,15 +52,10 @@ class FiniteGuard:
         self._last_good, self._remedy = last_good, remedy
 
     def submit(self, update: int, loss: Any, reduced: Reduced) -> None:
-        """Judge an update later, and the one that was submitted before it now.
-
-        Args:
-            update: its number, from 0.
-            loss: NDArray [1], the same on every rank.
-            reduced: its gradients.
+        """Judge an update, of a loss [1], later, and the one that was submitted before it now.
 
         Raises:
-            NonFiniteError: that one may not count.
+            NonFiniteError: the one before may not count.
         """
         numbers = mx.nd.concat(loss, *reduced.numbers, dim=0) if reduced.numbers else loss
         self.finish()

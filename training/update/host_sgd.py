@@ -52,11 +52,7 @@ class HostSGD(mx.optimizer.Optimizer):
     def update(self, index: Union[int, Sequence[int]], weight: Any, grad: Any, state: Any) -> None:
         """Update one parameter in place, or the parameters of lists.
 
-        Args:
-            index: of the parameter.
-            weight: that ``create_state`` was called with.
-            grad: of its shape, float32, contiguous, in the memory of the CPU.
-            state: the momentum.
+        Gradients are float32, contiguous, in the memory of the CPU, as their weights.
         """
         if isinstance(index, int):
             index, weight, grad, state = [index], [weight], [grad], [state]

@@ -1,15 +1,23 @@
-"""Updates of a float16 network that no operation waits for.
+"""Half precision: dynamic loss scaling, and updates of a float16 network that nothing waits for.
 
-Whether an update counts is a number on the device: gradients may have overflowed under the loss
-scale. So the new weights, momenta and float32 master copies are computed in any case and then
-chosen, ``where(finite, new, old)``. Doing that for each of some hundred parameters would queue
-thousands of operators. Therefore what is remembered stands end to end in a few long arrays, which
-are updated in parts: a part's gradients are joined, its new weights split again.
+Gradients of a float16 network underflow below 6e-8. The loss is therefore multiplied by a large
+factor before the backward pass and the gradients divided by it before the update; the factor falls
+when a gradient overflows (that update is skipped) and rises when none has for a while
+(Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2). The gradients are looked
+at after their reduction over the ranks, so that all ranks decide alike.
+
+The factor, the count behind it and the decision whether an update counts are numbers on the device:
+the host queues the next update without knowing them, and learns them for the log one update later.
+So the new weights, momenta and float32 master copies are computed in any case and then chosen,
+``where(finite, new, old)``. Doing that for each of some hundred parameters would queue thousands of
+operators. Therefore what is remembered stands end to end in a few long arrays, which are updated in
+parts: a part's gradients are joined, its new weights split again.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
@@ -18,49 +26,103 @@ import numpy as np
 from typing_extensions import override
 
 from runtime.mxnet import mx
+from runtime.state import Saved, State, Stateful
 from training.config.schedule import OptimizerOptions
 from training.update import rules
-from training.update.clipping import device_factor
-from training.update.loss_scale import LossScale
-from training.update.parameter_updates import BULK_SIZE, ParameterUpdates
-from training.update.reduced import Reduced
+from training.update.gradients import Reduced, device_factor, finite_flag
 from training.update.rules import Rates
 
+_log = logging.getLogger(__name__)
+
+_INITIAL = 2.0**13
+_SMALLEST = 1.0
+_FACTOR = 2.0
+_GROWTH_INTERVAL = 2000
 # Elements that are updated together; SGD needs 16 bytes for each while it does.
 PART_SIZE = 2**22
 
 
-class MixedPrecisionUpdates(ParameterUpdates):
+class LossScale(Stateful):
+    """The factor between the loss and what the backward pass starts from."""
+
+    def __init__(self, ctx: Any) -> None:
+        """Args: ctx: the device of the gradients."""
+        self._ctx = ctx
+        # Powers of two, and a count that float32 holds exactly for 16 million updates in a row.
+        # Never written into: the number of an update outlives the next one, until it is read.
+        self._scale, self._good_updates = self._number(_INITIAL), self._number(0)
+
+    def scaled(self, gradient: Any) -> Any:
+        """Return what the backward pass starts from, given the loss or its gradient (any shape).
+
+        Queued. The factor is the one that ``adapt`` divides by, after this backward pass.
+        """
+        return gradient * self._scale
+
+    def judge(self, gradients: Sequence[Any], update: int) -> Reduced:
+        """Look at the gradients (NDArrays, reduced over the ranks); queued."""
+
+        def note(values: Sequence[float]) -> bool:
+            finite, scale = values
+            if not finite:
+                _log.warning(
+                    "update %d skipped: a float16 gradient overflowed; loss scale now %g",
+                    *(update + 1, max(scale / _FACTOR, _SMALLEST)),
+                )
+            return True
+
+        return Reduced((finite_flag(gradients), self._scale), note)
+
+    def adapt(self, finite: Any) -> Any:
+        """Choose the factor of the next update; queued.
+
+        ``finite``, NDArray [1], is 1 if this update's gradients are finite, else 0. Returns the
+        factor, NDArray [1], that removes this update's scale from them.
+        """
+        inverse = 1.0 / self._scale
+        self._good_updates = (self._good_updates + 1) * finite
+        at_interval = self._good_updates % _GROWTH_INTERVAL == 0
+        higher = mx.nd.where(at_interval, self._scale * _FACTOR, self._scale)
+        lower = mx.nd.maximum(self._scale / _FACTOR, _SMALLEST)
+        self._scale = mx.nd.where(finite, higher, lower)
+        return inverse
+
+    @override
+    def export_state(self, update: int) -> State:
+        scale, good_updates = self._scale.asscalar(), self._good_updates.asscalar()
+        return State(values={"loss_scale": float(scale), "good_updates": int(good_updates)})
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        self._scale = self._number(saved.number("loss_scale"))
+        self._good_updates = self._number(saved.count("good_updates"))
+
+    def _number(self, value: float) -> Any:
+        return mx.nd.full((1,), value, ctx=self._ctx)
+
+
+class MixedPrecisionUpdates:
     """A rule for float16 parameters with float32 master copies, and some of float32 between."""
 
     def __init__(
-        self, options: OptimizerOptions, parameters: Any, loss_scale: LossScale, ctx: Any
+        self, options: OptimizerOptions, trained: Sequence[Any], loss_scale: LossScale, ctx: Any
     ) -> None:
-        """Choose the rule.
-
-        Args:
-            options: which; weight decay is multiplied by each parameter's ``wd_mult``.
-            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
-            loss_scale: that of the gradients.
-            ctx: where they are.
-        """
+        """Choose the rule for parameters; weight decay is multiplied by the ``wd_mult`` of each."""
         self._options, self._loss_scale, self._ctx = options, loss_scale, ctx
-        self._parameters = [
-            parameter for parameter in parameters.values() if parameter.grad_req != "null"
-        ]
+        self._parameters = trained
         self.count = 0
 
     @property
     def count(self) -> int:
-        """See ``ParameterUpdates``."""
+        """Updates that were not skipped; reading it waits for them."""
         return int(self._count.asscalar())
 
     @count.setter
     def count(self, updates: int) -> None:
         self._count = mx.nd.full((1,), updates, ctx=self._ctx)
 
-    @override
     def apply(self, lr: float, reduced: Reduced) -> None:
+        """Update the parameters by their gradients; queued."""
         finite = reduced.numbers[0]
         unscale = self._loss_scale.adapt(finite)
         if self._options.clip_norm is not None:
@@ -72,11 +134,11 @@ class MixedPrecisionUpdates(ParameterUpdates):
             rates = Rates(lr, self._options.wd * group.wd_mult, self._count)
             for part in group.parts:
                 # One bulk for each: until a bulk has run, the memory of its results is in use.
-                with mx.engine.bulk(BULK_SIZE):
+                with mx.engine.bulk(rules.BULK_SIZE):
                     part.update(self._options, rates, finite, unscale)
 
-    @override
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
+        """The NDArrays that are remembered of each parameter, which may be written into."""
         for group in self._groups:
             yield from group.memory()
 
@@ -99,13 +161,20 @@ class _Group:
         self._parameters = parameters
         weights = [parameter.data().reshape((-1,)) for parameter in parameters]
         gradients = [parameter.grad().reshape((-1,)) for parameter in parameters]
-        self._sizes = [weight.size for weight in weights]
-        self._states = [mx.nd.zeros((sum(self._sizes),), ctx=ctx) for _ in range(num_states)]
+        self._offsets = [0, *itertools.accumulate(weight.size for weight in weights)]
+        size = self._offsets[-1]
+        self._states = [mx.nd.zeros((size,), ctx=ctx) for _ in range(num_states)]
         is_half = weights[0].dtype == np.float16
-        self._master = mx.nd.zeros((sum(self._sizes),), ctx=ctx) if is_half else None
-        self.parts, start = [], 0
-        for pieces in _cut(self._sizes, PART_SIZE):
-            stop = start + sum(piece.stop - piece.start for _, piece in pieces)
+        self._master = mx.nd.zeros((size,), ctx=ctx) if is_half else None
+        self.parts = []
+        for start in range(0, size, PART_SIZE):
+            stop = min(start + PART_SIZE, size)
+            # A part begins and ends within arrays.
+            pieces = [
+                (index, slice(max(start - begin, 0), min(stop, end) - begin))
+                for index, (begin, end) in enumerate(zip(self._offsets, self._offsets[1:]))
+                if start < end and begin < stop
+            ]
             part = _Part(
                 [_row(weights[index], piece) for index, piece in pieces],
                 [_row(gradients[index], piece) for index, piece in pieces],
@@ -115,16 +184,12 @@ class _Group:
             if is_half:
                 mx.nd.cast(mx.nd.concat(*part.weights, dim=1), dtype="float32", out=part.master)
             self.parts.append(part)
-            start = stop
 
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         """Yield the states of each parameter, and its master copy if there is one."""
         arrays = self._states if self._master is None else [*self._states, self._master]
-        start = 0
-        for parameter, size in zip(self._parameters, self._sizes):
-            stop = start + size
+        for parameter, start, stop in zip(self._parameters, self._offsets, self._offsets[1:]):
             yield parameter.name, [array[start:stop].reshape(parameter.shape) for array in arrays]
-            start = stop
 
 
 class _Part(NamedTuple):
@@ -137,13 +202,9 @@ class _Part(NamedTuple):
     """The float32 copy of the weights, where these are float16."""
 
     def update(self, options: OptimizerOptions, rates: Rates, finite: Any, unscale: Any) -> None:
-        """Update weights, states and master copy, unless the gradients are not finite.
+        """Update weights, states and master copy if ``finite`` is 1, and not if it is 0.
 
-        Args:
-            options: of the rule.
-            rates: of this update.
-            finite: 1 if it counts, else 0; NDArray [1] on the device, as the next.
-            unscale: what its gradients are multiplied with.
+        ``finite`` and ``unscale``, a factor for the gradients, are NDArrays [1] on the device.
         """
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
         gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")
@@ -159,28 +220,6 @@ class _Part(NamedTuple):
         mx.nd._internal._split_v2(
             weights, indices=starts, axis=1, squeeze_axis=False, out=self.weights
         )
-
-
-def _cut(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:
-    """Cut arrays that stand end to end into parts of ``most`` elements, the last of fewer.
-
-    Yields:
-        Of each part, the pieces of arrays: which one, and from where to where.
-    """
-    part: list[tuple[int, slice]] = []
-    room = most
-    for index, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            stop = min(size, start + room)
-            part.append((index, slice(start, stop)))
-            room -= stop - start
-            start = stop
-            if not room:
-                yield part
-                part, room = [], most
-    if part:
-        yield part
 
 
 def _row(array: Any, piece: slice) -> Any:

@@ -7,21 +7,21 @@ program scales a gradient, save for the loss scale of float16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 from typing_extensions import override
 
 from parallel.world import PLAIN, Wire, World
+from runtime.devices import is_host
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 from runtime.stopwatch import Stopwatch
 from training.config.schedule import OptimizerOptions
-from training.update.loss_scale import LossScale
-from training.update.mixed_precision import MixedPrecisionUpdates
-from training.update.parameter_updates import ParameterUpdates, TrainerUpdates
-from training.update.reduced import Reduced, judge
+from training.update import rules
+from training.update.gradients import Reduced, clip, judge
+from training.update.mixed_precision import LossScale, MixedPrecisionUpdates
 
 
 class Optimizer(Stateful, Protocol):
@@ -35,14 +35,7 @@ class Optimizer(Stateful, Protocol):
         return gradient
 
     def reduce(self, update: int) -> Reduced:
-        """Sum the gradients of the last backward pass over the ranks; queued.
-
-        Args:
-            update: its number, from 0.
-
-        Returns:
-            Whether all sums are finite: the same on every rank.
-        """
+        """Sum the gradients of the last backward pass over the ranks, and judge them; queued."""
 
     def update(self, update: int, lr: float) -> None:
         """Update the parameters by the reduced gradients; on a device, queued."""
@@ -69,21 +62,20 @@ class BackboneOptimizer(Optimizer):
             world: the ranks.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
             wire: how gradients travel.
-            stopwatch: whose deferred waits come before the host waits for the gradients.
+            stopwatch: its deferred waits come before the host waits for the gradients.
         """
         self._world, self._wire = world, wire
         self.contributors = world.size
         make_equal([parameter.data() for parameter in parameters.values()], world)
-        self._gradients = [
-            parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
-        ]
+        trained = [one for one in parameters.values() if one.grad_req != "null"]
+        self._gradients = [parameter.grad() for parameter in trained]
         ctx = self._gradients[0].context
         self._settle = stopwatch.settle if stopwatch else lambda: None
         self._loss_scale = LossScale(ctx) if dtype == "float16" else None
-        self._updates: ParameterUpdates = (
-            MixedPrecisionUpdates(options, parameters, self._loss_scale, ctx)
+        self._updates: Union[MixedPrecisionUpdates, _TrainerUpdates] = (
+            MixedPrecisionUpdates(options, trained, self._loss_scale, ctx)
             if self._loss_scale
-            else TrainerUpdates(options, parameters, ctx)
+            else _TrainerUpdates(options, trained, ctx)
         )
 
     @override
@@ -126,6 +118,50 @@ class BackboneOptimizer(Optimizer):
         self._updates.count = saved.count("updates")
         if self._loss_scale:
             self._loss_scale.load_state(saved)
+
+
+class _TrainerUpdates:
+    """A rule for float32, on the host or on a device; on a device it is queued."""
+
+    def __init__(self, options: OptimizerOptions, trained: Sequence[Any], ctx: Any) -> None:
+        rule = rules.build(options, on_host=is_host(ctx))
+        by_name = {parameter.name: parameter for parameter in trained}
+        self._trainer = mx.gluon.Trainer(by_name, rule, kvstore=None)
+        self._bulk_size = 0 if is_host(ctx) else rules.BULK_SIZE
+        self._max_norm = options.clip_norm
+        self._gradients = [parameter.grad() for parameter in trained]
+
+    @property
+    def count(self) -> int:
+        """Updates that were not skipped."""
+        return int(self._trainer.optimizer.num_update)
+
+    @count.setter
+    def count(self, updates: int) -> None:
+        optimizer = self._trainer.optimizer
+        # Where the counts of all parameters begin, which have none of their own before an update.
+        optimizer.begin_num_update = optimizer.num_update = updates
+
+    def apply(self, lr: float, reduced: Reduced) -> None:
+        """Update the parameters by their gradients."""
+        self._trainer.set_learning_rate(lr)
+        with mx.engine.bulk(self._bulk_size):
+            if self._max_norm is not None:
+                clip(self._gradients, self._max_norm)
+            self._trainer.update(1)
+
+    def memory(self) -> Iterator[tuple[str, list[Any]]]:
+        """The NDArrays that are remembered of each parameter, which may be written into."""
+        updater = self._trainer._updaters[0]
+        for index, parameter in enumerate(self._trainer._params):
+            if index not in updater.states:
+                # Otherwise the trainer makes it at the first update.
+                state = updater.optimizer.create_state_multi_precision(index, parameter.data())
+                updater.states[index], updater.states_synced[index] = state, True
+            state = updater.states[index]
+            # MXNet keeps none, one, or a tuple.
+            is_one = state is None or isinstance(state, mx.nd.NDArray)
+            yield parameter.name, [one for one in ([state] if is_one else state) if one is not None]
 
 
 def make_equal(arrays: Sequence[Any], world: World) -> None:

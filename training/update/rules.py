@@ -18,6 +18,8 @@ from training.update.host_sgd import HostSGD
 _BETA1 = 0.9
 _BETA2 = 0.999
 _MOMENTS = {"beta1": _BETA1, "beta2": _BETA2, "epsilon": 1e-8}
+# Operators on a device that the engine starts as one: after each one it would wait for the device.
+BULK_SIZE = 60
 
 
 class Rates(NamedTuple):

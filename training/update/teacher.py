@@ -37,12 +37,10 @@ class Teacher:
     """Adds ``weight`` times the mean of 1 - cosine(embedding, teacher's embedding) to a loss."""
 
     def __init__(self, infer: Infer, weight: float, world: World) -> None:
-        """Assemble it.
+        """Assemble it from images uint8 [b, 3, H, W] to the teacher's embeddings float32 [b, D].
 
-        Args:
-            infer: from images uint8 [b, 3, H, W] to the teacher's embeddings float32 [b, D].
-            weight: in the loss; with 0 the distance is measured and the loss as it is without.
-            world: the ranks; not a timed world, which would wait for the mean of all.
+        With a weight of 0 the distance is only measured. ``world`` is no timed world, which would
+        wait for the mean of all.
         """
         self._infer, self._weight, self._world = infer, weight, world
         self._distance: Optional[Any] = None
@@ -78,12 +76,8 @@ class Teacher:
         """Return the result of the head with the teacher's part of loss and gradient; queued.
 
         As the head's, the loss is the mean over the global batch, and the gradient the exact one of
-        this rank's features, so that gradients are summed over the ranks.
-
-        Args:
-            result: of this update.
-            features: NDArray float32 [b, D], as the head got them.
-            images: uint8 [b, 3, H, W], of which they are.
+        this rank's features [b, D], those of ``images`` [b, 3, H, W], so that gradients are summed
+        over the ranks.
 
         Raises:
             DataError: the teacher's embeddings are not finite.

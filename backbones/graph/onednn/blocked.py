@@ -29,20 +29,10 @@ their numbers are those of the plain graph (``backbones.network``).
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from typing_extensions import override
 
-from backbones.graph.nodes import (
-    Entry,
-    Graph,
-    Node,
-    Rewriter,
-    Shape,
-    first_shapes,
-    from_json,
-    to_json,
-)
+from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed, to_json
 from backbones.graph.onednn import products
 from backbones.graph.onednn.channels import (
     SUMS,
@@ -76,8 +66,7 @@ def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
         batch_shape: of the input; the number of images does not matter.
         block: channels of a block, ``runtime.environment.channel_block``.
     """
-    filling = _Filling(to_json(symbol), first_shapes(symbol, batch_shape), block)
-    return from_json(filling.rewrite())
+    return from_json(_Filling(*parsed(symbol, batch_shape), block).rewrite())
 
 
 def _with_kernel(node: Node, shape: Shape) -> Node:
@@ -117,13 +106,6 @@ _BLOCKED = ("Convolution", "Deconvolution")
 _KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *SUMS)
 
 
-class _Padded(NamedTuple):
-    """Channels of the given graph, and how many of zeros are behind them."""
-
-    channels: int
-    extra: int
-
-
 class _Filling(Rewriter):
     """The graph with full blocks."""
 
@@ -131,8 +113,9 @@ class _Filling(Rewriter):
         super().__init__(graph, shapes)
         self._block = block
         self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])
-        # Outputs here that have padding, by the index of their node; and the same cut off.
-        self._padded: dict[int, _Padded] = {}
+        # Of outputs here with padding, by the index of their node: channels of the given graph,
+        # many of zeros are behind them; and the same outputs with these cut off.
+        self._padded: dict[int, tuple[int, int]] = {}
         self._cuts: dict[int, Entry] = {}
 
     @override
@@ -232,12 +215,12 @@ class _Filling(Rewriter):
         sizes = {"num_filter": str(full.all_outputs), "num_group": str(full.groups)}
         made = self.add({**node, "inputs": inputs, "attrs": {**attributes, **sizes}})
         if extra:
-            self._padded[made] = _Padded(plain.all_outputs, extra)
+            self._padded[made] = plain.all_outputs, extra
         return made
 
     def _padding(self, entry: Entry) -> int:
         """How many channels of zeros are behind those of an output."""
-        return self._padded[entry[0]].extra if entry[0] in self._padded else 0
+        return self._padded.get(entry[0], (0, 0))[1]
 
     def _without_padding(self, entry: Entry) -> Entry:
         """Return the output that has the channels of the given graph alone."""
@@ -245,7 +228,7 @@ class _Filling(Rewriter):
         if index not in self._padded:
             return entry
         if index not in self._cuts:
-            name, end = f"{self.nodes[index]['name']}_cut", self._padded[index].channels
+            name, end = f"{self.nodes[index]['name']}_cut", self._padded[index][0]
             self._cuts[index] = self.operator("slice_axis", name, [entry], axis=1, begin=0, end=end)
         return self._cuts[index]
 
@@ -261,15 +244,13 @@ class _Filling(Rewriter):
         are_blocked = [self._is_blocked(entry) for entry in addends]
         if all(are_blocked) or not any(are_blocked) or not has_maps(shape):
             return addends
-        return [
-            entry if is_blocked else self._times_ones(f"{name}_addend{number}", entry, shape[1])
-            for number, (entry, is_blocked) in enumerate(zip(addends, are_blocked))
-        ]
-
-    def _times_ones(self, name: str, x: Entry, channels: int) -> Entry:
-        shape = (channels, 1, 1, 1)
-        ones = self.operator("_ones", f"{name}_ones", [], shape=shape, dtype="float32")
-        return self.scale(name, x, ones, channels)
+        channels = shape[1]
+        for number, entry in enumerate(addends):
+            if not are_blocked[number]:
+                own, ones = f"{name}_addend{number}", {"shape": (channels, 1, 1, 1)}
+                factors = self.operator("_ones", f"{own}_ones", [], **ones, dtype="float32")
+                addends[number] = self.scale(own, entry, factors, channels)
+        return addends
 
     def _add_quarters(self, node: Node, shape: Shape) -> int:
         """Append a mean of maps of a shape as that of the means of their quarters.

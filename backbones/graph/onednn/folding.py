@@ -29,25 +29,30 @@ from typing_extensions import override
 from backbones.graph.nodes import (
     Entry,
     Graph,
+    Node,
     Rewriter,
     Shape,
     first_shapes,
     from_json,
     only_consumers,
+    parsed,
+    part_of,
     to_json,
 )
-from backbones.graph.onednn import constants, form, short_rows
+from backbones.graph.onednn import form, short_rows
 from backbones.graph.onednn.joining import join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
 Weights = Mapping[str, NDArray[Any]]
+Values = dict[str, NDArray[Any]]
 
 _SUMS = ("_Plus", "_plus", "broadcast_add", "broadcast_plus", "elemwise_add")
 _TRUE = ("True", "1")
 _EPSILON = "1e-3"
 """MXNet's default."""
+_UNUSED = "constants_unused"
 
 
 def fold(
@@ -66,15 +71,48 @@ def fold(
         other names and values.
     """
     batch_shape = (1, *image_shape)
-    folding = _Folding(to_json(symbol), first_shapes(symbol, batch_shape), weights)
+    folding = _Folding(*parsed(symbol, batch_shape), weights)
     folded = from_json(folding.rewrite())
     filled = form.fill_folded(folded, batch_shape, dtype)
     values = {name: mx.nd.array(value) for name, value in folding.values.items()}
-    graph, values = constants.compute(filled, values)
+    graph, values = _without_constants(filled, values)
     if form.has_slow_short_rows(dtype):
         graph, values = short_rows.divide(graph, values, first_shapes(filled, batch_shape))
     joined = from_json(join(graph))
     return joined, {name: values[name] for name in joined.list_inputs() if name in values}
+
+
+def _without_constants(symbol: Symbol, values: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+    """Compute what depends on parameters alone: kernels that are cast, padded, put on a diagonal.
+
+    Args:
+        symbol: a graph; an operator that does not depend on the input has one output.
+        values: NDArrays of its parameters, by name.
+
+    Returns:
+        The part of the graph that depends on its input, and the parameters that it reads.
+    """
+    graph = to_json(symbol)
+    nodes: list[Node] = graph["nodes"]
+    kept: set[int] = set()
+    read: set[int] = set()
+    for index, node in enumerate(nodes):
+        inputs = {entry[0] for entry in node["inputs"]}
+        if node["name"] == "data" or kept & inputs:
+            kept.add(index)
+            read |= inputs
+    read -= kept
+    computed = [index for index in sorted(read) if nodes[index]["op"] != "null"]
+    own = {nodes[index]["name"]: values[nodes[index]["name"]] for index in read - set(computed)}
+    if computed:
+        # A CachedOp refuses a graph that reads nothing, so the last head is an input.
+        unused: Node = {"op": "null", "name": _UNUSED, "inputs": []}
+        heads = [[index, 0, 0] for index in (*computed, len(nodes))]
+        part = from_json({**graph, "nodes": [*nodes, unused], "heads": heads})
+        given = {**values, _UNUSED: mx.nd.zeros(1)}
+        results = mx.nd.CachedOp(part)(*(given[name] for name in part.list_inputs()))
+        own.update((nodes[index]["name"], value) for index, value in zip(computed, results))
+    return part_of(graph, kept | read, read, graph["heads"]), own
 
 
 class _Folding(Rewriter):
@@ -88,7 +126,7 @@ class _Folding(Rewriter):
         super().__init__(graph, shapes)
         self._consumers = only_consumers(graph)
         self._weights = weights
-        self.values: dict[str, NDArray[Any]] = {}
+        self.values: Values = {}
         # The new graph's layers and BatchNorms of one channel axis: the parameters that are
         # proportional to the output, of which the last is its shift. No other node reads them.
         self._scalable: dict[int, list[str]] = {}
@@ -124,11 +162,15 @@ class _Folding(Rewriter):
         name, (kernel, *bias) = node["name"], self._read(node["inputs"][1:])
         shift = bias[0] if bias else np.zeros(len(kernel))
         own = {f"{name}_own_weight": kernel, f"{name}_own_bias": shift}
-        inputs = [self.inputs(index)[0], *map(self._parameter, own, own.values())]
-        attributes = {**node.get("attrs", {}), "no_bias": "False"}
-        layer = self.add({**node, "attrs": attributes, "inputs": inputs})
-        self._scalable[layer] = list(own)
-        return layer
+        return self._add_with(index, own, {}, no_bias="False")
+
+    def _add_with(self, index: int, own: Values, fixed: Values, **attribute: str) -> int:
+        """Append a given node with other parameters; its output is proportional to ``own``."""
+        node, given = self.given[index], {**own, **fixed}
+        inputs = [self.inputs(index)[0], *map(self._parameter, given, given.values())]
+        made = self.add({**node, "attrs": {**node.get("attrs", {}), **attribute}, "inputs": inputs})
+        self._scalable[made] = list(own)
+        return made
 
     def _is_norm(self, index: int) -> bool:
         """Whether a node is a BatchNorm of known statistics along the second axis."""
@@ -157,12 +199,7 @@ class _Folding(Rewriter):
             return layer
         own = {f"{name}_own_gamma": gamma, f"{name}_own_beta": beta}
         fixed = {f"{name}_own_mean": mean, f"{name}_own_variance": variance}
-        given = {**own, **fixed}
-        inputs = [self.inputs(index)[0], *map(self._parameter, given, given.values())]
-        attributes = {**attributes, "fix_gamma": "False"}
-        norm = self.add({**node, "attrs": attributes, "inputs": inputs})
-        self._scalable[norm] = list(own)
-        return norm
+        return self._add_with(index, own, fixed, fix_gamma="False")
 
     def _is_prelu(self, index: int) -> bool:
         """Whether a node is a PReLU of maps by slopes that are known numbers."""

@@ -29,15 +29,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from backbones.graph.nodes import (
-    Entry,
-    Graph,
-    Rewriter,
-    Shape,
-    first_shapes,
-    from_json,
-    to_json,
-)
+from backbones.graph.nodes import Entry, Graph, Rewriter, Shape, from_json, parsed
 from backbones.graph.onednn import blocked
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
 from backbones.layers import Symbol
@@ -105,8 +97,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int, unit: Bfloat16Unit) 
     """
     symbol = blocked.rewrite(symbol, batch_shape, block)
     for step in (_Joining, _Narrowing):
-        graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
-        symbol = from_json(step(graph, shapes, _TAKEN[unit]).rewrite())
+        symbol = from_json(step(*parsed(symbol, batch_shape), _TAKEN[unit]).rewrite())
     return symbol
 
 
@@ -163,7 +154,9 @@ class _Narrowing(_ForUnit):
             return made
         is_narrow = self._is_narrow(index, inputs)
         if node["op"] == "BatchNorm":
-            maps = self._laid_out_maps(index, inputs[0]) if is_narrow else inputs[0]
+            maps, name = inputs[0], f"{node['name']}_laid_out"
+            if is_narrow and maps[0] not in self._laid_out:
+                maps = self._times_one(name, maps, self.shape(index)[1])
             inputs = [maps, *(self._cast(entry, _WIDE) for entry in inputs[1:])]
         else:
             inputs = [self._cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
@@ -172,7 +165,11 @@ class _Narrowing(_ForUnit):
         made = self.add({**node, "inputs": inputs})
         if is_narrow:
             self._narrow.add(made)
-            if self._is_laid_out(index, inputs):
+            # Others have the layout of what they read.
+            is_laid_out = inputs[0][0] in self._laid_out
+            if node["op"] == "Convolution":
+                is_laid_out = self._taken.lays_out(self._channels(index))
+            if is_laid_out:
                 self._laid_out.add(made)
         return made
 
@@ -206,19 +203,6 @@ class _Narrowing(_ForUnit):
             return are_narrow[0] and node["attrs"].get("axis", "1") == "1"
         is_prelu = node.get("attrs", {}).get("act_type") == "prelu"
         return node["op"] in _FUNCTIONS and not is_prelu and are_narrow[0]
-
-    def _is_laid_out(self, index: int, inputs: list[Entry]) -> bool:
-        """Whether an output in bfloat16 has the layout of the unit's convolutions."""
-        if self.given[index]["op"] != "Convolution":
-            return inputs[0][0] in self._laid_out
-        return self._taken.lays_out(self._channels(index))
-
-    def _laid_out_maps(self, index: int, maps: Entry) -> Entry:
-        """Return the maps that a BatchNorm in bfloat16 takes, in the layout of convolutions."""
-        if maps[0] in self._laid_out:
-            return maps
-        name, channels = self.given[index]["name"], self.shape(index)[1]
-        return self._times_one(f"{name}_laid_out", maps, channels)
 
     def _in_one_layout(self, index: int, inputs: list[Entry]) -> list[Entry]:
         """Return the addends of a sum, in one layout."""

@@ -36,11 +36,10 @@ from backbones.graph.nodes import (
     Node,
     Rewriter,
     Shape,
-    first_shapes,
     from_json,
     moved,
     only_consumers,
-    to_json,
+    parsed,
 )
 from backbones.graph.onednn import form
 from backbones.layers import Symbol
@@ -68,7 +67,7 @@ def rewrite(
             passes that it saves by applying factors.
     """
     batch_shape = (1, 3, *image_size)
-    composing = _Composing(to_json(symbol), first_shapes(symbol, batch_shape))
+    composing = _Composing(*parsed(symbol, batch_shape))
     composing.choose(weights, absorbs=dtype == "float32")
     return form.fill(from_json(composing.rewrite()), batch_shape, dtype)
 

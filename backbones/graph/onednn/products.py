@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from backbones.graph.nodes import Entry, Rewriter, Shape, first_shapes, from_json, to_json
+from backbones.graph.nodes import Entry, Rewriter, Shape, from_json, parsed
+from backbones.graph.onednn.channels import has_maps
 from backbones.layers import Symbol
-
-_MAPS = 4
 
 
 def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
@@ -21,8 +20,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
     Parameters, names of outputs, outputs and gradients are the same. The number of images in
     ``batch_shape``, of the input ``data``, does not matter.
     """
-    spreading = _Spreading(to_json(symbol), first_shapes(symbol, batch_shape))
-    return from_json(spreading.rewrite())
+    return from_json(_Spreading(*parsed(symbol, batch_shape)).rewrite())
 
 
 class _Spreading(Rewriter):
@@ -33,7 +31,8 @@ class _Spreading(Rewriter):
         node = self.given[index]
         if node["op"] == "broadcast_mul":
             maps, factors = (self.input_shape(index, number) for number in range(2))
-            if _is_number_for_each_map(maps, factors):
+            # One number for each map, of all images, and maps of more than one pixel.
+            if has_maps(maps) and factors == (*maps[:2], 1, 1):
                 x, number = self.inputs(index)
                 spread = self._spread(node["name"], number, maps)
                 return self.operator("elemwise_mul", node["name"], [x, spread])[0]
@@ -47,9 +46,3 @@ class _Spreading(Rewriter):
         sizes = {"num_hidden": pixels, "no_bias": True}
         rows = self.operator("FullyConnected", f"{name}_rows", [column, ones], **sizes)
         return self.operator("Reshape", f"{name}_spread", [rows], shape=(-1, *maps[1:]))
-
-
-def _is_number_for_each_map(maps: Shape, factors: Shape) -> bool:
-    """Whether these are maps of more than one pixel, and one number for each of all images."""
-    is_for_each = len(maps) == _MAPS and factors == (*maps[:2], 1, 1)
-    return is_for_each and maps[2] * maps[3] > 1

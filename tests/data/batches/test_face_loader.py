@@ -165,9 +165,13 @@ def test_a_run_continues_at_its_position_and_ends_its_threads(faces) -> None:
     assert (found == load(faces, 2, 11, mirror=False)[0]).all()
 
 
-def test_batches_in_memory() -> None:
-    made = MemoryBatches(10**8, (16, 12), 8, rank=0, world_size=1, seed=3)
+def test_batches_in_memory(monkeypatch) -> None:
+    made, filled = MemoryBatches(10**8, (16, 12), 8, rank=0, world_size=1, seed=3), []
+    filling = made._filling
+    monkeypatch.setattr(made, "_filling", lambda *at: filled.append(at) or filling(*at))
     first, second = islice(made.batches(), 2)
+    # Four are made ahead.
+    assert len(filled) == 6
     assert first.images.shape == (8, 3, 16, 12) and first.images.dtype == np.uint8
     assert first.labels.dtype == np.int64 and (first.labels != second.labels).any()
     assert made.num_classes == 10**8 and made.updates_per_epoch == 10**8 // 8

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.batches.epoch_part import EpochPart, equal_shares
 from data.batches.image_loader import BROKEN, PADDING, ImageLoader, TransformedImages, each_once
 from data.batches.loader import Prefetcher
+from data.batches.position import EpochPart, equal_shares
 from data.drawn.patterns import DrawnImages
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.images import class_files
-from data.images.class_files import DecodedImages
+from data.images.class_files import FileImages
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
@@ -23,14 +23,14 @@ def write(folder: Path, *names: str, content: bytes = PNG) -> None:
     write_files(folder, dict.fromkeys(names, content))
 
 
-def opened(folder: Path, *more: str) -> tuple[DecodedImages, DecodedImages]:
+def opened(folder: Path, *more: str) -> tuple[FileImages, FileImages]:
     """Open three classes of two images in both parts, and what a test adds."""
     images = [f"{name}/{number}.png" for name in "abc" for number in "12"]
     write(folder, *(f"{part}/{image}" for part in ("train", "val") for image in images), *more)
     return class_files.open_folders(folder / "train", folder / "val")
 
 
-def labels_of(images: DecodedImages) -> list[int]:
+def labels_of(images: FileImages) -> list[int]:
     return [images.decoded(index)[1] for index in range(len(images))]
 
 

@@ -85,7 +85,7 @@ def test_shrinking_averages_and_growing_interpolates() -> None:
     stripes[::2] = 200
     shrunk = CenterCrop(7).apply(np.repeat(stripes, 2, axis=1), NOTHING)
     assert shrunk.min() == shrunk.max() == 100
-    grown = CenterCrop(28).apply(stripes, NOTHING)
+    grown = CenterCrop(28).apply(np.repeat(stripes, 3, axis=1), NOTHING)
     assert np.unique(grown).tolist() == [50, 150], "a quarter of the way to the next pixel"
 
 

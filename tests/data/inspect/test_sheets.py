@@ -36,7 +36,12 @@ def drawn(monkeypatch):
 def written(monkeypatch):
     """What would be written on a sheet."""
     texts: list[str] = []
-    monkeypatch.setattr(cv2, "putText", lambda paper, text, *rest: texts.append(text))
+
+    def put(paper, text, place, font, scale, color, width, kind) -> None:
+        assert (color, width, kind) == ((30, 30, 30), 1, cv2.LINE_AA)
+        texts.append(text)
+
+    monkeypatch.setattr(cv2, "putText", put)
     return texts
 
 

@@ -46,8 +46,8 @@ def reds(target) -> np.ndarray:
 
 def test_a_folder_becomes_a_set(pack, capsys, people, tmp_path) -> None:
     (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
-    pack(people, tmp_path / "out")
-    records = RecordSet(tmp_path / "out")
+    pack(people, tmp_path / "new" / "out")
+    records = RecordSet(tmp_path / "new" / "out")
     assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
     files = sorted(people.glob("*/*.png"))
     assert images_of(records) == [(file.read_bytes(), int(file.parent.name[1:])) for file in files]
@@ -256,6 +256,6 @@ def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
     for reader in (ImageReader(), ImageReader((20, 10)), ImageReader((20, 10), True, True)):
         assert reader.read(path) == (path, Path(path).read_bytes(), (20, 10))
     # A shape may differ by rounding only.
-    assert ImageReader((50, 50)).read(write("b.png", columns(100, 101))).size == (50, 50)
+    assert ImageReader((50, 50)).read(write("b.png", columns(100, 102))).size == (50, 50)
     with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
         ImageReader((50, 50)).read(write("c.png", columns(100, 110)))

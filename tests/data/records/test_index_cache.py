@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.records import index_cache
 from data.records.index_cache import cached_arrays
 
 ARRAYS = {
@@ -65,6 +66,9 @@ def test_any_damage_is_found(read, tmp_path) -> None:
         else:
             # Only the padding of the header may differ unnoticed.
             assert bytes(damaged).split() == whole.split() or damaged[position] != 0x20
+    key = index_cache.key_of([tmp_path / "source", tmp_path / "absent"])
+    index_cache.write_cache(cache, key, {**ARRAYS, "none": np.empty(0, np.float64)})
+    assert [read(), read()] == [True, False]
     for content in (b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000, whole[:-1]):
         cache.write_bytes(content)
         assert [read(), read()] == [True, False], content

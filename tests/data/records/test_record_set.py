@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from data.records import index as index_module
 from data.records import record_set
-from data.records.property_file import Property, read_property
-from data.records.record_set import RecordSet
+from data.records.record_set import Property, RecordSet, read_property
 from data.records.recordio import BrokenRecordError, encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
@@ -59,23 +60,29 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     b"16777216,112,96\n490623\nshuffled\n2018-06-27 10:02:11.483209\n",
 ])  # fmt: skip
 def test_spellings_of_property(tmp_path, content: bytes) -> None:
-    (tmp_path / "property").write_bytes(content)
-    assert read_property(tmp_path / "property") == Property(1 << 24, (112, 96))
+    path = tmp_path / "property"
+    path.write_bytes(content)
+    assert read_property(path) == Property(1 << 24, (112, 96))
+    path.write_bytes(b"1,1,4096\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-9])
+    assert read_property(path, 1) == Property(1, (1, 4096))
+    path.write_bytes(b"1,4096,1\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-8])
+    assert_refused("read as num_classes,height,width: .* more than 1,048,576", read_property, path)
 
 
 @pytest.mark.parametrize("text", [
     "", "\n", "10572,112", "10572,112,112,3", "10572 112 112", "10572.0,112,112",
     "10_572,112,112", "+10572,112,112", "0,112,112", "-1,112,112", "10572,0,112",
-    "10572,112,-112", "10572,112,5000", "16777217,112,112", "9" * 5000 + ",112,112", "a,b,c",
-    "10572,112,112 faces", "\u0661,112,112", "nan,112,112",
+    "10572,112,0", "10572,112,-112", "10572,112,4097", "10572,4097,112", "16777217,112,112",
+    "9" * 5000 + ",112,112", "a,b,c", "10572,112,112 faces", "\u0661,112,112", "nan,112,112",
 ])  # fmt: skip
 def test_any_other_property_is_refused(tmp_path, text: str) -> None:
     (tmp_path / "property").write_text(text, "utf-8")
-    assert_refused("begins with .* correct it", read_property, tmp_path / "property")
+    message = re.escape(f"property begins with {text.strip()[:80]!r} instead of")
+    assert_refused(message, read_property, tmp_path / "property")
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_flat_sets(tmp_path, make_image, index: bool) -> None:
+def test_flat_sets(tmp_path, make_image, monkeypatch, index: bool) -> None:
     """Keys with gaps, in any order, as im2rec writes them; without an index, positions are keys."""
     payloads, labels = [make_image(i) for i in range(4)], [2, 0, 2, 1]
     keys = [5, 10, 20, 30] if index else [0] * 4
@@ -86,6 +93,18 @@ def test_flat_sets(tmp_path, make_image, index: bool) -> None:
     assert (len(records), records.num_classes, records.image_size) == (4, 3, (16, 16))
     assert images_of(records) == list(zip(payloads, labels)) and records.labels().tolist() == labels
     assert [records.key(i) for i in range(4)] == (keys if index else [0, 1, 2, 3])
+    # Another start reads the cache.
+    monkeypatch.setattr(index_module, "_build", None)
+    assert RecordSet(tmp_path).key(3) == (30 if index else 3)
+
+
+def test_the_size_is_that_of_the_first_image_that_can_be_read(tmp_path, make_image) -> None:
+    for broken in (100, 101):
+        written = im2rec([0] * 102, [b"junk"] * broken + [make_image(1)] * 2, range(102))
+        write_records(tmp_path / f"{broken}", written)
+    assert RecordSet(tmp_path / "100").image_size == (16, 16)
+    message = "record 100: .*none of the first 101 images can be read, .* into .*property"
+    assert_refused(message, RecordSet, tmp_path / "101")
 
 
 def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:

@@ -8,10 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
-from data.records.shards import ShardedSet, allow_open_files, compared_files, open_sets, shard_path
+from data.records.shards import (
+    JoinedSet,
+    ShardedSet,
+    allow_open_files,
+    compared_files,
+    open_sets,
+    shard_path,
+)
 from runtime.errors import ConfigError
 from tests.support.foreign_records import face2rec2, im2rec, write_records
 from tests.support.sets import assert_refused, images_of, pack_set, write_files
@@ -110,6 +116,8 @@ def replace_by_flat(folder: Path) -> None:
     (lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
      "6 classes, but the 4 shards hold 7 identities; a shard is missing or of another"),
     (lambda folder: (folder / "property").unlink(), "property is missing, by which 3 shards"),
+    *((lambda folder, n=n: (folder / "property").write_text(f"{n},16,16"), message)
+      for n, message in ((2**31 - 1, "7 classes, but the 3"), (2**31, "begins with '2147483648,"))),
     (replace_by_flat, "00000.rec has identity records and .*00001.rec has none"),
     (lambda folder: os.truncate(shard_path(folder, 1), 600), "1.rec: .* the file is truncated"),
 ])  # fmt: skip

@@ -144,6 +144,7 @@ def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
         ("--verification gone.bin", "gone.bin cannot be read"),
         ("--verification v:1.bin a/v?1.bin", r"v:1.bin and a/v\?1.bin would have the same"),
         ("--verification w.bin", "f.npy has no embeddings of w.bin; embed it again"),
+        ("--report v.bin/x", "v.bin/x cannot be written: .*with --report"),
         ("--own-cosine 1 --out new", "nothing of faces/train.rec is left"),
     ],
 )

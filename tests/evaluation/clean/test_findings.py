@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from data.verification.bin_file import VerificationSet
-from evaluation.clean.centers import Centers, find_centers
 from evaluation.clean.faces import EmbeddedFaces
-from evaluation.clean.findings import Findings, find_all, find_merges
-from evaluation.clean.labels import Kind, nearest_others
-from evaluation.clean.overlap import find_overlap, people_of
-from evaluation.clean.thresholds import at_far, cosines_of_strangers, exceeded_by_chance
+from evaluation.clean.findings import Findings, find_all, find_merges, find_overlap, people_of
+from evaluation.clean.labels import (
+    Centers,
+    Kind,
+    at_far,
+    cosines_of_strangers,
+    exceeded_by_chance,
+    find_centers,
+    nearest_others,
+)
 from runtime.errors import DataError
 
 WIDTH = 64
@@ -105,7 +110,7 @@ def test_a_center_is_not_drawn_to_wrong_images() -> None:
 def test_large_classes_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = people([30, 9])
     whole = centers_of(rows)
-    monkeypatch.setattr("evaluation.clean.centers._LARGEST", 7)
+    monkeypatch.setattr("evaluation.clean.labels._LARGEST", 7)
     parts = centers_of(rows)
     np.testing.assert_array_equal(parts.in_core, whole.in_core)
     np.testing.assert_allclose(parts.own, whole.own, atol=1e-6)

@@ -16,7 +16,7 @@ from backbones.model import Backbone
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation.embed import __main__ as command
-from evaluation.embed.rows_file import reserve
+from evaluation.embed.files import reserve
 from evaluation.features import normalized
 from parallel.world import LoneWorld
 from runtime.errors import DataError

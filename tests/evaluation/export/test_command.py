@@ -17,7 +17,7 @@ from backbones.model import Backbone
 from evaluation.export import __main__ as command
 from evaluation.export import layers
 from evaluation.export.__main__ import draw_images, largest_difference
-from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network
 from tests.support.onnx_networks import drawn

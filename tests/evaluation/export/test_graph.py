@@ -18,7 +18,7 @@ from backbones.classifiers import Normalization
 from backbones.graph.operators import OPERATORS
 from evaluation.export.__main__ import draw_images, largest_difference
 from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
-from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx

@@ -18,8 +18,13 @@ from evaluation.export import __main__ as export
 from evaluation.ijb import __main__ as command
 from evaluation.ijb import features_folder
 from evaluation.ijb.lists import find_lists, read_faces, read_pairs, read_subjects
-from evaluation.ijb.protocols import cosines_of_pairs, identify, mean_of, verify
-from evaluation.ijb.templates import template_features
+from evaluation.ijb.protocols import (
+    cosines_of_pairs,
+    identify,
+    mean_of,
+    template_features,
+    verify,
+)  # fmt: skip
 from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network
 from tests.support.ijb_set import MadeSet, Sizes, noise, template_ids, write_features, write_set

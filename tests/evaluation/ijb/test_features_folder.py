@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.embed.rows_file import pack_rows
 from evaluation.ijb import features_folder
 from evaluation.ijb.features_folder import FeaturesFolder, describe
 from runtime.errors import DataError
@@ -29,6 +28,11 @@ def described(count: int = 25, **changes: Any) -> FeaturesFolder:
         Path(name).write_bytes(changes.pop(name, b""))
     options = {"flip": True, "dtype": "float32", **changes}
     return FeaturesFolder(OUT, describe(Path("model"), Path("faces"), count, **options))
+
+
+def packed_rows(rows: np.ndarray) -> bytes:
+    np.save("rows.npy", rows)
+    return Path("rows.npy").read_bytes()
 
 
 def claim(**changes: Any) -> FeaturesFolder:
@@ -110,10 +114,10 @@ def test_a_damaged_part(folder: FeaturesFolder) -> None:
     folder.write(1, ROWS[10:20])
     spoiled = ROWS[:10].copy()
     spoiled[3, 1] = np.nan
-    whole = pack_rows(ROWS[:10])
+    whole = packed_rows(ROWS[:10])
     # Of other lengths and widths, also one that has no two views, cut off, and not finite.
     others = [ROWS[:9], ROWS[:10, :4], ROWS[:10, :5], ROWS[:10, :0], spoiled]
-    packed = [pack_rows(rows) for rows in others]
+    packed = [packed_rows(rows) for rows in others]
     for part, contents in ((1, [*packed, whole[:-1]]), (0, [*packed[2:], b""])):
         path = OUT / f"part-{part:05d}.npy"
         for content in contents:

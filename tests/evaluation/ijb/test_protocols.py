@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,8 +14,13 @@ from hypothesis import strategies as st
 
 from evaluation.ijb import protocols
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.ijb.protocols import cosines_of_pairs, identify, mean_of, verify
-from evaluation.ijb.templates import template_features
+from evaluation.ijb.protocols import (
+    cosines_of_pairs,
+    identify,
+    mean_of,
+    template_features,
+    verify,
+)  # fmt: skip
 from runtime.errors import DataError
 
 
@@ -148,6 +156,17 @@ def gallery(templates: int, mated: int, others: int, ranks: list[int], rates: li
     shares = {f"rank-{rank}": count / mated for rank, count in zip((1, 5, 10), ranks)}
     return {"templates": templates, "mated": mated, "others": others, **shares,
             "tpir_at_fpir": dict(zip(("0.01", "0.1"), rates)), "thresholds": {}}  # fmt: skip
+
+
+def test_the_curve_is_drawn_over_the_logarithm_of_its_rate(tmp_path: Path) -> None:
+    curve, paths = np.array([[0, 1e-4, 0.5], [0.4, 0.6, 1]]), (tmp_path / "npy", tmp_path / "pdf")
+    with matplotlib.rc_context({"pdf.compression": 0, "path.simplify": False}):
+        protocols.write_results(paths, np.ones(3), curve, "$job")
+    (line,) = re.findall(rb"(?:[\d.]+ [\d.]+ [ml]\n){500,}", paths[1].read_bytes())
+    points = np.array(line.split()).reshape(-1, 3)[:, :2].astype(float)
+    far = np.geomspace(1e-6, 0.1, len(points))
+    assert np.corrcoef(points[:, 0], np.log(far))[0, 1] == pytest.approx(1)
+    assert np.corrcoef(points[:, 1], np.interp(far, *curve))[0, 1] == pytest.approx(1)
 
 
 def test_tables() -> None:

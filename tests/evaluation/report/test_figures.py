@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +50,11 @@ def test_what_scores_say() -> None:
     assert found.area == pytest.approx(0.98)
     assert found.equal_error == pytest.approx(0.1)
     assert found.threshold is not None and 0.1 < found.threshold < 0.8
+    # A chart begins at the power of ten below the rate of one pair.
+    run: Any = SimpleNamespace(name="run", scores={"x": np.stack([cosines, same], axis=1)})
+    roc, histogram = figures.of_scores([run])
+    assert ">0.1</text>" in roc.svg and ">0.01</text>" not in roc.svg
+    assert f"{found.threshold:.3f}" in histogram.frame.note
     few = figures.analyze("x", np.array([[0.9, 1], [0.1, 0]]))
     assert few.threshold is None and few.area == 1
 

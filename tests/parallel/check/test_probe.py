@@ -12,17 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import chain, permutations
 from pathlib import Path
-from typing import Optional
 from unittest.mock import Mock
 
 import pytest
 
 from parallel.check import facts as facts_module
-from parallel.check import hosts, network
-from parallel.check.facts import Facts, gather, parse
+from parallel.check import hosts
+from parallel.check import probe as probe_module
+from parallel.check.facts import Facts, gather
 from parallel.check.hosts import HostError, Probe, explain
-from parallel.check.network import KEY_BYTES, Link, listen, measure, rounds
-from parallel.check.probe import MARK
+from parallel.check.probe import KEY_BYTES, MARK, NAME, bandwidth, serve
+from parallel.check.survey import rounds
+from parallel.launch.ssh import Sessions
 from runtime import installed
 from runtime.errors import ConfigError
 from tests.support import healthy_hosts
@@ -36,23 +37,14 @@ def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
     for package in ("mxnet", "mxnet-cu112"):
         facts = healthy_hosts.facts(1, package)
         sent = json.loads(json.dumps(asdict(facts)))
-        assert parse(Facts, sent) == facts
-    assert parse(Optional[int], None) is None and parse(Optional[int], 5) == 5
-    assert parse(Link, [2.0]) == Link(2.0)
-    # Text of others is one printable line of some length.
-    assert parse(str, "a\nb\x1b[2Jc\u202ed") == "a b [2Jc d"
-    assert len(parse(str, "x" * 9999)) == 300
+        assert Facts.received(sent) == facts
     for change in (
-        {"memory": "40000"}, {"memory": True}, {"memory": None}, {"hostname": ["x"]}, {"more": 1},
-        {"interfaces": {"eth0": 5}}, {"infiniband": "mlx5"}, {"gpus": [["T4", [7, 5]]]},
-        {"gpus": [{"name": "T4"}]},
+        {"memory": "40000"}, {"memory": None}, {"hostname": ["x"]}, {"more": 1}, {"disk": 1.5},
+        {"interfaces": {"eth0": 5}}, {"horovod_lacks": "NCCL"}, {"horovod_lacks": {"a": "b"}},
+        {"gpus": [["T4", [7, None], 5]]}, {"gpus": [{"name": "T4"}]}, {"gpus": 5},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="is no "):
-            parse(Facts, {**sent, **change})
-    for answer in (None, 5, "x", [], {}, ["1"], {"memory": 1}):
-        for kind in (Facts, Link):
-            with pytest.raises(ValueError):
-                parse(kind, answer)
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Facts.received({**sent, **change})
 
 
 def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
@@ -60,11 +52,11 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -
     monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
     for name, replaced in {
         "_check_mxnet": lambda package: "1.9.1",
-        "_horovod_lacks": lambda: ("NCCL",),
+        "_horovod_lacks": lambda: ["NCCL"],
         "_GATHER_SECONDS": 1,
         "_PROGRAM_SECONDS": 0.5,
         "_free_for": lambda _: time.sleep(3),
-        "_driver": Mock(side_effect=ZeroDivisionError("what")),
+        "_checksums": Mock(side_effect=ZeroDivisionError("what")),
         "_open_mpi": lambda: facts_module._run("sleep", "5"),
     }.items():
         monkeypatch.setattr(facts_module, name, replaced)
@@ -74,10 +66,10 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -
     assert facts.errors == {
         "gpus": "no driver",
         "disk": "no answer in 1 s",
-        "driver": "ZeroDivisionError: what",
+        "files": "ZeroDivisionError: what",
         "open_mpi": "sleep has not ended in 0 s",
     }
-    assert (facts.gpus, facts.disk, facts.driver, facts.open_mpi) == ((), None, None, None)
+    assert (facts.gpus, facts.disk, facts.files, facts.open_mpi) == ([], None, {}, None)
 
 
 def test_programs_and_folders_that_fail_say_why(tmp_path: Path, monkeypatch) -> None:
@@ -107,26 +99,25 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
     """It imports MXNet and Horovod in processes of their own."""
-    probe = Probe("localhost", tmp_path / "run" / "of" / "mine")
-    try:
+    key, other = "ab" * KEY_BYTES, "cd" * KEY_BYTES
+    with Sessions() as sessions:
+        probe = Probe(sessions, "localhost", tmp_path / "run" / "of" / "mine")
         assert not listeners(probe._process.pid)
-        facts: Facts = parse(Facts, probe.answer(["facts"])["facts"])
+        facts = Facts.received(probe.answer()["facts"])
         # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
-        request = {"listen": ["127.0.0.1", "192.0.2.1"], "key": "ab" * 32}
-        ((address, port),) = probe.ask(request, ["ports"])["ports"].items()
+        ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
+        ((address, port),) = ports.items()
         assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
         asked = [
-            probe.ask({"measure": [address, number], "key": key}, ["link", "error"])
-            for number, key in ((port, "cd" * 32), (port, "ab" * 32), (1, "ab" * 32))
+            probe.ask(key=one, listen=[], measure=[address, number])
+            for number, one in ((port, other), (port, key), (1, key))
         ]
-        assert "error" in asked[0] and asked[1]["link"][0] > 1e6
+        assert "error" in asked[0] and asked[1]["bandwidth"] > 1e6
         assert asked[2] == {"error": "Connection refused"}
-    finally:
         probe.close()
-        probe.end()
-    assert probe._process.poll() == 0
+        assert probe._process.poll() == 0
     assert (facts.mxnet, facts.mxnet_package, facts.horovod) == ("1.9.1", "mxnet", "0.28.1")
-    assert facts.horovod_lacks == ("NCCL",) and not facts.errors
+    assert facts.horovod_lacks == ["NCCL"] and not facts.errors
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
     assert facts.open_mpi is not None and facts.open_mpi[0] in "34"
     assert facts.disk is not None and min(facts.disk, facts.memory, facts.shared_memory) > 0
@@ -163,6 +154,7 @@ def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A probe that is a shell script."""
+
     started: list[Probe] = []
 
     def start(script: str) -> Probe:
@@ -170,68 +162,80 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(file))
-        started.append(Probe("localhost", tmp_path))
+        started.append(Probe(sessions, "localhost", tmp_path))
         return started[-1]
 
     monkeypatch.setattr(hosts, "_END_SECONDS", 0.3)
-    yield start
-    for one in started:
-        one.end()
-        assert one._process.poll() is not None
+    with Sessions() as sessions:
+        yield start
+        for one in started:
+            one.close()
 
 
 def test_a_conversation(probe) -> None:
     facts = json.dumps({"facts": 1})
     started = probe(f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line")
-    assert started.answer(["facts"]) == {"facts": 1}
-    assert started.ask({"listen": 1}, ["listen"]) == {"listen": 1}
+    assert started.answer() == {"facts": 1}
+    assert started.ask(listen=1) == {"listen": 1}
     with pytest.raises(HostError, match=r"has ended with status 3 \(what\); try there"):
-        probe("echo what >&2; exit 3").answer(["facts"])
+        probe("echo what >&2; exit 3").answer()
     started = probe(f"exec <&-; echo '{MARK}{facts}'; exit 4")
-    assert started.answer(["facts"])
-    time.sleep(0.3)
+    assert started.answer()
+    started._process.wait()
     with pytest.raises(HostError, match="has ended with status 4"):
-        started.ask({"listen": 1}, ["listen"])
-    for answer in ("", "no JSON", "5", '{"other": 1}', "[" * 9999):
-        with pytest.raises(HostError, match="its answer is not understood .*; copy this project"):
-            probe(f"echo '{MARK}{answer}'").answer(["facts"])
+        started.ask(listen=1)
+    for answer in (f"echo '{NAME}{facts}'", "yes | tr -d '\\n'"):
+        with pytest.raises(HostError, match="its project is another version .*; copy this project"):
+            probe(answer).answer()
+    # One that says nothing more and does not end.
+    with pytest.raises(HostError, match="has ended with status -1"):
+        probe("exec >&-; exec sleep 30").answer()
 
 
 def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
     monkeypatch.setattr(hosts, "SILENCE_SECONDS", 1.0)
     busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.4;"
-    assert probe(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'").answer(["facts"])
+    assert probe(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'").answer()
     with pytest.raises(HostError, match="it has given no sign of life for 1 s; look there"):
-        probe("exec sleep 30").answer(["facts"])
-    monkeypatch.setattr(hosts, "_ANSWER_SECONDS", 0.5)
-    with pytest.raises(HostError, match="it has not answered in 0 s; look there: ssh"):
-        probe(f"while true; do {busy} done").answer(["facts"])
+        probe("exec sleep 30").answer()
 
 
 def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = ("127.0.0.1", listen("127.0.0.1", KEY))
+    address = ("127.0.0.1", serve("127.0.0.1", KEY))
     with ThreadPoolExecutor(3) as pool:
-        links = list(pool.map(lambda _: measure(*address, KEY), range(3)))
-    assert all(link.bandwidth > 1e7 for link in links)
+        rates = list(pool.map(lambda _: bandwidth(*address, KEY), range(3)))
+    assert min(rates) > 1e7
     assert address in listeners(os.getpid())
     with pytest.raises(OSError, match="refused"):
-        measure("127.0.0.2", address[1], KEY)
+        bandwidth("127.0.0.2", address[1], KEY)
     with pytest.raises(OSError):
-        listen("192.0.2.1", KEY)
-    assert measure("::1", listen("::1", KEY), KEY).bandwidth > 0
+        serve("192.0.2.1", KEY)
+    assert bandwidth("::1", serve("::1", KEY), KEY) > 0
     # Another key, and a host that does not answer.
     with pytest.raises(OSError, match="another proof"):
-        measure(*address, bytes(KEY_BYTES))
-    monkeypatch.setattr(network, "_CONNECT_SECONDS", 0.5)
+        bandwidth(*address, bytes(KEY_BYTES))
+    monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
-            measure("127.0.0.1", silent.getsockname()[1], KEY)
+            bandwidth("127.0.0.1", silent.getsockname()[1], KEY)
         assert time.monotonic() - start < 3
+    # A connection that ends, and one whose block has too few bytes.
+    one, other = socket.socketpair()
+    with one:
+        other.close()
+        with pytest.raises(OSError):
+            probe_module._send(one, 5)
+    one, other = socket.socketpair()
+    with other:
+        other.sendall(bytes([0, 0, 0, 9, 1]))
+        other.shutdown(socket.SHUT_WR)
+        probe_module._acknowledge(one)
+        assert other.recv(1) == b""
     # A slow host is measured with one block: 64 KiB arrive after two seconds.
     blocks: list[int] = []
-    monkeypatch.setattr(network, "_send", lambda _, __, size: blocks.append(size) or 2.0)
-    assert measure(*address, KEY) == Link((1 << 16) / 2.0) and blocks == [1 << 16]
+    monkeypatch.setattr(probe_module, "_send", lambda _, size: blocks.append(size) or 2.0)
+    assert bandwidth(*address, KEY) == (1 << 16) / 2.0 and blocks == [1 << 16]
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 8])

@@ -10,8 +10,9 @@ from parallel import autogroup
 from parallel.launch import launcher
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts
-from parallel.launch.launcher import JobOptions, add_options, parse
+from parallel.launch.options import JobOptions, add_options, parse
 from parallel.launch.originals import PROGRAMS
+from parallel.parameter_server.schemes import SCHEMES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g
@@ -33,7 +34,6 @@ SYNC = "-- x.py --kv-store dist_sync"
     [
         # An option of the launcher, of which nobody knows whether it is meant for it.
         ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
-        ("--sync python x.py", "--sync python: with names of files write --sync=python"),
         ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
         ("--", "the following arguments are required: command"),
         ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
@@ -64,16 +64,10 @@ SYNC = "-- x.py --kv-store dist_sync"
 def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
-    Path("ssh").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5fa2")
     with pytest.raises((ConfigError, DataError)) as caught:
         main(["-n", "2", "-s", "2", *line.split()], ["/no/server"])
     assert message in str(caught.value) and "\n" not in str(caught.value)
-    monkeypatch.setenv("PATH", "/nowhere")
-    if "GPU" in message:
-        with pytest.raises(ConfigError, match="--launcher ssh needs the program ssh; install"):
-            main(["-n", "2", *line.split()], ["/no/server"])
 
 
 def test_the_parts_of_a_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,16 +124,17 @@ def test_files_of_this_folder_are_taken_where_they_are_needed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
-    assert launcher._with_files_of_this_folder(options) == options
+    of_command = launcher._options_of(options.command)
+    assert launcher._with_files_of_this_folder(options, of_command) == options
     for name in ("groups", "data_sharding"):
         Path(name).touch()
-    found = launcher._with_files_of_this_folder(options)
+    found = launcher._with_files_of_this_folder(options, of_command)
     assert found.groups == (Path(groups) if groups else None)
     assert found.data_sharding == (Path(shares) if shares else None)
     named = [name for name in (groups, shares) if name]
     assert [line.split()[2].rstrip(",") for line in capsys.readouterr().err.splitlines()] == named
     given = replace(options, groups=Path("other"), data_sharding=Path("others"))
-    assert launcher._with_files_of_this_folder(given) == given
+    assert launcher._with_files_of_this_folder(given, of_command) == given
 
 
 def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,8 +142,8 @@ def test_what_makes_no_difference_is_said(capsys: pytest.CaptureFixture[str]) ->
         ("dist_sync", "--groups g makes no difference to --kv-store dist_sync"),
         ("dist_ssync", "--kv-store dist_ssync without --staleness: it is 0, no worker runs ahead"),
     ):
-        options = JobOptions(**parsed(f"-n 4 -- x.py --kv-store {scheme}"))
-        assert launcher._checked_scheme(replace(options, groups=Path("g"))) == scheme
+        options = replace(JobOptions(**parsed("-n 4 -- x.py")), groups=Path("g"))
+        assert launcher._checked_scheme(options, {"--kv-store": scheme}) == SCHEMES[scheme]
         assert f"launch: {said}\n" in capsys.readouterr().err
 
 

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from parallel.launch import launcher, ssh, variables
+from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
@@ -183,20 +184,20 @@ def test_a_host_is_no_option_of_ssh() -> None:
 
 
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     options: Any = SimpleNamespace(launcher="ssh")
-    for named, scheme, said in (
-        ("10.0.0.2", "dist_gsync", ""),
-        ("127.0.1.1", "dist_async", ""),
-        ("127.0.1.1", "dist_gsync", "there 127.0.1.1, which"),
-        ("", "dist_gsync", "there none, which"),
+    workers = WorkerHosts(("1", "2"), ("1", "2"))
+    for named, has_groups, said in (
+        ("10.0.0.2", True, ""),
+        ("127.0.1.1", False, ""),
+        ("127.0.1.1", True, "there 127.0.1.1, which"),
+        ("", True, "there none, which"),
     ):
         reports = {"1": ssh.HostReport("10.0.0.1", "10.0.0.1")}
         reports["2"] = ssh.HostReport("10.0.0.2", named)
         monkeypatch.setattr(ssh, "ask", lambda *_, reports=reports: reports)
-        message = f"^host 2: the groups .* own name, {said} is not 10"
+        message = f"^host 2: the mem.* own name, {said} is not 10"
         with pytest.raises(ConfigError, match=message) if said else nullcontext():
-            found = launcher._addresses(options, "12", ETHERNET, scheme)
+            found = launcher._addresses(options, workers, ETHERNET, has_groups)
             assert found == {"1": "10.0.0.1", "2": "10.0.0.2"}
 
 

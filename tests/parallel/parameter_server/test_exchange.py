@@ -50,7 +50,7 @@ def test_the_workers_of_a_group_have_the_same_weights_and_table(monkeypatch) -> 
         for _ in range(2):
             worker.step(gradients(), lr=1.0)
         numbers = [weight.asnumpy().tolist() for weight in worker.weights]
-        return numbers, worker.version, worker._table.rows.tolist()
+        return numbers, worker.version, worker.table.rows.tolist()
 
     leader, other = run_ranks(2, work)
     assert leader == other

@@ -8,14 +8,13 @@ import numba
 import numpy as np
 import pytest
 
-from partial_fc.negatives import NEVER, Curriculum, Negatives
+from partial_fc.initial import zeros
 from partial_fc.optimizers import SGD, Adam
-from partial_fc.row_memory import zeros
 from partial_fc.rows import device as device_module
 from partial_fc.rows import host
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
-from partial_fc.rows.interface import Logits
+from partial_fc.rows.interface import NEVER, Curriculum, Logits, Negatives
 from partial_fc.shard import Sample
 from runtime.errors import ConfigError
 from runtime.kernels.sums import product_of

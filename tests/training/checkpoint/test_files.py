@@ -18,12 +18,13 @@ from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint import __main__ as checkpoint
-from training.checkpoint import files, layout
+from training.checkpoint import files, layout, reader
 from training.checkpoint.layout import Part
 from training.checkpoint.reader import Checkpoint
 
 CLASSES, WIDTH = 11, 3
-CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
+# Each row is contiguous, and the rows are not.
+CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(WIDTH, CLASSES).T
 COUNTS = np.arange(CLASSES, dtype=np.int32)
 
 
@@ -37,6 +38,7 @@ def arrays_of(rank: int, ranks: int) -> dict[str, Stored]:
     }
     if rank == 0:
         arrays["net/weight"] = Stored(REPLICATED, np.ones((2, 2, 1), np.float32))
+        arrays["net/scalar"] = Stored(REPLICATED, np.array(2.5))
         arrays["net/empty"] = Stored(REPLICATED, np.ones((0, 2), np.float32))
     return arrays
 
@@ -54,7 +56,7 @@ def write(root: Path, update=7, ranks=3, keep=9, arrays=arrays_of, **further: An
 
 
 def header(root: Path, update: int = 7, **further: Any) -> Part:
-    serial = files.newest_serial(root) + 1
+    serial = max((part.serial for _, part in files.candidates(root) if part), default=0) + 1
     given = {"values": {"progress": {"update": update}}, "about": {"of": "a test"}, **further}
     return Part(update, serial, f"word-{serial}", (), {}, **given)
 
@@ -68,7 +70,10 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [8, layout.CHUNK])
+def test_what_is_written_is_read(chunk: int, tmp_path: Path, monkeypatch) -> None:
+    for module in (files, reader):
+        monkeypatch.setattr(module, "CHUNK", chunk)
     saved = Checkpoint(write(tmp_path))
     assert saved.path == tmp_path / "update-00000007"
     assert names(saved.path) == ["manifest.json", *(f"rank-000{rank}.bin" for rank in range(3))]
@@ -77,6 +82,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert not any(entry.offset % 64 for entry in entries)
     assert saved.replicated("net/weight").shape == (2, 2, 1)
     assert saved.replicated("net/empty").shape == (0, 2)
+    assert (saved.replicated("net/scalar").shape, saved.replicated("net/scalar")) == ((), 2.5)
+    checkpoint.verify(saved.path)
     assert saved.own("net/mean", 2, 3).tolist() == [2, 2]
     assert saved.own("net/mean", 0, 4).tolist() == [1, 1]
     with pytest.raises(DataError, match="lacks 'net/other'; it was written by another kind of"):
@@ -169,7 +176,7 @@ def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch)
         write(tmp_path, update, keep=2)
     # A run that started anew next to them: the newest stay, whatever their update.
     write(tmp_path, 50, keep=2)
-    assert found(tmp_path) == ["50", "300"] and files.updates(tmp_path) == [50, 300]
+    assert found(tmp_path) == ["50", "300"]
     # One that is written again replaces the former one, under another name.
     assert write(tmp_path, 300, keep=3).name == "update-00000300-5"
     assert found(tmp_path) == ["300-5", "50"] and len(names(tmp_path)) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -78,28 +79,32 @@ def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
         (body, lambda b: entries_of(b, 1)[0].update(dtype="int32"), "another 'head/centers'"),
         (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "different shapes of 'net/mean'"),
         (body, lambda b: b["files"].pop("1"), "lacks rows of 'head/centers'"),
-        (body, lambda b: b["files"].clear(), "no files"),
+        (body, lambda b: b["files"].clear(), "or none"),
         (body, lambda b: entries_of(b, 0)[0].update(offset=60), "outside its file"),
         (body, lambda b: entries_of(b, 0)[0].update(shape=[2**62, 2**62]), "outside its file"),
         (body, lambda b: entries_of(b, 0)[0].update(shape=[-1, 4]), "wrong shape"),
         (body, lambda b: entries_of(b, 0)[0].update(shape=[2, 4] + 7 * [1]), "wrong shape"),
         (body, lambda b: entries_of(b, 0)[0].update(shape=[]), "wrong shape"),
-        (body, lambda b: entries_of(b, 0)[0].update(dtype="object"), "wrong type"),
+        (body, lambda b: entries_of(b, 0)[0].update(dtype="object"), "wrong dtype"),
         (body, lambda b: entries_of(b, 0)[0].update(kind=["own"]), "wrong kind"),
-        (body, lambda b: entries_of(b, 0)[0].update(name=5), "without a name"),
-        (body, lambda b: entries_of(b, 0)[0].update(start="0"), "wrong number"),
-        (body, lambda b: entries_of(b, 0)[0].pop("start"), "describes an array badly"),
+        (body, lambda b: entries_of(b, 0)[0].update(name=5), "wrong name"),
+        (body, lambda b: entries_of(b, 0)[0].update(start="0"), "wrong start"),
+        (body, lambda b: entries_of(b, 0)[0].pop("start"), "an array of other fields"),
         (body, lambda b: entries_of(b, 0)[1].update(name="head/centers"), "twice"),
         (body, lambda b: entries_of(b, 1).pop(), "other arrays on rank 1"),
-        (body, lambda b: b["files"]["0"].pop("size"), "without a size"),
-        (body, lambda b: b["files"]["0"].pop("entries"), "without arrays"),
-        (body, lambda b: b.update(update=True), "no update"),
-        (body, lambda b: b.update(values=[]), "no values"),
+        (body, lambda b: b["files"]["0"].pop("size"), "a file of other fields"),
+        (body, lambda b: b["files"]["0"].pop("entries"), "a file of other fields"),
+        (body, lambda b: b.update(update=True), "wrong update"),
+        (body, lambda b: b.update(update=-1), "wrong update"),
+        (body, lambda b: b.update(serial=2**63), "wrong serial"),
+        (body, lambda b: b.update(more=1), "a table of other fields"),
+        (body, lambda b: b.update(values=[]), "wrong values"),
         (body, lambda b: b.update(format="1"), "no format"),
         (body, lambda b: b.update(format=1), f"has format 1, this program reads {layout.FORMAT}"),
-        (body, lambda b: b.update(save=5), "no save"),
-        (part_body, lambda b: b.update(hosts=["one", 2]), "no hosts"),
-        (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "no hosts"),
+        (body, lambda b: b.update(save=5), "wrong save"),
+        (part_body, lambda b: b.update(hosts=["one", 2]), "wrong hosts"),
+        (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
+        (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
         (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),
         (part_body, lambda b: b.update(files={"01": b["files"]["1"]}), "a file of no rank"),
         (part_body, lambda b: entries_of(b, 1)[0].update(start=4), "lacks rows of 'head/centers'"),
@@ -141,9 +146,20 @@ def test_any_value_in_any_place(make, data: st.DataObject) -> None:
             assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
 
 
-def test_content_that_json_parsers_fail_on() -> None:
+def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
     for content in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b"[]"):
         with pytest.raises(DataError):
             parse(content)
     with pytest.raises(DataError, match="does not match its checksum"):
         parse(json.dumps({**body(), "checksum": 1}).encode())
+    manifest = tmp_path / layout.FILE_NAME
+    manifest.touch()
+    os.truncate(manifest, layout.MAX_BYTES + 1)
+    with pytest.raises(DataError, match="manifest.json cannot be read .it has more than"):
+        layout.read_part(tmp_path)
+
+
+def test_files_on_other_hosts_are_named() -> None:
+    first = "rank-0000.bin of a, rank-0001.bin of b, rank-0002.bin of c"
+    assert layout.lacking(range(3), "abcde") == first
+    assert layout.lacking(range(5), "abcde") == f"{first} and 2 others"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import re
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from runtime.state import REPLICATED, SHARDED, State, Stateful, Stored
+from runtime.state import OWN, REPLICATED, SHARDED, State, Stateful, Stored
 from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import resume
@@ -231,13 +231,15 @@ class Part(Stateful):
     def export_state(self, update):
         rows = np.ones((4, 3), np.float32)
         arrays = {"rows": Stored(SHARDED, rows, 0, 4), "same": Stored(REPLICATED, rows)}
+        arrays["large"] = Stored(OWN, np.ones(2**18, np.float32))
         return State(arrays, {"count": 3, "loss": 0.5, "words": {"a": "b"}, "nan": float("nan")})
 
     def load_state(self, saved):
         raise NotImplementedError
 
 
-def test_what_a_part_does_not_find_is_named(tmp_path):
+def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
+    caplog.set_level("INFO")
     saved = alone(tmp_path, Part()).section("part")
     assert saved.count("count") == 3 and saved.number("loss") == 0.5 and saved.update == 2
     assert saved.run == tmp_path and saved.has("loss") and not saved.has("loss2")
@@ -253,22 +255,23 @@ def test_what_a_part_does_not_find_is_named(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             getattr(saved, method)(*arguments)
+    said = r"update 2: checkpoint of 1\.0 MiB on this rank: training paused for \d\.\d\d s\n"
+    assert re.search(said, caplog.text)
 
 
-@pytest.mark.parametrize(("before", "now"), [(15, 19), (-5, 5), (3, None)])
-def test_the_writing_thread_has_a_lower_priority_than_the_run(before, now, tmp_path, monkeypatch):
-    changes, own = [], threading.get_native_id()
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_writing_thread_has_a_lower_priority_than_the_run(is_allowed, tmp_path, monkeypatch):
+    own, nice, now = os.getpriority(os.PRIO_PROCESS, 0), os.nice, []
 
-    def change(which, thread, niceness):
-        changes.append((which, niceness))
-        assert thread not in (0, own)
-        if now is None:
+    def lower(by):
+        if not is_allowed:
             raise PermissionError(1, "not permitted")
+        now.append(nice(by))
 
-    monkeypatch.setattr(os, "getpriority", lambda which, thread: before)
-    monkeypatch.setattr(os, "setpriority", change)
+    monkeypatch.setattr(os, "nice", lower)
     assert alone(tmp_path, None) is not None
-    assert changes == [(os.PRIO_PROCESS, now or before + 10)]
+    assert now == [min(own + 10, 19)] * is_allowed
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -111,11 +111,11 @@ def type_commands(said: str, folder: Path) -> None:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> list[Path]:
-    return [tmp_path / f"host{number}" for number in (1, 2, 3)]
+    return [tmp_path / f"host{number}" for number in (1, 2, 3, 4, 5)]
 
 
 def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
-    one, two, _ = hosts
+    one, two, *_ = hosts
     save([one, one, two, two], 1, 3, 5, keep=2)
     for folder, ranks, end in ((one, "01", ""), (two, "23", "-0002")):
         assert names(folder / "checkpoints") == ["update-00000003", "update-00000005"]
@@ -151,7 +151,7 @@ def test_hosts_resume_after_the_commands_that_the_error_names(before, now, typed
 
 
 def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Path) -> None:
-    one, two, _ = hosts
+    one, two, *_ = hosts
     save([one, two], 1, 3)
     there, here = (host / "checkpoints/update-00000003" for host in (two, one))
     shutil.copy(there / "manifest-0001.json", here)
@@ -203,7 +203,7 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(update, killed, tmp_p
 
 
 def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[Path]) -> None:
-    one, two, three = hosts
+    one, two, three, *_ = hosts
     save([one, two], 1, 2)
     with pytest.raises(DataError) as error:
         load([one, three])
@@ -219,8 +219,14 @@ def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[
     assert names(one / "checkpoints")[:2] == ["update-00000001", "update-00000002"]
 
 
+def test_of_many_hosts_three_are_named(hosts: list[Path]) -> None:
+    save(hosts, 2)
+    with pytest.raises(DataError, match=r"host4 lacks [^;]+; and so do 2 other hosts; or start"):
+        load([*hosts[1:], hosts[0]], before=5)
+
+
 def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path], caplog) -> None:
-    one, two, _ = hosts
+    one, two, *_ = hosts
     save([one, two], 1, 2)
     # What one host has removed already is removed on the other.
     shutil.rmtree(one / "checkpoints/update-00000001")
@@ -305,6 +311,10 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
     for found in run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world)):
         assert found.firsts == tuple(map(groups.index, groups))
         assert found.is_spread == (groups != "000")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    for folder in {*groups}:
+        (tmp_path / folder / f"{storage._PROBE}killed").touch()
+    run_ranks(3, lambda world: Storage.find(tmp_path / groups[world.rank], world).sweep())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/models on .* cannot be written"):

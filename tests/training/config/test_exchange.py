@@ -6,36 +6,42 @@ import pytest
 
 from parallel.parameter_server.assignment import SERVER, WORKER, Assignment, Share
 from runtime.errors import ConfigError
-from training.config.images import parse
+from training.config.exchange import HOROVOD
+from training.config.images import ImageConfig, parse
 
 ALONE = None
 JOB = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
 GROUPS = replace(JOB, groups=((0, 1), (2, 3)))
 SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
+STORES = "local device nccl local_allreduce_cpu local_allreduce_device"
 TOLERANT, TOLERANT_GROUPS = (replace(one, tolerates=True) for one in (JOB, GROUPS))
 
 
-def parse_line(monkeypatch, assignment: Assignment | None, line: str) -> None:
+def parse_line(monkeypatch, assignment: Assignment | None, line: str) -> ImageConfig:
     for name, value in (assignment.variables() if assignment else {}).items():
         monkeypatch.setenv(name, value)
-    parse(f"--dataset synthetic {line}".split())
+    return parse(f"--dataset synthetic {line}".split())
 
 
 @pytest.mark.parametrize(
-    ("assignment", "line"),
+    ("assignment", "line", "bound"),
     [
-        (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn --clip-norm 5"),
-        (JOB, "--kv-store dist_sync"),
-        (JOB, "--kv-store dist_async --num-examples 1"),
-        (JOB, "--kv-store dist_ssync --staleness 0"),
-        (GROUPS, "--kv-store dist_gsync --fp16-allreduce --rebalance 1"),
-        (GROUPS, "--kv-store dist_async"),
-        (SHARES, "--kv-store dist_async --data-allocator 1"),
-        (TOLERANT, "--kv-store dist_ssync --staleness 3"),
+        (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn --clip-norm 5", None),
+        # MXNet's of one process, whose GPUs are ranks here.
+        *((ALONE, f"--kv-store {store}", None) for store in STORES.split()),
+        (JOB, "--kv-store dist_sync", None),
+        (JOB, "--kv-store dist_async --num-examples 1", None),
+        (JOB, "--kv-store dist_ssync --staleness 0", 0),
+        (GROUPS, "--kv-store dist_gsync --fp16-allreduce --rebalance 1", None),
+        (GROUPS, "--kv-store dist_async", None),
+        (SHARES, "--kv-store dist_async --data-allocator 1", None),
+        (TOLERANT, "--kv-store dist_ssync --staleness 3", 3),
+        (JOB, "--kv-store dist_ssync", 0),
     ],
 )
-def test_options_that_go_together_are_accepted(monkeypatch, assignment, line: str) -> None:
-    parse_line(monkeypatch, assignment, line)
+def test_options_that_go_together_are_accepted(monkeypatch, assignment, line, bound) -> None:
+    found = parse_line(monkeypatch, assignment, line).exchange
+    assert found.bound == bound and (assignment or found.kv_store == HOROVOD)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from runtime import options
 from runtime.errors import ConfigError
 from training.config.faces import parse as parse_faces
 from training.config.images import parse
-from training.config.recipes import RECIPES
+from training.config.presets import RECIPES
 
 
 def parse_line(line: str):
@@ -54,12 +54,6 @@ def test_resume_with_another_rate_trains_again(line, resume, takes_others, again
     options.write(config.values(), tmp_path / "config.json")
     later = parse_line(f"--config {tmp_path}/config.json --lr 0.02")
     assert later.run.resume == resume and not later.trains_again({"lr": 0.1})
-
-
-@pytest.mark.parametrize("store", ["local", "device", "nccl", "horovod"])
-def test_stores_of_one_process_are_horovod(store: str) -> None:
-    config = parse_line(f"--dataset synthetic --kv-store {store}")
-    assert config.exchange.kv_store == "horovod"
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from training.config.faces import FaceConfig
 from training.config.faces import parse as parse_faces
 from training.config.images import ImageConfig
 from training.config.images import parse as parse_images
-from training.config.presets import OWN_DATA, PRESETS
-from training.config.recipes import RECIPES
+from training.config.presets import OWN_DATA, PRESETS, RECIPES
 
 PARTIAL_FC = dict(
     network="r100", loss="cosface", margins=(1.0, 0.0, 0.4), sample_ratio=1.0, batch_size=64,

@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from data.batches.epoch_part import EpochPart
+from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
@@ -19,10 +19,9 @@ from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.support.thread_world import run_ranks
 from training.config.images import resolve
-from training.exchange import server_workers, workers
+from training.exchange import workers
 from training.exchange.ranks import agreed_stop, own_speed
-from training.exchange.server_workers import ServerWorkers
-from training.exchange.worker_groups import WorkerGroups
+from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 
@@ -37,8 +36,9 @@ PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 def exchange(scheme, assignment, world, **options: Any) -> Mock:
     """In place of the servers: notes what it is told."""
-    made = Mock(options=options, has_started=False, version=0, stop=0, pauses=5)
-    made.numbers.return_value, made.progress.return_value = {"staleness": 2.0}, 7
+    made = Mock(options=options, has_started=False, version=0, pauses=5)
+    made.numbers.return_value, made.table.progress.return_value = {"staleness": 2.0}, 7
+    made.table.stop = 0
     return made
 
 
@@ -49,8 +49,8 @@ def horovod(groups=(), regroups: bool = False) -> Mock:
 
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch) -> None:
-    monkeypatch.setattr(server_workers, "Exchange", exchange)
-    monkeypatch.setattr(server_workers, "HorovodWorld", horovod)
+    monkeypatch.setattr(workers, "Exchange", exchange)
+    monkeypatch.setattr(workers, "HorovodWorld", horovod)
     monkeypatch.setattr(workers, "join_ranks", horovod)
 
 
@@ -166,7 +166,7 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
 def test_who_is_told_to_end_tells_the_board() -> None:
     joined, request = served(), SimpleNamespace(status=0)
     stop = joined.stop(request)
-    joined._exchange.stop = 5
+    joined._exchange.table.stop = 5
     assert stop() == 5
     request.status = 143
     stop()
@@ -239,7 +239,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined, everybody = grouped(worker=3)
     optimizer = joined.optimizer({}, SimpleNamespace())
     assert optimizer.contributors == 2
-    decided = (4, 80), replace(joined._groups, assignment=replace(UNEQUAL, worker=0))
+    decided = (4, 80), UNEQUAL.groups, ()
     everybody.broadcast_object = Mock(return_value=decided)
     assert joined.rebalance((4, 90), None, Mock()) == (4, 80)
     assert everybody.broadcast_object.call_args.args[0] is None
@@ -249,7 +249,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined._exchange.has_started = True
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
-    joined._exchange.stop = 143
+    joined._exchange.table.stop = 143
     assert joined.rebalance((6, 120), None, None) is None
     assert joined._stop_status == 143
 

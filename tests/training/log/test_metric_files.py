@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import DataError
+from training.log import metric_files
 from training.log.metric_files import MetricFiles
 
 
@@ -48,8 +49,11 @@ def test_a_full_disk_is_an_error_and_leaves_only_whole_records(tmp_path: Path) -
     assert updates(tmp_path) == [1, 2] and events.read_bytes() == before
 
 
-@pytest.mark.parametrize("left", ['{"update": 1}\n', ""])
-def test_what_is_left_of_a_torn_record_goes(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(
+    ("left", "longest"), [('{"update": 1}\n', 2**20), ('{"update": 1}\n', 18), ("", 2**20)]
+)
+def test_what_is_left_of_a_torn_record_goes(tmp_path, monkeypatch, left: str, longest) -> None:
+    monkeypatch.setattr(metric_files, "_LONGEST_RECORD", longest)
     (tmp_path / "metrics.jsonl").write_text(left + '{"update": 2, "lo')
     files = MetricFiles(tmp_path)
     files.write(2, {"loss": 0.5, "nan": float("nan")})

@@ -43,9 +43,11 @@ class LoggedRun:
     def __init__(self, folder: Path, rank=0, frequent=4, screen=None, **more: Any) -> None:
         self.folder, self.now, self.screen = folder, 1000.0, screen or io.StringIO()
         self.log_file = folder / f"logs/rank-000{rank}.log"
-        time = SimpleNamespace(monotonic=lambda: self.now)
-        with redirect_stdout(self.screen), patch.object(run_log, "time", time):
-            self.log = RunLog(folder, rank=rank, world_size=2, frequent=frequent, **more)
+        time, self.watchdog = SimpleNamespace(monotonic=lambda: self.now), MagicMock()
+        places = {"time": time, "Watchdog": lambda *_, **__: self.watchdog}
+        with redirect_stdout(self.screen), patch.multiple(run_log, **places):
+            further = {"world_size": 2, "frequent": frequent, "stall_timeout": 7, **more}
+            self.log = RunLog(folder, rank=rank, **further)
 
     def __enter__(self) -> LoggedRun:
         self.log.__enter__()
@@ -192,12 +194,12 @@ def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_path, rank) -> None:
     """The report may take longer, and must not end the run with another status."""
-    watchdog, files = MagicMock(), MagicMock()
+    files = MagicMock()
     with (
-        patch.object(run_log, "Watchdog", lambda *_, **__: watchdog),
         patch.object(run_log, "ReportFiles", lambda *_: files),
-        LoggedRun(tmp_path, rank=rank, frequent=9, stall_timeout=7) as run,
+        LoggedRun(tmp_path, rank=rank, frequent=9) as run,
     ):
+        watchdog = run.watchdog
         files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
         run.log.begin_part(3, ranks=2)
         run.log.start(3)
@@ -210,8 +212,8 @@ def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_
         run.log.record(9, {"accuracy": 0.75}, target="validation")
     # The first update after each start compiles, or comes after a meeting of all workers.
     names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
-    called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
-    assert called == [*names, "leave_updates", "close"]
+    called = [call[0] for call in watchdog.mock_calls]
+    assert called == [*names, "leave_updates", "close", "close"]
     watchdog.beat.assert_called_once_with(1)
     called = [call[0] for call in files.mock_calls]
     assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
@@ -335,7 +337,7 @@ def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
         now[0] += 1.0
     now[0] += 3.0
     meter.count(1, 64)
-    assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
+    assert meter.report(0.5, 0.1, 1)["head"] == pytest.approx(1 / 4)
     whole = meter.total()
     assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
 

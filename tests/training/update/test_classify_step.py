@@ -17,8 +17,7 @@ from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
-from training.update.classify_step import ClassifyStep, SoftTargets
-from training.update.epoch_counts import EpochCounts
+from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer
 

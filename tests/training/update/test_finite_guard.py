@@ -12,8 +12,8 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.reader import Checkpoint
 from training.update.finite_guard import FiniteGuard, NonFiniteError
-from training.update.loss_scale import LossScale
-from training.update.reduced import Reduced
+from training.update.gradients import Reduced
+from training.update.mixed_precision import LossScale
 
 FINITE = Reduced((), lambda numbers: True)
 GOOD, NAN = mx.nd.array([1.0]), mx.nd.array([np.nan])

@@ -13,7 +13,7 @@ from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
 from training.update import mixed_precision
-from training.update.loss_scale import LossScale
+from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
 DEVICE = mx.cpu(1)

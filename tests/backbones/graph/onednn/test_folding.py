@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backbones.graph.nodes import from_json, to_json
-from backbones.graph.onednn import constants, form
+from backbones.graph.onednn import folding, form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
@@ -172,7 +172,7 @@ def test_what_depends_on_parameters_alone_is_computed_once() -> None:
     y = mx.sym.elemwise_add(mx.sym.dot(DATA, doubled), mx.sym.dot(DATA, doubled * doubled))
     y = mx.sym.broadcast_add(y, mx.sym.var("shift"), name="last")
     given = {"kernel": k, "shift": mx.nd.array([[1, 2, 3, 4]]), "unused": mx.nd.ones(1)}
-    graph, left = constants.compute(y, given)
+    graph, left = folding._without_constants(y, given)
     symbol, images = from_json(graph), mx.nd.array([[1, 2, 3], [4, 5, 6]])
     assert sorted(operators(symbol)) == ["broadcast_add", "dot", "dot", "elemwise_add"]
     # The shift as it is, and two that were computed.
@@ -182,9 +182,9 @@ def test_what_depends_on_parameters_alone_is_computed_once() -> None:
     w = 2 * k.asnumpy() + 1
     assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
     # Without constants, and without parameters.
-    graph, left = constants.compute(mx.sym.dot(DATA, kernel), {"kernel": k})
+    graph, left = folding._without_constants(mx.sym.dot(DATA, kernel), {"kernel": k})
     assert [node["op"] for node in graph["nodes"]] == ["null", "null", "dot"]
     assert graph["heads"] == [[2, 0, 0]] and left == {"kernel": k}
-    _, left = constants.compute(mx.sym.broadcast_add(DATA, mx.sym.ones((1, 2))), {})
+    _, left = folding._without_constants(mx.sym.broadcast_add(DATA, mx.sym.ones((1, 2))), {})
     (value,) = left.values()
     assert value.asnumpy().tolist() == [[1, 1]]

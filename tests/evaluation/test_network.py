@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.network import FaceNetwork, open_network
-from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
+from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open_network
 from runtime.errors import DataError
 from runtime.untrusted.onnx_model import import_onnx
 
@@ -98,6 +97,8 @@ def test_any_number_of_images(batch: Any) -> None:
         (["_minusscalar0", "_mulscalar0"], True),
         (["Sub_0", "Div_1"], True),
         (["Sub_0", "Conv_1"], False),
+        (["Sub_0", *"123456", "Mul_7"], True),
+        (["Sub_0", *"1234567", "Mul_8"], False),
         (["Conv_0", "Mul_1", "Div_2"], False),
     ],
 )

@@ -20,8 +20,7 @@ from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training.best_model import BestModel
-from training.model_saver import BEST, ModelSaver, average_statistics
+from training.model_saver import BEST, BestModel, ModelSaver, average_statistics
 from training.verifier import Verifier
 
 NAMES = {"model-best-symbol.json", "model-best-0000.params"}
@@ -127,7 +126,6 @@ def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_p
 def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
     rest, saved = Training(tmp_path, of(0.5, 0.4)), SavedValues(accuracies={"lfw": 0.9})
     rest.backbone.export(tmp_path / BEST)
-    rest.best.load_state(SavedValues())
     rest.best.load_state(saved)
     assert not caplog.records
     for name in NAMES:

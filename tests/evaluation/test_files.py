@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.float_file import map_floats
+from evaluation.files import map_floats
 
 TABLE = np.arange(12, dtype=np.float32).reshape(6, 2) / 8
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records import index_file, record_set
+from data.records import index as index_module
+from data.records import record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import MAGIC, RecordFile, encode
 from runtime.errors import DataError
 from tests.support.foreign_records import face2rec2, im2rec, index_of, rec_builder, write_records
-from tests.support.sets import assert_refused, images_of
+from tests.support.sets import assert_refused, images_of, overwrite
 
 SORTED = [0, 0, 0, 1, 2, 2]
 # Four people of an unsorted list, in 31 runs.
@@ -158,7 +159,7 @@ def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
 def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, caplog) -> None:
     """Of consecutive keys, the places where some are missing are known."""
     for name, value in (("_ALL_CHECKED", 64), ("_SPOT_CHECKS", 16), ("_ENOUGH", 1000)):
-        monkeypatch.setattr(index_file, name, value)
+        monkeypatch.setattr(index_module, name, value)
     looked_at: list[int] = []
     end = RecordFile.end
     monkeypatch.setattr(RecordFile, "end", lambda *call: looked_at.append(1) or end(*call))
@@ -177,7 +178,9 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
     assert f"lacks {gaps} keys between its first and its last" in caplog.text
 
 
-def test_labels_are_looked_up_where_ranges_overlap(tmp_path, images, monkeypatch) -> None:
+def test_labels_are_looked_up_where_ranges_overlap(
+    tmp_path, images, write_set, monkeypatch
+) -> None:
     """The first and the last image of a range have one label, and the one between another."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
     bounds = {0: (4.0, 7.0), 4: (2.0, 3.0), 5: (1.0, 4.0), 6: (1.0, 4.0)}
@@ -185,6 +188,18 @@ def test_labels_are_looked_up_where_ranges_overlap(tmp_path, images, monkeypatch
     written = [announced, *im2rec([0, 1, 0], images, [1, 2, 3]), *ranges]
     records = RecordSet(write_records(tmp_path, written))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
+    # Ranges that name each image twice are followed.
+    ranges = [(key, encode((1.0, 3.0), key, b"")) for key in (3, 4)]
+    announced = 0, encode((3.0, 5.0), 0, b"")
+    written = [announced, *im2rec([0, 1], images, [1, 2]), *ranges]
+    records = RecordSet(write_records(tmp_path / "twice", written))
+    assert records.identity_ranges().tolist() == [[1, 3], [1, 3]]
+    # The first or the last has another label than the rest.
+    for number, labels in enumerate(([1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0])):
+        folder = write_set([3, 3], f"{number}")
+        for key, label in enumerate(labels, 1):
+            overwrite(folder, key, struct.pack("<f", label), at=12)
+        assert RecordSet(folder).labels().tolist() == labels
 
 
 def test_records_that_share_bytes_are_refused(tmp_path) -> None:

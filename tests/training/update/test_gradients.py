@@ -13,7 +13,7 @@ from runtime.mxnet import mx
 from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
-from training.update.clipping import clip, device_factor
+from training.update.gradients import clip, device_factor
 from training.update.optimizer import BackboneOptimizer
 
 HOST, DEVICE = mx.cpu(), mx.cpu(1)

@@ -1,0 +1,183 @@
+"""The options of a job with parameter servers, also for ``parallel.autogroup``, and its command."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from parallel.launch import originals
+from parallel.parameter_server.buckets import LARGEST
+from runtime import environment
+from runtime.command_line import Parser, positive_integer
+from runtime.errors import ConfigError
+
+LAUNCHERS = ("local", "ssh")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of a job; ``add_options`` and ``parallel.launch`` have their help."""
+
+    workers: int
+    servers: int
+    hosts: Optional[Path]
+    interface: str
+    launcher: str
+    server_speeds: tuple[float, ...]
+    command: Sequence[str]
+    """Of every worker."""
+    groups: Optional[Path] = None
+    data_sharding: Optional[Path] = None
+    tolerate_workers: bool = False
+    bucket_elements: int = LARGEST
+    trace: Optional[Path] = None
+    server_hosts: Optional[Path] = None
+    sync: Optional[tuple[str, ...]] = None
+    """Files that are copied to all hosts together with the project; None: nothing is copied."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where a job runs, and its command."""
+    _add_shared_options(parser)
+    parser.add_argument(
+        "--server-speeds",
+        type=_speeds,
+        default=(),
+        metavar="SPEED,...",
+        help="relative speed of each server, to which its load is proportional; by default equal",
+    )
+    parser.add_argument(
+        "--sync",
+        nargs="?",
+        const=(),
+        type=_names,
+        metavar="NAME,...",
+        help="with --launcher ssh: first copy the project, and files or folders of this folder "
+        "(--sync=NAME,...), to all hosts, to the same places",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
+        "follows its first word, or --, belongs to it",
+    )
+
+
+def _add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """Add those that ``tools/launch.py`` of MXNet or ``dmlc-submit`` have, also by their names."""
+    parser.add_argument(
+        *("-n", "--num-workers"),
+        dest="workers",
+        type=positive_integer,
+        required=True,
+        metavar="N",
+        help="number of workers",
+    )
+    parser.add_argument(
+        *("-s", "--num-servers"),
+        dest="servers",
+        type=positive_integer,
+        metavar="N",
+        help="number of servers (default: as many as workers)",
+    )
+    parser.add_argument(
+        *("-H", "--hostfile", "--host-file"),
+        dest="hosts",
+        type=Path,
+        metavar="FILE",
+        help="a line for each worker with its address, ADDRESS:PORT for another port of the ssh "
+        "server; with fewer lines they are used in turn, with more only the first; without the "
+        "option all workers are on this machine",
+    )
+    parser.add_argument(
+        *("-i", "--dmlc-interface"),
+        dest="interface",
+        default=environment.variables().get("NIC") or "lo",
+        metavar="NAME",
+        help="the network interface on which all processes listen, and on no other (%(default)s)",
+    )
+    parser.add_argument(
+        *("--launcher", "--cluster"),
+        type=_launcher,
+        default="local",
+        metavar="{" + ",".join(LAUNCHERS) + "}",
+        help="start workers and servers on this machine, or on theirs, by ssh with keys "
+        "(%(default)s)",
+    )
+    parser.add_argument(
+        *("-p", "--parameter-partition-num"),
+        dest="partition",
+        metavar="N",
+        help="taken and ignored: MXNet-G divides the weights of a server by it",
+    )
+
+
+def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
+    """Return the options of a command line that ``add_options`` has added, with their command.
+
+    Args:
+        parser: with these options and others.
+        argv: the words; by default those of this process.
+
+    Raises:
+        ConfigError: an option is wrong, or one of the launcher stands in the command.
+    """
+    options, unknown = parser.parse_known_args(argv)
+    names = parser.names()
+    originals.check_options(unknown, names)
+    command = options.command
+    is_divided = command[:1] == ["--"]
+    if is_divided:
+        del command[0]
+    if not command:
+        parser.error("the following arguments are required: command")
+    originals.check_program(command)
+    for word in [] if is_divided else command:
+        if word.partition("=")[0] in names:
+            first = " ".join(command[:2])
+            raise ConfigError(
+                f"{word} stands after the command {first!r}: put it before the command, or, if it "
+                f"is not the launcher's, put -- there, as in -n 4 -s 2 -- {first} {word} ..."
+            )
+    values: dict[str, Any] = vars(options)
+    values["servers"] = options.servers or options.workers
+    if (partition := values.pop("partition")) is not None:
+        say(f"-p {partition} makes no difference: see --server-speeds and --bucket-elements")
+    return values
+
+
+def say(line: str) -> None:
+    """Print a line about the job."""
+    print(f"launch: {line}", file=sys.stderr)
+
+
+def _launcher(text: str) -> str:
+    if text in LAUNCHERS:
+        return text
+    if text in originals.LAUNCHERS:
+        raise argparse.ArgumentTypeError(f"{text} is not ported; {originals.OTHER_LAUNCHER}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not {' or '.join(LAUNCHERS)}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of files; give their names, as in groups,cifar10"
+        )
+    return names
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        speeds = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < math.inf for speed in speeds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
+    return speeds

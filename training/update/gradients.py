@@ -1,0 +1,118 @@
+"""The gradients of an update, once they are summed: are they finite, and how long are they?
+
+A GPU computes while Python queues the next update. Asking it "are they finite?" would stop that, so
+on a device the answer is a number there, which the training step reads together with the loss, one
+update later. On the host the answer is worked out on demand, before the update changes weights.
+
+Gradients that are too large together become shorter together (Pascanu et al., On the difficulty of
+training recurrent neural networks, ICML 2013, algorithm 1): one factor for all, so the direction
+stays. The norm is that without the loss scale. The class centers are not part of it, as in
+arcface_torch: only a sample of them has a gradient in an update, and each center's is bounded by
+its softmax already. Every rank computes the norm of the same sums, and in one order whatever its
+number of threads, so that all get the same factor bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from runtime.kernels.compiled import unlocked_kernel
+from runtime.mxnet import mx
+from runtime.ndarray import is_on_host, memory
+from training.update import host_sgd
+
+# A quotient by it is finite for every norm that is not zero to float32.
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class Reduced(NamedTuple):
+    """The answer of an optimizer about the gradients of one update, once they are summed."""
+
+    numbers: tuple[Any, ...]
+    """NDArrays float32 [1] on the device of the gradients; none where the host looks at them."""
+    are_finite: Callable[[Sequence[float]], bool]
+    """Returns True if they may be used, from the values of ``numbers``; equal on all ranks.
+
+    To be called at most once, in the order of the updates, and possibly after later updates. A
+    loss scale always says yes, because it expects some gradients to overflow, and logs the
+    updates that it has skipped."""
+
+
+def judge(gradients: Sequence[Any]) -> Reduced:
+    """Look at the gradients, which are not waited for.
+
+    On the host the optimizer has to ask ``are_finite`` before the next backward pass overwrites
+    them; the answer is remembered.
+    """
+    if all(map(is_on_host, gradients)):
+        look = functools.lru_cache(maxsize=None)(lambda: host_sgd.all_finite(gradients))
+        return Reduced((), lambda values: look())
+    return Reduced((finite_flag(gradients),), lambda values: values[0] == 1)
+
+
+def finite_flag(gradients: Sequence[Any]) -> Any:
+    """1 if all gradients are finite, else 0: float32 [1] on their device; queued.
+
+    A sum of squares that overflows float32 is no gradient to go on with either.
+    """
+    sums = _sums_of_squares(gradients)
+    return (sums - sums == 0).min()
+
+
+def clip(gradients: Sequence[Any], max_norm: float) -> None:
+    """Multiply gradients (NDArrays float32) so that their norm together is at most ``max_norm``.
+
+    On the host this waits for them; on a device it is queued. Gradients that are not finite stay
+    so.
+    """
+    if all(map(is_on_host, gradients)):
+        squares = math.fsum(_sum_of_squares(memory(one).reshape(-1)) for one in gradients)
+        factor = max_norm / max(math.sqrt(squares), _SMALLEST)
+        # Neither of a norm that is not finite.
+        if 0 < factor < 1:
+            for gradient in gradients:
+                memory(gradient)[...] *= np.float32(factor)
+        return
+    ratio = device_factor(gradients, max_norm)
+    for gradient in gradients:
+        mx.nd.broadcast_mul(gradient, ratio.reshape((1,) * gradient.ndim), out=gradient)
+
+
+def device_factor(gradients: Sequence[Any], max_norm: float, unscale: Any = 1.0) -> Any:
+    """Return what gradients are to be multiplied with, at most 1: NDArray float32 [1]; queued.
+
+    Args:
+        gradients: NDArrays of any types on one device.
+        max_norm: of the gradients times ``unscale``.
+        unscale: the inverse of the loss scale, NDArray [1] or a number.
+    """
+    # The norm of the arrays' norms, in units of the largest: its square may exceed float32.
+    norms = mx.nd.sqrt(_sums_of_squares(gradients)) * unscale
+    largest = mx.nd.maximum(norms.max(), _SMALLEST)
+    norm = largest * mx.nd.sqrt(mx.nd.square(mx.nd.broadcast_div(norms, largest)).sum())
+    return mx.nd.minimum(max_norm / norm, 1.0)
+
+
+def _sums_of_squares(arrays: Sequence[Any]) -> Any:
+    """The sum of squares of each array, float32 [n], those of one type together; queued."""
+    # The operator takes arrays of one type; a float16 network has parameters of two.
+    by_type: dict[Any, list[Any]] = {}
+    for array in arrays:
+        by_type.setdefault(array.dtype, []).append(array)
+    sums = [mx.nd.multi_sum_sq(*alike, num_arrays=len(alike)) for alike in by_type.values()]
+    return mx.nd.concat(*sums, dim=0) if len(sums) > 1 else sums[0]
+
+
+# Of one thread, and without the reordering of the other kernels.
+@unlocked_kernel
+def _sum_of_squares(values):  # type: ignore[no-untyped-def]
+    total = np.float64(0.0)
+    for i in range(values.size):
+        value = np.float64(values[i])
+        total += value * value
+    return total
