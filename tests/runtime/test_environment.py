@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -91,10 +92,12 @@ def test_the_package_tells_that_it_is_for_gpus(package, visible, for_gpus, tmp_p
 
 def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     """And no heavy library is imported for them."""
-    os.environ.update({"MXNET_SUBGRAPH_BACKEND": "with space; $HOME", "OMP_NUM_THREADS": "3"})
+    given: dict[str, Any]
+    given = {"MXNET_SUBGRAPH_BACKEND": "with space; $HOME", "OMP_NUM_THREADS": "3"}
+    os.environ.update(given)
     code = "import sys; from runtime.environment import main; main()\n"
     code += "assert not {'mxnet', 'horovod', 'numba'} & {*sys.modules}"
-    lines = finish(sys.executable, "-c", code, **os.environ).stdout
+    lines = finish(sys.executable, "-c", code, **given).stdout
     names = " ".join(f'"${name}"' for name in settings())
     shell = ["bash", "-c", f"{lines}\nprintf '%s\\n' {names}"]
     environment.prepare()

@@ -79,21 +79,17 @@ def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, 
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
-    assert processors._has_tiles(cpuinfo) is tiles
-    assert not processors._has_tiles(tmp_path / "missing")
     found = processors._flags(cpuinfo)
+    assert processors._flags(tmp_path / "missing") == set()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processors._flags(cpuinfo) == set()
     monkeypatch.setattr(processors, "_flags", lambda: found)
     assert (processors.has_avx512(), processors.has_bfloat16_vectors()) == (avx512, vectors)
-    monkeypatch.undo()
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert not processors._has_tiles(cpuinfo)
-
-
-@pytest.mark.parametrize(("has_tiles", "status"), [(True, 0), (True, -1), (False, 0)])
-def test_onednn_may_use_only_tiles_that_were_granted(monkeypatch, has_tiles, status) -> None:
-    monkeypatch.setattr(processors, "_has_tiles", lambda: has_tiles)
-    monkeypatch.setattr(processors, "_request_tiles_from_kernel", lambda: status)
-    assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (has_tiles and status == 0)
+    # oneDNN may use only tiles that were granted.
+    for status in (-1, 0):
+        processors.request_tiles.cache_clear()
+        monkeypatch.setattr(processors, "_request_tiles_from_kernel", Mock(return_value=status))
+        assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (tiles and status == 0)
 
 
 def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:

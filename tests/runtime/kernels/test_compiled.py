@@ -155,6 +155,7 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
     (tmp_path / "constants.py").write_text("OFFSET = 0")
 
     def run() -> str:
+        places: dict[str, Any]
         places = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         return finish(sys.executable, "-B", "-c", RUN, **places).stdout.strip()
 

@@ -72,7 +72,7 @@ def test_lanes_are_added_up() -> None:
     assert np.isnan(_sum(np.where(lanes == 37, np.nan, lanes).astype(np.float32)))
 
 
-def digests(cache: Path, **variables: str) -> list[str]:
+def digests(cache: Path, **variables: Any) -> list[str]:
     """What a new process makes of the same numbers, a line for each kernel."""
     words = (sys.executable, "-m", "tests.runtime.kernels.kernel_bits")
     return finish(*words, NUMBA_CACHE_DIR=str(cache), **variables).stdout.splitlines()
