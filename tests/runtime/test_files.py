@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import resource
@@ -28,6 +29,7 @@ from runtime.files import (
     read_file,
     read_lines,
     read_text,
+    sha256,
     write_atomically,
 )
 
@@ -154,6 +156,7 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
     path.write_bytes(b"content")
     link.symlink_to("file")
     assert read_file(link, 7) == b"content"
+    assert sha256(link, path) == hashlib.sha256(b"contentcontent").hexdigest()
     with open_regular(str(link)) as file:
         assert file.name == str(link) and file.read() == b"content"
     os.truncate(path, 1 << 40)
