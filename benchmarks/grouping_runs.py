@@ -32,8 +32,8 @@ from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
 _DATASET = "mnist_cosine"
-# Once the target is reached, one of so many of the weights that were saved is evaluated.
-_SPARSE = 20
+# Evaluating weights takes longer than a training step: one of so many that were saved is.
+_COARSE, _SPARSE = 4, 20
 _EVALUATION_BATCH = 250
 # As MXNet-G's scripts compare them: one rate for an update of every scheme (bsp_*.sh and gsp_*.sh
 # differ in --kv-store alone), a weight decay (of train_cifar10_resnet.py), hardly a warm-up.
@@ -170,11 +170,20 @@ def _read(case: GroupingCase, scheme: str, folder: Path) -> GroupingRun:
     records = [json.loads(line) for line in lines]
     final = [record for record in records if record.get("target") == "validation"][-1]
     stale = [record["staleness"] for record in records if "staleness" in record]
+    saved = sorted(folder.glob("*.npz"), key=lambda path: float(path.stem))
+    found: dict[int, float] = {}
     accuracy = evaluator(case.data_dir)
-    curve: list[tuple[float, float]] = []
-    for number, path in enumerate(sorted(folder.glob("*.npz"), key=lambda one: float(one.stem))):
-        if number % _SPARSE == 0 or all(found < case.target for _, found in curve):
-            curve.append((float(path.stem) - begin, accuracy(path)))
+
+    def is_good(number: int) -> bool:
+        found[number] = accuracy(saved[number])
+        return found[number] >= case.target
+
+    # Every few until the target is reached, all just before, then fewer.
+    reached = next(filter(is_good, range(0, len(saved), _COARSE)), len(saved))
+    any(map(is_good, range(max(0, reached - _COARSE + 1), reached)))
+    for number in range(reached + _SPARSE, len(saved), _SPARSE):
+        is_good(number)
+    curve = [(float(saved[number].stem) - begin, found[number]) for number in sorted(found)]
     curve.append((max(one[-1] for one in times) - begin, final["accuracy"]))
     seconds, accuracies = zip(*curve)
     return GroupingRun(seconds, accuracies, _updates(case, scheme, times), stale[-1])

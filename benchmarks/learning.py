@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -62,14 +62,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     lines = []
     for model, epochs in options.model.items():
         folder = options.models_root.resolve() / model
-        chosen = {
-            "dataset": "cifar10",
-            "data_dir": str(options.data_dir.resolve()),
-            "model": model,
-            "epochs": epochs,
-            "seed": _SEED,
-            "models_root": str(folder),
-        }
+        chosen: dict[str, Any] = {"dataset": "cifar10", "data_dir": str(options.data_dir.resolve())}
+        chosen |= {"model": model, "epochs": epochs, "seed": _SEED, "models_root": str(folder)}
         metrics = folder / "metrics.jsonl"
         if not metrics.exists() or len(read(metrics)) < epochs:
             named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in chosen.items())
@@ -120,15 +114,15 @@ def _train_pytorch(config: ImageConfig, epochs: int, folder: Path) -> list[Epoch
     if not done.exists() or len(done.read_text().splitlines()) < epochs:
         folder.mkdir(parents=True, exist_ok=True)
         _prepare(config, epochs, folder)
-        output = subprocess.run(
-            [str(measure.pytorch_python()), "-m", "benchmarks.pytorch_learning", str(folder)],
-            cwd=measure.ROOT,
-            env={**os.environ, "PYTHONPATH": str(measure.ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout
-        done.write_text(output)
+        words = [str(measure.pytorch_python()), "-m", "benchmarks.pytorch_learning", str(folder)]
+        environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
+        settings: dict[str, Any] = {
+            "cwd": measure.ROOT,
+            "env": environment,
+            "text": True,
+            "check": True,
+        }
+        done.write_text(subprocess.run(words, stdout=subprocess.PIPE, **settings).stdout)
     return [Epoch(**json.loads(line)) for line in done.read_text().splitlines()[:epochs]]
 
 

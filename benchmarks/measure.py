@@ -215,19 +215,14 @@ def table(measured: Mapping[str, Measured], *, title: str, sign: str, images: in
     header += [*(f"{sign} {name}" for name in measured), "peak memory (MiB)"]
     lines = []
     for name, own in measured.items():
-        ratios = [ratio(own.seconds, other.seconds) for other in measured.values()]
+        ratios = (ratio(own.seconds, other.seconds) for other in measured.values())
         if sign == "×":
-            ratios = [ratio(other.seconds, own.seconds) for other in measured.values()]
-        lines.append(
-            [
-                name,
-                f"{1000 * own.median:.1f}",
-                f"{1000 * min(own.seconds):.1f} … {1000 * max(own.seconds):.1f}",
-                *([f"{images / own.median:.2f}"] if images else []),
-                *(f"{one:.2f}" for one in ratios),
-                "" if own.memory is None else f"{own.memory / _MEBIBYTE:,.0f}",
-            ]
-        )
+            ratios = (ratio(other.seconds, own.seconds) for other in measured.values())
+        least, most = 1000 * min(own.seconds), 1000 * max(own.seconds)
+        cells = [name, f"{1000 * own.median:.1f}", f"{least:.1f} … {most:.1f}"]
+        cells += [f"{images / own.median:.2f}"] * bool(images)
+        memory = "" if own.memory is None else f"{own.memory / _MEBIBYTE:,.0f}"
+        lines.append([*cells, *(f"{one:.2f}" for one in ratios), memory])
     return markdown_table(header, lines)
 
 
@@ -251,16 +246,10 @@ def add_options(
 ) -> None:
     """Add ``--threads`` and ``--rounds``; by default on one thread and on two."""
     default = str(threads) if threads else "1,2" if processors.available() > 1 else "1"
-    parser.add_argument(
-        "--threads",
-        type=_thread_counts,
-        default=default,
-        metavar="INT,...",
-        help="numbers of threads, each measured by itself (%(default)s)",
-    )
-    parser.add_argument(
-        "--rounds", type=positive_integer, default=rounds, help="turns of each (%(default)s)"
-    )
+    add = parser.add_argument
+    said = "numbers of threads, each measured by itself (%(default)s)"
+    add("--threads", type=_thread_counts, default=default, metavar="INT,...", help=said)
+    add("--rounds", type=positive_integer, default=rounds, help="turns of each (%(default)s)")
 
 
 def counts(text: str) -> tuple[int, ...]:

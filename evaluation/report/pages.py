@@ -70,8 +70,7 @@ def rate(run: RunFiles) -> str:
 def _subtitle(run: RunFiles) -> str:
     names = ("dataset", "network", "model", "loss", "optimizer")
     about = [str(run.config[name]) for name in names if isinstance(run.config.get(name), str)]
-    stamps = [record for record in (*run.parts[:1], *run.training[:1])]
-    return " · ".join([*about, *(moment(record) for record in stamps[:1])])
+    return " · ".join([*about, *map(moment, [*run.parts, *run.training][:1])])
 
 
 def _tiles(run: RunFiles) -> Iterator[tuple[str, str, str]]:

@@ -90,6 +90,7 @@ def test_the_report_of_a_classifier_without_the_folder_report(tmp_path: Path) ->
     page = check(write_page(read(made_up_runs.write_images(tmp_path / "run"))))
     assert page.figures() == "accuracy-0 validation-loss loss learning-rate throughput"
     assert "0.8000 [0.7741, 0.8236]" in page.text and "TAR@FAR" not in page.text
+    assert "loss0.5000of the last report" in page.text
 
 
 def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path) -> None:
@@ -134,6 +135,7 @@ def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -
     ]
     html = write_comparison(runs)
     page = check(html)
+    assert "<title>one · two</title>" in html and "2 runs" in page.text
     assert page.figures() == "accuracy-0 accuracy-1 roc-0 roc-1 loss learning-rate throughput"
     table = html[html.index("Differences in configuration") : html.index("<h2>Accuracy")]
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", table)

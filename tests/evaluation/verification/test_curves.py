@@ -24,7 +24,7 @@ def test_a_curve_by_hand() -> None:
 
 
 @given(PAIRS, st.sampled_from([0.05, 0.1, 0.2, 0.25, 0.5, 0.9]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_curves_are_what_counting_and_scikit_learn_say(drawn, wanted: float) -> None:
     scores, same = (np.array(column) for column in zip(*drawn))
     cosines = scores / 10
