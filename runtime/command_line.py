@@ -216,7 +216,7 @@ def _documentation(group_class: type) -> tuple[str, dict[str, str]]:
 
     From the source: Python keeps no such literals, and ``python -OO`` no docstrings.
     """
-    helps: dict[str, str] = {}
+    title, helps = "", {}
     for base in reversed(group_class.__mro__[:-1]):
         (found,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(found, ast.ClassDef)

@@ -38,11 +38,7 @@ def wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
 def _push(call: Any, number: Optional[int], reads: Sequence[Any], writes: Sequence[Any]) -> None:
     """Have the engine call a C function once what was queued before on these arrays has run.
 
-    Args:
-        call: the function; it gets ``number``, as a pointer.
-        number: not 0.
-        reads: arrays that other operators may read meanwhile.
-        writes: arrays that no other operator may use meanwhile.
+    The function gets ``number``, which is not 0, as a pointer.
     """
     # An operator would wait for itself.
     handles = [array.handle.value for array in (*reads, *writes)]

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Optional
 
 from runtime import processors
-from runtime.errors import ConfigError, is_launched, launcher_number
+from runtime.errors import LOCAL_COUNTS, ConfigError, is_launched, launcher_number
 
-_LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _FEW_THREADS = 2
 _LANES = "INFERENCE_LANES"
 _ENGINE_THREADS = "MXNET_CPU_WORKER_NTHREADS"
@@ -59,14 +58,18 @@ def settings() -> dict[str, str]:
     # kernel.
     table = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **_FOR_EVERY_RANK}
     if processors.request_tiles():
-        table |= _WITH_TILES
-    if computes_on_gpus():
-        table |= _FOR_GPUS
-    else:
-        table |= _ON_PROCESSORS
-        if visible_threads() <= _FEW_THREADS:
-            table |= _WITH_FEW_THREADS
-    return table if is_launched() else table | _WITHOUT_LAUNCHER
+        # oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them.
+        table[_ISA_LIMIT] = _WITH_TILES_ALLOWED
+    table |= _FOR_GPUS if computes_on_gpus() else _ON_PROCESSORS
+    if not computes_on_gpus() and visible_threads() <= _FEW_THREADS:
+        # Each collective waits for the next cycle; looking for it each millisecond, as by default,
+        # takes time from a thread that computes.
+        table["HOROVOD_CYCLE_TIME"] = "2"
+    if not is_launched():
+        # A single rank has no other to connect to. MPI would have to start a daemon for a process
+        # that no launcher started; Gloo needs none.
+        table |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    return table
 
 
 _FOR_EVERY_RANK = {
@@ -92,8 +95,6 @@ _FOR_EVERY_RANK = {
     # 1,024 is negotiated anew in every update.
     "HOROVOD_CACHE_CAPACITY": "4096",
 }
-# oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them.
-_WITH_TILES = {_ISA_LIMIT: _WITH_TILES_ALLOWED}
 _ON_PROCESSORS = {
     # The thread that hands arrays to MXNet copies them alone: with threads of its own for that
     # there are more than processors, and then those of the operators sleep after each.
@@ -101,11 +102,6 @@ _ON_PROCESSORS = {
     # A larger array is reduced where it is: Horovod's buffer costs two copies of it by a processor
     # that computes, and as much memory for MPI to work in, anew each time.
     "HOROVOD_FUSION_THRESHOLD": str(1 << 20),
-}
-_WITH_FEW_THREADS = {
-    # Each collective waits for the next cycle; looking for it each millisecond, as by default,
-    # takes time from a thread that computes.
-    "HOROVOD_CYCLE_TIME": "2",
 }
 # Not here: NVIDIA_TF32_OVERRIDE=0, with which GPUs since Ampere multiply float32 numbers without
 # rounding them to ten bits. It is slower, so the user decides.
@@ -119,9 +115,6 @@ _FOR_GPUS = {
     # The same, but gradients are reduced while the backward pass goes on, bulk by bulk.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "60",
 }
-# A single rank has no other to connect to. MPI would have to start a daemon for a process that no
-# launcher started; Gloo needs none.
-_WITHOUT_LAUNCHER = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 def computes_on_gpus() -> bool:
@@ -152,7 +145,7 @@ def visible_threads() -> int:
     """
     chosen = os.environ.get("OMP_NUM_THREADS")
     if chosen is None:
-        return max(1, processors.available() // launcher_number(_LOCAL_SIZE_NAMES, default=1))
+        return max(1, processors.available() // launcher_number(LOCAL_COUNTS, default=1))
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ConfigError(
             f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "

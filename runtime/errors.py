@@ -32,7 +32,7 @@ _CRASH_STATUS = 1
 _CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
 _RANK_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
-_LOCAL_COUNTS = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+LOCAL_COUNTS = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LAUNCHER_GRACE_SECONDS = 10.0
 
 
@@ -116,7 +116,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
 def _host() -> str:
     """The beginning of a line about this host alone, where ranks run on several."""
     ranks = launcher_number(_RANK_COUNTS, default=1)
-    is_one_host = launcher_number(_LOCAL_COUNTS, default=ranks) == ranks
+    is_one_host = launcher_number(LOCAL_COUNTS, default=ranks) == ranks
     return "" if is_one_host else f"{os.uname().nodename}: "
 
 
@@ -145,25 +145,20 @@ class _StandardOutput(io.FileIO):
 def _open_outputs() -> None:
     """Let both outputs take any text; one that the parent process has closed discards it."""
     for name, kind in (("stderr", io.FileIO), ("stdout", _StandardOutput)):
-        stream = getattr(sys, name)
-        if stream is None:
+        former = getattr(sys, name)
+        if former is None:
             setattr(sys, name, open(os.devnull, "w"))
-        elif isinstance(stream, io.TextIOWrapper):
-            raw = kind(stream.fileno(), "wb", closefd=False)
-            setattr(sys, name, _printable(stream, raw))
-
-
-def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
-    """Return what takes the place of a stream; any text can be written to it."""
-    former.flush()
-    is_unbuffered = former.write_through
-    return PrintableOutput(
-        cast(BinaryIO, raw) if is_unbuffered else io.BufferedWriter(raw),
-        encoding=former.encoding,
-        errors="backslashreplace",
-        line_buffering=former.line_buffering,
-        write_through=is_unbuffered,
-    )
+        elif isinstance(former, io.TextIOWrapper):
+            former.flush()
+            raw = kind(former.fileno(), "wb", closefd=False)
+            output = PrintableOutput(
+                cast(BinaryIO, raw) if former.write_through else io.BufferedWriter(raw),
+                encoding=former.encoding,
+                errors="backslashreplace",
+                line_buffering=former.line_buffering,
+                write_through=former.write_through,
+            )
+            setattr(sys, name, output)
 
 
 _SignalHandler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)

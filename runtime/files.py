@@ -79,12 +79,8 @@ def read_file(path: _AnyPath, limit: Optional[int] = None) -> bytes:
 def read_text(path: _AnyPath, *, errors: str = "strict", limit: int = _LARGEST_TEXT) -> str:
     r"""Return the text of a file in UTF-8, or in UTF-16 after its byte order mark.
 
-    Ends of lines become ``\n``, as they may be those of Windows.
-
-    Args:
-        path: the file.
-        errors: "surrogateescape" keeps bytes that are not UTF-8, as names of files have them.
-        limit: the largest number of bytes.
+    Ends of lines become ``\n``, as they may be those of Windows. With ``errors`` "surrogateescape",
+    bytes that are not UTF-8 are kept, as names of files have them. ``limit`` is in bytes.
 
     Raises:
         OSError: it cannot be read, or is not text; ``strerror`` says why.
@@ -105,13 +101,9 @@ def read_text(path: _AnyPath, *, errors: str = "strict", limit: int = _LARGEST_T
 def read_lines(
     path: _AnyPath, kind: str, *, errors: str = "strict", limit: int = _LARGEST_TEXT
 ) -> list[str]:
-    """Return the lines of a text, without their ends; see ``read_text``.
+    """Return the lines of a text, without their ends; the other arguments are ``read_text``'s.
 
-    Args:
-        path: the file.
-        kind: of text, for the message, such as "a list of pairs".
-        errors: see ``read_text``.
-        limit: the largest number of bytes.
+    ``kind`` stands in the message, such as "a list of pairs".
 
     Raises:
         DataError: it cannot be read, or is not text.
@@ -137,10 +129,6 @@ def create(path: _AnyPath) -> BinaryIO:
 
 def open_kept(path: _AnyPath, flags: int) -> int:
     """Open a file that is changed in place, a log or a lock, and return its descriptor.
-
-    Args:
-        path: the file.
-        flags: such as ``O_RDWR | O_CREAT``.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file of this user, or of the owner of the
@@ -184,12 +172,7 @@ class HeldFolder:
     """
 
     def __init__(self, option: str, path: Path, lock: str) -> None:
-        """Hold the folder that is at the path now.
-
-        Args:
-            option: which has given the path.
-            path: of the folder.
-            lock: the name of the lock file in it, which may be missing.
+        """Hold the folder at the path that an option gives, and its lock file, if there is one.
 
         Raises:
             OSError: there is no folder.
@@ -268,9 +251,7 @@ class StagedFiles:
     def publish(self, remove_first: Iterable[Path] = ()) -> None:
         """Flush all files to the disk, and then give them their names.
 
-        Args:
-            remove_first: former files that contradict the first of the new ones; they are removed
-                before it appears.
+        Former files that contradict the new ones, ``remove_first``, are removed in between.
         """
         for file, _, _ in self._files:
             file.flush()

@@ -47,12 +47,6 @@ def cuda_of(package: str) -> Optional[tuple[int, int]]:
     return (int(built[1]), int(built[2])) if built else None
 
 
-def horovod_parts(report: str) -> tuple[list[str], list[str]]:
-    """The parts that Horovod has, and those that it lacks, in ``horovodrun --check-build``."""
-    has = [part for part in HOROVOD_PARTS if f"[X] {part}" in report]
-    return has, [part for part in HOROVOD_PARTS if part not in has]
-
-
 def is_too_old(driver: int, cuda: int) -> bool:
     """Whether a driver is too old for a version of CUDA; both as CUDA writes them, 11020 for 11.2.
 

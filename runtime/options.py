@@ -83,7 +83,11 @@ def check(config: object) -> None:
     """
     for group in groups(config):
         for field in dataclasses.fields(group):
-            _check_field(field, getattr(group, field.name))
+            value, allowed = getattr(group, field.name), field.metadata.get(RANGE)
+            if allowed is not None and value is not None and not allowed.holds(value):
+                raise ConfigError(f"{option(field.name)} {value:.12g} {allowed.rule}")
+            if NAMES in field.metadata:
+                check_name(option(field.name)[2:], value, field.metadata[NAMES])
     for group in groups(config):
         group.check()
 
@@ -162,14 +166,6 @@ def check_name(option_name: str, value: str, known: Collection[str]) -> None:
             f"--{option_name} {value!r} is unknown{did_you_mean(value, known)}; "
             f"choose from {', '.join(known)}"
         )
-
-
-def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
-    allowed, names = field.metadata.get(RANGE), field.metadata.get(NAMES)
-    if allowed is not None and value is not None and not allowed.holds(value):
-        raise ConfigError(f"{option(field.name)} {value:.12g} {allowed.rule}")
-    if names is not None:
-        check_name(option(field.name)[2:], value, names)
 
 
 def groups(config: Any) -> list[Options]:

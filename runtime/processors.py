@@ -49,7 +49,7 @@ def request_tiles() -> bool:
     instruction. oneDNN, which computes MXNet's products, makes no request of its own and must be
     allowed to use tiles (``DNNL_MAX_CPU_ISA``) only after this function has returned True.
     """
-    return _has_tiles() and _request_tiles_from_kernel() == 0
+    return _AMX_FLAGS <= _flags() and _request_tiles_from_kernel() == 0
 
 
 def has_avx512() -> bool:
@@ -101,10 +101,6 @@ def _read_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
-
-
-def _has_tiles(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    return _AMX_FLAGS <= _flags(cpuinfo)
 
 
 def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:

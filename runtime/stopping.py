@@ -34,10 +34,6 @@ _FORWARDED: dict[int, int] = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: sig
 class Stopped(BaseException):
     """A signal stops the program. Not an ``Exception``, so that no handler of failures gets it."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
-
 
 class StopRequest:
     """The request of a signal to end this process.
@@ -83,12 +79,12 @@ def run_stoppable(main: Callable[[], Optional[int]]) -> NoReturn:
         # Imported here, because it takes longer than reporting a wrong option.
         from tqdm import tqdm
 
-        tqdm.write(
-            f"stopped by {stopped.signal.name}: no unfinished file is left behind", file=sys.stderr
-        )
+        (number,) = stopped.args
+        name = signal.Signals(number).name
+        tqdm.write(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
         sys.stdout.flush()
         # Not sys.exit, which would wait for the threads.
-        os._exit(_SIGNAL_STATUS + stopped.signal)
+        os._exit(_SIGNAL_STATUS + number)
 
 
 @contextmanager

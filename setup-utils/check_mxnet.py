@@ -29,45 +29,26 @@ def main(cuda: str) -> Optional[str]:
         name.partition(".")[0]: path
         for path, name in _MAPPED_FILE.findall(Path("/proc/self/maps").read_text())
     }
-    wanted = _version_of(cuda)
-    return _cudart_mistake(libraries["libcudart"], wanted) or _cudnn_mistake(
-        libraries["libcudnn"], wanted
-    )
-
-
-def _cudart_mistake(path: str, wanted: tuple[int, int]) -> Optional[str]:
-    """The runtime serves packages of its own version and of earlier ones with the same name."""
-    number = ctypes.c_int()
-    # Without a GPU, as where images of containers are built, the runtime does not say.
-    has_failed = ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(number))
-    found = _unpacked(number.value)
-    if has_failed or found >= wanted:
-        return None
-    return f"{path} is of CUDA {_text(found)}, older than the package's {_text(wanted)}"
-
-
-def _cudnn_mistake(path: str, wanted: tuple[int, int]) -> Optional[str]:
-    """A cuDNN loads the CUDA libraries that it was built for; those of CUDA 11 are one family."""
-    get_version = ctypes.CDLL(path).cudnnGetCudartVersion
+    major, minor = map(int, cuda.split("."))
+    cudart, found = libraries["libcudart"], ctypes.c_int()
+    # Without a GPU, as where images of containers are built, the runtime does not say. It serves
+    # packages of its own version and of earlier ones with the same name.
+    has_failed = ctypes.CDLL(cudart).cudaRuntimeGetVersion(ctypes.byref(found))
+    if not has_failed and found.value // 10 < 100 * major + minor:
+        return f"{cudart} is of CUDA {_dotted(found.value)}, older than the package's {cuda}"
+    # A cuDNN loads the CUDA libraries that it was built for; those of CUDA 11 are one family.
+    cudnn = libraries["libcudnn"]
+    get_version = ctypes.CDLL(cudnn).cudnnGetCudartVersion
     get_version.restype = ctypes.c_size_t
-    found = _unpacked(get_version())
-    if found == wanted or found[0] == wanted[0] == 11:
+    built_for = get_version()
+    if _dotted(built_for) == cuda or built_for // 1000 == major == 11:
         return None
-    return f"{path} is a cuDNN for CUDA {_text(found)}, not for the package's {_text(wanted)}"
+    return f"{cudnn} is a cuDNN for CUDA {_dotted(built_for)}, not for the package's {cuda}"
 
 
-def _version_of(text: str) -> tuple[int, int]:
-    major, minor = map(int, text.split("."))
-    return major, minor
-
-
-def _unpacked(number: int) -> tuple[int, int]:
-    """As CUDA writes versions: 11020 is 11.2."""
-    return number // 1000, number % 1000 // 10
-
-
-def _text(version: tuple[int, int]) -> str:
-    return "{}.{}".format(*version)
+def _dotted(number: int) -> str:
+    """Return 11.2 for 11020, as CUDA writes versions."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 if __name__ == "__main__":

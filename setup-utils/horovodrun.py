@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional
@@ -91,20 +92,17 @@ def _search(*arguments: Any) -> Sequence[str]:
             found: Sequence[str] = _find_interfaces(*arguments)
         return found
     except SystemExit as end:
-        _leave(end.code)
+        status: Any = end.code
     except UserError:
         raise
     except Exception as error:
         # Horovod raises plain ones.
+        status = USER_ERROR_STATUS
         print_line(
             f"error: the hosts find no interface by which all reach each other ({error}); choose "
             "one, as in NIC=eth1, and let its ports through between the hosts",
             file=sys.stderr,
         )
-        _leave(USER_ERROR_STATUS)
-
-
-def _leave(status: Any) -> NoReturn:
     sys.stderr.flush()
     os._exit(status)
 
@@ -187,33 +185,28 @@ def parse_args() -> Any:
     return arguments
 
 
-class ConfigFile(io.BytesIO):
-    """The file of ``--config-file``, which is small and no pipe."""
-
-    def __init__(self, path: str, *_: object) -> None:
-        """Read it; ``OSError``: it cannot be read."""
-        super().__init__(files.read_file(path, _LONGEST_CONFIG))
-        self.name = path
-
-
-def read_config(file: ConfigFile, **_: object) -> dict[Any, Any]:
-    """Read the file of ``--config-file``, which cannot make objects of Python.
+def read_config(path: str, **_: object) -> dict[Any, Any]:
+    """Read the file of ``--config-file``, which is small, no pipe, and makes no objects of Python.
 
     Raises:
         ConfigError: it is no table of options, or has options of the elastic mode.
+        OSError: it cannot be read.
     """
+    file = io.BytesIO(files.read_file(path, _LONGEST_CONFIG))
+    # For the messages of YAML.
+    file.name = path
     try:
         config = yaml.safe_load(file)
     # Dates that are none and deep lists raise errors of Python.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"--config-file {file.name} is no YAML ({reason}); correct it") from None
+        raise ConfigError(f"--config-file {path} is no YAML ({reason}); correct it") from None
     if not isinstance(config, dict):
-        raise ConfigError(f"--config-file {file.name} is no table of options in YAML; correct it")
+        raise ConfigError(f"--config-file {path} is no table of options in YAML; correct it")
     sections = [config, *(section for section in config.values() if isinstance(section, dict))]
     for name in (str(name) for section in sections for name in section):
         if name.replace("-", "_").strip("_") in _ELASTIC:
-            raise ConfigError(f"--config-file {file.name} has {name}: {_CLOSED}")
+            raise ConfigError(f"--config-file {path} has {name}: {_CLOSED}")
     return config
 
 
@@ -360,7 +353,8 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
-    launch.open = ConfigFile
+    # ``read_config`` opens the file.
+    launch.open = lambda path, *_: nullcontext(path)
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
     launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
     launch._run_elastic = launch.KVStoreServer = refuse_mode

@@ -42,6 +42,7 @@ _NO_HOST_STATUS = 75  # EX_TEMPFAIL: not a user's error, so that run.sh tries ag
 # Default of btl_vader_segment_size: by a segment each rank sends messages to others of its host.
 _SEGMENT = 4 << 20
 _SHARED_MEMORY = "/dev/shm"
+_TRANSPORTS = ("btl", "^")  # Open MPI's parameter, and a value that leaves none out.
 _LEAVE_OUT_SECONDS = 30  # After which a restart leaves a host out.
 _NAMES_IN_RUN_SH = {RANKS: "NP", LIST: "HOSTS", FILE: "HOSTFILE", DEFAULT: DEFAULT}
 _VERSION = frozenset(("-V", "-version", "--version"))
@@ -151,7 +152,7 @@ class Launch:
     def _check_allocation(self) -> None:
         """Refuse more ranks than an allocation of Slurm has tasks, to Open MPI its slots."""
         # On this host alone, or where the user wishes so, Open MPI does not look at it.
-        is_off = self._words.parameter("ras") is not None or self._is_on_this_host()
+        is_off = self._words.parameter("ras") != "" or self._is_on_this_host()
         tasks = 0 if is_off else tasks_of_slurm()
         ranks = sum(self._ranks())
         if not ranks and self._attempt is not None:
@@ -218,7 +219,7 @@ class Launch:
 
     def _check_shared_memory(self) -> None:
         """Refuse more ranks on this host than /dev/shm can have segments for."""
-        transports = self._transports()
+        transports = self._words.parameter(*_TRANSPORTS)
         # The user may have chosen another transport, folder or size.
         words = " ".join([*self._words.words, *os.environ.keys(), transports])
         if "vader" in words or not transports.startswith("^"):
@@ -242,11 +243,6 @@ class Launch:
         chosen = [place for place in self._words.places(LIST) if place in self._lists]
         return chosen or list(self._lists)
 
-    def _transports(self) -> str:
-        """Value of Open MPI's parameter ``btl``."""
-        found = self._words.parameter("btl")
-        return "^" if found is None else found
-
     def reach_hosts(self) -> None:
         """Refuse, or leave out, hosts that ssh does not reach.
 
@@ -262,7 +258,7 @@ class Launch:
         seconds = int(os.environ["HOST_TIMEOUT"])
         if self._attempt:
             seconds = min(seconds, _LEAVE_OUT_SECONDS)
-        more = shlex.split(self._words.parameter("plm_rsh_args") or "")
+        more = shlex.split(self._words.parameter("plm_rsh_args"))
         dead = {}
         with ssh.exits_on_signals():
             for host, error in ssh.failures(remote, seconds, ssh.client(seconds, "-x", *more)):
@@ -299,7 +295,7 @@ class Launch:
         # Else Open MPI starts ranks on the hosts of a Slurm job, and no more than Slurm's tasks.
         for framework in ("ras", "plm"):
             os.environ.setdefault(f"OMPI_MCA_{framework}", "^slurm")
-        ways = self._transports()
+        ways = self._words.parameter(*_TRANSPORTS)
         if ways.startswith("^") and "tcp" not in ways[1:].split(","):
             ways = "^" + ",".join(filter(None, (ways[1:], "tcp")))
             os.environ["OMPI_MCA_btl"] = ways

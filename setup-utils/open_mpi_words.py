@@ -90,8 +90,8 @@ class Words:
         """The places of the values of a kind of option."""
         return [place for found, place in self.values if found == kind]
 
-    def parameter(self, name: str) -> Optional[str]:
+    def parameter(self, name: str, default: str = "") -> str:
         """Value of an MCA parameter, as it is typed or in a variable."""
         if name in self.parameters:
             return self.words[self.parameters[name]]
-        return os.environ.get(f"OMPI_MCA_{name}")
+        return os.environ.get(f"OMPI_MCA_{name}", default)

@@ -213,7 +213,7 @@ def _horovod_lacks() -> list[str]:
     if _version("horovod") is None:
         return []
     report = _run(sys.executable, "-W", "ignore", "setup-utils/check_horovod.py")
-    return installed.horovod_parts(report)[1]
+    return [part for part in installed.HOROVOD_PARTS if f"[X] {part}" not in report]
 
 
 def _open_mpi() -> str:

@@ -83,7 +83,8 @@ def _digest(function: Any) -> str:
         caller = waiting.pop()
         for name in sorted(caller.__code__.co_names):
             value = caller.__globals__.get(name)
-            called = getattr(value, "py_func", value if _is_overloaded(value) else None)
+            is_overloaded = isinstance(value, FunctionType) and value in _overloaded
+            called = getattr(value, "py_func", value if is_overloaded else None)
             # Of an intrinsic, what makes its code.
             called = getattr(value, "_defn", called)
             if isinstance(value, _CONSTANTS):
@@ -94,10 +95,6 @@ def _digest(function: Any) -> str:
     sources = {inspect.getsourcefile(called) for called in found - {function}}
     parts += [Path(source).read_text(encoding="utf-8") for source in sorted(filter(None, sources))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _is_overloaded(value: Any) -> bool:
-    return isinstance(value, FunctionType) and value in _overloaded
 
 
 _CONSTANTS = (bool, int, float, str, tuple, np.generic)
@@ -119,9 +116,6 @@ def _private_folder() -> Optional[Path]:
 # detected. Nothing is reordered (see ``runtime.kernels.sums``).
 _FAST = {"contract", "nsz"}
 
-# Python goes on meanwhile: it queues what follows.
-_compiled_in_parallel = _compiler(parallel=True, fastmath=_FAST, nogil=True)
-
 
 @functools.lru_cache(maxsize=None)
 def _launch() -> None:
@@ -141,7 +135,8 @@ def parallel_kernel(function: Any) -> Callable[..., Any]:
     MXNet's engine calls it, and the caller waits (see ``runtime.ndarray.queue`` for those who have
     others to queue); arguments are positional.
     """
-    kernel = _compiled_in_parallel(function)
+    # Without Python's lock: Python queues what follows meanwhile.
+    kernel = _compiler(parallel=True, fastmath=_FAST, nogil=True)(function)
 
     @functools.wraps(function)
     def call(*arrays: Any) -> Any:

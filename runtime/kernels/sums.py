@@ -31,8 +31,8 @@ def product_of(context: Any, first: Any, second: Any) -> Any:
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pairs = zip(signature.args, arguments)
-        views = [_View(target, builder, kind, value) for kind, value in pairs]
-        return _reduced(builder, views, 0.0, _with_product, _added)
+        arrays = [_contiguous(target, builder, *pair) for pair in pairs]
+        return _reduced(builder, arrays, 0.0, _with_product, _added)
 
     return types.float32(first, second), generate
 
@@ -42,8 +42,9 @@ def sum_of(context: Any, lanes: Any) -> Any:
     """The sum of float32 [LANES], in a kernel."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = _View(target, builder, signature.args[0], arguments[0])
-        vectors = [view.vector(_constant(start)) for start in range(0, LANES, _WIDTH)]
+        data, _ = _contiguous(target, builder, signature.args[0], arguments[0])
+        starts = map(_constant, range(0, LANES, _WIDTH))
+        vectors = [_loaded(builder, data, start, _WIDTH) for start in starts]
         return _folded(builder, vectors, _added)
 
     return types.float32(lanes), generate
@@ -57,8 +58,8 @@ def largest_of(context: Any, numbers: Any, least: Any) -> Any:
     """
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = _View(target, builder, signature.args[0], arguments[0])
-        found = _reduced(builder, [view], float("-inf"), _larger, _larger)
+        array = _contiguous(target, builder, signature.args[0], arguments[0])
+        found = _reduced(builder, [array], float("-inf"), _larger, _larger)
         return _larger(builder, found, arguments[1])
 
     return types.float32(numbers, types.float32), generate
@@ -66,21 +67,17 @@ def largest_of(context: Any, numbers: Any, least: Any) -> Any:
 
 def _reduced(
     builder: Any,
-    views: Sequence[_View],
+    arrays: Sequence[tuple[Any, Any]],
     first: float,
     step: Callable[..., Any],
     joined: Callable[..., Any],
 ) -> Any:
-    """Reduce the numbers of vectors of one length to one.
+    """Reduce the numbers of vectors of one length to one; each lane starts with ``first``.
 
-    Args:
-        builder: of the code.
-        views: the vectors.
-        first: what each lane starts with.
-        step: joins what has been found with one number of each vector, or with a vector of them.
-        joined: joins what two lanes have found.
+    ``step`` joins what has been found with one number of each vector, or with a vector of them,
+    and ``joined`` what two lanes have found.
     """
-    size, lanes = views[0].size, _constant(LANES)
+    (_, size), lanes = arrays[0], _constant(LANES)
     blocks = builder.udiv(size, lanes)
     start = ir.Constant(ir.VectorType(ir.FloatType(), _WIDTH), [first] * _WIDTH)
     found = [_variable(builder, start) for _ in range(_VECTORS)]
@@ -88,53 +85,41 @@ def _reduced(
         begin = builder.mul(block.index, lanes)
         for number, one in enumerate(found):
             place = builder.add(begin, _constant(number * _WIDTH))
-            given = [view.vector(place) for view in views]
+            given = [_loaded(builder, data, place, _WIDTH) for data, _ in arrays]
             builder.store(step(builder, builder.load(one), *given), one)
     total = _variable(builder, _folded(builder, [builder.load(one) for one in found], joined))
     rest = builder.mul(blocks, lanes)
     with cgutils.for_range_slice(builder, rest, size, _constant(1)) as (place, _):
-        given = [view.number(place) for view in views]
+        given = [_loaded(builder, data, place) for data, _ in arrays]
         builder.store(step(builder, builder.load(total), *given), total)
     return builder.load(total)
 
 
-class _View:
-    """A contiguous array of a kernel, whose numbers are loaded as float32."""
-
-    def __init__(self, target: Any, builder: Any, kind: Any, value: Any) -> None:
-        assert kind.layout == "C" and kind.ndim == 1, kind
-        assert kind.dtype in (types.float32, types.uint16), kind
-        array = target.make_array(kind)(target, builder, value)
-        self._builder, self._data = builder, array.data
-        self.size = builder.extract_value(array.shape, 0)
-
-    def number(self, place: Any) -> Any:
-        """One number."""
-        return _widened(self._builder, self._builder.load(self._at(place)))
-
-    def vector(self, place: Any) -> Any:
-        """As many as a vector has, from one on."""
-        pointer = self._at(place)
-        number = pointer.type.pointee
-        vectors = self._builder.bitcast(pointer, ir.VectorType(number, _WIDTH).as_pointer())
-        # Aligned as a number is.
-        aligned = 4 if number == ir.FloatType() else 2
-        return _widened(self._builder, self._builder.load(vectors, align=aligned))
-
-    def _at(self, place: Any) -> Any:
-        return self._builder.gep(self._data, [place])
+def _contiguous(target: Any, builder: Any, kind: Any, value: Any) -> tuple[Any, Any]:
+    """Return where the numbers of an array of a kernel are, and how many."""
+    assert kind.layout == "C" and kind.ndim == 1, kind
+    assert kind.dtype in (types.float32, types.uint16), kind
+    array = target.make_array(kind)(target, builder, value)
+    return array.data, builder.extract_value(array.shape, 0)
 
 
-def _widened(builder: Any, value: Any) -> Any:
-    """A number or a vector as float32."""
-    is_vector = isinstance(value.type, ir.VectorType)
-    if (value.type.element if is_vector else value.type) == ir.FloatType():
+def _loaded(builder: Any, data: Any, place: Any, width: int = 1) -> Any:
+    """Load a number as float32, or from it on as many as a vector of this width has."""
+    pointer = builder.gep(data, [place])
+    number = pointer.type.pointee
+    # Aligned as a number is.
+    aligned = 4 if number == ir.FloatType() else 2
+    pointer = builder.bitcast(pointer, _of_width(number, width).as_pointer())
+    value = builder.load(pointer, align=aligned)
+    if number == ir.FloatType():
         return value
-    bits, number = ir.IntType(32), ir.FloatType()
-    if is_vector:
-        bits, number = ir.VectorType(bits, _WIDTH), ir.VectorType(number, _WIDTH)
-    half = ir.Constant(bits, [16] * _WIDTH if is_vector else 16)
-    return builder.bitcast(builder.shl(builder.zext(value, bits), half), number)
+    half = ir.Constant(_of_width(ir.IntType(32), width), [16] * width if width > 1 else 16)
+    bits = builder.shl(builder.zext(value, half.type), half)
+    return builder.bitcast(bits, _of_width(ir.FloatType(), width))
+
+
+def _of_width(number: Any, width: int) -> Any:
+    return ir.VectorType(number, width) if width > 1 else number
 
 
 def _variable(builder: Any, value: Any) -> Any:

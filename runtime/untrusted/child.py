@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import Any, Optional
 
 from runtime import environment
 
@@ -32,16 +32,10 @@ Answer = Callable[[dict[str, Any], bytes], None]
 
 
 def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Optional[str]:
-    """Have ``python -m module`` try ``content`` out.
+    """Have ``python -m module``, which calls ``serve``, try a network out.
 
-    Args:
-        module: calls ``serve``.
-        header: what the module needs to know, JSON.
-        content: the network.
-        memory: bytes that the process may take for it.
-
-    Returns:
-        None if it went well, else the reason why not, one line.
+    ``header`` is JSON for the module; the process may take ``memory`` bytes. Returns None if it
+    went well, else the reason why not, one line.
     """
     with start(module) as process:
         replies, errors = process.communicate(request(header, content, memory))
@@ -49,12 +43,7 @@ def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Opt
 
 
 def start(module: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """Start the process; it serves requests until its standard input ends.
-
-    Args:
-        module: what ``python -m`` runs.
-        errors: where its standard error goes, as for ``subprocess.Popen``.
-    """
+    """Start the process; it serves requests until its standard input ends."""
     variables = {
         name: value
         for name, value in environment.variables().items()
@@ -83,10 +72,7 @@ def request(header: dict[str, Any], content: bytes, memory: int) -> bytes:
 def reason(reply: bytes, status: int, errors: bytes) -> Optional[str]:
     """Return None if a network was tried out, else the reason why not.
 
-    Args:
-        reply: one line of the process, or nothing if it died.
-        status: of the process.
-        errors: what it wrote there.
+    ``reply`` is a line of the process, or nothing if it died; ``errors`` its standard error.
     """
     if reply.endswith(b"\n"):
         said: Optional[str] = json.loads(reply)
@@ -114,7 +100,7 @@ def serve(answer: Answer) -> None:
         header = json.loads(line)
         content = sys.stdin.buffer.read(header["bytes"])
         _limit(header["memory"])
-        _reply(replies, _try(answer, header, content))
+        replies.write(json.dumps(_try(answer, header, content)).encode() + b"\n")
         signal.alarm(0)
 
 
@@ -128,10 +114,6 @@ def _try(answer: Answer, header: dict[str, Any], content: bytes) -> Optional[str
             return f"it needs more than {header['memory'] >> 20} MiB of memory"
         return one_line(text) or type(error).__name__
     return None
-
-
-def _reply(replies: BinaryIO, said: Optional[str]) -> None:
-    replies.write(json.dumps(said).encode() + b"\n")
 
 
 def allow(header: dict[str, Any], images: int) -> None:

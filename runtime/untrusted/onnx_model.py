@@ -11,11 +11,11 @@ live beside MXNet.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -77,20 +77,16 @@ def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
         DataError: the file is missing, no model, or one that is refused.
     """
     import_onnxruntime()
-    content = _read(path)
+    try:
+        content = read_file(path, _MAX_BYTES)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); name an ONNX file") from None
     header = {"image_size": image_size}
     memory = child.GIGABYTE + 4 * len(content)
     reason = child.ask("runtime.untrusted.onnx_model", header, content, memory)
     if reason is not None:
         raise DataError(f"{path} is refused as an ONNX model: {reason}")
     return content
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_file(path, _MAX_BYTES)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); name an ONNX file") from None
 
 
 def open_session(content: bytes, threads: int) -> Any:
@@ -182,12 +178,12 @@ def _check_node(node: Any, _: int) -> None:
             "are run; export it without operators of others"
         )
     if node.op_type in _CONTROL_FLOW:
-        raise _unneeded(f"the operator {node.op_type}")
+        _refuse(f"the operator {node.op_type}")
 
 
 def _check_attribute(attribute: Any, _: int) -> None:
     if attribute.HasField("g") or attribute.graphs:
-        raise _unneeded(f"a graph in the attribute {attribute.name!r:.80}")
+        _refuse(f"a graph in the attribute {attribute.name!r:.80}")
 
 
 def _check_divisions(model: Any) -> None:
@@ -241,23 +237,16 @@ def _types(model: Any) -> dict[str, int]:
     return {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
 
 
-def _refuse(what: str) -> Any:
-    def check(_: Any, __: int) -> None:
-        raise _unneeded(what)
-
-    return check
+def _refuse(what: str) -> NoReturn:
+    raise DataError(f"it has {what}, which no network for images needs; export it without")
 
 
-def _unneeded(what: str) -> DataError:
-    return DataError(f"it has {what}, which no network for images needs; export it without")
-
-
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Any, int], None]] = {
     "TensorProto": _check_tensor,
     "NodeProto": _check_node,
     "AttributeProto": _check_attribute,
-    "SparseTensorProto": _refuse("a sparse tensor"),
-    "FunctionProto": _refuse("a function"),
+    "SparseTensorProto": lambda *_: _refuse("a sparse tensor"),
+    "FunctionProto": lambda *_: _refuse("a function"),
 }
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from runtime import engine
 from runtime.engine import run_on_engine, settle, submit
 from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
+from tests.support.launch import finish
 
 
 @parallel_kernel
@@ -119,9 +119,5 @@ submit(lambda: print("the end"), [], [first])
 
 def test_calls_are_ordered_by_their_arrays_and_run_before_the_interpreter_ends() -> None:
     """With one thread for operators they would run in their order whatever their arrays."""
-    ended = subprocess.run(
-        [sys.executable, "-c", ORDERED], env={**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    said = "beside slow after last\nthe end\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+    done = finish(sys.executable, "-c", ORDERED, MXNET_CPU_WORKER_NTHREADS="2")
+    assert (done.stdout, done.stderr) == ("beside slow after last\nthe end\n", "")

@@ -4,16 +4,16 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runtime import environment
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
+from tests.support.launch import finish
 
-ROOT = Path(__file__).parents[2]
 LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -92,11 +92,12 @@ def test_the_package_tells_that_it_is_for_gpus(package, visible, for_gpus, tmp_p
 
 def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     """And no heavy library is imported for them."""
-    os.environ.update({"MXNET_SUBGRAPH_BACKEND": "with space; $HOME", "OMP_NUM_THREADS": "3"})
+    given: dict[str, Any]
+    given = {"MXNET_SUBGRAPH_BACKEND": "with space; $HOME", "OMP_NUM_THREADS": "3"}
+    os.environ.update(given)
     code = "import sys; from runtime.environment import main; main()\n"
     code += "assert not {'mxnet', 'horovod', 'numba'} & {*sys.modules}"
-    command = [sys.executable, "-c", code]
-    lines = subprocess.check_output(command, cwd=ROOT, env=os.environ, text=True)
+    lines = finish(sys.executable, "-c", code, **given).stdout
     names = " ".join(f'"${name}"' for name in settings())
     shell = ["bash", "-c", f"{lines}\nprintf '%s\\n' {names}"]
     environment.prepare()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import resource
@@ -28,6 +29,7 @@ from runtime.files import (
     read_file,
     read_lines,
     read_text,
+    sha256,
     write_atomically,
 )
 
@@ -154,6 +156,7 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
     path.write_bytes(b"content")
     link.symlink_to("file")
     assert read_file(link, 7) == b"content"
+    assert sha256(link, path) == hashlib.sha256(b"contentcontent").hexdigest()
     with open_regular(str(link)) as file:
         assert file.name == str(link) and file.read() == b"content"
     os.truncate(path, 1 << 40)
@@ -240,7 +243,7 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder").is_dir()
 
 
-def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
+def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> None:
     def refuse() -> None:
         about = f"^--models-root {root} is no longer the folder .* or replaced; move it back"
         with pytest.raises(DataError, match=about):
@@ -268,9 +271,7 @@ def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
     moved.mkdir()
     refuse()
     held.close()
-
-
-def test_a_lock_that_another_run_has_made_ends_this_one(tmp_path: Path) -> None:
+    # A lock that another run has made ends this one.
     lock = tmp_path / "run.lock"
     lock.touch()
     held = HeldFolder("--models-root", tmp_path, "run.lock")

@@ -80,9 +80,9 @@ def test_a_driver_that_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "cuda", "runs", "does_not"),
     [
-        ("mxnet-cu101", (10, 1), [(3, 0), (3, 5), (7, 5)], [(8, 0)]),
+        ("mxnet-cu101", (10, 1), [(3, 0), (5, 0), (6, 0), (7, 0), (7, 5)], [(8, 0)]),
         ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
-        ("mxnet-cu110", (11, 0), [(8, 0), (8, 9)], [(3, 5)]),
+        ("mxnet-cu110", (11, 0), [(5, 0), (6, 0), (7, 0), (8, 0), (8, 9)], [(3, 5)]),
         ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
         ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
         ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
@@ -94,3 +94,19 @@ def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None
     assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
     assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
     assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "is_too_old"),
+    [
+        (10010, 10020, True),
+        (10020, 10020, False),
+        (10020, 11000, True),
+        # From 11 on, an older driver of the same major version is enough.
+        (11000, 11070, False),
+        (12000, 11070, False),
+    ],
+)
+def test_a_driver_serves_earlier_versions_and_those_of_its_family(driver, cuda, is_too_old):
+    assert installed.is_too_old(driver, cuda) == is_too_old
+    assert f"{driver // 1000}.{driver % 1000 // 10}" == installed.dotted(driver)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,27 +79,29 @@ def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, 
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
-    assert processors._has_tiles(cpuinfo) is tiles
-    assert not processors._has_tiles(tmp_path / "missing")
     found = processors._flags(cpuinfo)
+    assert processors._flags(tmp_path / "missing") == set()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processors._flags(cpuinfo) == set()
     monkeypatch.setattr(processors, "_flags", lambda: found)
     assert (processors.has_avx512(), processors.has_bfloat16_vectors()) == (avx512, vectors)
-    monkeypatch.undo()
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert not processors._has_tiles(cpuinfo)
+    # oneDNN may use only tiles that were granted.
+    for status in (-1, 0):
+        processors.request_tiles.cache_clear()
+        monkeypatch.setattr(processors, "_request_tiles_from_kernel", Mock(return_value=status))
+        assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (tiles and status == 0)
 
 
-@pytest.mark.parametrize(("has_tiles", "status"), [(True, 0), (True, -1), (False, 0)])
-def test_onednn_may_use_only_tiles_that_were_granted(monkeypatch, has_tiles, status) -> None:
-    monkeypatch.setattr(processors, "_has_tiles", lambda: has_tiles)
-    monkeypatch.setattr(processors, "_request_tiles_from_kernel", lambda: status)
-    assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (has_tiles and status == 0)
-
-
-def test_the_kernel_refuses_a_feature_that_no_processor_has(monkeypatch) -> None:
-    """The system call itself: feature 63 does not exist, on a kernel that knows tiles or not."""
-    monkeypatch.setattr(processors, "_TILE_DATA", 63)
-    assert processors._request_tiles_from_kernel() == -1
+def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:
+    """Feature 63 does not exist, on a kernel that knows tiles or not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(processors, "_TILE_DATA", 63)
+        assert processors._request_tiles_from_kernel() == -1
+    library = Mock()
+    library.syscall.return_value = 0
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
+    assert processors._request_tiles_from_kernel() == 0
+    library.syscall.assert_called_once_with(158, 0x1023, 18)
 
 
 def test_the_name_of_the_processor(tmp_path) -> None:

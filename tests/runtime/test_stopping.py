@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.launch import finish
 
 
 def run(program: str, *arguments: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = finish(sys.executable, "-c", program, *arguments, status=None)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -54,6 +49,8 @@ request.listen()
 for argument in sys.argv[1:]:
     if argument == "wait":
         now += 1.1
+    elif argument == "soon":
+        now += 0.9
     else:
         os.kill(os.getpid(), int(argument))
         print(request.status, flush=True)
@@ -68,7 +65,7 @@ INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1,
         ([USR1, "wait", USR1], 0, "130\n130\n"),
         ([USR2, "wait", USR2], 0, "143\n143\n"),
         # timeout sends a signal to the program, and to the program's process group.
-        ([TERM, TERM, TERM], 0, "143\n143\n143\n"),
+        ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
         # A later one ends the process at once.
         ([INT, "wait", TERM, TERM], 130, "130\n"),
         ([USR1, "wait", TERM], 130, "130\n"),

@@ -214,6 +214,10 @@ def test_a_server_in_python_hears_this_user_only(
         with urlopen(f"http://127.0.0.1:{server.server_port}") as reply:
             assert reply.read() == b"answer"
         server.shutdown()
+    # One that other hosts reach hears them.
+    with HTTPServer(("", 0), Answer) as server:
+        loopback.hear_this_user(server)
+        assert "verify_request" not in vars(server)
 
 
 def test_programs_get_the_library_beside_those_of_the_user(

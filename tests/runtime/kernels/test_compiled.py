@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +12,8 @@ from unittest.mock import Mock
 import pytest
 from numba.core import caching, config
 
-ROOT = Path(__file__).parents[3]
+from tests.support.launch import finish
+
 KERNEL = """
 from runtime.kernels.compiled import unlocked_kernel
 
@@ -155,10 +155,9 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
     (tmp_path / "constants.py").write_text("OFFSET = 0")
 
     def run() -> str:
-        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-        environment["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
-        words = [sys.executable, "-B", "-c", RUN]
-        return subprocess.check_output(words, env=environment, text=True).strip()
+        places: dict[str, Any]
+        places = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        return finish(sys.executable, "-B", "-c", RUN, **places).stdout.strip()
 
     assert run() == "1 1 1 1 False False False False"
     assert run() == "1 1 1 1 True True True True"

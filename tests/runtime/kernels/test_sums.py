@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ import pytest
 from runtime import processors
 from runtime.kernels.compiled import unlocked_kernel
 from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
+from tests.support.launch import finish
 
-ROOT = Path(__file__).resolve().parents[3]
 # Another processor, for which Numba compiles then: Intel's Haswell has no AVX-512.
 AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
@@ -74,12 +72,10 @@ def test_lanes_are_added_up() -> None:
     assert np.isnan(_sum(np.where(lanes == 37, np.nan, lanes).astype(np.float32)))
 
 
-def digests(cache: Path, **variables: str) -> list[str]:
+def digests(cache: Path, **variables: Any) -> list[str]:
     """What a new process makes of the same numbers, a line for each kernel."""
-    environment = {**os.environ, **variables, "NUMBA_CACHE_DIR": str(cache)}
-    environment["PYTHONPATH"] = str(ROOT)
-    words = [sys.executable, "-m", "tests.runtime.kernels.kernel_bits"]
-    return subprocess.check_output(words, cwd=ROOT, env=environment, text=True).splitlines()
+    words = (sys.executable, "-m", "tests.runtime.kernels.kernel_bits")
+    return finish(*words, NUMBA_CACHE_DIR=str(cache), **variables).stdout.splitlines()
 
 
 @pytest.mark.thorough

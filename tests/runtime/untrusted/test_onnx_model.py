@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,26 @@ from runtime.errors import ConfigError, DataError
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime, read_model
 
 SIZE = (4, 4)
+_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 
 
-def model(*nodes: Any, tensors: Any = (), output: str = "y") -> Any:
-    """A network from images ``x`` to ``y``, whose last node is a Flatten of ``output``."""
-    onnx = import_onnx()
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    given = helper.make_tensor_value_info("x", kind, ["b", 3, 4, 4])
-    made = helper.make_tensor_value_info("out", kind, ["b", None])
-    nodes = (*nodes, helper.make_node("Flatten", [output], ["out"]))
-    graph = helper.make_graph(list(nodes), "g", [given], [made], list(tensors))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+def model(body: str, *tensors: Any, numbers: str = "", functions: str = "") -> Any:
+    """A network from images ``x`` to ``out``, of the nodes that make ``y``."""
+    text = '<ir_version: 7, opset_import: ["": 13, "own": 1, "com.microsoft": 1]> g '
+    text += f"(float[b,3,4,4] x) => (float[b,n] out) <{numbers}> {{ {body} out = Flatten(y) }}"
+    made = import_onnx().parser.parse_model(f"{text} {functions}")
+    made.graph.initializer.extend(tensors)
+    return made
 
 
 def added(tensor: Any) -> Any:
     """x + a tensor [3, 4, 4]."""
-    helper = import_onnx().helper
-    return model(helper.make_node("Add", ["x", tensor.name], ["y"]), tensors=[tensor])
+    return model("y = Add(x, w)", tensor)
 
 
 def tensor(*shape: int) -> Any:
-    return import_onnx().numpy_helper.from_array(np.ones(shape or (3, 4, 4), np.float32), "w")
+    onnx = import_onnx()
+    return onnx.numpy_helper.from_array(np.ones(shape or (3, 4, 4), np.float32), "w")
 
 
 def outside(location: str) -> Any:
@@ -67,12 +65,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> None:
-    helper = import_onnx().helper
     # ONNX Runtime takes the offset in the last place for an address.
     places = ("link", "hard", "theirs/../../secret", "../secret", "*/_ORT_MEM_ADDR_/*")
     models = [added(outside(place)) for place in (f"{folder.parent}/secret", *places)]
-    constant = helper.make_node("Constant", [], ["c"], value=outside("../secret"))
-    models.append(model(constant, helper.make_node("Add", ["x", "c"], ["y"])))
+    models.append(model("c = Constant<value = float {1}>() y = Add(x, c)"))
+    models[-1].graph.node[0].attribute[0].t.CopyFrom(outside("../secret"))
     for made in models:
         path = written(folder, made)
         command = Namespace(model=path, image_size=SIZE, dtype="float32")
@@ -83,43 +80,24 @@ def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> N
             assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def with_control_flow(op: str) -> Any:
-    onnx = import_onnx()
-    body = model(onnx.helper.make_node("Relu", ["x"], ["y"])).graph
-    return model(onnx.helper.make_node(op, ["x"], ["y"], body=body))
-
-
-def in_a_function(op: str) -> Any:
-    helper = import_onnx().helper
-    looped = helper.make_node(op, ["a"], ["b"], body=with_control_flow(op).graph)
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("own", 1)]
-    function = helper.make_function("own", "F", ["a"], ["b"], [looped], opsets)
-    made = model(helper.make_node("F", ["x"], ["y"], domain="own"))
-    made.functions.append(function)
-    made.opset_import.append(opsets[1])
-    return made
-
-
-def refused() -> Iterator[Any]:
-    """Networks with what no network for images needs, and the words of the refusal."""
-    helper = import_onnx().helper
-    relu = helper.make_node("Relu", ["x"], ["y"])
-    for op in ("If", "Loop", "Scan"):
-        yield with_control_flow(op), f"the operator {op}|a graph in the attribute"
-    yield in_a_function("Loop"), "only those of ONNX|a function"
-    made = model(relu)
-    made.functions.add(name="F", domain="own")
-    yield made, "it has a function"
-    yield model(helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft")), "'com.microsoft'"
-    made = model(relu)
-    made.graph.sparse_initializer.add(dims=[1 << 40])
-    yield made, "it has a sparse tensor"
+BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
+LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
+REFUSED = (
+    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
+    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
+    ("y = Relu(x)", LOOPS, "it has a function"),
+    ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
+)
 
 
 def test_what_no_network_for_images_needs_is_refused(tmp_path: Path) -> None:
-    for made, words in refused():
+    for body, functions, words in REFUSED:
         with pytest.raises(DataError, match=words):
-            read_model(written(tmp_path, made), SIZE)
+            read_model(written(tmp_path, model(body, functions=functions)), SIZE)
+    sparse = model("y = Relu(x)")
+    sparse.graph.sparse_initializer.add(dims=[1 << 40])
+    with pytest.raises(DataError, match="it has a sparse tensor"):
+        read_model(written(tmp_path, sparse), SIZE)
 
 
 @pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 20], [-4, 12], [49, 1 << 62, 4]])
@@ -130,23 +108,17 @@ def test_a_tensor_that_promises_more_than_the_file_has_is_refused(tmp_path, dims
         read_model(written(tmp_path, added(promising)), SIZE)
 
 
-def of_shape(sides: list[int]) -> Any:
-    onnx = import_onnx()
-    shape = onnx.numpy_helper.from_array(np.array(sides, np.int64), "s")
-    nodes = [
-        onnx.helper.make_node("ConstantOfShape", ["s"], ["c"]),
-        onnx.helper.make_node("ReduceMax", ["c"], ["m"], keepdims=0),
-        onnx.helper.make_node("Add", ["x", "m"], ["y"]),
-    ]
-    return model(*nodes, tensors=[shape])
+def of_shape(side: int) -> Any:
+    nodes = "c = ConstantOfShape(s) m = ReduceMax<keepdims = 0>(c) y = Add(x, m)"
+    return model(nodes, numbers=f"int64[1] s = {{{side}}}")
 
 
 def test_a_file_gets_the_memory_that_its_batch_needs(tmp_path: Path) -> None:
-    path = written(tmp_path, of_shape([1 << 33]))
+    path = written(tmp_path, of_shape(1 << 33))
     assert path.stat().st_size < 300
     with pytest.raises(DataError, match="it needs more than 1024 MiB of memory"):
         read_model(path, SIZE)
-    assert read_model(written(tmp_path, of_shape([1 << 10])), SIZE)
+    assert read_model(written(tmp_path, of_shape(1 << 10)), SIZE)
     # One gigabyte for an image is not enough for 32 of 24 MiB, with results as large.
     large = added(tensor(3, 1, 1))
     for place, side in enumerate((32, 3, 512, 4096)):
@@ -154,35 +126,26 @@ def test_a_file_gets_the_memory_that_its_batch_needs(tmp_path: Path) -> None:
     assert read_model(written(tmp_path, large), SIZE)
 
 
-def divided(op: str, divisor: Any, kind: int) -> Any:
+def divided(op: str, divisor: str, kind: str = "int32") -> Any:
     """5 divided by 1 - the largest pixel, or by a constant, as integers or floats."""
-    onnx = import_onnx()
-    helper, dtype = onnx.helper, onnx.helper.tensor_dtype_to_np_dtype(kind)
-    numbers = {"five": 5, "one": 1, "constant": divisor or 0}.items()
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
-        helper.make_node("Cast", ["m"], ["i"], to=kind),
-        helper.make_node("Sub", ["one", "i"], ["computed"]),
-        helper.make_node(op, ["five", "computed" if divisor is None else "constant"], ["q"]),
-        helper.make_node("Cast", ["q"], ["f"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Add", ["x", "f"], ["y"]),
-    ]
-    from_array = onnx.numpy_helper.from_array
-    tensors = [from_array(np.array(number, dtype), name) for name, number in numbers]
-    return model(*nodes, tensors=tensors)
+    nodes = f"""
+        m = ReduceMax<keepdims = 0>(x) i = Cast<to = {1 if kind == "float" else 6}>(m)
+        computed = Sub(one, i) inner = Constant<value = {kind} {{0}}>()
+        q = {op}(five, {divisor}) f = Cast<to = 1>(q) y = Add(x, f)"""
+    values = {"five": 5, "one": 1, "zero": 0, "minus": -1, "two": 2}.items()
+    return model(nodes, numbers=", ".join(f"{kind} {name} = {{{one}}}" for name, one in values))
 
 
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 def test_integers_divided_by_what_may_be_zero_are_refused(tmp_path: Path, op: str) -> None:
     """The blank image is divided by 1; a white one would end this process."""
-    types = import_onnx().TensorProto
-    for divisor in (None, 0, -1) if op == "Div" else (None,):
-        path = written(tmp_path, divided(op, divisor, types.INT32))
+    for divisor in ("computed", "zero", "minus", "inner"):
+        path = written(tmp_path, divided(op, divisor))
         with pytest.raises(DataError, match=f"the {op} '' divides integers by a number that may"):
             read_model(path, SIZE)
-    assert read_model(written(tmp_path, divided(op, 2, types.INT32)), SIZE)
+    assert read_model(written(tmp_path, divided(op, "two")), SIZE)
     if op == "Div":
-        assert read_model(written(tmp_path, divided(op, None, types.FLOAT)), SIZE)
+        assert read_model(written(tmp_path, divided(op, "computed", "float")), SIZE)
 
 
 def test_a_sound_file_is_its_content(tmp_path: Path) -> None:
@@ -205,7 +168,9 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 def test_other_formats_and_commands_for_a_terminal_are_refused(tmp_path: Path) -> None:
     """ONNX Runtime's own format is read without these checks."""
-    path = written(tmp_path, model(import_onnx().helper.make_node("\x1b[2J", ["x"], ["y"])))
+    odd = model("y = Relu(x)")
+    odd.graph.node[0].op_type = "\x1b[2J"
+    path = written(tmp_path, odd)
     with pytest.raises(DataError) as caught:
         read_model(path, SIZE)
     assert "\x1b" not in str(caught.value)
