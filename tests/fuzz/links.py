@@ -155,9 +155,13 @@ def _write_checkpoint(folder: Path) -> None:
 def _write_store(folder: Path) -> None:
     # It imports Numba, which takes as long as everything else here.
     from partial_fc.store.header import Header
+    from partial_fc.store.index import Index
+    from partial_fc.store.undo import UndoLog
 
     Header(5, 2, 3, {}, 0, 0, 2).write(folder)
-    (folder / "index.bin").write_bytes(bytes(16))
+    for name, size in (("lock", 0), ("records.bin", 0), ("index.bin", 16)):
+        (folder / name).write_bytes(bytes(size))
+    UndoLog(folder, 0, 0, Index(np.zeros(4, np.uint32)), (0, 2)).close()
 
 
 def _embed(path: Path) -> None:
@@ -186,11 +190,12 @@ def _read_checkpoint(path: Path) -> None:
 
 def _read_store(path: Path) -> None:
     from partial_fc.store.header import Header
+    from partial_fc.store.saved_rows import SavedRows
 
     header = Header.read(path.parent)
     if header is not None:
-        header.check_files(path.parent)
-        header.private_index(path.parent)
+        with SavedRows(path.parent, header.origin(0), 0) as rows:
+            rows.verify()
 
 
 def _read_ijb(path: Path) -> None:
