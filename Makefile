@@ -55,9 +55,10 @@ test-docs: ## install everything, MkDocs too, and test the documents: links, com
 	@bash setup-utils/install-docs.sh
 	@$(IN_VENV) $(PYTEST) -m documents $$(grep -rl --include="test_*.py" "mark\.documents" tests)
 
+# These wait for processes and time limits so much that three at a time suit two cores.
 test-all: ## test what `make test` leaves out: installers, launchers, the device path, short forms of the long tests
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) $(PYTEST) -m "thorough and not ($(LONG))"
+	@$(IN_VENV) $(PYTEST) -n 3 -m "thorough and not ($(LONG))"
 
 models: ### test a step and a batch of 128 with every classifier; the other tests use four of them
 	@bash setup-utils/install.sh --dev
