@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import tracemalloc
 
 import numpy as np
@@ -21,8 +22,33 @@ def test_shards_partition_the_classes(num_classes: int, world_size: int) -> None
     assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
 
 
+def drawn(class_id: int, size: int, seed: int) -> list[float]:
+    """Return a center in float64: SplitMix64 by class and element, Box and Muller's normals."""
+    gamma, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def mixed(z: int) -> int:
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        return z ^ z >> 31
+
+    stream = mixed(seed + gamma & mask) + class_id * gamma & mask
+    firsts, seconds = [], []
+    for d in range(1, size // 2 + size % 2 + 1):
+        bits = mixed(mixed(stream) + d * gamma & mask)
+        radius = 0.01 * math.sqrt(-2 * math.log(((bits >> 40) + 1) / 2**24))
+        x = ((bits % 2**32 >> 2) / 2**30 - 0.5) * math.pi / 2
+        # The two lowest bits choose the quadrant.
+        angle = x + math.pi * (bits >> 1 & 1) - math.pi / 2 * (bits & 1)
+        firsts.append(radius * math.cos(angle))
+        seconds.append(radius * math.sin(angle))
+    return [*firsts, *seconds][:size]
+
+
 def test_initial_centers() -> None:
     centers = initial_centers(Shard(0, 1, 5000), 64, seed=2)
+    for class_id, size in ((0, 64), (4999, 64), (3, 7)):
+        found = initial_centers(Shard(0, 1, 5000), size, seed=2)[class_id]
+        np.testing.assert_allclose(found, drawn(class_id, size, 2), rtol=1e-4, atol=1e-8)
     assert centers.dtype == np.float32 and abs(centers.mean()) < 1e-4
     assert centers.std() == pytest.approx(0.01, rel=0.01)
     assert np.unique(centers[:, 0]).size == 5000, "two classes share a center"
