@@ -11,8 +11,7 @@ from tests.support.signals import keep_ignored_signals_from_children
 
 # Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
 _THOROUGH = (
-    *("benchmarks", "device", "endurance", "examples", "faults", "fuzz", "mutants", "newcomer"),
-    *("pythons", "soak"),
+    *("benchmarks", "endurance", "examples", "faults", "mutants", "newcomer", "pythons", "soak"),
 )
 # Marks of tests that other commands run.
 _ELSEWHERE = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tests.fuzz import campaign
 from tests.fuzz.readers import READERS
 
@@ -14,6 +16,7 @@ SHARES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_no_input_crashes_hangs_or_runs() -> None:
     results = campaign.run(SHARES, 2000, seed=random.Random(0).randrange(1000), processes=2)
     assert all(result.is_clean for result in results.values()), campaign.describe(results, 0)

@@ -23,6 +23,8 @@ ELSEWHERE = {
     "tests/data/pack/test_command.py": "data/pack/image_*",
     "tests/partial_fc/rows/test_rows.py": "partial_fc/rows/host_logits.py",
     "tests/partial_fc/test_head.py": "partial_fc/rows/host_logits.py",
+    "tests/device/test_updates.py": "partial_fc/rows/device.py training/update/*",
+    "tests/fuzz/test_links.py": "data/* evaluation/* parallel/* training/* runtime/files.py",
     "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
