@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import cifar_records, mxnet_g
+from tests.support import mxnet_g
+from tests.support.foreign_records import write_cifar
 from tests.support.launch import ROOT, finish
 
 SCRIPTS = {path.name.partition("_")[0]: path for path in (ROOT / "examples").glob("?sp_*.sh")}
@@ -110,7 +111,7 @@ def test_mistakes_are_one_line(variables: dict[str, str], message: str, tmp_path
 
 
 def test_a_command_of_grouping_sgd_runs(folder: Path) -> None:
-    cifar_records.write(folder / "cifar10", 200, 40)
+    write_cifar(folder / "cifar10", 200, 40)
     options = "--dataset cifar10_grouping_resnet --lr 0.05 --batch-size 5 --num-epoch 1"
     result = run_original(folder, f"{options} --num-examples 200")
     models = folder / "models/cifar10_grouping_resnet-resnet20"
@@ -126,7 +127,7 @@ def test_a_command_of_grouping_sgd_runs(folder: Path) -> None:
 @pytest.mark.grouping
 @pytest.mark.timeout(3000)
 def test_a_command_of_grouping_sgd_learns(folder: Path) -> None:
-    cifar_records.write(folder / "cifar10", 2000, 500)
+    write_cifar(folder / "cifar10", 2000, 500)
     options = "--dataset cifar10_grouping --batch-size 10 --lr 0.1 --num-epoch 2"
     run_original(folder, f"{options} --num-examples 2000", seconds=2900)
     found = validations(folder / "models/cifar10_grouping-resnet20")

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+import cv2
+
+from data.images.image_set import DrawnImages
 from data.records.recordio import encode
 
 Numbered = tuple[int, bytes]
@@ -61,3 +64,15 @@ def write_records(
     if description:
         (folder / "property").write_text(description)
     return folder
+
+
+def write_cifar(folder: Path, training: int, validation: int, seed: int = 1) -> None:
+    """Write CIFAR-10 as Grouping-SGD has it: ``train.rec`` and ``test.rec`` of drawn images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part, count in (("train", "training", training), ("test", "validation", validation)):
+        drawn = DrawnImages(part, num_classes=10, count=count, shape=(32, 32, 3), seed=seed)
+        images, labels = zip(*map(drawn.decoded, range(count)))
+        encoded = [cv2.imencode(".png", image[:, :, ::-1])[1].tobytes() for image in images]
+        records = im2rec(labels, encoded, range(count))
+        (folder / f"{name}.rec").write_bytes(b"".join(record for _, record in records))
+        (folder / f"{name}.idx").write_text(index_of(records))

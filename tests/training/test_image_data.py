@@ -18,7 +18,7 @@ from data.images import cifar, class_files, mnist
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import ConfigError, DataError
-from tests.support import cifar_records
+from tests.support import foreign_records
 from training.config.images import parse
 from training.image_data import ImageData, open_images
 
@@ -163,7 +163,7 @@ def write_mnist(folder: Path, count: int, first: int = 0, end: str = "") -> str:
 
 def write_cifar(folder: Path, count: int, first: int = 0) -> str:
     """CIFAR-10's record files; with another ``first`` all images are others."""
-    cifar_records.write(folder, count, 10, seed=1 + first)
+    foreign_records.write_cifar(folder, count, 10, seed=1 + first)
     return f"--dataset cifar10 --data-dir {folder}"
 
 
