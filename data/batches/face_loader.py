@@ -22,7 +22,7 @@ from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
 from data.decoding import Image, decode_rgb
-from data.images.augmentation import Augmentation
+from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records.label_table import LabeledRecords
 from data.records.recordio import BrokenRecordError
@@ -69,15 +69,9 @@ class FaceLoader(Loader):
         assert 0 <= rank < world_size and options.batch_size > 0
         self._dataset, self._seed = dataset, seed
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
-        self._augmentation = Augmentation(
-            blur=options.blur,
-            low_resolution=options.low_resolution,
-            jpeg_compression=options.jpeg_compression,
-            color_jitter=options.color_jitter,
-            gray=options.gray,
-            cutout=options.cutout,
-            mirror=_MIRRORED_SHARE if mirror else 0.0,
-        )
+        strengths = {name: getattr(options, name) for name in OPTIONS}
+        mirrored = _MIRRORED_SHARE if mirror else 0.0
+        self._augmentation = Augmentation(**strengths, mirror=mirrored)
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import cv2
 import numpy as np
@@ -139,6 +139,8 @@ def _mirror(image: Image) -> Image:
     return np.asarray(cv2.flip(image, 1), np.uint8)
 
 
+# Fields that have an option of the same name.
+OPTIONS = tuple(one.name for one in fields(Augmentation) if one.name != "mirror")
 # Fields that change every image; the others are the share of the images that they change, which
 # their first random number decides.
 _STRENGTHS = ("color_jitter", "cutout")

@@ -15,7 +15,7 @@ from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.order import epoch_keys, permuted
 from data.batches.position import Position
-from data.images.augmentation import Augmentation
+from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
@@ -52,9 +52,6 @@ def faces(write_set):
     return write_set([3, 4, 5, 6, 7])
 
 
-CHANGES = ("color_jitter", "cutout", "gray", "jpeg_compression", "low_resolution", "blur")
-
-
 @pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
     (0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)
 ])  # fmt: skip
@@ -68,7 +65,7 @@ def test_batches_are_those_of_the_plainest_loader(
     owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
     seed, size, rank = 7, 3, world_size - 1
-    changes: dict[str, Any] = dict.fromkeys(CHANGES, strength)
+    changes: dict[str, Any] = dict.fromkeys(OPTIONS, strength)
     images, labels = load(
         pack_set(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size,
         rank=rank, world_size=world_size, seed=seed, mirror=mirror, min_images=min_images,
