@@ -1,4 +1,4 @@
-"""What PyTorch computes beside the toolkit: networks from its files, and the head, for speed.
+"""PyTorch's part of the comparisons: networks from the toolkit's files, and the head.
 
 Networks come from the files that ``toolkit_network`` has written. The head uses PyTorch's calls for
 several formulas (normalize, linear), changes the logits of the targets alone for the margin, and

@@ -124,7 +124,7 @@ class _LevelBuilder:
         self.written: list[_Output] = []
         self._whole = whole
         self._norms: list[Norm] = []
-        # Where operators and inputs are here.
+        # From the whole graph's operators and outputs to the nodes of this level.
         self._operators: dict[int, int] = {}
         self._inputs: dict[_Output, Entry] = {}
 

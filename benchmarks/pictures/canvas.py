@@ -1,4 +1,4 @@
-"""What all pictures share: the reports that they are drawn from, colors, and metadata.
+"""Parts that all pictures share: reading of reports, colors, and metadata.
 
 README and site are shown in light and dark, and an image knows nothing of the page around it. So
 the background is transparent, and all inks are of a middle brightness (``tests`` compute their
@@ -130,7 +130,7 @@ def number(cell: str) -> float:
 
 
 def origin(name: str) -> Provenance:
-    """Where a report was measured; by the commit that it came with if it names none."""
+    """Return file, processor and commit of a report; the commit of the file if it names none."""
     path = REPORTS / f"{name}.md"
     text = path.read_text(encoding="utf-8")
     machine = _PROCESSOR.search(text)

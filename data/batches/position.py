@@ -1,4 +1,4 @@
-"""Where in the data a run is, and which images of an epoch's order one process reads.
+"""Position of a run in the data, and the images of an epoch that one process reads.
 
 The samples of an update follow from its number as long as the global batch stays the same. A run
 that continues with another global batch must neither repeat a sample of the epoch nor leave one

@@ -45,13 +45,13 @@ _FOLDS = 10
 _DIGEST_BYTES = 8
 _Size = tuple[int, int]
 _Set = Union[RecordSet, VerificationSet]
-# Of an image: its label, bytes, digest, size if it can be decoded, and problem if it has one.
+# A checked image: label, bytes, digest, size if it can be decoded, problem if it has one.
 _Checked = tuple[int, int, int, Optional[_Size], str]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What is found by decoding every image of a set once.
+    """Findings of decoding every image of a set once.
 
     Attributes:
         bytes: of all encoded images.

@@ -1,4 +1,4 @@
-"""Where the images of a record file are: offsets and keys, from its ``.idx`` or from a scan.
+"""Offsets and keys of the images of a record file, from its ``.idx`` or from a scan.
 
 MXNet's programs write a line per record into the ``.idx``, its key and its offset, and the key once
 more into the record's header. So a file without ``.idx`` has the same keys, in whatever order its

@@ -34,7 +34,7 @@ from runtime.files import read_lines
 
 _log = logging.getLogger("data")
 _SHARD = re.compile(r"train-\d{5,}\.rec")
-# Of ``property``. InsightFace's programs write further lines in some sets, which are not needed.
+# Limits of ``property``, and its first line; InsightFace's programs may add lines to it.
 _MAX_SIDE = 4096
 _LARGEST_FILE = 1 << 20
 _LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)

@@ -43,7 +43,7 @@ class SetWriter:
         self._image_size, self._former = image_size, former
         self._files = StagedFiles()
         self._identities = 0
-        # Of the records of each file, in the order of their keys.
+        # For each file the offsets of its records, in the order of their keys.
         self._offsets: list[array[int]] = []
         self._begin()
 

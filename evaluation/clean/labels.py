@@ -67,7 +67,7 @@ class Thresholds(NamedTuple):
 
 
 class Centers(NamedTuple):
-    """Of all classes.
+    """Centers of all classes, and each image's cosine with its own.
 
     Attributes:
         centers: float32 [C, D], of length 1; zeros for a class without images, and for one in
@@ -290,7 +290,7 @@ def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
     if not len(largest):
         return 1.0
     low, high = np.quantile(largest.astype(np.float64), _QUARTILES)
-    # Of the cumulative distribution exp(-exp(-(x - location) / scale)).
+    # Quantiles of the Gumbel distribution exp(-exp(-(x - location) / scale)).
     q_low, q_high = -np.log(-np.log(_QUARTILES))
     scale = (high - low) / (q_high - q_low)
     location = low - scale * q_low

@@ -34,7 +34,7 @@ _HEADER_BYTES = 128
 
 
 class Embeddings(NamedTuple):
-    """What two files say.
+    """Embeddings of images, read from the two files of ``evaluation.embed``.
 
     Attributes:
         path: of the rows.

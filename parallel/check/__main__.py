@@ -101,7 +101,7 @@ def _column(survey: Survey, host: str) -> tuple[str, ...]:
     facts = survey.facts.get(host)
     if facts is None:
         return (host, *"?" * (len(_LABELS) - 1))
-    # Where others reach it, and the interface there.
+    # The host's address for the other hosts, and the interface that has it.
     seen = (survey.address_of(host, other) for other in survey.facts if other != host)
     address = next(filter(None, seen), facts.ssh_server)
     interfaces = [name for name, own in facts.interfaces.items() if own == address]

@@ -1,4 +1,4 @@
-"""What a host is: gathered by the probe there, and sent as JSON to the check.
+"""Facts about a host, which its probe gathers and sends to the check as JSON.
 
 A broken installation is what the check is for. So nothing but the standard library is imported, and
 whatever may be broken or hang is a program or a thread with a time limit, whose failure is a fact.
@@ -226,7 +226,7 @@ def _open_mpi() -> str:
 
 
 def _checksums() -> dict[str, str]:
-    """Of configuration, programs and packages; tests and documents may differ."""
+    """Return the checksums of programs, scripts and packages; tests and documents may differ."""
     paths = [*ROOT.glob("*.py"), *ROOT.glob("*.sh"), *(ROOT / "setup-utils").rglob("*")]
     for package in _PACKAGES:
         paths += (ROOT / package).rglob("*.py")

@@ -21,11 +21,11 @@ GIBIBYTE, MEBIBYTE = 1 << 30, 1 << 20
 _LEAST_MEMORY_PER_RANK = GIBIBYTE
 _LEAST_SHARED_MEMORY_PER_RANK = 32 * MEBIBYTE
 _LEAST_DISK = 2 * GIBIBYTE
-# Those that setup-utils/install-mpi.sh accepts.
+# The major versions that setup-utils/install-mpi.sh accepts.
 _OPEN_MPI_VERSIONS = ("3", "4")
 # Bytes per second; a network of 1 Gbit/s has 118 million.
 _LEAST_BANDWIDTH = 50_000_000.0
-# Of the bandwidth of the other pairs, if there are several.
+# A pair is slow below this share of the pairs' median, if there are several pairs.
 _LEAST_OF_MEDIAN = 0.25
 _SEVERAL_PAIRS = 6
 BRIDGES = ("lo", "docker0", "podman0", "cni0", "lxcbr0", "virbr0")

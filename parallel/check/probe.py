@@ -42,10 +42,10 @@ _ACKNOWLEDGED = b"."
 _LENGTH_BYTES = 4
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 26
 _CHUNK = 1 << 20
-# Of a measurement: connecting, and sending blocks until it has lasted so long.
+# Limits of a measurement: for connecting, and for sending blocks.
 _CONNECT_SECONDS = 5.0
 _SEND_SECONDS = 0.4
-# Of one block on a link that is almost dead; the first one takes a second at 64 kB/s.
+# Limit for one block; the first block takes a second at 64 kB/s.
 _ANSWER_SECONDS = 5.0
 _BLOCKS = 3
 

@@ -71,7 +71,7 @@ class _Conversation:
         self._found, self._probes, self._pool = found, probes, pool
         self._key = secrets.token_bytes(KEY_BYTES).hex()
         self._ports: dict[str, dict[str, int]] = {}
-        """Where each probe listens, by its address."""
+        """By host: the port on which its probe listens, for each of its addresses."""
 
     def run(self) -> None:
         facts = self._of(self._probes, lambda probe: Facts.received(probe.answer()["facts"]))

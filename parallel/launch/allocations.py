@@ -1,4 +1,4 @@
-"""What mpirun and horovodrun look at before ranks start: allocations, and the folder of output.
+"""Allocations of schedulers and the folder of output, checked before ranks start.
 
 Slurm has granted tasks to a job; PBS, Grid Engine or LSF have granted hosts.
 """

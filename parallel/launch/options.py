@@ -30,7 +30,7 @@ class JobOptions:
     launcher: str
     server_speeds: tuple[float, ...]
     command: Sequence[str]
-    """Of every worker."""
+    """The command that every worker runs."""
     groups: Optional[Path] = None
     data_sharding: Optional[Path] = None
     tolerate_workers: bool = False

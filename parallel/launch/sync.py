@@ -26,7 +26,7 @@ PROJECT_NAMES = (
     *("partial_fc", "pyproject.toml", "requirements*.lock", "requirements*.txt", "run.sh"),
     *("runtime", "setup-utils", "tests", "train.py", "training"),
 )
-"""What the project consists of, in its folder; data sets and models may be next to it."""
+"""The parts of the project in its folder, which may also hold data sets and models."""
 _EXCLUDED = "--exclude=__pycache__"
 # -R: each to its own path; -L: what a link leads to; -c: compare checksums.
 _RSYNC = ("rsync", "-rLpcR", "--no-implied-dirs", "--delay-updates", "--out-format=+ %n", _EXCLUDED)

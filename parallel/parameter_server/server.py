@@ -43,10 +43,10 @@ class _Refused(Exception):
 
 @dataclass
 class _Pusher:
-    """What is counted of one pusher; the staleness is that of its gradients."""
+    """Counts of one pusher's gradients."""
 
     staleness: int = 0
-    """Sum over the pushes."""
+    """Sum of the staleness over the pushes."""
     pushes: int = 0
     largest: int = 1
     refused: int = 0

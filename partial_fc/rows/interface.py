@@ -69,7 +69,7 @@ class Negatives:
 
     @property
     def filters(self) -> bool:
-        """Whether a logit can be left out."""
+        """True if the rules can leave a logit out."""
         return self.limit < NEVER
 
     @classmethod

@@ -157,7 +157,7 @@ class SavedRun:
         """Take a checkpoint; all ranks together."""
         self.path = checkpoint.path
         self.checkpoint, self.world, self.run = checkpoint, world, run
-        # Those of rank 0: a part on another host has what its first rank knew.
+        # Rank 0's values for all: on another host the manifest has its first rank's values.
         self.values = world.broadcast_object(checkpoint.manifest.values, "resume.values")
 
     @property

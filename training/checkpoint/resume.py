@@ -88,7 +88,7 @@ def describe(
 
 
 class _Part(NamedTuple):
-    """What one folder has of a checkpoint; JSON can hold it."""
+    """A folder's part of a checkpoint, of types that JSON can hold."""
 
     path: str
     serial: int = 0

@@ -170,7 +170,7 @@ class Checkpointer:
         started = time.perf_counter()
         try:
             with suppress(OSError):
-                # Of this thread alone, on Linux.
+                # On Linux, nice changes the calling thread alone.
                 os.nice(_NICENESS)
             files.write_rank(folder, rank, arrays)
             if storage.is_first:

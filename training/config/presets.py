@@ -127,7 +127,7 @@ _GROUPING = EasyDict(
 )
 _IMAGENET = EasyDict(model="resnet50_v1", wd=1e-4, epochs=90, image_size=224)
 
-# What stands before an underscore is the set of images.
+# The part before an underscore names the set of images.
 RECIPES = EasyDict(
     # Horovod's example for MXNet: a constant rate.
     mnist=EasyDict(_MNIST, lr=0.01, lr_schedule="step", lr_factor=1.0, epochs=5),

@@ -1,4 +1,4 @@
-"""How the gradients of a classifier become weights: over the ranks of Horovod, or over servers.
+"""Exchange of a classifier's gradients: over the ranks of Horovod, or over parameter servers.
 
 Which workers make an update together over parameter servers, and what each reads, follows from the
 scheme and from the groups and shares of the job, and with ``--rebalance`` from the speeds that the
@@ -96,7 +96,7 @@ class WorkerGroups:
 
     scheme: Scheme
     assignment: Assignment
-    """Of this worker; without shares all read as much."""
+    """The assignment of this worker; without shares all workers read equal parts."""
     batch_size: int
     """Images per worker and step."""
 

@@ -108,7 +108,7 @@ def _sums_of_squares(arrays: Sequence[Any]) -> Any:
     return mx.nd.concat(*sums, dim=0) if len(sums) > 1 else sums[0]
 
 
-# Of one thread, and without the reordering of the other kernels.
+# One thread adds in the order of the elements, so that the sum is reproducible.
 @unlocked_kernel
 def _sum_of_squares(values):  # type: ignore[no-untyped-def]
     total = np.float64(0.0)

@@ -139,7 +139,7 @@ class _TrainerUpdates:
     @count.setter
     def count(self, updates: int) -> None:
         optimizer = self._trainer.optimizer
-        # Where the counts of all parameters begin, which have none of their own before an update.
+        # A parameter's own count starts at begin_num_update, at its first update.
         optimizer.begin_num_update = optimizer.num_update = updates
 
     def apply(self, lr: float, reduced: Reduced) -> None:

@@ -109,8 +109,8 @@ class _Filling(Rewriter):
         super().__init__(graph, shapes)
         self._block = block
         self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])
-        # Of outputs here with padding, by the index of their node: channels of the given graph,
-        # many of zeros are behind them; and the same outputs with these cut off.
+        # For each padded output: the channels before the padding, and how many zeros follow them.
+        # The outputs of ``_cuts`` are those without the padding.
         self._padded: dict[int, tuple[int, int]] = {}
         self._cuts: dict[int, Entry] = {}
 

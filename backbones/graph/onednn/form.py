@@ -35,7 +35,7 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str, *, is_folded: bool = Fa
 
 
 def has_slow_short_rows(dtype: str) -> bool:
-    """Whether oneDNN needs help with short rows (``joining.divide``): in float32, with AVX-512."""
+    """True if oneDNN needs help with short rows (``joining.divide``): in float32, with AVX-512."""
     return dtype == "float32" and channel_block() == _BLOCK_OF_AVX512
 
 

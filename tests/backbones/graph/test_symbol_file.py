@@ -108,7 +108,7 @@ def inputs(*first: object) -> Callable[[Any], object]:
     *((of_node(1, name=name), "node 1 has no name") for name in ("", "a\x1b[2J", "\ud800")),
     # The shape of one would be taken for that of the other, which hides a damaged Reshape.
     *((of_node(3, name=name), "have the same name") for name in SAME_NAMES),
-    # Which of two embeddings is it?
+    # Two outputs have the name of the embedding.
     (of_node(1, name="fc1"), "there is no path from 'data' to 'fc1_output'"),
     *((split(count), "is no number from 1 to 64") for count in ("", "65", "9" * 5000, 2)),
 ])

@@ -166,7 +166,7 @@ def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Pat
     type_commands(str(error.value), tmp_path)
     assert load([one, one]) == 3
     command.main(["verify", str(here)])
-    # What is the same on all ranks is in the first file that a host has written.
+    # Replicated arrays are in the first file that a host has written.
     save([one, one, two], 5)
     there, here = (host / "checkpoints/update-00000005" for host in (one, three))
     here.mkdir(parents=True)
