@@ -197,7 +197,7 @@ class Launch:
                 if host not in known and not (has_own and _is_own(host)):
                     raise ConfigError(
                         f"{LIST} {host[:80]} is not among the hosts of {FILE} "
-                        f"{self._words.words[files[0]][:80]}; add it there, or give one of the two"
+                        f"{self._words.words[files[0]]}; add it there, or give one of the two"
                     )
 
     def _check_programs(self) -> None:
@@ -213,7 +213,7 @@ class Launch:
         for program in programs if hosts and all(map(_is_own, hosts)) else ():
             if shutil.which(program) is None:
                 raise ConfigError(
-                    f"{program[:80]!r} is not a program of this host; correct its name, or give "
+                    f"{program!r} is not a program of this host; correct its name, or give "
                     "its path"
                 )
 

@@ -63,6 +63,6 @@ def make_output_folder(path: str) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--output-filename {path[:80]} is no folder, and cannot be made ({error.strerror}); "
+            f"--output-filename {path} is no folder, and cannot be made ({error.strerror}); "
             "name another place"
         ) from None

@@ -34,12 +34,14 @@ def test_hosts_of_other_systems_are_not_left_out(monkeypatch, tmp_path: Path, na
         refuse_unread_hosts({"me"}.__contains__)
 
 
-def test_the_folder_of_the_output(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_folder_of_the_output(tmp_path: Path) -> None:
+    """Its whole path is named, however long: its end tells it from others."""
+    folder = tmp_path / ("long" * 25)
     for _ in range(2):
-        make_output_folder("a/b")
-    assert Path("a/b").is_dir()
-    Path("file").touch()
-    for path, reason in (("file", "File exists"), ("file/b", "Not a directory")):
+        make_output_folder(str(folder / "b"))
+    assert (folder / "b").is_dir()
+    file = folder / "file"
+    file.touch()
+    for path, reason in ((str(file), "File exists"), (str(file / "b"), "Not a directory")):
         with pytest.raises(ConfigError, match=f"^--output-filename {path} is no .*{reason}.; na"):
             make_output_folder(path)
