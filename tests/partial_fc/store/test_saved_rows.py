@@ -52,7 +52,10 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
     found = blocks(tmp_path / LOG, 48)
     changed = {row for block in found for row in (*block.new, *block.classes)}
     last = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
-    for name, where in (("store.json", 60), (LOG, 60), ("records.bin", last)):
+    # The seed stays a number: the checksum alone tells.
+    seed = (tmp_path / "store.json").read_bytes().index(b'"seed": ') + len('"seed": ')
+    places = (("store.json", 60), ("store.json", seed), (LOG, 60), ("records.bin", last))
+    for name, where in places:
         runs.damage(tmp_path / name, where)
         runs.refused(damaged, origin, 8, tmp_path)
         runs.damage(tmp_path / name, where)
