@@ -12,20 +12,16 @@ from parallel.launch import sync
 from runtime.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
-# The root of this test's folder becomes that of the host's, in which nothing is at first.
+# The paths of this test's folder become those of the host's, in which nothing is at first.
 SSH = """#!/bin/sh
-while [ "${{1#-}}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done
-host=$1; shift
-echo "$host" >>"{folder}/calls"
-[ "$host" = unreachable ] && echo "connect to host: No route to host" >&2 && exit 255
-[ "$host $*" = "plain command -v rsync" ] && exit 127
-exec sh -c "$(printf %s "$*" | sed "s#tar -C /#tar -C {folder}/$host#")"
-"""
-# It says what it has been told, and which files it has sent; or fails.
-RSYNC = """#!/bin/sh
-printf '%s\\n' "$@" >"{folder}/words"
-[ -e "{folder}/same" ] || printf '+ x/\\n+ x/%s\\nskipping non-regular file "y"\\n' 1 2 3 4 5 6
-[ ! -e "{folder}/full" ] || {{ printf 'no space left\\nrsync error: code 11\\n' >&2; exit 11; }}
+while [ "${{1#-o}}" != "$1" ]; do shift; done
+case $1 in
+    unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
+    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
+    *) command=$2 ;;
+esac
+echo "$1" >>"{folder}/calls"
+exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
 """
 PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
@@ -33,23 +29,25 @@ PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two files in a folder with other things, from which commands are typed."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in (("ssh", SSH), ("rsync", RSYNC)):
-        (programs / name).write_text(text.format(folder=tmp_path))
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     folder = tmp_path / "here" / "two words"
     own = {"room/__pycache__/one.pyc": "compiled", "models/big": "none of the project"}
     for name, text in {**PROJECT, **own}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "run.sh").chmod(0o755)
-    (tmp_path / "plain").mkdir()
     monkeypatch.setattr(sync, "_PROJECT", folder)
     monkeypatch.setattr(sync, "PROJECT_NAMES", ("room", "run*", "absent.md"))
     monkeypatch.chdir(folder)
     return folder
+
+
+def on(here: Path, host: str) -> Path:
+    return here.parents[1] / host / here.name
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -57,62 +55,77 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-def test_rsync_sends_the_project_and_named_files_to_the_same_paths(
-    here: Path, tmp_path: Path
-) -> None:
-    (here / "cifar").mkdir()
-    (line,) = sync.copy_to(["a:2222"], ["cifar", "../two words/cifar"])
-    assert line == "a:2222 got /x/1, /x/2, /x/3, /x/4, /x/5 and 1 more"
-    words = (tmp_path / "words").read_text().splitlines()
-    assert {"-rLpcR", "--delay-updates", "--exclude=__pycache__"} < {*words}
-    assert words[words.index("-e") + 1].startswith("ssh -oBatchMode=yes ")
-    assert words[words.index("-e") + 1].endswith(" -p 2222")
-    names = ("room", "run.sh", "cifar", "cifar")
-    assert words[words.index("-e") + 2 :] == [*(f"{here}/{name}" for name in names), "a:/"]
-    (tmp_path / "same").touch()
-    assert sync.copy_to(["a"], []) == ["a has all files already"]
-    (tmp_path / "full").touch()
-    with pytest.raises(ConfigError, match="^host a: --sync has not copied all .*: no space left$"):
-        sync.copy_to(["a"], [])
+def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path) -> None:
+    (here / "cifar" / "train").mkdir(parents=True)
+    (here / "cifar" / "train" / "1.png").write_text("image")
+    for host, line in zip("ab", sync.copy_to(["a", "b"], ["cifar"])):
+        assert content(on(here, host)) == {**PROJECT, "cifar/train/1.png": "image"}
+        assert os.access(on(here, host) / "run.sh", os.X_OK)
+        assert line.startswith(f"{host} got 3 of 3 files, 0.0 MB: room/one's.py, run.sh, ")
+    there = on(here, "a")
+    (there / "cifar" / "own").write_text("a host's own")
+    before = (there / "run.sh").stat().st_ino
+    assert sync.copy_to(["a"], []) == ["a has all 2 files already"]
+    (here / "room" / "one's.py").write_text("red = 2\n")
+    for number in range(5):
+        (here / "room" / f"{number}.py").write_text("x" * 100_000)
+    (line,) = sync.copy_to(["a"], [])
+    assert line.startswith("a got 6 of 7 files, 0.5 MB: ") and line.endswith(" and 1 more")
+    assert (there / "run.sh").stat().st_ino == before
+    assert content(there)["room/one's.py"] == "red = 2\n"
+    assert content(there)["cifar/own"] == "a host's own"
 
 
-def test_tar_sends_them_where_there_is_no_rsync(here: Path, tmp_path: Path) -> None:
+def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: Path) -> None:
     data = tmp_path / "here" / "data"
     data.mkdir()
     (data / "train.rec").write_text("records")
+    os.mkfifo(data / "pipe")
     (here / "link").symlink_to(data)
-    there = tmp_path / "plain" / str(here)[1:]
-    there.mkdir(parents=True)
-    (there / "own").write_text("a host's own")
-    (line,) = sync.copy_to(["plain"], [str(data / "train.rec"), "link"])
-    names = {"run.sh", "room/one's.py", str(data / "train.rec"), "link/train.rec"}
-    assert {*line.removeprefix("plain got ").split(", ")} == names
-    assert content(there) == {**PROJECT, "own": "a host's own", "link/train.rec": "records"}
-    assert (there.parent / "data" / "train.rec").read_text() == "records"
-    assert os.access(there / "run.sh", os.X_OK)
+    for said in ("a got 4 of 4 files", "a has all 4 files already"):
+        (line,) = sync.copy_to(["a"], [str(data / "train.rec"), "link"])
+        assert line.startswith(said) and line.endswith("; left out, as no files: 1")
+    assert (tmp_path / "a" / "data" / "train.rec").read_text() == "records"
+    assert content(on(here, "a")) == {**PROJECT, "link/train.rec": "records"}
+    # This host, and one that shares the folder, keep their links.
+    (line,) = sync.copy_to(["here"], [str(data / "train.rec"), "link"])
+    assert line.startswith("here has all 4 files already") and (here / "link").is_symlink()
     (data / "b").symlink_to("nothing")
-    with pytest.raises(ConfigError, match="^host plain: .*link/b"):
-        sync.copy_to(["plain"], ["link"])
+    with pytest.raises(ConfigError, match=r"^--sync: .*link/b cannot be read here \(No such"):
+        sync.copy_to(["a"], ["link"])
+
+
+def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Path) -> None:
+    there = on(here, "damaging")
+    there.mkdir(parents=True)
+    (there / "run.sh").write_text("the former\n")
     # A folder in the place of a file stays.
-    (there / "run.sh").unlink()
-    (there / "run.sh" / "sub").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="^host plain: .*run.sh: Cannot open") as raised:
-        sync.copy_to(["plain"], [])
-    assert "\n" not in str(raised.value)
+    (on(here, "a") / "run.sh").mkdir(parents=True)
+    (here.parents[1] / "b").write_text("no folder")
+    for host, reason in (
+        ("damaging", "--sync has not copied all files there: .*did NOT match"),
+        ("a", "--sync has not copied all files there: mv: "),
+        ("b", "--sync has not copied all.*mkdir"),
+        ("unreachable", r"no connection by ssh \(connect to"),
+    ):
+        with pytest.raises(ConfigError, match=f"^host {host}: {reason}") as raised:
+            sync.copy_to([host], [])
+        assert "\n" not in str(raised.value)
+    assert content(there) == {"run.sh": "the former\n"} and not list(there.glob(".sync-*"))
+    assert (on(here, "a") / "run.sh").is_dir()
 
 
-def test_mistakes_are_found_before_anything_is_sent(here: Path, tmp_path: Path) -> None:
+def test_mistakes_are_found_before_anything_is_sent(here: Path) -> None:
     os.mkfifo(here / "pipe")
+    (here / "data\\sets").touch()
     for name, message in (
-        ("cifar", "^--sync cifar does not exist here; .* put -- before the command"),
+        ("cifar", "^--sync cifar does not exist here"),
         ("pipe", "^--sync pipe is neither a file nor a folder"),
+        ("data\\sets", "a line break or a backslash"),
     ):
         with pytest.raises(ConfigError, match=message):
             sync.copy_to(["a"], [name])
-    assert not (tmp_path / "calls").exists()
-    with pytest.raises(ConfigError, match=r"^host unreachable: no connection by ssh \(connect to"):
-        sync.copy_to(["plain", "unreachable"], [])
-    assert not content(tmp_path / "plain")
+    assert not (here.parents[1] / "calls").exists()
 
 
 def test_the_project_is_what_git_has() -> None:
