@@ -55,7 +55,7 @@ class NearServers:
             SCHEMES[scheme], own, group or LoneWorld(), staleness=None, images_per_step=1, **options
         )
         worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
-        worker.start(worker.weights, [1.0, 0.0], momentum=0.0, weight_decay=0.0, version=0)
+        worker.start(worker.weights, [1.0, 1.0], momentum=0.0, weight_decay=0.0, version=0)
         return worker
 
     def begin(self, settings, arrays) -> None:
