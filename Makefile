@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help help-all env train test test-docs test-all lint models kernels grouping device test-gpu cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help help-all env train test test-docs test-all lint models kernels grouping device test-gpu cleaning measurements hosts cluster report bench docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 # With it, Python would not search the project's folder for the modules of its programs.
 unexport PYTHONSAFEPATH
@@ -114,12 +114,6 @@ bench: env ## measure, write benchmarks/results; BENCHMARKS="head input backbone
 	    && mv benchmarks/results/$$name.md.tmp benchmarks/results/$$name.md \
 	    && cat benchmarks/results/$$name.md || exit; \
 	done
-
-pictures: env ### draw docs/pictures from docs/results and benchmarks/results; QUICK_START=1 makes that run first
-	@if [[ -n "$${QUICK_START:-}" ]]; then \
-	    $(IN_VENV) python -m benchmarks.quick_start --json docs/results/quick-start.json; \
-	fi
-	@$(IN_VENV) python -m benchmarks.pictures
 
 # --strict: a warning, such as of a link to nothing, is an error.
 docs: env ## build the site into site/, with an environment of its own

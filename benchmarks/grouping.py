@@ -95,7 +95,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def curves(case: GroupingCase, measured: Measurements) -> list[dict[str, Any]]:
-    """Return the accuracy of each run over time, for ``benchmarks.pictures``."""
+    """Return the accuracy of each run over time."""
     title = f"MNIST, slowdown {','.join(map(str, case.slowdown))}, {case.servers} servers"
     return [
         {

@@ -11,10 +11,6 @@ import cv2
 import numpy as np
 import pytest
 
-from backbones.model import Backbone
-from backbones.options import BackboneOptions
-from benchmarks.pictures.__main__ import DRAWN
-from tests.support import made_up_runs
 from tests.support.launch import finish
 
 # {files} has what the fixture makes, {folder} is an empty folder.
@@ -29,7 +25,6 @@ CASES = {
     "identities": "--folder {folder} --classes 2000 --ranks 1 --ratios 0.1 --updates 1",
     "input": "--images 64 --threads 1 --rounds 1",
     "learning": "--data-dir {files}/cifar --model resnet20:1 --models-root {folder}/models",
-    "quick_start": "--run {files}/run --json {folder}/run.json",
     "scaling": "--model LeNet --batch 4 --ranks 1,2 --updates 60 --rounds 1 --threads 1",
     "verification": "--network tiny --batch 2 --rounds 1 --threads 1",
 }
@@ -38,7 +33,7 @@ pytestmark = [pytest.mark.launcher, pytest.mark.measurements, pytest.mark.timeou
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR-10 as folders of images, and a run of the quick start."""
+    """CIFAR-10 as folders of images."""
     root = tmp_path_factory.mktemp("files")
     generator = np.random.default_rng(2)
     for part, count in (("train", 13), ("test", 2)):
@@ -46,12 +41,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = root / f"cifar/{part}/class{number % 10}/{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), generator.integers(256, size=(32, 32, 3), dtype=np.uint8))
-    run = made_up_runs.write_faces(root / "run", updates=200, embedding_size=8)
-    network = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(network, image_size=(112, 112), seed=6).export(run / "model")
-    (run / "logs").mkdir()
-    said = "verification unseen: accuracy untrained 0.5513, trained 0.9500, best 0.9500\n"
-    (run / "logs/rank-0000.log").write_text(said)
     return root
 
 
@@ -62,16 +51,10 @@ def test_a_small_measurement_reports_finite_numbers(
     data = request.getfixturevalue("toolkit_data") if "{data}" in CASES[name] else ""
     options = CASES[name].format(files=files, folder=tmp_path, data=data).split()
     said = finish(sys.executable, "-m", f"benchmarks.{name}", *options, seconds=3600).stdout
-    # Rows of tables, without titles; quick_start prints a line.
-    table = re.findall(r"^\|(?! :--).*\|$(?!\n\| :--)", said, re.MULTILINE) or said.splitlines()
+    # Rows of tables, without titles.
+    table = re.findall(r"^\|(?! :--).*\|$(?!\n\| :--)", said, re.MULTILINE)
     assert table and all(re.search(r"\d", line) for line in table), said
     assert not re.search(r"\b(nan|inf)\b", "\n".join(table)), said
     for written in tmp_path.glob("*.json"):
         text = written.read_text()
         assert json.loads(text) and not re.search("NaN|Infinity", text), text
-
-
-def test_pictures_are_drawn_from_the_results(tmp_path: Path) -> None:
-    for name, draw in DRAWN.items():
-        draw(tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1000

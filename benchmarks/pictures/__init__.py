@@ -1,1 +1,0 @@
-"""The pictures of README and documents, drawn from what runs and benchmarks have written."""
