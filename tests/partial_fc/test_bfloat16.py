@@ -26,7 +26,10 @@ def test_rounding_and_widening_are_those_of_mxnet():
     theirs = memory(array)
     narrow, wide = np.empty(values.size, np.uint16), np.empty_like(values)
     _convert(values, narrow, wide)
-    assert np.array_equal(narrow, theirs)
+    # Without AVX-512, oneDNN's conversion loses the sign of zero.
+    is_zero = values == 0
+    assert np.array_equal(narrow[~is_zero], theirs[~is_zero])
+    assert not (theirs[is_zero] & 0x7FFF).any()
     assert np.array_equal(bfloat16.from_float32(values, theirs.dtype), narrow)
     assert np.array_equal(wide, bfloat16.to_float32(narrow))
     finite = np.isfinite(values)
