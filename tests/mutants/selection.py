@@ -14,8 +14,7 @@ from pathlib import Path
 
 # Tests that cover files from elsewhere, and patterns of these.
 ELSEWHERE = {
-    "tests/training/config/test_images.py": "training/config/*",
-    "tests/training/config/test_faces.py": "training/config/*",
+    "tests/training/config/test_options.py": "training/config/*",
     "tests/backbones/classifiers/test_registry.py": "backbones/classifiers/*",
     "tests/backbones/classifiers/test_classifier.py": "backbones/classifiers/*",
     "tests/backbones/test_registry.py": "backbones/*",

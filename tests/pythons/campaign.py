@@ -31,7 +31,7 @@ VERSIONS = ("3.9", "3.10", "3.11", "3.12")
 # Options, files and what may be in them, records, checkpoints, heads, launchers: a minute or two.
 TIER = (
     *("tests/runtime", "tests/data", "tests/training/config", "tests/setup"),
-    *("tests/training/checkpoint/test_files.py", "tests/training/checkpoint/test_layout.py"),
+    *("tests/training/checkpoint/test_files.py", "tests/training/checkpoint/test_resume.py"),
     *("tests/partial_fc/rows", "tests/partial_fc/test_head.py"),
 )
 _UPDATES = 5

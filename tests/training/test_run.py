@@ -1,8 +1,16 @@
-"""What a run knows when it begins; how it goes on from checkpoints is in test_resume."""
+"""A run: what it knows when it begins, its folder, and whose data it compares."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,23 +22,23 @@ import pytest
 
 from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.state import State
 from runtime.stopwatch import Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training import run_folder
+from training import run_folder, same_data
 from training.checkpoint.storage import Storage
-from training.config import images
+from training.config import faces, images
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
 from training.loop import Every
 from training.run import Run, open_run
+from training.run_folder import locked
 
 
 class Source:
-    """Batches that are their update and position."""
-
     num_images, global_batch, updates_per_epoch = 100, 10, 10
     num_classes, image_size = 10, (32, 32)
 
@@ -59,8 +67,7 @@ class Rebalanced(Ranks):
 
 class Recorder(FunctionStep):
     def __init__(self) -> None:
-        self.batches: list[Any] = []
-        self.rates: list[float] = []
+        self.batches, self.rates = [], []
         super().__init__(self.note)
 
     def note(self, batch: Any, update: int, lr: float) -> Any:
@@ -103,7 +110,6 @@ def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> Non
     # A part of a new run begins before it is asked for its state.
     assert done.classifier.mock_calls == [call.begin(tmp_path), call.export_state(0)]
     fit(run)
-    # The rate alone changes nothing.
     loaded = ["classifier.load_state", "optimizer.load_state"]
     _, names, run = start(lr=0.25)
     assert names[:2] == loaded and not fit(run).rates
@@ -119,7 +125,6 @@ def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> Non
         step = fit(run, saves)
         assert [update for update, _ in step.batches] == list(range(20, 40))
         assert step.rates[0] == 0.25 and step.rates[10] == pytest.approx(0.125)
-    # It is finished, too.
     _, names, run = start(lr=0.25, resume="auto")
     assert names[:2] == loaded and not fit(run).rates
 
@@ -134,16 +139,15 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
         called.append(update)
         run.save_checkpoint(update)
 
-    # The others wait while some save, and have to know it, also from those that do not save.
     pauses, settled = [], []
     ranks.pause, ranks.settle = pauses.append, settled.append
     ranks.numbers = lambda: {"staleness": 2.0}
-    actions = [Every(save, epochs=1, on_stop=True)]
-    assert run.fit(step, actions, lambda: {"loss": 1.0}) == 0
+    assert run.fit(step, [Every(save, epochs=1, on_stop=True)], lambda: {"loss": 1.0}) == 0
     assert ranks.met == [(2, 20), (4, 130)]
     assert pauses == [10, 20, 125, 130, 235, 240] and settled == [20, 130, 240]
-    # Before each save, and after a rebalancing.
     assert run.log.check_folder.call_count == 4 + 2
+    run.log.begin_part.assert_called_once_with(0, total_updates=60, ranks=1, device="")
+    assert run.log.sample.mock_calls == [call(step.batches[number]) for number in (0, 20, 30)]
     reported = run.log.update.call_args.kwargs
     assert reported["averages"]() == {"loss": 1.0, "staleness": 2.0}
     assert reported["images"] == run._config.data.batch_size
@@ -156,15 +160,6 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
     assert called == [10, 20, 125, 130]
     assert run.last_checkpoint() == tmp_path / "checkpoints/update-00000130"
     assert json.loads((tmp_path / "config.json").read_text()) == run._config.values()
-
-
-def test_the_report_gets_the_first_batch_and_where_the_run_begins(tmp_path: Path) -> None:
-    step, run = Recorder(), make_run(tmp_path, Ranks(LoneWorld()), epochs=1)
-    run.restore()
-    assert run.fit(step, []) == 0
-    run.log.begin_part.assert_called_once_with(0, total_updates=10, ranks=1, device="")
-    run.log.sample.assert_called_once_with(step.batches[0])
-    assert [update for update, _ in step.batches] == list(range(10))
 
 
 def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(tmp_path, monkeypatch) -> None:
@@ -206,19 +201,16 @@ def test_the_first_rank_of_a_folder_locks_it_and_others_wait(tmp_path: Path, mon
 def test_a_run_that_is_told_to_end_does_not_rebalance_or_trains_no_further(tmp_path: Path) -> None:
     for name, replaced, status, updates in (
         ("stop", lambda request: iter([0, 143]).__next__, 143, 2),
-        # At a rebalancing.
         ("rebalance", lambda *_: None, 0, 20),
     ):
         ranks, step = Rebalanced(), Recorder()
         setattr(ranks, name, replaced)
         run = make_run(tmp_path / name, ranks, epochs=6)
         run.restore()
-        assert run.fit(step, []) == status
-        assert len(step.batches) == updates and not ranks.met
+        assert run.fit(step, []) == status and len(step.batches) == updates and not ranks.met
 
 
 def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_path: Path) -> None:
-    """Its data is another than that of the workers whose position the checkpoint has."""
     ranks, step = Ranks(LoneWorld()), Recorder()
     ranks.stop = lambda request: iter([0] * 26 + [143]).__next__
     run = make_run(tmp_path, ranks, epochs=6)
@@ -231,3 +223,194 @@ def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_p
         assert not resumed.is_new
         starts.append((resumed.progress.start_update, *resumed.progress.start))
     assert starts == [(27, 2, 70), (20, 2, 0)]
+
+
+@pytest.mark.parametrize(("given", "folder"), [
+    ({"dataset": "synthetic"}, "./models/synthetic-tiny"),
+    ({"rec": ("datasets/faces/",), "network": "mbf"}, "./models/faces-mbf"),
+    ({"rec": ("/data/faces/train.rec",)}, "./models/faces-r50"),
+    ({"rec": ("../a", "/b/c")}, "./models/a+c-r50"),
+    ({"dataset": "emore", "rec": ("/ram/disk",)}, "./models/disk-r100"),
+    ({"rec": ("a",), "models_root": "./models"}, "./models"),
+    # Of many sets, a name that file systems take.
+    ({"rec": ("a" * 60, "b" * 60)}, f"./models/{'a' * 60}+{'b' * 39}-r50"),
+])  # fmt: skip
+def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: str) -> None:
+    assert faces.resolve(given).run.models_root == folder
+
+
+def claim(folder: Path) -> None:
+    with locked(folder):
+        assert f"process {os.getpid()}, " in (folder / "run.lock").read_text()
+    assert (folder / "run.lock").read_text() == ""
+
+
+@pytest.fixture
+def no_patience(monkeypatch) -> None:
+    for name in ("_SECONDS_SAME_HOST", "_SECONDS_OTHER_HOST"):
+        monkeypatch.setattr(run_folder, name, 0.0)
+
+
+def test_a_second_run_is_refused_with_the_name_of_the_first(no_patience, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
+    root = tmp_path / "very/deep"
+    with locked(root):
+        for _ in range(2):
+            with pytest.raises(ConfigError) as caught:
+                claim(root)
+        claim(tmp_path)
+    message = str(caught.value)
+    holder = f"host {os.uname().nodename}, process {os.getpid()}, python"
+    assert f"another run writes into --models-root {root}: {holder}" in message
+    assert " train.py --rec 'my faces" in message and "\n" not in message
+    claim(root)
+
+
+@pytest.mark.parametrize("host", [os.uname().nodename, "far.away"])
+def test_a_run_that_is_about_to_end_is_waited_for(host: str, tmp_path: Path, monkeypatch) -> None:
+    if host == "far.away":
+        monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
+    first, ended = locked(tmp_path), []
+    first.__enter__()
+    (tmp_path / "run.lock").write_text(f"host {host}, process 7, python train.py\n")
+    ending = threading.Timer(0.5, lambda: (ended.append(host), first.__exit__(None, None, None)))
+    ending.start()
+    with locked(tmp_path):
+        assert ended == [host]
+    ending.join()
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(no_patience: None, tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from training.run_folder import locked\n"
+        "with locked(Path(sys.argv[1])):\n"
+        "    assert 'mxnet' not in sys.modules\n"
+        "    print('locked', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(ConfigError, match=f"process {process.pid}, "):
+            claim(tmp_path)
+        process.send_signal(signal.SIGKILL)
+    claim(tmp_path)
+
+
+def test_a_lock_that_another_host_left_gives_a_warning(tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "run.lock").write_text("host far.away, process 7, python train.py\n\0more")
+    claim(tmp_path)
+    said = capsys.readouterr().err
+    assert "left without a regular end by a run of host far.away, process 7, python" in said
+    claim(tmp_path)
+    assert capsys.readouterr().err == ""
+    # So does a file system without locks.
+    refuse = Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path):
+        assert "run.lock cannot be locked (No locks available)" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
+        claim(tmp_path / "file" / "run")
+
+
+def test_a_full_disk_hides_no_error(tmp_path: Path, monkeypatch) -> None:
+    """What the disk has not taken is written again when the lock is closed."""
+    lock = open("/dev/full", "w")
+    lock.write("host")
+    monkeypatch.setattr(run_folder, "_lock", lambda models_root: lock)
+    with pytest.raises(DataError, match="the data is broken"):
+        with locked(tmp_path):
+            raise DataError("the data is broken")
+
+
+PATHS = [Path("train.rec"), Path("train.idx")]
+
+
+def compare(monkeypatch, **contents: str) -> list[str]:
+    """Return what each rank is told; ``contents`` of train.idx on two hosts of two ranks."""
+    read: list[int] = []
+
+    def rank_main(world: ThreadWorld) -> str:
+        world.local_rank = world.rank % 2
+        host = [*contents][world.rank // 2]
+
+        def fingerprint(paths) -> dict[str, str]:
+            read.append(world.rank)
+            assert paths == PATHS
+            return {"train.rec": "9 bytes", "train.idx": contents[host]}
+
+        monkeypatch.setattr(same_data, "fingerprint", fingerprint)
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=host))
+        try:
+            same_data.check(PATHS, world)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    told = run_ranks(4, rank_main)
+    assert sorted(read) == [0, 2], "one rank of each host reads the files"
+    return told
+
+
+def test_all_ranks_are_told_the_same(monkeypatch) -> None:
+    assert compare(monkeypatch, left="1 byte", right="1 byte") == [""] * 4
+    expected = (
+        "right has another train.idx than left: 2 bytes, not 1 byte; copy the data set from one "
+        "host to the others"
+    )
+    assert compare(monkeypatch, left="1 byte", right="2 bytes") == [expected] * 4
+    # One rank, and data without files, compare nothing.
+    monkeypatch.setattr(same_data, "fingerprint", lambda paths: pytest.fail("nothing to compare"))
+    for paths, size in ((PATHS, 1), ([], 2)):
+        same_data.check(paths, SimpleNamespace(size=size, local_rank=0))
+
+
+def numbered(first: int, count: int) -> MagicMock:
+    """Return images that are their numbers, of one class."""
+    numbers = range(first, first + count)
+    return MagicMock(**{
+        "__len__.return_value": count, "fingerprint.return_value": str(numbers),
+        "image.side_effect": lambda index: (b"%d" % numbers[index], 0),
+    })  # fmt: skip
+
+
+NINE = same_data.describe(numbered(0, 9), LoneWorld())
+SAVED = SimpleNamespace(path=Path("run/checkpoints/update-00000008"), data=NINE)
+
+
+def go_on(images: Any, world: Any, insists: bool = False) -> None:
+    described = same_data.describe(images, world)
+    same_data.check_saved(SAVED, images, described, world, insists=insists)
+
+
+@pytest.mark.parametrize(("images", "insists", "more", "counts"), [
+    (numbered(0, 12), False, "more", "9 images there, 12 here; "),
+    (numbered(0, 12), True, "more", "9 images there, 12 here; "),
+    (numbered(0, 8), True, "other", "9 images there, 8 here; "),
+    (numbered(5, 12), True, "other", "9 images there, 12 here, of which "),
+])  # fmt: skip
+def test_more_images_and_others_asked_for_are_a_warning(images, insists, more, counts, caplog):
+    go_on(numbered(0, 9), LoneWorld())
+    assert not caplog.messages
+    go_on(images, LoneWorld(), insists)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"with {more} images than {SAVED.path} was trained on: {counts}" in record.getMessage()
+
+
+def test_other_images_are_an_error_of_all_ranks() -> None:
+    def rank_main(world: ThreadWorld) -> str:
+        images = numbered(5, 9)
+        if world.rank:
+            images.image = lambda index: pytest.fail("rank 0 reads for all")
+        with pytest.raises(ConfigError) as said:
+            go_on(images, world)
+        return str(said.value)
+
+    expected = (
+        "run/checkpoints/update-00000008 was trained on other images: 9 images there, 9 here, of "
+        "which some are others; give the data of that run, or another --models-root, or go on with "
+        "these images by --resume anyway"
+    )
+    assert run_ranks(2, rank_main) == [expected] * 2

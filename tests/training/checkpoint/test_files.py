@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from partial_fc.shard import Shard
+from partial_fc.store import header as headers
 from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
+from tests.support import stored_head
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import files, layout, reader
 from training.checkpoint.layout import Part
@@ -64,7 +66,6 @@ def header(root: Path, update: int = 7, **further: Any) -> Part:
 
 
 def found(root: Path) -> list[str]:
-    """The updates that may be resumed from, as they are tried."""
     return [path.name[7:].lstrip("0") for path, _ in files.candidates(root)]
 
 
@@ -90,7 +91,6 @@ def test_what_is_written_is_read(chunk: int, tmp_path: Path, monkeypatch) -> Non
     assert saved.own("net/mean", 0, 4).tolist() == [5592406, 5592406]
     with pytest.raises(DataError, match="lacks 'net/other'; it was written by another kind of"):
         saved.replicated("net/other")
-    # Slices are cut anew for any number of ranks.
     for name, whole in (("head/centers", CENTERS), ("head/counts", COUNTS)):
         for shard in (Shard(rank, ranks, CLASSES) for ranks in (1, 2, 4) for rank in range(ranks)):
             rows = np.full((shard.size, *whole.shape[1:]), -1, whole.dtype)
@@ -129,7 +129,6 @@ def test_every_changed_missing_or_truncated_byte_is_detected(tmp_path: Path) -> 
 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path: Path) -> None:
     final = tmp_path / "update-00000007"
-    # Another run was killed.
     files.write_rank(files.hidden_folder(final, "x"), 1, arrays_of(1, 2))
     folder = files.hidden_folder(final, "a")
     files.write_rank(folder, 0, arrays_of(0, 2))
@@ -149,25 +148,20 @@ def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch) -> None:
     arrays = {"net/weight": Stored(REPLICATED, np.array([1.0, np.nan], np.float32))}
     with pytest.raises(DataError, match="'net/weight' holds numbers that are not finite"):
         files.write_rank(tmp_path / ".update-x", 1, arrays)
-    folder = files.hidden_folder(tmp_path / "update-00000007", "b")
+    final = tmp_path / "update-00000007"
+    folder = files.hidden_folder(final, "b")
     files.write_rank(folder, 0, arrays_of(0, 3))
-
-    def publish(folder: Path) -> None:
-        files.publish(folder, tmp_path / "update-00000007", header(tmp_path), (0, 1), 2)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "_RANK_TIMEOUT_SECONDS", 0.0)
-        with pytest.raises(DataError, match="rank 0001 has not written its file"):
-            publish(folder)
-    files.report_failure(folder, 1, "no space left")
-    with pytest.raises(DataError, match="rank 0001: no space left"):
-        publish(folder)
-    # Nor is one whose files do not match.
-    files.write_rank(folder, 1, arrays_of(2, 3))
-    with pytest.raises(DataError, match="has a gap"):
-        publish(folder)
-    with pytest.raises(FileNotFoundError, match="vanished"):
-        publish(tmp_path / "gone")
+    monkeypatch.setattr(files, "_RANK_TIMEOUT_SECONDS", 0.0)
+    for fail, error, said in (
+        (lambda: None, DataError, "rank 0001 has not written its file"),
+        (lambda: files.report_failure(folder, 1, "no space"), DataError, "rank 0001: no space"),
+        # Its files do not match.
+        (lambda: files.write_rank(folder, 1, arrays_of(2, 3)), DataError, "has a gap"),
+        (lambda: folder.rename(files.hidden_folder(final, "c")), FileNotFoundError, "vanished"),
+    ):
+        fail()
+        with pytest.raises(error, match=said):
+            files.publish(folder, final, header(tmp_path), (0, 1), 2)
     assert found(tmp_path) == []
     files.sweep(tmp_path)
     assert names(tmp_path) == []
@@ -176,7 +170,6 @@ def test_what_fails_is_no_checkpoint(tmp_path: Path, monkeypatch) -> None:
 def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch) -> None:
     for update in (100, 200, 300):
         write(tmp_path, update, keep=2)
-    # A run that started anew next to them: the newest stay, whatever their update.
     write(tmp_path, 50, keep=2)
     assert found(tmp_path) == ["50", "300"]
     # One that is written again replaces the former one, under another name.
@@ -187,7 +180,6 @@ def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch)
     assert found(tmp_path) == ["50", "300-5"]
     assert files.set_aside(tmp_path / "update-00000050").exists()
     assert found(tmp_path) == ["300-5"]
-    # A second broken one replaces the first.
     (write(tmp_path, 50) / "note").write_text("second")
     aside = files.set_aside(tmp_path / "update-00000050")
     assert names(aside.parent)[0] == aside.name and (aside / "note").read_text() == "second"
@@ -199,7 +191,7 @@ def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch)
 
 
 def test_a_rank_looks_for_nothing_once_its_marker_is_there(tmp_path: Path, monkeypatch) -> None:
-    """The first rank, which waits for it, may publish at once: the folder has another name then."""
+    """The first rank may publish at once, which renames the folder."""
     hidden, final, rename = tmp_path / ".hidden", tmp_path / "final", Path.rename
 
     def renamed(path: Path, target: Path) -> Path:
@@ -219,7 +211,11 @@ def test_info_verify_merge(tmp_path: Path, capsys) -> None:
     checkpoint.main(["verify", str(path)])
     said, words = capsys.readouterr().out, ["7 updates", "2 ranks", "head/centers", "(11, 3)"]
     assert all(part in said for part in [*words, "classes 6 to 10", "is intact", "  of: a test\n"])
+    (tmp_path / "user").write_bytes(b"precious")
+    for name in (".all.npz.part", "all.npz"):
+        (tmp_path / name).symlink_to("user")
     checkpoint.main(["merge", str(path), "--output", str(tmp_path / "all.npz")])
+    assert (tmp_path / "user").read_bytes() == b"precious"
     with np.load(tmp_path / "all.npz", allow_pickle=False) as merged:
         assert (merged["head/centers"] == CENTERS).all() and (merged["head/counts"] == COUNTS).all()
         assert merged["net/mean"].tolist() == [2**23, 2**23]
@@ -237,10 +233,6 @@ def test_info_verify_merge(tmp_path: Path, capsys) -> None:
             checkpoint.main([action, str(path)])
 
 
-class Killed(BaseException):
-    """Ends a run at any moment."""
-
-
 def killed_at(step: int, monkeypatch, action: Callable[[], Any]) -> bool:
     """Run ``action`` and have it killed before its ``step``-th change of the file system."""
     left = itertools.count(-step)
@@ -248,7 +240,7 @@ def killed_at(step: int, monkeypatch, action: Callable[[], Any]) -> bool:
     def counted(change):
         def changed(*arguments, **options):
             if next(left) == 0:
-                raise Killed
+                raise KeyboardInterrupt
             return change(*arguments, **options)
 
         return changed
@@ -260,13 +252,12 @@ def killed_at(step: int, monkeypatch, action: Callable[[], Any]) -> bool:
             patch.setattr(Path, name, counted(getattr(Path, name)))
         try:
             action()
-        except Killed:
+        except KeyboardInterrupt:
             return True
     return False
 
 
 def test_a_checkpoint_that_is_written_again_exists_at_every_moment(tmp_path: Path, monkeypatch):
-    """Killed before each change of the file system in turn, until it is killed no more."""
     first, second = "update-00000007", "update-00000007-2"
     for step in itertools.count():
         root = tmp_path / str(step)
@@ -285,10 +276,7 @@ def test_a_checkpoint_that_is_written_again_exists_at_every_moment(tmp_path: Pat
 
 
 class Disk:
-    """What would be left of a folder after a power cut, by what has been flushed to the disk."""
-
     def __init__(self, monkeypatch) -> None:
-        # Contents that are on the disk: names of a folder; file and size of a file.
         self.flushed: dict[Path, Any] = {}
         self.renamed: list[Path] = []
         self._fsync, self._rename = os.fsync, Path.rename
@@ -323,11 +311,68 @@ def test_nothing_is_renamed_before_it_is_on_the_disk(tmp_path: Path, monkeypatch
         renamed = [to.name for to in disk.renamed]
         for name in (*(f"rank-000{rank}.json" for rank in range(3)), "manifest.json"):
             assert renamed.count(name) == times
-        assert renamed.count(path.name) == 1
-        # The last name, and what has gone before it, survive, too.
-        assert path.name in disk.flushed[root]
+        assert renamed.count(path.name) == 1 and path.name in disk.flushed[root]
         before = max(map(renamed.index, ("rank-0002.json", "manifest.json")))
         assert disk.renamed.index(path) > before
     files.write_rank(tmp_path, 1, arrays_of(1, 2))
     # As it was before the marker got its name; the first rank flushes that with the folder.
     assert {*disk.flushed[tmp_path]} >= {"rank-0001.bin", ".rank-0001.json"}
+
+
+def publish(root: Path, head: dict[str, Any]) -> Path:
+    arrays = {"net/weight": Stored(REPLICATED, np.ones(3, np.float32))}
+    about = {"configuration": {"center_store": "./centers"}}
+    return write(root, 4, 1, arrays=lambda *_: arrays, values={"head": head}, about=about)
+
+
+def saved_store(root: Path, ranks: int = 1) -> tuple[Path, list[str]]:
+    """Return a checkpoint, and the option of the last rank's store."""
+    folders = [root / "centers" / str(rank) for rank in range(ranks)]
+    values = stored_head.trained(*folders, updates=4).values()
+    return publish(root, values), ["--center-store", str(folders[-1])]
+
+
+def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
+    path, store = saved_store(tmp_path)
+    checkpoint.main(["info", str(path)])
+    checkpoint.main(["info", str(path), *store])
+    said = capsys.readouterr().out
+    assert "class centers in a store: add --center-store DIR, for its run ./centers" in said
+    assert f"{store[1]}, 1,000 classes, of each centers float32 ({stored_head.EMBEDDING},)" in said
+    for action in ("verify", "merge"):
+        with pytest.raises(DataError, match="in a store.*add --center-store DIR, for its run"):
+            checkpoint.main([action, str(path)])
+    assert not list(path.parent.glob("*.npz"))
+    expected = stored_head.reference(4)
+    checkpoint.main(["verify", str(path), *store])
+    checkpoint.main(["merge", str(path), *store])
+    written = np.count_nonzero(expected["momenta"].any(axis=1))
+    said = capsys.readouterr().out
+    assert f"is intact: {written:,} rows of 1,000 classes" in said and "3 arrays" in said
+    with np.load(path.with_suffix(".npz")) as arrays:
+        assert set(arrays) == {"net/weight", "head/centers", "head/momenta"}
+        for name, rows in expected.items():
+            np.testing.assert_array_equal(arrays[f"head/{name}"], rows)
+            assert arrays[f"head/{name}"].dtype == rows.dtype
+    for head, said in (
+        ({headers.STORE: 17}, "is not the store of this checkpoint"),
+        ({}, "is not needed: the checkpoint has its class centers"),
+    ):
+        other = publish(tmp_path / f"other{len(head)}", head)
+        for action in ("info", "verify", "merge"):
+            with pytest.raises(DataError, match=said):
+                checkpoint.main([action, str(other), *store])
+    records = Path(store[1]) / headers.RECORDS
+    records.write_bytes(bytes(records.stat().st_size))
+    with pytest.raises(DataError, match="does not match its checksum"):
+        checkpoint.main(["verify", str(path), *store])
+
+
+def test_a_store_of_some_classes_is_verified_and_not_merged(tmp_path: Path, capsys) -> None:
+    path, store = saved_store(tmp_path, ranks=2)
+    own = Shard(1, 2, stored_head.CLASSES)
+    checkpoint.main(["verify", str(path), *store])
+    assert f"rows of classes {own.start} to {own.stop - 1} of 1,000" in capsys.readouterr().out
+    with pytest.raises(DataError, match="as other hosts have the others"):
+        checkpoint.main(["merge", str(path), *store])
+    assert not list(tmp_path.rglob("*.npz"))

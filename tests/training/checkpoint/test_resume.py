@@ -1,13 +1,18 @@
-"""Runs on ranks as threads that stop and go on: bit for bit, and on other numbers of ranks."""
+"""Runs that stop and go on, bit for bit; and manifests, whatever their bytes are."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from backbones import layers
 from backbones.model import Backbone
@@ -21,7 +26,7 @@ from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED, SHARDED, State, Stateful, Stored
 from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
-from training.checkpoint import resume
+from training.checkpoint import layout, resume
 from training.checkpoint.files import candidates
 from training.checkpoint.reader import Checkpoint
 from training.checkpoint.storage import Storage
@@ -32,10 +37,14 @@ from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, CLASSES, EMBEDDING = 12, 31, 16
 ABOUT: Any = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
 
 
 def make_backbone(batch_norm=False, seed=0):
-    """With BatchNorm, whose batch is a rank's own, or without, for other numbers of ranks."""
     x = layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3)
     if batch_norm:
         x = layers.batch_norm(x, "bn0")
@@ -52,8 +61,6 @@ def make_backbone(batch_norm=False, seed=0):
 
 
 class Clock:
-    """Stands for the data: each update has a batch of its own."""
-
     update = 0
 
     def export_state(self, update):
@@ -64,8 +71,6 @@ class Clock:
 
 
 class Run:
-    """A training run on one rank, from its beginning or from a checkpoint."""
-
     def __init__(self, world, root, loss="arcface", rule="sgd", batch_norm=False, go_on="auto"):
         self.world, self.clock = world, Clock()
         backbone = make_backbone(batch_norm)
@@ -94,8 +99,7 @@ class Run:
             generator = np.random.default_rng((1, update))
             images = generator.integers(256, size=(GLOBAL_BATCH, 3, 8, 8)).astype(np.uint8)
             labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
-            loss = self.step(Batch(images[own], labels[own]), update, lr=0.02)
-            losses.append(loss.asscalar())
+            losses.append(self.step(Batch(images[own], labels[own]), update, lr=0.02).asscalar())
         self.step.finish()
         self.clock.update = until
         return losses
@@ -112,10 +116,9 @@ def merged(root, update, tmp_path):
         return dict(arrays)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "loss", "optimizer"),
-    [(1, "adaface", "adam"), (2, "curricularface", "adamw"), (3, "arcface", "sgd")],
-)
+@pytest.mark.parametrize(("ranks", "loss", "optimizer"), [
+    (1, "adaface", "adam"), (2, "curricularface", "adamw"), (3, "arcface", "sgd"),
+])  # fmt: skip
 def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path):
     def train(world, name, **options):
         run = Run(world, tmp_path / name, loss, optimizer, batch_norm=True, **options)
@@ -129,7 +132,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path)
     before = run_ranks(ranks, lambda world: train(world, "a"))[0]
     after = run_ranks(ranks, lambda world: train(world, "b", go_on=saved))[0]
     assert after == before[3:] and len(set(before)) == 6
-    # With their checksums.
     newest = [candidates(tmp_path / name / "checkpoints")[0][0] for name in "ab"]
     files = [Checkpoint(path).manifest.files for path in newest]
     assert files[0] == files[1]
@@ -182,7 +184,6 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
         for update in (1, 2):
             run.train(update)
             run.save()
-        # The same update is saved once.
         manifest = run.saves.last / "manifest.json"
         written = manifest.stat().st_mtime_ns
         run.save()
@@ -196,7 +197,6 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
     assert find(tmp_path, "never") is None
     file = last / "rank-0001.bin"
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")
-    # One that was asked for is an error.
     with pytest.raises(DataError, match=r"rank-0001.bin.*checksum|another rank found"):
         find(tmp_path, last)
     assert find(tmp_path, before) == find(tmp_path, ranks=3) == before.name
@@ -205,7 +205,6 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
 
 
 def alone(folder, part, about=ABOUT):
-    """Save a part and find it again, on one rank."""
     storage = Storage.find(folder, LoneWorld())
     with Checkpointer({"part": part} if part else {}, storage, keep=1, about=about) as saves:
         saves.save(2)
@@ -226,8 +225,6 @@ def test_another_model_is_refused_with_all_differences(tmp_path):
 
 
 class Part(Stateful):
-    """An array of each kind, and values of every sort."""
-
     def export_state(self, update):
         rows = np.ones((4, 3), np.float32)
         arrays = {"rows": Stored(SHARDED, rows, 0, 4), "same": Stored(REPLICATED, rows)}
@@ -269,8 +266,7 @@ def test_the_writing_thread_has_a_lower_priority_than_the_run(is_allowed, tmp_pa
         now.append(nice(by))
 
     monkeypatch.setattr(os, "nice", lower)
-    assert alone(tmp_path, None) is not None
-    assert now == [min(own + 10, 19)] * is_allowed
+    assert alone(tmp_path, None) is not None and now == [min(own + 10, 19)] * is_allowed
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
@@ -282,3 +278,144 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with Checkpointer({"part": Part()}, storage, keep=0, about=ABOUT) as saves:
         saves.save(2)
     assert saves.last is None
+
+
+def body() -> dict[str, Any]:
+    def entry(name, kind, shape, start=0, total=0, offset=0):
+        return {**locals(), "dtype": "float32", "checksum": 5}
+
+    first = [
+        entry("head/centers", "sharded", [2, 4], 0, 3),
+        entry("net/weight", "replicated", [4], offset=32),
+        entry("net/mean", "own", [1], offset=48),
+    ]
+    second = [entry("head/centers", "sharded", [1, 4], 2, 3), entry("net/mean", "own", [1])]
+    files = {str(rank): {"size": 64, "entries": each} for rank, each in enumerate([first, second])}
+    return {
+        "format": layout.FORMAT, "update": 3, "serial": 1, "save": "word", "hosts": [],
+        "values": {}, "about": {}, "files": files,
+    }  # fmt: skip
+
+
+def part_body() -> dict[str, Any]:
+    """Of the second of three hosts that share no folder."""
+    content = {**body(), "hosts": ["one", "two", "three"]}
+    content["files"] = {"1": body()["files"]["1"]}
+    entries_of(content, 1)[0]["total"] = 4
+    return content
+
+
+def entries_of(content: dict[str, Any], rank: int) -> Any:
+    return content["files"][str(rank)]["entries"]
+
+
+def parse(content: Any) -> layout.Part:
+    if isinstance(content, dict):
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        content = json.dumps({**content, "checksum": zlib.crc32(text.encode())}).encode()
+    return layout.parse(content, "manifest.json")
+
+
+def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
+    for make, ranks, world_size in ((body, [0, 1], 2), (part_body, [1], 3)):
+        part = parse(make())
+        assert [*part.files] == ranks and part.world_size == world_size and part.update == 3
+        assert layout.parse(part.dump().encode(), "again") == part
+    content = body()
+    for rank in (0, 1):
+        shape = entries_of(content, rank)[0]["shape"]
+        shape += [1] * (8 - len(shape))
+    parse(content)
+    content = part_body()
+    entries_of(content, 1)[0].update(start=0, total=1)
+    parse(content)
+    # A gap is no mistake where the file between is elsewhere.
+    content = part_body()
+    content["files"]["2"] = body()["files"]["1"]
+    entries_of(content, 2)[0].update(start=3, total=4)
+    parse(content)
+
+
+@pytest.mark.parametrize(("make", "change", "rule"), [
+    (body, lambda b: entries_of(b, 1)[0].update(start=1), "gap in 'head/centers'"),
+    (body, lambda b: entries_of(b, 0)[0].update(start=1), "gap in 'head/centers'"),
+    (body, lambda b: entries_of(b, 0)[0].update(total=4), "another 'head/centers'"),
+    (body, lambda b: entries_of(b, 1)[0].update(dtype="int32"), "another 'head/centers'"),
+    (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "different shapes of 'net/mean'"),
+    (body, lambda b: b["files"].pop("1"), "lacks rows of 'head/centers'"),
+    (body, lambda b: b["files"].clear(), "or none"),
+    (body, lambda b: entries_of(b, 0)[0].update(offset=60), "outside its file"),
+    (body, lambda b: entries_of(b, 0)[0].update(shape=[2**62, 2**62]), "outside its file"),
+    (body, lambda b: entries_of(b, 0)[0].update(shape=[-1, 4]), "wrong shape"),
+    (body, lambda b: entries_of(b, 0)[0].update(shape=[2, 4] + 7 * [1]), "wrong shape"),
+    (body, lambda b: entries_of(b, 0)[0].update(shape=[]), "wrong shape"),
+    (body, lambda b: entries_of(b, 0)[0].update(dtype="object"), "wrong dtype"),
+    (body, lambda b: entries_of(b, 0)[0].update(kind=["own"]), "wrong kind"),
+    (body, lambda b: entries_of(b, 0)[0].update(name=5), "wrong name"),
+    (body, lambda b: entries_of(b, 0)[0].update(start="0"), "wrong start"),
+    (body, lambda b: entries_of(b, 0)[0].pop("start"), "an array of other fields"),
+    (body, lambda b: entries_of(b, 0)[1].update(name="head/centers"), "twice"),
+    (body, lambda b: entries_of(b, 1).pop(), "other arrays on rank 1"),
+    (body, lambda b: b["files"]["0"].pop("size"), "a file of other fields"),
+    (body, lambda b: b["files"]["0"].pop("entries"), "a file of other fields"),
+    (body, lambda b: b.update(update=True), "wrong update"),
+    (body, lambda b: b.update(update=-1), "wrong update"),
+    (body, lambda b: b.update(serial=2**63), "wrong serial"),
+    (body, lambda b: b.update(more=1), "a table of other fields"),
+    (body, lambda b: b.update(values=[]), "wrong values"),
+    (body, lambda b: b.update(format="1"), "no format"),
+    (body, lambda b: b.update(format=1), f"has format 1, this program reads {layout.FORMAT}"),
+    (body, lambda b: b.update(save=5), "wrong save"),
+    (part_body, lambda b: b.update(hosts=["one", 2]), "wrong hosts"),
+    (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
+    (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
+    (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),
+    (part_body, lambda b: b.update(files={"01": b["files"]["1"]}), "a file of no rank"),
+    (part_body, lambda b: entries_of(b, 1)[0].update(start=4), "lacks rows of 'head/centers'"),
+])  # fmt: skip
+def test_each_broken_rule_is_named(make, change, rule: str) -> None:
+    content = make()
+    change(content)
+    with pytest.raises(DataError, match=rule):
+        parse(content)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(make=st.sampled_from([body, part_body]), data=st.data())
+def test_any_value_in_any_place(make, data: st.DataObject) -> None:
+    content: Any = make()
+    place = content
+    while True:
+        keys = sorted(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(JSON)
+    try:
+        part = parse(content)
+    except DataError as error:
+        assert "\n" not in str(error)
+        return
+    for file in part.files.values():
+        for entry in file.entries:
+            assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
+
+
+def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
+    for content in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b"[]"):
+        with pytest.raises(DataError):
+            parse(content)
+    with pytest.raises(DataError, match="does not match its checksum"):
+        parse(json.dumps({**body(), "checksum": 1}).encode())
+    manifest = tmp_path / layout.FILE_NAME
+    manifest.touch()
+    os.truncate(manifest, layout.MAX_BYTES + 1)
+    with pytest.raises(DataError, match="manifest.json cannot be read .it has more than"):
+        layout.read_part(tmp_path)
+
+
+def test_files_on_other_hosts_are_named() -> None:
+    first = "rank-0000.bin of a, rank-0001.bin of b, rank-0002.bin of c"
+    assert layout.lacking(range(3), "abcde") == first
+    assert layout.lacking(range(5), "abcde") == f"{first} and 2 others"

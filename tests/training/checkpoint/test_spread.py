@@ -1,7 +1,4 @@
-"""Hosts that share no folder, as threads whose folders differ.
-
-The same on two hosts is in tests/hosts/test_nothing_shared.py.
-"""
+"""Hosts that share no folder, as threads whose folders differ."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ ABOUT: dict[str, Any] = {"identity": {"classes": CLASSES}, "configuration": {}}
 
 
 class Layer(Stateful):
-    """Arrays of every kind, whose numbers follow from the update and the rank."""
-
     def __init__(self, rank: int, ranks: int, before: int = 0) -> None:
         self.rank, self.ranks, self.before = rank, ranks, before
         self.shard, self.bad, self.update = Shard(rank, ranks, CLASSES), False, 0
@@ -67,7 +62,6 @@ class Layer(Stateful):
 
 
 def storage_of(world: ThreadWorld, folders: Sequence[Path]) -> Storage:
-    """Each rank's folder, in a host of the same name."""
     hosts, firsts = zip(*((folder.name, folders.index(folder)) for folder in folders))
     return Storage(folders[world.rank], world, hosts, firsts)
 
@@ -125,23 +119,20 @@ def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
         assert names(folder) == ["checkpoints"]
         path = folder / "checkpoints/update-00000005"
         assert names(path) == [f"manifest{end}.json", *(f"rank-000{rank}.bin" for rank in ranks)]
-        files_here = layout.read_part(path).files.values()
-        assert [file.is_complete for file in files_here] == [True, False]
+        here = layout.read_part(path).files.values()
+        assert [file.is_complete for file in here] == [True, False]
     assert load([one, one, two, two], 4) == 5
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "typed"),
-    [
-        ("12", "12", []),
-        ("12", "21", ["host1", "host2"]),
-        ("12", "221", ["host1", "host2"]),
-        ("11", "12", ["host2"]),
-        ("123", "312", ["host1", "host2", "host3"]),
-        ("1212", "1122", ["host1", "host2"]),
-        ("123", "1", ["host1"]),
-    ],
-)
+@pytest.mark.parametrize(("before", "now", "typed"), [
+    ("12", "12", []),
+    ("12", "21", ["host1", "host2"]),
+    ("12", "221", ["host1", "host2"]),
+    ("11", "12", ["host2"]),
+    ("123", "312", ["host1", "host2", "host3"]),
+    ("1212", "1122", ["host1", "host2"]),
+    ("123", "1", ["host1"]),
+])  # fmt: skip
 def test_hosts_resume_after_the_commands_that_the_error_names(before, now, typed, hosts, tmp_path):
     sources, folders = ([hosts[int(number) - 1] for number in word] for word in (before, now))
     save(sources, 3)
@@ -180,13 +171,9 @@ def test_an_interrupted_copy_is_asked_for_again(hosts: list[Path], tmp_path: Pat
 
 @pytest.mark.parametrize(("update", "killed"), [(5, 0), (3, 1)])
 def test_the_last_checkpoint_survives_a_kill_at_any_moment(update, killed, tmp_path, monkeypatch):
-    """One host is killed before each of its changes in turn, while the other writes its part.
-
-    Also if the same update is written again. Nothing is removed before both have met.
-    """
+    """One host is killed before each of its changes, also if the same update is written again."""
     values = {"layer": {"update": update + 10, "rank": 0}}
     header = Part(update, 9, "x-9", ("host1", "host2"), {}, values, ABOUT)
-    # As the main threads agree on it.
     name = f"{files.name_of(update)}-9" if update == 3 else files.name_of(update)
 
     def publish(rank: int, folder: Path) -> None:
@@ -227,14 +214,11 @@ def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[
     assert load([one, three], go_on="never") is None
     for host in (one, two):
         assert names(host / "checkpoints") == ["update-00000001", "update-00000002"]
-    # An older one that is not whole does not matter, and stays.
     save([one, three], 3)
     assert load([one, three]) == 3
     assert names(one / "checkpoints")[:2] == ["update-00000001", "update-00000002"]
-
-
-def test_of_many_hosts_three_are_named(hosts: list[Path]) -> None:
-    save(hosts, 2)
+    # Of many hosts three are named.
+    save(hosts, 4)
     with pytest.raises(DataError, match=r"host4 lacks [^;]+; and so do 2 other hosts; or start"):
         load([*hosts[1:], hosts[0]], before=5)
 
@@ -242,7 +226,6 @@ def test_of_many_hosts_three_are_named(hosts: list[Path]) -> None:
 def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path], caplog) -> None:
     one, two, *_ = hosts
     save([one, two], 1, 2)
-    # What one host has removed already is removed on the other.
     shutil.rmtree(one / "checkpoints/update-00000001")
     assert load([one, two]) == 2
     assert names(one / "checkpoints") == names(two / "checkpoints") == ["update-00000002"]
@@ -251,7 +234,6 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
     assert load([one, two]) == 2
     assert "update 3 is not complete: it lacks rank-0001.bin of host2" in caplog.text
     assert names(one / "checkpoints") == ["update-00000002", "update-00000003.broken"]
-    # All hosts put aside what has a changed byte on one.
     save([one, two], 4)
     file = two / "checkpoints/update-00000004/rank-0001.bin"
     file.write_bytes(b"\xff" + file.read_bytes()[1:])
@@ -266,7 +248,6 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
     shutil.rmtree(two / "checkpoints/update-00000005")
     assert load([one, two]) == 2
     assert {"update-00000005.broken", "update-00000006.broken"} <= {*names(one / "checkpoints")}
-    # One that is named is read from all hosts.
     with pytest.raises(DataError, match="nowhere does not exist"):
         load([one, two], go_on="nowhere")
     (one / "here").symlink_to(two / "checkpoints/update-00000002")
@@ -274,15 +255,11 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
         load([one, two], go_on=str(one / "here"))
 
 
-@pytest.mark.parametrize(
-    ("places", "bad", "said"),
-    [
-        # Rank 0 publishes what rank 1 has failed to write.
-        ("001", 1, "rank 0 on host1: rank 0001: "),
-        ("001", 2, "rank 2 on host2: "),
-        ("000", 1, "rank 0: rank 0001: "),
-    ],
-)
+@pytest.mark.parametrize(("places", "bad", "said"), [
+    ("001", 1, "rank 0 on host1: rank 0001: "),
+    ("001", 2, "rank 2 on host2: "),
+    ("000", 1, "rank 0: rank 0001: "),
+])  # fmt: skip
 def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(places, bad, said, hosts) -> None:
     folders = [hosts[int(place)] for place in places]
     save(folders, 2)
@@ -299,7 +276,6 @@ def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(places, bad, said
                     checkpointer.finish()
         what, _, before = str(error.value).rpartition("; ")
         assert before == f"{here.root}/checkpoints/update-00000004 is untouched"
-        # Hosts have folders of the same name.
         return what.replace(str(here.root), "models")
 
     (line,) = set(run_ranks(3, rank_main))
@@ -343,8 +319,7 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("seconds", [0.3, 30.0])
 def test_a_file_system_between_hosts_may_show_a_file_late(seconds, tmp_path, monkeypatch) -> None:
-    assert storage._is_of_one_host(Path("/dev/shm"))
-    assert not storage._is_of_one_host(Path("/proc"))
+    assert storage._is_of_one_host(Path("/dev/shm")) and not storage._is_of_one_host(Path("/proc"))
     monkeypatch.setattr(storage, "_is_of_one_host", lambda folder: False)
     monkeypatch.setattr(storage, "_VISIBLE_SECONDS", 2.0)
     late = tmp_path / "late"

@@ -14,16 +14,19 @@ import pytest
 from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import LoneWorld
+from parallel.world import PLAIN, LoneWorld
 from runtime.mxnet import mx
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.images import resolve
 from training.exchange import workers
 from training.exchange.ranks import agreed_stop, own_speed
+from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
+from training.update import host_sgd
+from training.update.finite_guard import FiniteGuard, NonFiniteError
 
 COUNT = 4000
 PLACE = Assignment(
@@ -35,7 +38,6 @@ PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 
 def exchange(scheme, assignment, world, **options: Any) -> Mock:
-    """In place of the servers: notes what it is told."""
     made = Mock(options=options, has_started=False, version=0, pauses=5)
     made.numbers.return_value, made.table.progress.return_value = {"staleness": 2.0}, 7
     made.table.stop = 0
@@ -43,7 +45,6 @@ def exchange(scheme, assignment, world, **options: Any) -> Mock:
 
 
 def horovod(groups=(), regroups: bool = False) -> Mock:
-    """In place of a world of Horovod: two ranks."""
     return Mock(groups=groups, regroups=regroups, rank=1, size=2, local_rank=0)
 
 
@@ -102,7 +103,6 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
         monkeypatch.setenv(name, value)
     joined = workers.join(config_of(kv_store="dist_async"), COUNT, files)
     assert isinstance(joined, ServerWorkers) and joined.number == 3
-    # It meets nobody.
     check.assert_called_with(files, joined.world)
     assert joined.world.size == 1
 
@@ -123,14 +123,11 @@ def test_a_worker_alone() -> None:
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
     assert served(replace(PLACE, worker=0)).saves
     assert joined.epoch_part().updates_per_epoch == 100
-    # Of four workers, each of which updates the weights by itself.
     assert joined.updates_per_epoch(100) == 400 and joined.numbers() == {"staleness": 2.0}
     assert joined._exchange.options == {"staleness": None, "images_per_step": 10}
-    # As in MXNet-G, whose option is 0 unless it is given.
     for staleness in (4, None):
         worker = served(kv_store="dist_ssync", staleness=staleness)
         assert worker._exchange.options["staleness"] == (staleness or 0)
-    # Shares are heeded when asked for.
     shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
     for asked, updates in ((0, 100), (1, 280)):
         worker = served(replace(PLACE, shares=shares), data_allocator=asked)
@@ -143,7 +140,6 @@ def test_a_worker_of_a_group() -> None:
     assert (joined.contributors, joined.saves) == (3, False)
     assert joined._exchange.options["images_per_step"] == 10 * 2
     assert served(UNEQUAL, "dist_gsync", rebalance=2).world.regroups
-    # All groups have the same data.
     assert joined.everyone is joined.world.all_ranks() and joined.world.size == 2
 
 
@@ -152,7 +148,6 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     joined._optimizer = Mock()
     progress = SimpleNamespace(epochs_before=1.5)
     joined.start(progress, 400)
-    # One and a half epochs of 400 updates by all.
     schedule = joined.schedule(lambda update: 100.0 * update, progress)
     joined._exchange.version = 6
     assert schedule(999) == 600.0
@@ -169,8 +164,7 @@ def test_who_is_told_to_end_tells_the_board() -> None:
     joined._exchange.table.stop = 5
     assert stop() == 5
     request.status = 143
-    stop()
-    stop()
+    assert [stop(), stop()] == [5, 5]
     asked = [one.args for one in joined._exchange.ask_to_stop.mock_calls]
     assert asked == [(0,), (0,), (143,)]
 
@@ -184,7 +178,6 @@ def test_who_saves_says_so_and_the_workers_of_bsp_know() -> None:
     ):
         joined = served(replace(PLACE, worker=worker), scheme)
         joined.pause(7)
-        # Who saves waits for the others at the end.
         joined.settle(9)
         assert joined._exchange.mock_calls == [*expected, call.finish(waits=worker == 0)]
         assert joined.others() == Others(7, 5)
@@ -245,13 +238,11 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     assert everybody.broadcast_object.call_args.args[0] is None
     assert joined._groups.assignment == replace(UNEQUAL, worker=3) and not joined.saves
     assert told(joined) == ["leave", "regroup"]
-    # A step divides its loss by the images of all contributors, which are others afterwards.
     joined._exchange.has_started = True
     joined.start(SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
     joined._exchange.table.stop = 143
-    assert joined.rebalance((6, 120), None, None) is None
-    assert joined._stop_status == 143
+    assert joined.rebalance((6, 120), None, None) is None and joined._stop_status == 143
 
 
 def groups(assignment: Assignment = PAIRS, scheme: str = "dist_gsync") -> WorkerGroups:
@@ -259,7 +250,6 @@ def groups(assignment: Assignment = PAIRS, scheme: str = "dist_gsync") -> Worker
 
 
 def read(found: WorkerGroups) -> list[int]:
-    """The images of an epoch's order that the workers read in it."""
     images: list[int] = []
     for worker in range(4):
         epoch_part = found.epoch_part(COUNT, worker)
@@ -279,6 +269,14 @@ def test_before_and_after_every_image_is_read_once() -> None:
     again = after.anew([1000.0, 1000.0, 1000.0, 1000.0], COUNT)
     assert again is not None and again.assignment.groups == ((0, 1, 2, 3),)
     assert again.updates(COUNT) == [100] and read(again) == list(range(COUNT))
+    # Who was not measured, or would read nothing, keeps all as they are.
+    for speeds in ([2000.0, 2000.0, 0.0, 500.0], [2000.0, 2000.0, 1.0, 1.0]):
+        assert groups().anew(speeds, COUNT) is None
+    # Shares that were given are those of the beginning.
+    shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
+    assert groups(replace(PAIRS, shares=shares)).updates(COUNT) == [160, 40]
+    epoch_part = groups(PLACE, "dist_sync").epoch_part(COUNT, 2)
+    assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * 10, 2 * 10)
 
 
 def test_each_worker_finds_its_own_place() -> None:
@@ -287,18 +285,56 @@ def test_each_worker_finds_its_own_place() -> None:
     places = (replace(after.assignment, worker=worker) for worker in range(4))
     found = [replace(after, assignment=place) for place in places]
     assert [one.contributors for one in found] == [3, 1, 3, 3]
-    # The group of worker 0, which has left worker 1.
     assert [one.saves for one in found] == [True, False, True, True]
 
 
-@pytest.mark.parametrize("speeds", [[2000.0, 2000.0, 0.0, 500.0], [2000.0, 2000.0, 1.0, 1.0]])
-def test_who_was_not_measured_or_would_read_nothing_keeps_all_as_they_are(speeds) -> None:
-    assert groups().anew(speeds, COUNT) is None
+def worker(world, pushed):
+    parameters = mx.gluon.ParameterDict()
+    parameter = parameters.get("weight", shape=(2,))
+    parameters.initialize()
+    servers = SimpleNamespace(step=lambda given, lr: pushed.append((*given[0].asnumpy(), lr)))
+    optimizer = ServerOptimizer(parameters, servers, world, Stopwatch(), PLAIN)
+
+    def step(*gradient: float) -> None:
+        parameter.grad()[:] = mx.nd.array(gradient)
+        reduced = optimizer.reduce(0)
+        optimizer.update(0, lr=0.5)
+        FiniteGuard().accept(0, mx.nd.ones(1), reduced)
+
+    return optimizer, step
 
 
-def test_shares_that_were_given_are_those_of_the_beginning() -> None:
-    shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
-    assert groups(replace(PAIRS, shares=shares)).updates(COUNT) == [160, 40]
-    # Without shares, BSP cuts global batches.
-    epoch_part = groups(PLACE, "dist_sync").epoch_part(COUNT, 2)
-    assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * 10, 2 * 10)
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e20])
+def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float, monkeypatch) -> None:
+    looks, look = [], host_sgd.all_finite
+    monkeypatch.setattr(host_sgd, "all_finite", lambda given: looks.append(1) or look(given))
+
+    def work(world) -> list:
+        pushed: list[tuple[float, ...]] = []
+        _, step = worker(world, pushed)
+        step(1.0, 2.0)
+        with pytest.raises(NonFiniteError, match="update 1: a gradient"):
+            # Of one member of a group; the others have its sum.
+            step(1.0, odd if world.rank == world.size - 1 else 3.0)
+        return pushed
+
+    for size in (1, 2):
+        assert run_ranks(size, work) == [[(size * 1.0, size * 2.0, 0.5)]] * size
+    assert len(looks) == 2 * (1 + 2), "each gradient is looked at once"
+
+
+@pytest.mark.parametrize(("size", "part"), [(1, BACKBONE), (2, COMMUNICATION)])
+def test_a_worker_that_waits_for_its_group_is_in_communication(size: int, part: str) -> None:
+
+    def work(world) -> list[str]:
+        optimizer, _ = worker(world, [])
+        stopwatch, parts = optimizer._stopwatch, []
+        stopwatch.sample()
+        gradient = SimpleNamespace(wait_to_read=lambda: parts.append(stopwatch.current))
+        optimizer._gradients = [gradient]
+        optimizer._are_finite = lambda: False
+        with stopwatch.part(BACKBONE):
+            optimizer.update(0, lr=0.5)
+        return parts
+
+    assert run_ranks(size, work) == [[part]] * size

@@ -19,7 +19,7 @@ import pytest
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError, DataError
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
-from tests.training.log.test_metric_files import no_file_above
+from tests.training.log.test_files import no_file_above
 from training.log import run_log
 from training.log.run_log import RunLog, peak_memory
 from training.log.throughput import Meter, Throughput
@@ -38,16 +38,13 @@ def untouched_logging() -> Iterator[None]:
     assert (list(root.handlers), root.level) == before
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 class LoggedRun:
     """A run's log, its screen, and its clock, which stands still until it is moved."""
 
     def __init__(self, folder: Path, rank=0, frequent=4, screen=None, **more: Any) -> None:
         self.folder, self.now, self.screen = folder, 1000.0, screen or io.StringIO()
-        self.log_file, self.files = folder / f"logs/rank-000{rank}.log", open_files()
+        self.log_file = folder / f"logs/rank-000{rank}.log"
+        self.files = len(os.listdir("/proc/self/fd"))
         time, self.watchdog = SimpleNamespace(monotonic=lambda: self.now), MagicMock()
         places = {"time": time, "Watchdog": lambda *_, **__: self.watchdog}
         with redirect_stdout(self.screen), patch.multiple(run_log, **places):
@@ -60,10 +57,9 @@ class LoggedRun:
 
     def __exit__(self, *error: Any) -> None:
         self.log.__exit__(*error)
-        assert open_files() == self.files
+        assert len(os.listdir("/proc/self/fd")) == self.files
 
     def train(self, first: int, last: int, waiting: float = 0.05) -> None:
-        """Updates of half a second."""
         parts = {WAITING: waiting, BACKBONE: 0.3, HEAD: 0.1, COMMUNICATION: 0.025}
         for update in range(first, last + 1):
             for part, seconds in parts.items():
@@ -82,7 +78,6 @@ class LoggedRun:
 
 def test_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
     with LoggedRun(tmp_path) as run:
-        # Set-up before the start is not counted.
         run.now += 60.0
         run.log.start(10)
         run.train(1, 10)
@@ -107,7 +102,6 @@ def test_the_loss_is_read_when_it_is_reported_and_its_wait_is_time_of_updates(tm
     with LoggedRun(tmp_path) as run:
 
         def loss() -> float:
-            """As an NDArray's: waits for the device."""
             looks.append(1)
             run.now += 8.0
             return 1.5
@@ -117,13 +111,11 @@ def test_the_loss_is_read_when_it_is_reported_and_its_wait_is_time_of_updates(tm
             run.log.update(update, loss=loss, lr=0.1, images=11)
         assert not looks
         run.log.update(4, loss=loss, lr=0.1, images=11, averages=lambda: averages)
-        # Of a run that counts nothing else, a total is a number as any other.
         run.log.update(8, loss=loss, lr=0.1, images=4, averages=lambda: {"total": 4.0})
     record, _ = run.metrics()
     expected = {"loss": 1.5, "images_per_second": 5.5, **averages}
     assert len(looks) == 2 and expected.items() <= record.items()
     first, second = run.update_lines()
-    # What was counted is a fraction; slow runs show a decimal.
     assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 1.5000" in first
     assert "waiting" not in first, "no part has taken time"
     assert "5.5 images/s" in first and "  total 4.0000  loss" in second
@@ -146,7 +138,6 @@ def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: 
 
 def test_the_summary_is_of_all_starts(tmp_path: Path) -> None:
     with LoggedRun(tmp_path) as run:
-        # Without updates there is nothing to say.
         run.log.summarize(debug=False)
         assert run.screen.getvalue().count("\n") == 1
         for first, waiting in ((0, 0.005), (12, 0.095)):
@@ -177,7 +168,6 @@ def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: P
         with pytest.raises(DataError, match="is no longer the folder"):
             run.log.write_report()
     assert not any(root.iterdir())
-    # A run that goes on there keeps its metrics.
     with LoggedRun(moved, frequent=1) as run:
         run.log.start(10, update=2)
         run.train(3, 3)
@@ -239,19 +229,15 @@ def test_other_ranks_write_a_file_and_show_warnings_only(tmp_path: Path) -> None
     shown, written = run.screen.getvalue(), run.log_file.read_text()
     assert shown.count("\n") == 1 and "rank 5 WARNING: record 17 is broken" in shown
     assert "update 4/10" in written and "record 17 is broken" in written
-    assert not (tmp_path / "metrics.jsonl").exists()
-    assert not (tmp_path / "scalars").exists()
+    assert not (tmp_path / "metrics.jsonl").exists() and not (tmp_path / "scalars").exists()
 
 
-@pytest.mark.parametrize(
-    ("variables", "bar"),
-    [
-        ({}, True),
-        # Under a launcher only if run.sh says so.
-        ({"OMPI_COMM_WORLD_RANK": "0"}, False),
-        ({"OMPI_COMM_WORLD_RANK": "0", "PROGRESS": "bar"}, True),
-    ],
-)
+@pytest.mark.parametrize(("variables", "bar"), [
+    ({}, True),
+    # Under a launcher only if run.sh says so.
+    ({"OMPI_COMM_WORLD_RANK": "0"}, False),
+    ({"OMPI_COMM_WORLD_RANK": "0", "PROGRESS": "bar"}, True),
+])  # fmt: skip
 def test_a_terminal_has_a_bar_instead_of_lines(tmp_path, monkeypatch, variables, bar) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -262,7 +248,6 @@ def test_a_terminal_has_a_bar_instead_of_lines(tmp_path, monkeypatch, variables,
         run.train(7, 10)
         logging.getLogger("data").warning("record 17 is broken")
     shown = terminal.getvalue()
-    # The bar of a resumed run starts where the run does.
     assert [words in shown for words in (" 6/10", "100%|")] == [bar] * 2
     assert shown.endswith("\n"), "the bar stays as it is"
     assert "256 images/s" in shown and "record 17 is broken\n" in shown
@@ -281,7 +266,6 @@ def test_a_run_goes_on_when_screen_or_log_file_cannot_be_written(tmp_path: Path,
     assert said.startswith("warning: the screen cannot be written (No space left on device)")
     lines = run.log_file.read_text()
     assert "update 3/3" in lines and lines.count("the screen cannot be written") == 1
-
     with LoggedRun(tmp_path, rank=1, frequent=1) as run:
         run.log.start(10)
         with no_file_above(run.log_file.stat().st_size + 10):
@@ -354,6 +338,4 @@ def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
 def test_the_peak_is_read_not_what_is_used_now(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t     300 kB\nVmRSS:\t 100 kB\n")
-    assert peak_memory(status) == 300 * 1024
-    # Of this process, which has loaded Python at least.
-    assert 5 * 2**20 < peak_memory() < 2**40
+    assert peak_memory(status) == 300 * 1024 and 5 * 2**20 < peak_memory() < 2**40

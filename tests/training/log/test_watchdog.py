@@ -20,14 +20,11 @@ from training.log.watchdog import PAUSE_FACTOR, STALLED_STATUS, Others, Watchdog
 
 pytestmark = pytest.mark.waits
 
-ROOT = Path(__file__).resolve().parents[3]
 WHO = f"rank 3 on {socket.gethostname()}"
 LIMIT = 0.1
 
 
 class Rank:
-    """A watched rank whose end is noted."""
-
     def __init__(self, folder, seconds):
         self.ends, self.others, self.stopwatch = [], Others, Stopwatch()
         self.log_file = folder / "log"
@@ -41,7 +38,6 @@ class Rank:
         return self.log_file.read_text() if self.log_file.exists() else ""
 
     def wait(self, seconds=10.0, words=None):
-        """Wait for the end, or for words in the log."""
         end = time.monotonic() + seconds
         while not self.ends and time.monotonic() < end and not (words and words in self.said()):
             time.sleep(0.01)
@@ -79,7 +75,6 @@ def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
 
 
 def test_what_is_outside_of_updates_may_take_longer(rank, capfd):
-    """The start, a pause, and what follows the last update."""
     assert rank.wait(2 * LIMIT) == [] and rank.said() == ""
     for update in range(10):
         rank.watchdog.beat(update)
@@ -87,7 +82,6 @@ def test_what_is_outside_of_updates_may_take_longer(rank, capfd):
     with rank.watchdog.pause():
         assert rank.wait(2 * LIMIT) == []
     rank.watchdog.leave_updates()
-    # What follows this pause is outside of updates still.
     with rank.watchdog.pause():
         assert rank.wait(2 * LIMIT) == []
     assert rank.wait(4 * LIMIT) == []
@@ -146,9 +140,8 @@ def start(tmp_path):
 
         def started(lines):
             words = [sys.executable, "-u", "-c", PROCESS + dedent(lines), str(tmp_path / "log")]
-            process = Popen(
-                words, cwd=ROOT, text=True, bufsize=1, stdin=PIPE, stdout=PIPE, stderr=PIPE
-            )
+            pipes: dict = dict.fromkeys(("stdin", "stdout", "stderr"), PIPE)
+            process = Popen(words, cwd=Path(__file__).parents[3], text=True, bufsize=1, **pipes)
             stack.enter_context(process)
             stack.callback(process.kill)
             assert process.stdout.readline() == "ready\n", process.stderr.read()
@@ -172,7 +165,6 @@ def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(st
         time.sleep(1.8)
         print("well")
     """)
-    # The timer is armed again meanwhile.
     time.sleep(1.8)
     process.send_signal(signal.SIGSTOP)
     # Beyond the limits of the thread and of the timer.

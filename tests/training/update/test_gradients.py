@@ -1,8 +1,9 @@
-"""Clipping by the global norm, against NumPy in float64."""
+"""Gradients: clipped by the global norm, and those that are not finite."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from runtime.kernels.compiled import numba
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
+from tests.training.checkpoint.test_resume import Run
+from training.checkpoint.reader import Checkpoint
 from training.config.faces import FaceOptimizerOptions
-from training.update.gradients import clip, device_factor
+from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.gradients import Reduced, clip, device_factor
+from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
@@ -44,14 +49,12 @@ def test_gradients_are_shortened_to_the_norm(device) -> None:
         assert norm_of(found) == pytest.approx(share * norm, rel=1e-6)
         for one, value in zip(found, values):
             np.testing.assert_allclose(one, value.astype(np.float64) * share, rtol=5e-7)
-    # Shorter ones keep their bytes.
     for one, value in zip(clipped(values, norm * (1 + 1e-6), device), values):
         np.testing.assert_array_equal(one, value)
     # No gradient at all, one whose square nearly exceeds float32, and one whose square is 0.
     for value, expected in ((0.0, 0.0), (1e18, 1.0), (1e-30, 1e-30)):
         one, others = clipped([[value], [0, 0, 0]], 1.0, device)
         assert one[0] == pytest.approx(expected, rel=1e-6) and not others.any()
-    # The sum over many arrays exceeds float32.
     assert clipped([[1.5e19]] * 4, 2.0, device) == [pytest.approx(1.0, rel=1e-6)] * 4
     for bad in (np.nan, np.inf):
         assert not np.isfinite(clipped([[1.0, bad], [1, 1, 1]], 0.5, device)[0][1])
@@ -109,7 +112,6 @@ def train(world, device, dtype="float32", **options):
 
 
 def reference(max_norm: float, momentum: float) -> dict[str, np.ndarray]:
-    """SGD with momentum and decay in float64."""
     weights = {name: value.astype(np.float64) for name, value in arrays(4).items()}
     momenta = {name: np.zeros_like(value) for name, value in weights.items()}
     for update in range(3):
@@ -122,12 +124,10 @@ def reference(max_norm: float, momentum: float) -> dict[str, np.ndarray]:
     return weights
 
 
-@pytest.mark.parametrize(
-    ("device", "ranks", "momentum"),
-    [(HOST, 1, 0.9), (HOST, 3, 0.0), (DEVICE, 1, 0.0), (DEVICE, 2, 0.9)],
-)
+@pytest.mark.parametrize(("device", "ranks", "momentum"), [
+    (HOST, 1, 0.9), (HOST, 3, 0.0), (DEVICE, 1, 0.0), (DEVICE, 2, 0.9),
+])  # fmt: skip
 def test_updates_are_those_of_numpy_on_any_number_of_ranks(device, ranks, momentum) -> None:
-    """The norm is that of the sum: the ranks' own parts are longer or shorter."""
     options = {"clip_norm": 2.0, "momentum": momentum}
     first, *others = run_ranks(ranks, lambda world: train(world, device, **options))
     for name, expected in reference(2.0, momentum).items():
@@ -138,8 +138,104 @@ def test_updates_are_those_of_numpy_on_any_number_of_ranks(device, ranks, moment
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
 def test_half_precision_clips_what_float32_does(rule: str) -> None:
-    """Weights of float16 round, so those of the two runs are compared to its resolution."""
     options = {"clip_norm": 0.5, "optimizer": rule, "momentum": 0.9}
     plain, half = (train(LoneWorld(), DEVICE, d, **options) for d in ("float32", "float16"))
     for name, expected in plain.items():
         np.testing.assert_allclose(half[name], expected, rtol=2e-3, atol=4e-3)
+
+
+FINITE = Reduced((), lambda numbers: True)
+GOOD, NAN = mx.nd.array([1.0]), mx.nd.array([np.nan])
+
+
+def spoil(run, what):
+    """Make a rank's features or its gradient infinite in the next update."""
+    head_step = run.head.step
+
+    def step(features, *arguments, **options):
+        run.head.step = head_step
+        if what == "features":
+            features[:] = np.inf
+        result = head_step(features, *arguments, **options)
+        if what == "gradient":
+            result.gradient[:] = 3e38
+        return result
+
+    run.head.step = step
+
+
+def arrays_of(run):
+    parts = [part.export_state(0).arrays for part in run.parts.values()]
+    return {(n, key): one.array.copy() for n, part in enumerate(parts) for key, one in part.items()}
+
+
+@pytest.mark.parametrize(("spoiled", "loss", "what"), [
+    ("features", "adaface", "the loss is nan"),
+    ("gradient", "arcface", "a gradient of the backbone is not finite"),
+])  # fmt: skip
+def test_a_skipped_update_leaves_nothing_and_all_ranks_stop_at_it(spoiled, loss, what, tmp_path):
+    def rank_main(world):
+        run = Run(world, tmp_path, loss, batch_norm=True)
+        run.step._guard = guard = FiniteGuard("skip")
+        run.train(2)
+        before = arrays_of(run)
+        if world.rank == 1:
+            spoil(run, spoiled)
+        run.train(3)
+        for name, array in arrays_of(run).items():
+            np.testing.assert_array_equal(array, before[name], err_msg=str(name))
+        assert guard.skipped == 1
+        run.train(4)
+        assert guard.skipped == 1
+        assert any(np.any(array != before[name]) for name, array in arrays_of(run).items())
+        run.step._guard = FiniteGuard("stop", run.saves.finish)
+        run.saves.save(4)
+        if world.rank == 1:
+            spoil(run, spoiled)
+        with pytest.raises(NonFiniteError) as error:
+            run.train(5)
+        return str(error.value)
+
+    (message,) = set(run_ranks(2, rank_main))
+    assert message.startswith(f"update 5: {what}; the last good checkpoint is {tmp_path}")
+    Checkpoint(tmp_path / "checkpoints" / "update-00000004").verify(1)
+
+
+def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_look() -> None:
+    judged = []
+
+    def reduced(update: int) -> Reduced:
+        def are_finite(numbers: Sequence[float]) -> bool:
+            judged.append((update, numbers))
+            return update < 2
+
+        return Reduced((mx.nd.array([update + 0.5]), mx.nd.array([7.0])), are_finite)
+
+    guard = FiniteGuard()
+    guard.submit(0, GOOD, reduced(0))
+    assert judged == []
+    guard.submit(1, GOOD, reduced(1))
+    assert judged == [(0, [0.5, 7.0])]
+    guard.finish()
+    guard.finish()
+    assert judged == [(0, [0.5, 7.0]), (1, [1.5, 7.0])]
+    guard.submit(2, GOOD, reduced(2))
+    with pytest.raises(NonFiniteError, match="update 3: a gradient .*; there is no checkpoint yet"):
+        guard.submit(3, GOOD, reduced(3))
+
+
+def test_a_loss_that_is_not_finite_is_not_told_as_an_overflow(caplog) -> None:
+    """Its gradients are not finite either; with ``skip`` the loss scale stays as it is."""
+    nan = mx.nd.array([np.nan], ctx=mx.cpu(1))
+    assert not FiniteGuard("skip").accept(0, nan, LossScale(mx.cpu(1)).judge([nan], 0))
+    assert "update 1 skipped: the loss is nan" in caplog.text and "loss scale" not in caplog.text
+
+
+def test_a_run_that_only_skips_stops(caplog):
+    guard = FiniteGuard("skip")
+    assert not guard.accept(0, NAN, FINITE) and guard.accept(1, GOOD, FINITE)
+    for update in range(2, 102):
+        assert not guard.accept(update, NAN, FINITE)
+    assert "update 102 skipped: the loss is nan; 101 skipped in all" in caplog.text
+    with pytest.raises(NonFiniteError, match="update 103: .* after 100 skipped updates"):
+        guard.accept(102, NAN, FINITE)

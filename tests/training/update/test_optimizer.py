@@ -1,11 +1,9 @@
-"""The backbone's optimizer: sums over the ranks, its rule, decay by ``wd_mult``, the loss scale.
-
-And SGD on a CPU against MXNet's own, with its look at gradients.
-"""
+"""The backbone's optimizer: its rules, SGD on a CPU against MXNet's, and float16 on a device."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,18 +12,26 @@ import pytest
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch
-from tests.support.parameters import make_parameters
+from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
+from training.update import mixed_precision
 from training.update.host_sgd import HostSGD, all_finite
+from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
 TWOS = dict.fromkeys(("fc_bias", "fc_weight"), np.float32([2, 2]))
+# Those of a float16 network: products in half precision, norms in float32.
+SHAPES = {
+    "conv0_weight": (4, 3, 3, 3), "relu0_gamma": (4,), "bn0_gamma": (4,), "fc1_weight": (7, 11),
+    "bn0_beta": (4,), "fc1_bias": (7,),
+}  # fmt: skip
+LR = 0.25
+INITIAL = 2.0**13
 
 
 def make(name="sgd", world=None, device=HOST, **given):
-    """An optimizer of parameters that are 2, with decay 0.1."""
     options = FaceOptimizerOptions(momentum=0.9, wd=0.1, optimizer=name)
     parameters = make_parameters(TWOS, device)
     given = {"dtype": "float32", **given}
@@ -79,7 +85,6 @@ def test_a_bad_gradient_is_remembered_when_it_is_overwritten(bad, device):
     assert optimizer.scaled(gradient) is gradient
     reduced = optimizer.reduce(0)
     if device == HOST:
-        # Which leaves weights alone that it would spoil.
         optimizer.update(0, lr=0.5)
         assert parameters["fc_bias"].data().asnumpy().tolist() == [2.0, 2.0]
     # The next backward pass comes before the step asks.
@@ -89,13 +94,11 @@ def test_a_bad_gradient_is_remembered_when_it_is_overwritten(bad, device):
         assert one.are_finite([number.asscalar() for number in one.numbers]) == is_finite
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("sgd", "float32"), ("adamw", "float32"), ("adam", "float16")]
-)
-def test_nothing_waits_for_a_device(name, dtype, monkeypatch):
+@pytest.mark.parametrize(("name", "bits"), [("sgd", 32), ("adamw", 32), ("adam", 16)])
+def test_nothing_waits_for_a_device(name, bits, monkeypatch):
     wait = Mock(side_effect=AssertionError("a wait"))
-    stopwatch = SimpleNamespace(settle=wait)
-    parameters, optimizer = make(name, device=DEVICE, dtype=dtype, stopwatch=stopwatch)
+    given = {"dtype": f"float{bits}", "stopwatch": SimpleNamespace(settle=wait)}
+    parameters, optimizer = make(name, device=DEVICE, **given)
     for waits in ("asnumpy", "asscalar", "wait_to_read"):
         monkeypatch.setattr(mx.nd.NDArray, waits, wait)
     monkeypatch.setattr(mx.nd.contrib, "adamw_update", wait)
@@ -113,24 +116,21 @@ def test_a_parameter_that_is_not_trained_has_no_memory_and_is_not_sent(dtype, de
     options = FaceOptimizerOptions(momentum=0.9, wd=0.1)
     optimizer = BackboneOptimizer(options, parameters, world, dtype=dtype)
     train(parameters, optimizer, updates=1)
-    assert sent == [1]
-    names = {name.partition(".")[0] for name in optimizer.export_state(1).arrays}
-    assert names == {"fc_weight"}
+    arrays = optimizer.export_state(1).arrays
+    assert {name.partition(".")[0] for name in arrays} == {"fc_weight"} and sent == [1]
     assert parameters["fc_bias"].data().asnumpy().tolist() == [2.0, 2.0]
     assert parameters["fc_weight"].data().asnumpy()[0] < 2.0
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_it_does_what_mxnet_does(at_once: bool):
+def test_it_does_what_mxnet_does():
     """Pieces of the numbers of all arrays begin and end within arrays, and hold several."""
     generator = np.random.default_rng(0)
     shapes = [(1,), (64, 3, 3, 3), (5,), (513, 77), (7,), (129,)]
     values = [[generator.normal(size=shape) for shape in shapes] for _ in range(4)]
     results = []
-    for rule in (HostSGD, mx.optimizer.SGD):
+    for rule, at_once in ((HostSGD, True), (HostSGD, False), (mx.optimizer.SGD, False)):
         names = {0: "a_bias", 2: "b_weight"}
         optimizer = rule(momentum=0.9, wd=0.01, learning_rate=0.0, param_idx2name=names)
-        # As Gluon's trainer does it for a loss that was scaled.
         optimizer.rescale_grad = 0.5
         optimizer.set_lr_mult({"a_bias": 3.0})
         optimizer.set_wd_mult({"b_weight": 5.0})
@@ -140,11 +140,12 @@ def test_it_does_what_mxnet_does(at_once: bool):
         for lr, gradients in zip((0.1, 0.2, 0.05), values[1:]):
             optimizer.set_learning_rate(lr)
             columns = (numbers, weights, list(map(mx.nd.array, gradients)), states)
-            for call in [columns] if at_once and rule is HostSGD else zip(*columns):
+            for call in [columns] if at_once else zip(*columns):
                 optimizer.update_multi_precision(*call)
         results.append([one.asnumpy() for one in (*weights, *states)])
-    for ours, theirs in zip(*results):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-7)
+    for *ours, theirs in zip(*results):
+        for one in ours:
+            np.testing.assert_allclose(one, theirs, rtol=2e-6, atol=2e-7)
 
 
 def test_one_bad_number_among_many_is_seen():
@@ -156,10 +157,193 @@ def test_one_bad_number_among_many_is_seen():
 
 
 def test_waiting_for_others_is_not_counted_as_the_update():
-    """An update that is not queued would otherwise be the first to wait for the ranks."""
     stopwatch, before = Stopwatch(), []
     parameters, optimizer = make(stopwatch=stopwatch)
     weight = parameters["fc_bias"].data()
     stopwatch.defer(lambda: before.append(weight.asnumpy()[0]), COMMUNICATION)
     train(parameters, optimizer, updates=1)
     assert before == [2.0] and weight.asnumpy().tolist() == [1.5, 1.5]
+
+
+def dtype_of(name: str) -> str:
+    return "float32" if name.startswith("bn") else "float16"
+
+
+def initial(name: str) -> np.ndarray:
+    return np.random.default_rng(len(name)).normal(size=SHAPES[name]).astype(dtype_of(name))
+
+
+def make_half(options, world=None) -> tuple[BackboneOptimizer, Any]:
+    parameters = make_parameters({name: initial(name) for name in SHAPES}, DEVICE)
+    return BackboneOptimizer(options, parameters, world or LoneWorld(), dtype="float16"), parameters
+
+
+def gradients_of(update: int, *, overflows: bool) -> dict[str, np.ndarray]:
+    """Those of a scaled loss; the sum of two ranks is below 256, whose square is a float16."""
+    generator = np.random.default_rng(update)
+    found = {n: generator.uniform(-120, 120, s).astype(dtype_of(n)) for n, s in SHAPES.items()}
+    if overflows:
+        name = list(SHAPES)[update % len(SHAPES)]
+        found[name].flat[update % found[name].size] = (np.inf, -np.inf, np.nan)[update % 3]
+    return found
+
+
+class Plain:
+    """The same update by update with MXNet's own operators, on the host, and with a decision."""
+
+    def __init__(self, options: FaceOptimizerOptions) -> None:
+        self.options = options
+        self.scale, self.good, self.count = INITIAL, 1998, 0
+        self.masters = {name: mx.nd.array(initial(name).astype("float32")) for name in SHAPES}
+        count = int(options.momentum > 0) if options.rule == "sgd" else 2
+        self.states = {name: [mx.nd.zeros(s) for _ in range(count)] for name, s in SHAPES.items()}
+
+    def update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
+        if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
+            self.scale, self.good = self.scale / 2, 0
+            return
+        self.count += 1
+        for name, gradient in gradients.items():
+            wide = mx.nd.array(gradient.astype("float32") * np.float32(1 / self.scale))
+            wd = self.options.wd * name.endswith("_weight")
+            self.step(self.masters[name], wide, self.states[name], lr, wd)
+        self.good += 1
+        self.scale *= 2.0 if self.good % 2000 == 0 else 1.0
+
+    def step(self, weight, gradient, states: list, lr: float, wd: float) -> None:
+        rule, momentum = self.options.rule, self.options.momentum
+        correction = np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
+        if rule == "adam":
+            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, wd=wd, out=weight)
+        elif rule == "adamw":
+            weight *= 1 - lr * wd
+            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, out=weight)
+        elif states:
+            more = {"lr": lr, "wd": wd, "momentum": momentum}
+            mx.nd.sgd_mom_update(weight, gradient, *states, **more, out=weight)
+        else:
+            mx.nd.sgd_update(weight, gradient, lr=lr, wd=wd, out=weight)
+
+    def state(self) -> dict[str, np.ndarray]:
+        found = {}
+        for name, states in self.states.items():
+            master = [self.masters[name]] if dtype_of(name) == "float16" else []
+            for number, array in enumerate([*states, *master]):
+                found[f"{name}.{number}"] = array.asnumpy()
+        return found
+
+
+def run(optimizer: BackboneOptimizer, parameters, updates, overflows) -> list:
+    said = []
+    for update in updates:
+        for name, gradient in gradients_of(update, overflows=update in overflows).items():
+            parameters[name].grad()[:] = gradient
+        said.append(optimizer.reduce(update))
+        optimizer.update(update, LR / (1 + update))
+    return said
+
+
+@pytest.mark.parametrize(("rule", "momentum", "rounding", "size"), [
+    ("sgd", 0.9, 0.0, 10), ("sgd", 0.0, 0.0, 2**22), ("adam", 0.9, 2e-6, 10),
+    ("adamw", 0.9, 2e-6, 75),
+])  # fmt: skip
+def test_it_computes_what_the_host_does(rule, momentum, rounding, size, monkeypatch, caplog):
+    monkeypatch.setattr(mixed_precision, "PART_SIZE", size)
+    options = FaceOptimizerOptions(momentum=momentum, wd=0.1, optimizer=rule)
+    (optimizer, parameters), plain = make_half(options), Plain(options)
+    # Two from the rise of the scale: it rises at update 5, after two overflows.
+    optimizer._loss_scale.load_state(SavedValues(loss_scale=plain.scale, good_updates=plain.good))
+    overflows = {2, 3, 4, 9, 14, 19, 23}
+    said = run(optimizer, parameters, range(24), overflows)
+    for update in range(24):
+        plain.update(gradients_of(update, overflows=update in overflows), LR / (1 + update))
+    for name, master in plain.masters.items():
+        weight, found = master.asnumpy().astype(dtype_of(name)), parameters[name].data().asnumpy()
+        assert found.dtype == weight.dtype
+        step = 1e-3 if rounding and dtype_of(name) == "float16" else rounding
+        np.testing.assert_allclose(found, weight, rtol=step, atol=step, err_msg=name)
+    state, rtol = optimizer.export_state(24), 1e-5 if rounding else 0.0
+    assert set(state.arrays) == set(plain.state())
+    for name, expected in plain.state().items():
+        assert state.arrays[name].array.shape == expected.shape
+        np.testing.assert_allclose(state.arrays[name].array, expected, rtol=rtol, atol=rounding)
+    assert state.values == {"updates": 17, "loss_scale": plain.scale, "good_updates": plain.good}
+    assert plain.scale == 2.0**14 / 2**7 and plain.good == 0
+    for reduced in said:
+        assert reduced.are_finite([number.asscalar() for number in reduced.numbers])
+    assert caplog.messages == [
+        f"update {update + 1} skipped: a float16 gradient overflowed; loss scale now {2**13 >> n}"
+        for n, update in enumerate(sorted(overflows))
+    ]
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(rule):
+    options = FaceOptimizerOptions(momentum=0.9, wd=0.1, optimizer=rule)
+    (whole, expected), (first, before), (second, found) = (make_half(options) for _ in range(3))
+    run(whole, expected, range(12), {3, 8})
+    run(first, before, range(6), {3})
+    for name, parameter in found.items():
+        parameter.data()[:] = before[name].data()
+    state = first.export_state(6)
+    saved = SavedValues(state.values)
+    saved.replicated = lambda name, shape: state.arrays[name].array.reshape(shape)
+    second.load_state(saved)
+    run(second, found, range(6, 12), {8})
+    for name, parameter in expected.items():
+        np.testing.assert_array_equal(parameter.data().asnumpy(), found[name].data().asnumpy())
+    assert whole.export_state(12).values == second.export_state(12).values
+
+
+def test_master_copies_begin_as_the_weights_that_training_starts_from():
+    optimizer, parameters = make_half(FaceOptimizerOptions(momentum=0.9, wd=0.0))
+    parameters["fc1_weight"].set_data(mx.nd.full(SHAPES["fc1_weight"], 3.0, dtype="float16"))
+    run(optimizer, parameters, [0], {0})
+    np.testing.assert_array_equal(parameters["fc1_weight"].data().asnumpy(), 3.0)
+
+
+def test_an_overflow_of_one_rank_is_skipped_by_all():
+    def rank_main(world):
+        optimizer, parameters = make_half(FaceOptimizerOptions(momentum=0.9, clip_norm=50.0), world)
+        run(optimizer, parameters, range(4), {2} if world.rank else {})
+        weights = [parameter.data().asnumpy().tobytes() for parameter in parameters.values()]
+        return weights, optimizer.export_state(4).values
+
+    first, second = run_ranks(2, rank_main)
+    assert first == second and first[1] == {"updates": 3, "loss_scale": 4096.0, "good_updates": 1}
+
+
+def array(*values: float):
+    return mx.nd.array(values, ctx=DEVICE)
+
+
+def value(scale: LossScale) -> float:
+    return scale.export_state(0).values["loss_scale"]
+
+
+def good_updates(scale: LossScale, updates: int) -> None:
+    values = SavedValues(scale.export_state(0).values)
+    values["good_updates"] += updates - 1
+    scale.load_state(values)
+    scale.adapt(array(1.0))
+
+
+def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
+    scale = LossScale(DEVICE)
+    good_updates(scale, 1999)
+    scaled = scale.scaled(array(1.0, 3.0).reshape((2, 1)))
+    assert scaled.asnumpy().tolist() == [[INITIAL], [3 * INITIAL]]
+    unscale = scale.adapt(array(1.0))
+    assert value(scale) == 2 * INITIAL
+    assert (scaled * unscale).asnumpy().tolist() == [[1.0], [3.0]]
+    # An overflow restarts the count.
+    good_updates(scale, 1999)
+    scale.adapt(array(0.0))
+    good_updates(scale, 1999)
+    assert value(scale) == INITIAL
+    good_updates(scale, 1)
+    good_updates(scale, 2000)
+    assert value(scale) == 4 * INITIAL
+    for _ in range(40):
+        scale.adapt(array(0.0))
+    assert value(scale) == 1.0

@@ -1,0 +1,323 @@
+"""Command lines of faces and images: what follows from them, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import backbones
+from backbones import classifiers
+from parallel.parameter_server.assignment import SERVER, WORKER, Assignment, Share
+from partial_fc.options import LOSSES
+from runtime import options
+from runtime.command_line import hint_for
+from runtime.errors import ConfigError
+from tests.support import mxnet_g
+from training.config import faces, images, originals, presets
+from training.config.exchange import HOROVOD
+from training.config.faces import FaceConfig
+
+ALONE = None
+JOB = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
+GROUPS = replace(JOB, groups=((0, 1), (2, 3)))
+SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
+STORES = "local device nccl local_allreduce_cpu local_allreduce_device"
+TOLERANT, TOLERANT_GROUPS = (replace(one, tolerates=True) for one in (JOB, GROUPS))
+STEP = "checkpoints/update-00000002"
+
+
+def of_faces(line: str) -> FaceConfig:
+    return faces.parse(line.split())
+
+
+def of_images(line: str) -> images.ImageConfig:
+    return images.parse(line.split())
+
+
+def refusal(program: Any, line: str, *parts: str) -> str:
+    """Return the message of a mistake, which is one line that has these parts."""
+    words = line.split()
+    # Other lines get data, so that the mistake in question is the only one.
+    is_whole = not words or {"--dataset", "--rec"} & {*words}
+    with pytest.raises(ConfigError) as caught:
+        program.parse(words if is_whole else ["--dataset", "synthetic", *words])
+    message = str(caught.value)
+    assert "\n" not in message and [part for part in parts if part not in message] == [], message
+    return message
+
+
+@pytest.mark.parametrize("preset", list(presets.PRESETS))
+def test_presets_are_valid(preset: str) -> None:
+    config = faces.parse(["--dataset", preset, "--dry-run"])
+    assert config.data.dataset == preset and (config.data.rec == ()) == config.data.debug
+    assert faces.parse(["--dataset", preset, "--dry-run", "--lr", "0.005"]).schedule.lr == 0.005
+
+
+def test_values_that_follow_from_others() -> None:
+    config = of_faces("--dataset synthetic --batch-size 64 --accumulate 4 --lr 0.3")
+    assert (config.images_per_pass, config.center_lr_factor) == (16, 1.0)
+    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
+    assert not config.trains_again({"lr": 0.1})
+    fixed = {"network", "net_output", "embedding_size", "loss", "optimizer", "dtype", "freeze"}
+    assert {*FaceConfig.IDENTITY} == fixed <= config.values().keys()
+    assert of_faces("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
+    assert of_faces("--dataset 100w --center-store d").head.center_store == "d"
+    for line, expected in (
+        ("--dataset synthetic --max-update 20", (20, None, 20)),
+        ("--dataset 100w --epochs 2", (None, 2, 250)),
+        ("--dataset synthetic --epochs 1 --num-images 400", (None, 1, 125)),
+    ):
+        length = of_faces(line).schedule
+        assert (length.max_update, length.epochs, length.total_updates(125)) == expected
+    for line, margins in (
+        ("synthetic --loss softmax", (1.0, 0.0, 0.0)),
+        ("synthetic --margins 1.1,0.3,0.2", (1.1, 0.3, 0.2)),
+        ("webface_r50 --dry-run --loss cosface", (1.0, 0.0, 0.35)),
+        ("100w --loss arcface", (1.0, 0.5, 0.0)),
+        ("100w --loss cosface", (1.0, 0.0, 0.4)),
+        ("100w --loss arcface --margins 1,0,0.4", (1.0, 0.0, 0.4)),
+    ):
+        assert of_faces(f"--dataset {line}").head.applied_margins == margins
+
+
+def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    line = f"--dataset synthetic --teacher {tmp_path}/strong,0 --teacher-weight 0"
+    assert of_faces(line).teacher.checkpoint == (f"{tmp_path}/strong", 0)
+    assert of_faces("--dataset synthetic").teacher.checkpoint is None
+    means = f"--dataset synthetic --pretrained {tmp_path}/strong,0 --pretrained-centers"
+    assert of_faces(means).head.starts_from_means
+    assert not of_faces(f"{means} {tmp_path}").head.starts_from_means
+    for wrong, message in (
+        ("--teacher-weight 2", "--teacher-weight 2 goes with --teacher PREFIX,EPOCH"),
+        (f"--teacher {tmp_path}/strong,1", "--teacher .*strong,1 names .*0001.params, which does"),
+        ("--teacher strong", "--teacher 'strong' is not PREFIX,EPOCH"),
+        ("--pretrained-centers", "--pretrained-centers without a folder takes the means"),
+        (f"{means[19:]} --debug", "--pretrained-centers without a folder takes the means"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            of_faces(f"--dataset synthetic {wrong}")
+
+
+def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = of_faces("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
+    options.write(config.values(), file)
+    saved = json.loads(file.read_text())
+    assert set(saved) == set(options.values(config))
+    assert saved["margins"] == list(LOSSES["arcface"].margins or ())
+    assert saved["center_lr"] == saved["lr"] == 0.3 and saved["lr_steps"] == [5, 9]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    found = faces.parse(["--config", str(file), "--lr", "0.4", "--loss", "cosface"])
+    assert found.center_lr_factor == 1
+    assert found.head.applied_margins == LOSSES["cosface"].margins
+    options.write(of_faces("--dataset synthetic").values(), file)
+    assert json.loads(file.read_text())["loss"] == "combined"
+    assert faces.parse(["--config", str(file)]).head.applied_margins == (1.0, 0.0, 0.2)
+
+
+@pytest.mark.parametrize(("line", "parts"), [
+    ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
+    ("--best cfp --val-targets lfw,age", ["--best cfp is no set of --val-targets (lfw, age)"]),
+    ("--best cfp --val-targets=", ["--val-targets (none are given)"]),
+    ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
+    ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
+    ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
+    ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
+    ("--rec . --rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
+    ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
+    ("", ["no data", "--dataset synthetic"]),
+    ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 --wd 0:"]),
+    ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "--wd 0.05"]),
+    ("--optimizer adamw --lr 1e-3 --wd 0 --momentum 0.8", ["--momentum 0.8", "adamw"]),
+    ("--save-interval -1", ["--save-interval -1", "0 saves only at the end"]),
+    ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
+    ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
+    ("--margins 1.9,0.5,0", ["--margins 1.9,0.5,0", "pushed away", "m1 to at most 1.682"]),
+    ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "leave one out"]),
+    ("--lr-schedule poly --lr-factor 0.5", ["--lr-factor 0.5 goes with --lr-schedule step"]),
+    ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
+    ("--dry-run --rec .", ["--num-classes"]),
+    ("--memory 1.5", ["--memory 1.5 goes with --dry-run"]),
+    ("--json", ["--json goes with --dry-run"]),
+    ("--gpu", ["--gpu goes with --dry-run"]),
+    ("--dry-run --gpu --dtype bfloat16", ["--dtype bfloat16 is for CPUs"]),
+    ("--dry-run --gpu --center-store d", ["--center-store d is for CPUs"]),
+    ("--dry-run --gpu --head-dtype bfloat16", ["--head-dtype bfloat16 is for CPUs"]),
+    ("--val-targets lfw.bin", ["'lfw.bin'", "lfw,cfp_fp"]),
+    ("--dataset 100w --val-targets lfw", ["--val-targets lfw", "100w"]),
+    ("--num-images 399", ["--num-images 399", "400 identities"]),
+])  # fmt: skip
+def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> None:
+    refusal(faces, line, *parts)
+
+
+def test_check_refuses_what_no_command_line_gave() -> None:
+    config = faces.resolve({"dataset": "synthetic"})
+    options.check(config)
+    with pytest.raises(ConfigError, match="length of the run is missing"):
+        options.check(options.replace(config, epochs=None))
+    with pytest.raises(ConfigError, match="no data"):
+        faces.check(faces.resolve({}))
+
+
+def test_parsing_loads_no_framework() -> None:
+    program = (
+        "import sys, training.plan.faces; from training.config import faces, images\n"
+        "images.parse(['--dataset', 'synthetic'])\n"
+        "faces.parse(['--dataset', '100w', '--dry-run', '--world-size', '8'])\n"
+        "sys.exit(7 if {'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True)
+
+
+def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
+    config = of_images("--dataset imagenet_steps --data-dir d --epochs 3 --model ResNet18")
+    assert (config.schedule.epochs, config.classifier.model) == (3, "ResNet18")
+    assert config.schedule.lr_steps == (30, 60, 80)
+    for dataset in presets.RECIPES:
+        files = "" if dataset == "synthetic" else " --data-dir d"
+        config = of_images(f"--dataset {dataset}{files}")
+        assert config.schedule.total_updates(10) == 10 * config.schedule.epochs
+        assert config.data.images in ("mnist", "cifar10") or config.data.image_size
+        assert config.run.models_root == f"./models/{dataset}-{config.classifier.model}"
+
+
+@pytest.mark.parametrize(("line", "resume", "takes_others", "again"), [
+    ("", "auto", False, False),
+    ("--lr=0.01", "auto", False, False),
+    ("--resume", "auto", False, False),
+    ("--resume --lr=0.01", "auto", False, True),
+    ("--lr=0.01 -r", "auto", False, True),
+    ("--resume anyway", "auto", True, False),
+    ("--resume anyway --lr 0.01", "auto", True, True),
+    ("--resume never --lr 0.01", "never", True, False),
+    (f"--resume {STEP} --lr 0.01", STEP, True, False),
+])  # fmt: skip
+def test_resume_with_another_rate_trains_again(line, resume, takes_others, again, tmp_path) -> None:
+    config = of_images(f"--dataset cifar10 --data-dir d {line}")
+    other = of_faces(f"--dataset synthetic {line.replace(' -r', ' --resume')}")
+    for run in (config.run, other.run):
+        assert (run.resume, run.takes_other_images) == (resume, takes_others)
+    assert config.trains_again({"lr": 0.1}) == again and not config.trains_again({})
+    assert not again or not config.trains_again({"lr": 0.01})
+    options.write(config.values(), tmp_path / "config.json")
+    later = of_images(f"--config {tmp_path}/config.json --lr 0.02")
+    assert later.run.resume == resume and not later.trains_again({"lr": 0.1})
+
+
+def join(monkeypatch, assignment: Optional[Assignment]) -> None:
+    for name, value in (assignment.variables() if assignment else {}).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("assignment", "line", "bound"), [
+    (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn --clip-norm 5", None),
+    *((ALONE, f"--kv-store {store}", None) for store in STORES.split()),
+    (JOB, "--kv-store dist_sync", None),
+    (JOB, "--kv-store dist_async --num-examples 1", None),
+    (JOB, "--kv-store dist_ssync --staleness 0", 0),
+    (GROUPS, "--kv-store dist_gsync --fp16-allreduce --rebalance 1", None),
+    (GROUPS, "--kv-store dist_async", None),
+    (SHARES, "--kv-store dist_async --data-allocator 1", None),
+    (TOLERANT, "--kv-store dist_ssync --staleness 3", 3),
+    (JOB, "--kv-store dist_ssync", 0),
+])  # fmt: skip
+def test_options_that_go_together_are_accepted(monkeypatch, assignment, line, bound) -> None:
+    join(monkeypatch, assignment)
+    found = of_images(f"--dataset synthetic {line}").exchange
+    assert found.bound == bound and (assignment or found.kv_store == HOROVOD)
+
+
+@pytest.mark.parametrize(("assignment", "line", "parts"), [
+    (ALONE, "", ["--dataset", "synthetic"]),
+    (ALONE, "--dataset cifar", ["'cifar'", "did you mean 'cifar10'?"]),
+    (ALONE, "--dataset mnist", ["--data-dir"]),
+    (ALONE, "--dataset imagenet", ["--rec-train", "--data-dir"]),
+    (ALONE, "--dataset imagenet --rec-train a.rec", ["--rec-val"]),
+    (ALONE, "--dataset imagenet --rec-train a --rec-val b --data-dir c", ["leave one out"]),
+    (ALONE, "--dataset mnist --data-dir d --image-size 32", ["--image-size 32", "imagenet"]),
+    (ALONE, "--data-dir d", ["--data-dir d", "mnist"]),
+    (ALONE, "--model ResNet19", ["ResNet18"]),
+    (ALONE, "--dtype bf16", ["--dtype 'bf16'", "float32"]),
+    (ALONE, "--dry-run --kv-store dist_sync", ["--dry-run plans runs on Horovod"]),
+    (JOB, "--kv-store dist_gsink", ["--kv-store 'dist_gsink'", "did you mean 'dist_gsync'?"]),
+    (JOB, "--kv-store dist_async --staleness 3", ["--staleness 3", "dist_ssync"]),
+    (ALONE, "--staleness 3", ["--staleness 3", "horovod"]),
+    (ALONE, "--kv-store dist_sync", ["dist_sync", "python -m parallel.launch"]),
+    (replace(JOB, role=SERVER), "--kv-store dist_sync", ["python -m parallel.launch"]),
+    (JOB, "--dataset synthetic", ["parallel.launch", "horovod", "dist_sync"]),
+    (JOB, "--kv-store dist_gsync", ["dist_gsync", "--groups"]),
+    (GROUPS, "--kv-store dist_gsync --sync-bn", ["--sync-bn", "horovod"]),
+    (JOB, "--kv-store dist_async --data-allocator 1", ["--data-allocator 1", "sharding"]),
+    (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),
+    (TOLERANT, "--kv-store dist_sync", ["dist_sync", "--tolerate-workers"]),
+    (TOLERANT_GROUPS, "--kv-store dist_gsync", ["dist_gsync", "--tolerate-workers"]),
+    (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
+    (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm 5", "horovod", "leave it out"]),
+    (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
+    (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor are for"]),
+    (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
+    (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),
+])  # fmt: skip
+def test_mistakes_are_one_line_with_the_remedy(monkeypatch, assignment, line, parts) -> None:
+    join(monkeypatch, assignment)
+    refusal(images, line, *parts)
+
+
+def test_words_of_the_originals_are_answered_and_no_similar_one_is_suggested() -> None:
+    for program, line, answer in (
+        (faces, "--backbone-lr=0.1", "--lr,"),
+        (faces, "configs/ms1mv3_r50", "--rec DIR"),
+        (faces, "--num_workers 4", "give --threads"),
+        (images, "--model resnet101_v1d", "here: of GluonCV, not ported; give resnet50_v1"),
+    ):
+        assert "did you mean" not in refusal(program, line, answer)
+    message = refusal(images, "--log-dir d --gpus 0,1 --depth 20")
+    assert [part.split()[0] for part in message.split("; ")] == ["--log-dir", "--gpus", "--depth"]
+
+
+def test_options_of_grouping_sgd_that_mean_the_same_are_taken() -> None:
+    line = "--dataset synthetic --network resnet20 --mom 0.5"
+    for epochs in ("--num-epoch 7", "--num-epochs=7"):
+        found = images.parse(f"{line} {epochs}".split()).values()
+        assert (found["model"], found["momentum"], found["epochs"]) == ("resnet20", 0.5, 7)
+    known = {options.option(name) for name in found}
+    assert set(originals.SYNONYMS.values()) <= known and not set(originals.SYNONYMS) & known
+    assert not [name for name in originals.SYNONYMS if hint_for(name, originals.CLASSIFY)]
+
+
+def test_networks_of_the_originals() -> None:
+    for program, option, hints, known in (
+        (images, "--model", originals.MODELS, classifiers.names()),
+        (faces, "--network", originals.NETWORKS, backbones.names()),
+    ):
+        for name, hint in hints.items():
+            refusal(program, f"--network {name}", f"{option} {name!r} does not exist here: {hint}")
+        assert not [name for name in known if hint_for(name, hints)]
+
+
+@mxnet_g.NEEDED
+def test_all_networks_that_mxnet_g_lets_one_choose_are_known_or_answered() -> None:
+    found = mxnet_g.choices_of_networks()
+    assert {"lenet-stn", "mlp", "inception-v3"} <= set(found)
+    for name in found:
+        assert name in classifiers.names() or hint_for(name, originals.MODELS) is not None, name
+
+
+@pytest.mark.parametrize("program", [faces, images])
+def test_every_row_is_an_answer_to_an_option_that_does_not_exist(program: Any) -> None:
+    table = originals.TRAIN if program is faces else originals.CLASSIFY
+    for pattern, hint in table.items():
+        word = pattern.replace("[_-]", "-").replace("[123]", "1").replace("[0-9]", "1")
+        word = word.replace("*", "x")
+        message = refusal(program, f"{word} 1", f"{word} is not an option here: {hint}")
+        assert "did you mean" not in message
+    for name in options.values(program.resolve({"dataset": "synthetic"})):
+        assert hint_for(options.option(name), table) is None, name

@@ -1,0 +1,279 @@
+"""Plans of runs: sizes by hand, and next to what others have published."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import backbones
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.graph import recompute as graph_memory
+from partial_fc.shard import Shard
+from runtime import options, processors
+from runtime.errors import ConfigError
+from training.config import faces, images
+from training.plan import faces as face_plans
+from training.plan import images as image_plans
+from training.plan import memory
+from training.plan.memory import NetworkSize, network_size
+from training.plan.text import row
+
+DOCUMENT = (Path(__file__).parents[3] / "docs/scaling.md").read_text("utf-8")
+DOCUMENTED = {*re.findall(r"`([a-z_]+)`", DOCUMENT)}
+MIB = 2**20
+SMALL = (
+    "--rec . --dry-run --world-size 3 --sample-ratio 0.5 --num-classes 10 --num-images 99 "
+    "--network tiny --embedding-size 8 --batch-size 4 "
+)
+FIRST = Shard(0, 3, 10)
+NETWORK = NetworkSize(parameters=1000, trained=900, maps=500.0)
+ROWS = 4 * 8 * 4
+ADAM = "--optimizer adam --lr 0.1 --wd 0"
+R50, R100 = "--network r50 --dtype float16", "--network r100 --dtype"
+V100 = 16_160
+SIZE = image_plans.ImageSize(classes=10, images=1000, parameters=1000, trained=750, maps=200)
+
+
+def small_config(line: str = "", **changes: Any) -> faces.FaceConfig:
+    return options.replace(faces.parse((SMALL + line).split()), **changes)
+
+
+def planned(line: str) -> dict[str, Any]:
+    return json.loads(face_plans.describe(faces.parse(f"--dry-run --json {line}".split())))
+
+
+def test_the_text() -> None:
+    text, sizes = face_plans.describe(small_config()), planned(SMALL)["memory"]
+    trained = 4 * backbones.parameter_count("tiny", 8)
+    for line in (
+        *("10 classes in 3 shards", "rank 0: classes 0 to 3 (4)", "rank 2: classes 7 to 9 (3)"),
+        *("the first 1 ranks hold one class more", "most classes in "),
+        "global batch 12 (3 ranks x 4 images)",
+        "8 updates per epoch, 160 in all (20.0 epochs)",
+        row("class centers", 4 * 8 * 4) + "  computed",
+        row("4 sampled rows", 2 * 4 * 8 * 4) + "  computed",
+        row("backbone", 3 * trained) + "  computed",
+        row("allreduce of the backbone", trained),
+        row("everything together", sizes["bytes"]),
+        row("with the copy for checkpoints", sizes["bytes"] + sizes["checkpoint_bytes"]),
+    ):
+        assert line in text
+    assert "not counted" not in text
+    for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
+        assert f"  {readable:>12}  {size:>18,}" in row("", size)
+    text = face_plans.describe(faces.parse("--dry-run --dataset 100w --network tiny --gpu".split()))
+    assert "1,000,000 classes in 1 shards" in text and text.count("  rank ") == 1
+    assert "add --num-images" in text and "most classes" not in text
+    assert "memory of rank 0 on a GPU" in text and "copy for checkpoints, on the host" in text
+
+
+@pytest.mark.parametrize(("line", "shard", "expected"), [
+    # The batch of four lifts the sample from two rows to four.
+    ("", FIRST, {
+        "class_centers": ROWS, "optimizer_states": ROWS, "sampled_rows": 2 * ROWS,
+        "logits": 12 * 4 * 4, "features": 4 * 12 * 8 * 4, "backbone": 4 * (1000 + 2 * 900),
+        "activations": 4 * 4 * 500, "libraries": 350 * MIB + 2 * 4 * 1000,
+    }),
+    # Adam has two moments as large as the centers and a count of four bytes for each row.
+    (ADAM, FIRST, {"optimizer_states": 2 * ROWS + 4 * 4, "backbone": 4 * (1000 + 3 * 900)}),
+    # Centers and momenta of three samples, and checksum, place and mark of each class.
+    ("--center-store /nowhere", FIRST, {
+        "class_centers": 4 * (4 + 4 + 1), "optimizer_states": 0,
+        "sampled_rows": 2 * ROWS + 3 * 2 * ROWS,
+    }),
+    # Rows and logits of two bytes; a gradient and float32 sums for 2,048 of 9,000 rows, in
+    # five blocks.
+    ("--sample-ratio 1 --head-dtype bfloat16 --num-classes 9000", Shard(0, 1, 9000), {
+        "sampled_rows": (9000 + 2048) * 8 * 2, "logits": 4 * (9000 * 2 + 2048 * 4),
+        "features": 4 * 4 * 8 * 4 + 5 * 4 * 8 * 2,
+    }),
+    ("--dtype bfloat16", FIRST, {"backbone": 4 * 2800, "activations": round(0.63 * 8000)}),
+    ("--accumulate 2", FIRST, {"backbone": 4 * 2800, "activations": 4 * 2 * 500}),
+    # All four rows are taken: nothing is copied. The initial weights are sent from an array of
+    # their own.
+    ("--gpu", FIRST, {
+        "sampled_rows": 2 * ROWS, "logits": 12 * 4 * 4, "features": 9 * 12 * 8 * 4,
+        "backbone": 4 * (1000 + 2 * 900 + 1000), "activations": 4 * 4 * 500,
+    }),
+    # Four of ten, with both moments, and one that Adam makes.
+    (f"--gpu --sample-ratio 0.4 {ADAM}", Shard(0, 1, 10), {"sampled_rows": (2 + 3 + 1) * ROWS}),
+    ("--gpu", Shard(0, 1, 10), {"libraries": 1529 * MIB}),
+    ("--gpu", Shard(0, 2, 10), {"libraries": (1529 + 488) * MIB}),
+    ("--gpu --filter-threshold 0.4", FIRST, {"logits": 2 * 12 * 4 * 4}),
+    ("--gpu --sample-ratio 1 --loss curricularface", FIRST, {"logits": 3 * 12 * 4 * 4}),
+    # Large ones are worked on in parts of 128 MiB, and two parts exist.
+    ("--gpu --sample-ratio 1 --loss curricularface", Shard(0, 1, 20_000_000), {
+        "logits": 4 * 4 * 20_000_000 + 2 * 2 * 2**27,
+    }),
+    # Momenta, master copies and three arrays of the update in float32; of Adam eight.
+    ("--gpu --dtype float16", FIRST, {
+        "backbone": 2 * 2900 + 4 * 5 * 900, "activations": 2 * 4 * 500,
+    }),
+    (f"--gpu --dtype float16 {ADAM}", FIRST, {"backbone": 2 * 2900 + 4 * 11 * 900}),
+])  # fmt: skip
+def test_memory_by_hand(line: str, shard: Shard, expected: dict[str, int]) -> None:
+    items = memory.rank_memory(small_config(line), shard, NETWORK)
+    assert expected.items() <= {item.key: item.num_bytes for item in items}.items()
+
+
+def test_samples_and_the_copy_for_checkpoints_by_hand() -> None:
+    large = faces.parse("--dataset 100w --dry-run".split())
+    assert memory.sampled_rows(large, Shard(3, 8, 80)) == 10
+    assert memory.sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
+    of_backbone = 4 * (1000 + 900)
+    for line, shard, expected in (
+        ("", FIRST, 2 * ROWS + of_backbone), ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
+        ("--center-store /nowhere", FIRST, of_backbone), ("--keep 0", FIRST, 0),
+    ):  # fmt: skip
+        assert memory.checkpoint_bytes(small_config(line), shard, NETWORK) == expected
+
+
+def test_collectives_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    plain = {
+        "allgather head.features": 12 * 8 * 4, "allgather head.labels": 12 * 8,
+        "allreduce head.maximum": 12 * 4, "allreduce head.denominator": 2 * 12 * 4,
+        "allreduce head.gradient": 12 * 8 * 4, "allreduce of the backbone": 4 * 900,
+    }  # fmt: skip
+    for line, different in (
+        ("", {}),
+        ("--gpu --dtype float16", {"allreduce of the backbone": 2 * 900}),
+        ("--loss adaface", {"allgather head.norms": 12 * 4}),
+        ("--loss curricularface", {"allreduce head.targets": 12 * 4}),
+        (f"--teacher {tmp_path}/strong,0", {"allreduce teacher.loss": 4}),
+    ):
+        assert memory.collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
+
+
+def test_sizes_of_a_network() -> None:
+    parameters, shape = backbones.parameter_count("tiny", 8), (3, 112, 112)
+    outputs = graph_memory.output_elements(backbones.build("tiny", embedding_size=8), shape)
+    lines = ("", "--freeze conv0_weight", "--gpu", "--network r50 --recompute")
+    plain, fixed, gpu, recomputed = (network_size(small_config(line)) for line in lines)
+    assert plain == (parameters, parameters, 1.35 * outputs) and gpu.maps == outputs
+    assert fixed.parameters - fixed.trained == 32 * 3 * 5 * 5
+    deep = backbones.build("r50", embedding_size=8)
+    largest, between = graph_memory.recomputed_elements(deep, shape[1:])
+    assert recomputed.maps == between + 3.1 * largest < graph_memory.output_elements(deep, shape)
+    small = "--network r18 --gpu"
+    assert network_size(small_config(f"{small} --recompute")) == network_size(small_config(small))
+    with pytest.raises(ConfigError, match="^--freeze 'convolution_' fits no parameter"):
+        network_size(small_config("--freeze convolution_"))
+
+
+def test_the_smallest_runs() -> None:
+    plain = "--rec . --network tiny --num-classes 10 --world-size"
+    assert planned(f"{plain} 10")["updates"] is None
+    with pytest.raises(ConfigError, match="--world-size 11 .* use at most 10 ranks"):
+        planned(f"{plain} 11")
+    assert planned(f"{plain} 2 --num-images 128")["updates_per_epoch"] == 1
+    with pytest.raises(ConfigError, match="127 images do not fill .* batch of 128"):
+        planned(f"{plain} 2 --num-images 127")
+
+
+def test_mxnet_is_needed(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "backbones.graph.recompute", None)
+    monkeypatch.delattr("backbones.graph.recompute")
+    with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
+        face_plans.describe(small_config())
+
+
+@pytest.mark.parametrize("gpu", ["", "--gpu"])
+def test_the_most_classes_fit_exactly(gpu: str) -> None:
+    line = f"--rec . --network tiny --batch-size 8 --memory 3 {gpu} --num-classes"
+    most = planned(f"{line} 10")["most_classes"]
+    sizes = [planned(f"{line} {classes}")["memory"] for classes in (most, most + 1)]
+    taken = [one["bytes"] + (0 if gpu else one["checkpoint_bytes"]) for one in sizes]
+    assert taken[0] <= 3 * 2**30 < taken[1]
+    assert planned(f"{line} 10 --memory 0.01")["most_classes"] == 0
+
+
+def test_the_limit_is_a_share_of_this_machine(monkeypatch) -> None:
+    monkeypatch.setattr(processors, "available", lambda: 2)
+    one, two, three = (face_plans.memory_limit(small_config(), ranks) for ranks in (1, 2, 3))
+    assert two == three == one // 2 > 2**28
+    assert face_plans.memory_limit(small_config("--memory 1.5"), 3) == 3 * 2**29
+    assert face_plans.memory_limit(small_config("--gpu"), 3) is None
+
+
+def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    plan = planned(f"{SMALL} --sync-bn --teacher {tmp_path}/strong,0 --memory 2")
+    assert plan.keys() == {
+        *("version", "device", "ranks", "batch_size", "num_classes", "updates_per_epoch"),
+        *("updates", "memory", "collectives", "memory_limit", "most_classes", "not_counted"),
+    }
+    assert (plan["version"], plan["device"], plan["memory_limit"]) == (2, "cpu", 2 * 2**30)
+    assert (plan["ranks"], plan["batch_size"], plan["num_classes"]) == (3, 4, 10)
+    assert (plan["updates_per_epoch"], plan["updates"]) == (8, 160)
+    assert [what.split("--")[1] for what in plan["not_counted"]] == ["sync-bn", "teacher"]
+    items = {item["name"]: item["bytes"] for item in plan["memory"]["items"]}
+    assert plan["memory"]["bytes"] == sum(items.values())
+    assert {*plan, *plan["memory"], *items} <= DOCUMENTED
+    on_gpu = planned(f"{SMALL} --gpu")
+    assert (on_gpu["device"], on_gpu["most_classes"]) == ("gpu", None)
+    assert [item["name"] for item in on_gpu["memory"]["items"]] == list(items)
+
+
+@pytest.mark.parametrize(("line", "identities", "ranks", "batch_size", "published"), [
+    # README of InsightFace's recognition/partial_fc, MXNet on RTX 2080 Ti, in MiB.
+    (R50, 1_000_000, 8, 128, 8_100),
+    (R50, 10_000_000, 64, 64, 6_722),
+    # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest on V100 of 16 GB.
+    (f"{R100} float32", 85_742, 1, 112, V100),
+    (f"{R100} float32", 360_232, 8, 96, V100),
+    (f"{R100} float16", 12_000_000, 8, 64, V100),
+])  # fmt: skip
+def test_what_was_published(line, identities, ranks, batch_size, published) -> None:
+    line += f" --num-classes {identities} --batch-size {batch_size} --world-size {ranks}"
+    found = planned(f"--dataset 100w --gpu --sample-ratio 0.1 {line}")["memory"]["bytes"] / MIB
+    assert found == pytest.approx(published, rel=0.15)
+
+
+def config(line: str = "") -> images.ImageConfig:
+    plain = "--dataset synthetic --model LeNet --batch-size 50 --epochs 2 --dry-run --world-size 2"
+    return images.parse([*plain.split(), *line.split()])
+
+
+def test_memory_and_collectives_by_hand() -> None:
+    assert {item.key: item.num_bytes for item in image_plans.rank_memory(config(), SIZE)} == {
+        # Parameters; gradients and momentum of those that are trained.
+        "backbone": 4 * (1000 + 2 * 750),
+        "activations": 4 * 50 * 200,
+        "libraries": 350 * 2**20 + 2 * 4 * 1000,
+    }
+    assert image_plans.rank_memory(config("--dtype bfloat16"), SIZE)[1].num_bytes == 2 * 50 * 200
+    for line, copied in (("", 4 * (1000 + 750)), ("--keep 0", 0)):
+        assert image_plans.checkpoint_bytes(config(line), SIZE) == copied
+    for line, sent in (("", 3000), ("--fp16-allreduce", 1500), ("--dtype float16", 1500)):
+        found = image_plans.collective_bytes(config(line), SIZE)
+        assert found == {"allreduce of the gradients": sent}
+
+
+def test_a_plan_is_that_of_the_network() -> None:
+    chosen = config("--json --freeze conv1_*")
+    found = json.loads(image_plans.describe(chosen))
+    network = Classifier.create(
+        chosen.classifier, classes=10, image_shape=(3, 32, 32),
+        normalization=Normalization((0.5,) * 3, (0.5,) * 3),
+    )  # fmt: skip
+    trained = [one for one in network.parameters.values() if one.grad_req != "null"]
+    assert 0 < len(trained) < len(network.parameters.values())
+    (sent,) = found["collectives"]
+    assert sent["bytes"] == 4 * sum(one.data().size for one in trained)
+    assert (found["version"], found["device"], found["num_classes"]) == (2, "cpu", 10)
+    assert (found["ranks"], found["batch_size"]) == (2, 50)
+    assert (found["updates_per_epoch"], found["updates"]) == (100, 200)
+    assert {*found, *found["memory"]} <= DOCUMENTED
+    text = image_plans.describe(config())
+    assert "10,000 images of 10 classes, LeNet" in text
+    assert "global batch 100 (2 ranks x 50 images)" in text
+    assert "100 updates per epoch, 200 in all (2.0 epochs)" in text
+    everything = found["memory"]["bytes"] + found["memory"]["checkpoint_bytes"]
+    assert everything > 350 * 2**20 and "with the copy for checkpoints" in text

@@ -1,0 +1,386 @@
+"""Data of both programs: how it is opened, and compared with that of a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+from unittest.mock import Mock, call
+
+import cv2
+import numpy as np
+import pytest
+
+from data import contents
+from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.drawn import face_set
+from data.images import cifar, class_files, mnist
+from data.images.image_set import ImagesInMemory
+from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
+from data.records.shards import JoinedSet, open_sets
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
+from runtime.errors import ConfigError, DataError
+from tests.support import foreign_records
+from training import face_data, same_data
+from training.config import faces, images
+from training.image_data import ImageData, open_images
+
+OTHERS = ", of which some are others"
+OTHER_120 = f"120 images there, 120 here{OTHERS}"
+RECORDS, D = (Path("a.rec"), Path("b.rec")), Path("d")
+RECORD_FILES = [*map(Path, ("a.rec", "a.idx", "b.rec", "b.idx", "property"))]
+CIFAR10, CIFAR100 = cifar.SETS["cifar10"], cifar.SETS["cifar100"]
+
+
+def world_of(rank: int = 0, size: int = 1) -> Any:
+    gather = Mock(side_effect=lambda array, name: array)
+    return SimpleNamespace(rank=rank, size=size, local_rank=rank, allgather_uneven=gather)
+
+
+def encoded(number: int) -> bytes:
+    return cv2.imencode(".png", np.full((16, 16, 3), number, np.uint8))[1].tobytes()
+
+
+def write_set(folder: Path, *counts: int, first: int = 0) -> Path:
+    with RecordWriter(folder, image_size=(16, 16)) as writer:
+        for label, count in enumerate(counts):
+            for number in range(count):
+                writer.write(encoded(first + 10 * label + number), label)
+    return folder
+
+
+def config_of(*words: object) -> faces.FaceConfig:
+    return faces.parse([str(word) for word in ("--batch-size", 4, *words)])
+
+
+def open_batches(*words: object, rank: int = 0, size: int = 1):
+    config = config_of(*words)
+    return face_data.open_batches(config.data, config.run.seed, world_of(rank, size))
+
+
+def labels_of(*words: object, rank: int = 0, size: int = 1) -> np.ndarray:
+    with open_batches(*words, rank=rank, size=size) as batches:
+        return next(iter(batches.batches(0))).labels.copy()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_set(tmp_path / "set", 3, 1, 4)
+
+
+def test_record_sets_are_opened_joined_and_filtered(folder: Path, tmp_path: Path) -> None:
+    more = write_set(tmp_path / "more", 5, 5)
+    for line, classes, count in (
+        (["--rec", folder], 3, 8),
+        (["--rec", folder / "train.rec"], 3, 8),
+        (["--rec", folder, "--rec", more], 5, 18),
+        (["--rec", folder, "--min-images", 3], 2, 7),
+    ):
+        with open_batches(*line) as batches:
+            assert isinstance(batches, FaceLoader)
+            assert (batches.num_classes, batches.num_images) == (classes, count)
+            assert (batches.image_size, batches.global_batch) == ((16, 16), 4)
+    with pytest.raises(ConfigError, match="twice, so that each of its people would be two"):
+        open_sets(config_of("--rec", folder, "--rec", folder).data.rec)
+    # One of several files of a folder is the one that is named.
+    (folder / "train.rec").rename(folder / "a.rec")
+    write_set(folder, 4, 4, 4)
+    (folder / "train.rec").rename(folder / "b.rec")
+    with open_batches("--rec", folder / "b.rec") as batches:
+        assert batches.num_images == 12
+
+
+def test_each_rank_takes_its_share_and_has_a_class(folder: Path) -> None:
+    line = ("--rec", folder, "--batch-size")
+    parts = [labels_of(*line, 4, rank=rank, size=2) for rank in (0, 1)]
+    np.testing.assert_array_equal(np.concatenate(parts), labels_of(*line, 8))
+    with open_batches(*line, 2, rank=2, size=3) as batches:
+        assert (batches.num_classes, batches.global_batch) == (3, 6)
+    with pytest.raises(ConfigError, match="3 classes cannot be spread over 4 ranks"):
+        open_batches(*line, 2, size=4)
+
+
+def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
+    open_batches("--rec", folder, "--num-classes", 3).close()
+    assert not caplog.messages
+    open_batches("--rec", folder, "--num-classes", 9).close()
+    assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
+
+
+def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:
+    for line, ranks, classes, size in (
+        (["--dataset", "100w"], {}, 10**6, (112, 112)),
+        (["--rec", folder, "--debug"], {"rank": 1, "size": 2}, 3, (16, 16)),
+    ):
+        with open_batches(*line, **ranks) as batches:
+            assert isinstance(batches, MemoryBatches)
+            assert (batches.num_classes, batches.image_size) == (classes, size)
+    first, other = (labels_of("--dataset", "100w", "--seed", seed) for seed in (1, 2))
+    assert len(first) == 4 and (first != other).any()
+
+
+def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None:
+    ensure = Mock(side_effect=lambda root, **options: write_set(root, *[2] * 7))
+    monkeypatch.setattr(face_set, "ensure", ensure)
+    line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
+    own = write_set(tmp_path / "own", 3, 3)
+    for name, more in (("drawn", []), ("other", ["--rec", own])):
+        open_batches(*line, "--rec", tmp_path / name, *more).close()
+        options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
+        ensure.assert_called_once_with(tmp_path / name, **options)
+        ensure.reset_mock()
+
+
+def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    check = Mock()
+    monkeypatch.setattr(same_data, "check", check)
+    monkeypatch.setattr(face_set, "ensure", Mock())
+    other = write_set(tmp_path / "other", 2, 2)
+    line = ("--rec", folder, "--rec", other / "train.rec", "--val-targets", "lfw")
+    names = ("train.rec", "train.idx", "property")
+    files = [path / name for path in (folder, other) for name in names]
+    everything = [*files, folder / "lfw.bin", other / "lfw.bin"]
+    for words, expected in (
+        (line, everything),
+        ([*line, "--debug"], everything),
+        # Each host draws the first; its pixels depend on the processor.
+        (["--dataset", "synthetic", *line], [*files[3:], other / "lfw.bin"]),
+        (["--dataset", "100w"], []),
+    ):
+        open_batches(*words, rank=1, size=2).close()
+        paths, world = check.call_args.args
+        assert paths == expected and world.size == 2
+
+
+def compared_images(*words: object) -> tuple[Any, Any]:
+    config = config_of(*words)
+    with open_batches(*words) as batches:
+        found = face_data.compared_images(config.data, config.run.seed, batches)
+        return found, found and contents.describe(found)
+
+
+def test_images_of_records_are_compared(tmp_path: Path) -> None:
+    def write(name: str, *counts: int, first: int = 0) -> list[object]:
+        return ["--rec", write_set(tmp_path / name, *counts, first=first)]
+
+    old, moved, more = write("old", 3, 1, 4), write("moved", 3, 1, 4), write("more", 5, 2, 4)
+    other = write("other", 3, 1, 4, first=100)
+    for before, now, expected in (
+        (old, more, (True, "8 images there, 11 here")),
+        (old, other, (False, f"8 images there, 8 here{OTHERS}")),
+        (old + other, moved + other, None),
+        (old + other, other + old, (False, f"16 images there, 16 here{OTHERS}")),
+    ):
+        described = compared_images(*before)[1]
+        assert contents.find_difference(*compared_images(*now), described) == expected
+
+
+def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(face_set, "ensure", Mock())
+    folder = write_set(tmp_path / "drawn", 3, 1, 4)
+
+    def described(count: int, seed: int, *further: object) -> tuple[Any, Any]:
+        line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", count)
+        return compared_images(*line, "--rec", folder, "--seed", seed, *further)
+
+    _, old = described(9, 1)
+    for count, seed, expected in (
+        (9, 1, None),
+        (12, 1, (True, "9 images there, 12 here")),
+        (6, 1, (False, "9 images there, 6 here")),
+        (9, 2, (False, f"9 images there, 9 here{OTHERS}")),
+    ):
+        assert contents.find_difference(*described(count, seed), old) == expected
+    assert described(9, 1, "--debug")[0] is None
+    own = write_set(tmp_path / "own", 2, 2)
+    assert isinstance(described(9, 1, "--rec", own)[0], JoinedSet)
+
+
+def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    more = write_set(tmp_path / "more", 5, 5)
+    for place, number in ((folder / "lfw", 2), (more / "lfw", 4), (more / "agedb", 6)):
+        write_bin(place.with_suffix(".bin"), [encoded(number)] * number, [True] * (number // 2))
+    line = ("--rec", folder / "train.rec", "--rec", more, "--val-targets", "lfw,none,agedb")
+    data = config_of(*line).data
+    targets = face_data.open_targets(data)
+    assert [(target.name, len(target)) for target in targets] == [("lfw", 2), ("agedb", 6)]
+    first, missing = caplog.messages
+    assert f"verifying 'lfw' on {folder / 'lfw.bin'}, not on {more / 'lfw.bin'}" in first
+    assert f"MISSING: {folder / 'none.bin'} or {more / 'none.bin'}" in missing
+    with pytest.raises(DataError, match=r"--best none: .*none\.bin does not exist; put the"):
+        face_data.open_targets(data, "none")
+
+
+def opened(line: str) -> ImageData:
+    config = images.parse(line.split())
+    return open_images(config.data, config.run.seed)
+
+
+def gray(count: int, side: int, channels: int) -> ImagesInMemory:
+    numbers = np.arange(count, dtype=np.uint8)[:, None, None, None]
+    images = np.broadcast_to(numbers, (count, side, side, channels))
+    return ImagesInMemory(images, (np.arange(count) % 10).astype(np.uint8), 10)
+
+
+def test_drawn_images() -> None:
+    line = "--dataset synthetic --image-size 16 --num-images 57 --num-classes 7 --seed"
+    dataset = opened(f"{line} 3")
+    assert (len(dataset.training), len(dataset.validation)) == (57, 11)
+    assert dataset.num_classes == dataset.validation.num_classes == 7
+    assert dataset.shape == (3, 16, 16) and not dataset.files
+    assert dataset.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    for transform in (dataset.training_transform, dataset.validation_transform):
+        assert isinstance(transform, Unchanged)
+    first, validation = dataset.training.decoded(4), dataset.validation.decoded(4)
+    assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
+    assert (opened(f"{line} 4").training.decoded(4)[0] != first[0]).any()
+    assert len(opened("--dataset synthetic --num-images 3 --image-size 16").validation) == 1
+
+
+def test_mnist(monkeypatch) -> None:
+    read = Mock(return_value=gray(9, 28, 1))
+    monkeypatch.setattr(mnist, "read", read)
+    dataset = opened("--dataset mnist --data-dir d")
+    assert read.mock_calls[:2] == [call(D, "training"), call(D, "validation")]
+    assert (dataset.shape, dataset.normalization) == ((1, 28, 28), ((0.1307,), (0.3081,)))
+    assert dataset.files == mnist.files_of(D)
+    for transform in (dataset.training_transform, dataset.validation_transform):
+        assert isinstance(transform, Unchanged)
+
+
+SETS = (gray(8, 32, 3), gray(4, 32, 3))
+@pytest.mark.parametrize(("name", "function", "arguments", "files"), [
+    ("cifar10", "open_record_files", (CIFAR10, *RECORDS), RECORD_FILES),
+    ("cifar100", "open_set", (CIFAR100, D), cifar.files_of(CIFAR100, D)),
+    ("imagenet", "open_records", RECORDS, RECORD_FILES),
+    ("imagenet", "open_folders", (D / "train", D / "val"), (D / "train", D / "val")),
+])  # fmt: skip
+def test_folders_and_records(name: str, function: str, arguments, files, monkeypatch) -> None:
+    is_imagenet = name == "imagenet"
+    opens, size = Mock(return_value=SETS), 96 if is_imagenet else 32
+    monkeypatch.setattr(class_files if is_imagenet else cifar, function, opens)
+    words = "--rec-train a.rec --rec-val b.rec" if "record" in function else "--data-dir d"
+    dataset = opened(f"--dataset {name} --image-size {size} {words}")
+    opens.assert_called_once_with(*arguments)
+    assert (dataset.training, dataset.validation) == SETS and dataset.shape == (3, size, size)
+    assert {*dataset.files} == {*files}
+    transforms = dataset.training_transform, dataset.validation_transform
+    if is_imagenet:
+        assert dataset.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        assert transforms == (RandomResizedCrop(96), CenterCrop(96))
+    else:
+        assert arguments[0].stem == name
+        assert dataset.normalization == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+        assert transforms[0] == PadCropFlip(padding=4) and isinstance(transforms[1], Unchanged)
+
+
+def test_crops_of_cifar(monkeypatch) -> None:
+    monkeypatch.setattr(cifar, "open_set", lambda *words: SETS)
+    line = "--dataset cifar10 --data-dir d --image-size"
+    dataset = opened(f"{line} 28")
+    assert dataset.shape == (3, 28, 28)
+    assert dataset.training_transform == PadCropFlip(padding=0, size=28)
+    assert dataset.validation_transform == MiddleCrop(28)
+    with pytest.raises(ConfigError, match="--image-size 33 is larger than the images of CIFAR-10"):
+        opened(f"{line} 33")
+
+
+def test_examples_are_all_or_the_first_so_many() -> None:
+    dataset = opened("--dataset synthetic --image-size 16 --num-images 30")
+    small = dataclasses.replace(dataset, training=gray(30, 16, 3), validation=gray(11, 16, 3))
+
+    def count(options: str) -> int:
+        return small.num_examples(images.parse(f"--dataset synthetic {options}".split()).data)
+
+    assert count("") == count("--num-examples 30") == 30 and count("--num-examples 7") == 7
+    with pytest.raises(DataError, match="--num-examples 31 is more than the 30 images"):
+        count("--num-examples 31")
+    # Every image is validated once over the ranks.
+    data, found = images.parse("--dataset synthetic --batch-size 4".split()).data, []
+    for rank in (0, 1):
+        for batch in small.validation_batches(data, SimpleNamespace(rank=rank, size=2)):
+            assert batch.images.shape == (4, 3, 16, 16)
+            found += batch.images[batch.labels >= 0, 0, 0, 0].tolist()
+    assert sorted(found) == list(range(11))
+    # A set that cannot say what it has is not compared.
+    bare = SimpleNamespace(decoded=small.training.decoded)
+    assert dataclasses.replace(small, training=bare).compared_images is None
+
+
+def difference(before: str, now: str) -> Optional[tuple[bool, str]]:
+    old, new = (opened(line).compared_images for line in (before, now))
+    assert old is not None and new is not None
+    return contents.find_difference(new, contents.describe(new), contents.describe(old))
+
+
+def test_drawn_images_are_compared() -> None:
+    line = "--dataset synthetic --image-size 16 --num-classes 7 --num-images 120"
+    for change, expected in (
+        ("--threads 3 --batch-size 2", None),
+        ("--num-images 130", (True, "120 images there, 130 here")),
+        ("--seed 2", (False, OTHER_120)),
+        ("--image-size 17", (False, OTHER_120)),
+    ):
+        assert difference(line, f"{line} {change}") == expected
+
+
+def write_mnist(folder: Path, count: int, first: int = 0, end: str = "") -> str:
+    folder.mkdir()
+    for name, shown in (("train", np.arange(first, first + count)), ("t10k", np.arange(1))):
+        pixels = np.broadcast_to(shown[:, None, None], (len(shown), 28, 28))
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", shown % 10)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            content = head + array.astype(np.uint8).tobytes()
+            path = folder / f"{name}-{kind}-ubyte{end}"
+            path.write_bytes(gzip.compress(content) if end else content)
+    return f"--dataset mnist --data-dir {folder}"
+
+
+def write_cifar(folder: Path, count: int, first: int = 0) -> str:
+    """Write CIFAR-10's record files; with another ``first`` all images are others."""
+    foreign_records.write_cifar(folder, count, 10, seed=1 + first)
+    return f"--dataset cifar10 --data-dir {folder}"
+
+
+def write_folders(folder: Path, count: int, first: int = 0) -> str:
+    for part in ("train", "val"):
+        for number in range(count):
+            path = folder / f"{part}/class{number % 3}/{number:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.full((9, 9, 3), first + number, np.uint8))
+    return f"--dataset imagenet --image-size 8 --data-dir {folder}"
+
+
+@pytest.mark.parametrize("write", [write_mnist, write_cifar, write_folders])
+def test_images_in_files_are_compared(write: Callable[..., str], tmp_path: Path) -> None:
+    old, moved = (write(tmp_path / name, 120) for name in ("old", "moved"))
+    assert difference(old, moved) is None
+    assert difference(old, write(tmp_path / "more", 126)) == (True, "120 images there, 126 here")
+    assert difference(old, write(tmp_path / "other", 120, 90)) == (False, OTHER_120)
+
+
+def test_forms_and_files_that_no_sample_has_are_compared(tmp_path: Path) -> None:
+    old, packed = write_mnist(tmp_path / "m", 120), write_mnist(tmp_path / "z", 120, end=".gz")
+    assert difference(old, packed) is None
+    cifar_line = write_cifar(tmp_path / "c", 70)
+    named = f"--dataset cifar10 --rec-train {tmp_path}/c/train.rec --rec-val {tmp_path}/c/test.rec"
+    assert difference(cifar_line, named) is None
+    path = shutil.copytree(tmp_path / "m", tmp_path / "label") / "train-labels-idx1-ubyte"
+    labels = bytearray(path.read_bytes())
+    labels[-2] = 9 - labels[-2]
+    path.write_bytes(labels)
+    assert difference(old, f"--dataset mnist --data-dir {tmp_path}/label") == (False, OTHER_120)
+    folders, changed = (write_folders(tmp_path / name, 120) for name in ("f", "g"))
+    path = tmp_path / "g/train/class1/007.png"
+    for change in (
+        lambda: path.rename(path.with_name("0071.png")),
+        lambda: path.with_name("0071.png").rename(path).write_bytes(b"other"),
+    ):
+        change()
+        assert difference(folders, changed) == (False, OTHER_120)

@@ -1,0 +1,366 @@
+"""Validation during training, and which model is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, call
+
+import numpy as np
+import pytest
+
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.model import Backbone
+from backbones.options import BackboneOptions, ClassifierOptions
+from data.batches.image_loader import BROKEN, PADDING
+from data.batches.loader import Batch
+from data.batches.position import EpochPlan
+from evaluation import verification
+from evaluation.features import NotFiniteError
+from parallel.world import LoneWorld, World
+from runtime.errors import DataError
+from runtime.mxnet import mx
+from tests.support.parameters import SavedValues
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training import verifier as verifier_module
+from training.model_saver import BEST, BestModel, ModelSaver, average_statistics
+from training.update.classify_step import EpochCounts
+from training.validator import Validator, count
+from training.verifier import Verifier
+
+NAMES = {"model-best-symbol.json", "model-best-0000.params"}
+PAIRS = ((0.5, 0.5), (0.9, 0.4), (0.8, 0.6), (0.4, 0.9))
+SETS = {update: {"lfw": lfw, "cfp": cfp} for update, (lfw, cfp) in enumerate(PAIRS)}
+Accuracies = dict[int, dict[str, float]]
+
+
+def make_backbone() -> Backbone:
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    return Backbone.create(options, image_size=(32, 32), seed=1)
+
+
+def tensors(network: Any) -> dict[str, np.ndarray]:
+    return {name: value.data().asnumpy() for name, value in network.parameters.items()}
+
+
+class Training:
+    def __init__(self, folder: Path, accuracies: Accuracies, deciding=None, world=None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.backbone = folder, make_backbone()
+        self.weight = next(iter(self.backbone.parameters.values()))
+        world, verify = world or LoneWorld(), accuracies.__getitem__
+        self.best = BestModel(self.backbone, world, folder, verify, deciding)
+
+    def verify(self, *updates: int) -> list[int]:
+        """Return the update whose model is kept after each."""
+        kept = []
+        for update in updates:
+            self.weight.data()[:] = update
+            self.best.verify(update)
+            assert {path.name for path in self.folder.iterdir()} == NAMES
+            arrays = mx.nd.load(str(self.folder / "model-best-0000.params"))
+            kept.append(int(arrays[next(iter(arrays))].asnumpy().flat[0]))
+        return kept
+
+
+def of(*accuracies: float) -> Accuracies:
+    return {update: {"lfw": accuracy} for update, accuracy in enumerate(accuracies)}
+
+
+@pytest.mark.parametrize(("accuracies", "deciding", "kept"), [
+    # Of equals the earlier one, and one that is always wrong counts too.
+    (of(0.0, 0.7, 0.6, 0.7, 0.71, 0.71), None, [0, 1, 1, 1, 4, 4]),
+    # The mean decides, or the set that is named.
+    (SETS, None, [0, 1, 2, 2]),
+    (SETS, "lfw", [0, 1, 1, 1]),
+    (SETS, "cfp", [0, 0, 2, 3]),
+])  # fmt: skip
+def test_the_better_one_is_kept(accuracies, deciding, kept, tmp_path: Path) -> None:
+    training = Training(tmp_path, accuracies, deciding)
+    assert training.verify(*range(len(accuracies))) == kept
+    assert training.best.export_state(6).values == {"accuracies": accuracies[kept[-1]]}
+    Training(tmp_path / "none", {0: {}}).best.verify(0)
+    assert not [*(tmp_path / "none").iterdir()]
+
+
+def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(tmp_path: Path) -> None:
+    """From a checkpoint after update 1; the kill came after the model of update 3 was written."""
+    accuracies = of(0.5, 0.8, 0.7, 0.9, 0.85)
+    folders = tmp_path / "whole", tmp_path / "killed"
+    whole, killed = (Training(folder, accuracies) for folder in folders)
+    assert whole.verify(0, 1) == [0, 1]
+    state = whole.best.export_state(2)
+    assert killed.verify(0, 1, 2, 3)[-1] == 3
+    assert whole.verify(2, 3, 4) == [1, 3, 3]
+
+    def go_on(world: ThreadWorld) -> None:
+        # What other ranks find out by themselves does not count.
+        found = accuracies if world.rank == 0 else of(1, 1, 0, 0, 1)
+        rest = Training(folders[1], found, world=world)
+        rest.best.load_state(SavedValues(state.values))
+        for update in (2, 3, 4):
+            rest.weight.data()[:] = update
+            rest.best.verify(update)
+        assert rest.best.accuracies == {"lfw": 0.9}
+
+    run_ranks(2, go_on)
+    for name in NAMES:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+@pytest.mark.parametrize(("deciding", "kept"), [("lfw", 1), ("cfp", 2), (None, 2), ("new", 3)])
+def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_path, caplog):
+    accuracies: Any = {**SETS, 3: {"lfw": 0.0, "cfp": 0.0}}
+    if deciding == "new":
+        accuracies[3]["new"] = 0.1
+    Training(tmp_path, accuracies).verify(1)
+    rest = Training(tmp_path, accuracies, deciding)
+    rest.best.load_state(SavedValues(accuracies=SETS[1]))
+    assert rest.verify(2, 3)[-1] == kept
+    said = "the best model was verified on lfw, cfp, not on new: that of update 3 "
+    assert caplog.text.count(said) == (deciding == "new")
+
+
+def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
+    rest, saved = Training(tmp_path, of(0.5, 0.4)), SavedValues(accuracies={"lfw": 0.9})
+    rest.backbone.export(tmp_path / BEST)
+    rest.best.load_state(saved)
+    assert not caplog.records
+    for name in NAMES:
+        (tmp_path / name).unlink()
+    rest.best.load_state(saved)
+    assert f"{tmp_path}/model-best-0000.params is gone: the best" in caplog.text
+    assert rest.verify(0, 1) == [0, 0]
+
+
+def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> None:
+    def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
+        folder = tmp_path / str(world.rank)
+        folder.mkdir()
+        averaged, verified, saved = backbones = [make_backbone() for _ in range(3)]
+        for backbone in backbones:
+            for number, array in enumerate(backbone.statistics):
+                array[:] = number + 10.0 * world.rank**2
+        average_statistics(averaged, world)
+        Verifier(verified, [], world, None, batch_size=2, image_size=(32, 32)).verify(5)
+        ModelSaver(saved, world, folder).save(5)
+        for backbone in backbones:
+            assert len(backbone.statistics) > 1
+            for number, array in enumerate(backbone.statistics):
+                # (0 + 1 + 4) / 3 of what the ranks differ by.
+                assert array.asnumpy() == pytest.approx(number + 50 / 3), number
+        return tensors(saved)
+
+    expected = run_ranks(3, rank_main)[0]
+    saved = mx.nd.load(str(tmp_path / "0" / "model-0000.params"))
+    assert {name.partition(":")[2] for name in saved} == expected.keys()
+    for name, array in saved.items():
+        np.testing.assert_array_equal(array.asnumpy(), expected[name.partition(":")[2]])
+    assert list((tmp_path / "1").iterdir()) == list((tmp_path / "2").iterdir()) == []
+
+
+def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> None:
+    def make(seed: int) -> Classifier:
+        return Classifier.create(
+            ClassifierOptions(model="LeNet"), classes=3, image_shape=(3, 32, 32), seed=seed,
+            normalization=Normalization((0.5,) * 3, (0.5,) * 3),
+        )  # fmt: skip
+
+    def load_as_all_ranks(expected: Classifier) -> None:
+        def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
+            classifier = make(1)
+            ModelSaver(classifier, world, tmp_path / str(world.rank), BEST).load()
+            return tensors(classifier)
+
+        for found in run_ranks(3, rank_main):
+            for name, value in tensors(expected).items():
+                np.testing.assert_array_equal(found[name], value)
+
+    (tmp_path / "0").mkdir()
+    make(9).export(tmp_path / "0" / BEST)
+    load_as_all_ranks(make(9))
+    (tmp_path / "0" / f"{BEST}-0000.params").unlink()
+    load_as_all_ranks(make(1))
+    assert "is gone: going on from the last network instead" in caplog.text
+    make_backbone().export(tmp_path / BEST)
+    with pytest.raises(DataError, match="model-best-0000.params is of another network") as caught:
+        ModelSaver(make(1), LoneWorld(), tmp_path, BEST).load()
+    assert "\n" not in str(caught.value)
+
+
+def test_counts_by_hand() -> None:
+    logits = np.float32([[2, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+    loss, correct, of_top, total = count(logits, np.array([0, 1, 0]))
+    assert (correct, of_top, total) == (1, 2, 3)
+    shares = np.exp(logits.astype(float))
+    shares /= shares.sum(axis=1, keepdims=True)
+    assert loss == pytest.approx(-np.log(shares[[0, 1, 2], [0, 1, 0]]).sum())
+    for value in (np.nan, 0.0):
+        with np.errstate(invalid="ignore"):
+            assert count(np.full((3, 4), value, np.float32), np.array([0, 1, 2]))[1] == 0
+
+
+class FirstPixels:
+    def __init__(self, world: World) -> None:
+        self.statistics = [mx.nd.array([10.0 * world.rank**2])]
+        self._mean = np.mean([10.0 * rank**2 for rank in range(world.size)])
+
+    def inference(self):
+        assert self.statistics[0].asscalar() == pytest.approx(self._mean)
+        return lambda images: images[:, 0, 0, :].astype("float32")
+
+
+def share(world: World, hits: int, broken=()) -> Iterator[Batch]:
+    """A rank's part of eleven images, the first of which are hits, in batches of four rows."""
+    numbers = np.arange(11)
+    labels, images = np.append(numbers % 4, PADDING), np.zeros((12, 1, 1, 8), np.uint8)
+    images[numbers, 0, 0, np.where(numbers < hits, numbers % 4, 7)] = 1
+    labels[[*broken]] = BROKEN
+    own = numbers[world.rank :: world.size]
+    rows = np.append(own, np.full(-len(own) % 4, 11)).reshape(-1, 4)
+    return iter([Batch(images[four], labels[four]) for four in rows])
+
+
+def make_validator(batches, world: World, best: Any, hits: int = 0) -> tuple[Validator, list[Any]]:
+    """A validator after a training with so many hits, and the records of its log."""
+    counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
+    if hits:
+        counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([hits]), 0)
+    records: list[Any] = []
+    log = SimpleNamespace(record=lambda update, numbers, target: records.append(numbers))
+    return Validator(FirstPixels(world), batches, counts, world, log, best), records
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    best = Mock()
+
+    def validate(world):
+        hits = iter((5, 9, 7))
+        validator, records = make_validator(lambda: share(world, next(hits)), world, best, 3)
+        for update in (10, 20, 30):
+            validator.validate(update)
+        return records, validator
+
+    for records, validator in run_ranks(size, validate):
+        assert [record["correct"] for record in records] == [5, 9, 7]
+        assert {record["total"] for record in records} == {11}
+        assert [record["best"] for record in records] == [5 / 11, 9 / 11, 9 / 11]
+        assert records[0]["training_accuracy"] == 3 / 8 and records[2]["epoch"] == 3
+        assert validator.export_state(30).values == {"accuracy": {"best": 9 / 11}}
+    assert best.save.mock_calls == [call(10)] * size + [call(20)] * size
+    assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
+    assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) -> None:
+    caplog.set_level(logging.INFO)
+
+    def validate(world):
+        validator, records = make_validator(partial(share, world, 5, {0, 6, 7}), world, Mock())
+        validator.validate(10)
+        with pytest.raises(DataError, match="none of the 11 images to validate on can be read"):
+            make_validator(partial(share, world, 5, range(11)), world, Mock())[0].validate(10)
+        return records
+
+    for (record,) in run_ranks(size, validate):
+        assert (record["correct"], record["total"], record["accuracy"]) == (4, 8, 0.5)
+    assert "3 of 11 images to validate on cannot be read, and do not count" in caplog.text
+    assert "epoch 1: nothing left to train on; validation loss " in caplog.text
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_the_best_model_counts_while_its_file_is_there(is_gone: bool) -> None:
+    best = Mock(**{"is_gone.return_value": is_gone})
+    validator, _ = make_validator(partial(share, LoneWorld(), 5), LoneWorld(), best)
+    validator.load_state(SavedValues(accuracy={"best": 0.9}))
+    validator.validate(30)
+    assert best.save.mock_calls == [call(30)] * is_gone
+
+
+@pytest.fixture
+def make(monkeypatch):
+    average = Mock()
+    monkeypatch.setattr(verifier_module, "allgather_numpy", lambda world, array: (world, array))
+    monkeypatch.setattr(verifier_module, "average_statistics", average)
+
+    def build(accuracies: dict[str, list[float]]):
+        reports: list[tuple] = []
+        left = {name: iter(values) for name, values in accuracies.items()}
+
+        def evaluate(extract, target, **options):
+            return SimpleNamespace(accuracy=next(left[target.name]))
+
+        calls = Mock(side_effect=evaluate)
+        monkeypatch.setattr(verification, "evaluate", calls)
+        backbone = SimpleNamespace(inference=lambda: f"averaged {average.call_count} times")
+        world, log = SimpleNamespace(rank=2, size=3), SimpleNamespace()
+        log.verification = lambda name, result, *, best, update: reports.append(
+            (name, result.accuracy, best, update)
+        )
+        targets = [SimpleNamespace(name=name) for name in accuracies]
+        made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
+        return made, reports, calls
+
+    return build
+
+
+def test_a_network_that_has_diverged_gets_a_remedy_of_training(make) -> None:
+    verifier, _, calls = make({"lfw": []})
+    calls.side_effect = NotFiniteError("give an earlier epoch, or --dtype float32")
+    for update, remedy in ((0, "give another epoch as --pretrained"), (7, "lower --lr")):
+        line = f"verification lfw at update {update}: the network gives .*diverged: {remedy}"
+        with pytest.raises(DataError, match=f"^{line}$"):
+            verifier.verify(update)
+
+
+def test_first_last_and_best_of_the_network_of_all_ranks(make, caplog) -> None:
+    verifier, reports, calls = make({"lfw": [0.0, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
+    found = [verifier.verify(update) for update in (0, 10, 20)]
+    assert found == [{"lfw": 0.0, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
+    assert verifier.export_state(20).values == {
+        "first": {"lfw": 0.0, "cfp": 0.4}, "last": found[-1], "best": {"lfw": 0.9, "cfp": 0.6},
+    }  # fmt: skip
+    assert reports[::2] == [("lfw", 0.0, 0.0, 0), ("lfw", 0.9, 0.9, 10), ("lfw", 0.7, 0.9, 20)]
+    assert reports[-1] == ("cfp", 0.6, 0.6, 20)
+    caplog.set_level(logging.INFO)
+    verifier.summarize()
+    assert caplog.messages == [
+        "verification lfw: accuracy untrained 0.0000, trained 0.7000, best 0.9000",
+        "verification cfp: accuracy untrained 0.4000, trained 0.6000, best 0.6000",
+    ]
+    # Averaged once before both sets; the rank evaluates its share.
+    extracts = [(one.args[0], one.args[1].name) for one in calls.mock_calls[1:4]]
+    times = ("averaged 1 times", "averaged 2 times", "averaged 2 times")
+    assert extracts == [*zip(times, ("cfp", "lfw", "cfp"))]
+    options = calls.call_args.kwargs
+    ranks = options.pop("ranks")
+    assert ranks[:2] == (2, 3) and ranks.allgather("array")[1] == "array"
+    assert options == {"batch_size": 5, "image_size": (8, 9)}
+
+
+def test_a_run_that_goes_on_remembers(make, caplog) -> None:
+    verifier, *_ = make({"lfw": [0.5, 0.9]})
+    verifier.verify(0)
+    state = verifier.export_state(1)
+    verifier.verify(1)
+    assert state.values == {name: {"lfw": 0.5} for name in ("first", "best", "last")}
+    other, reports, _ = make({"lfw": [0.3]})
+    other.load_state(SavedValues(state.values))
+    other.verify(2)
+    assert (other.first, other.best, other.last) == ({"lfw": 0.5}, {"lfw": 0.5}, {"lfw": 0.3})
+    assert reports == [("lfw", 0.3, 0.5, 2)]
+    third, *_ = make({"cfp": [0.5, 0.6]})
+    third.load_state(SavedValues(state.values))
+    for update in (6, 9):
+        third.verify(update)
+    caplog.set_level(logging.INFO)
+    third.summarize()
+    assert caplog.messages == ["verification cfp: accuracy trained 0.6000, best 0.6000"]
