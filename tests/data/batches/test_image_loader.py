@@ -1,19 +1,176 @@
 from __future__ import annotations
 
+import io
+import itertools
+import sys
+import threading
+import time
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from data import worker_threads
 from data.batches.image_loader import BROKEN, PADDING, ImageLoader, TransformedImages, each_once
-from data.batches.loader import Prefetcher
-from data.batches.position import EpochPart, equal_shares
+from data.batches.loader import Batch, Filling, Prefetcher
+from data.batches.position import EpochPart, EpochPlan, Position, equal_shares
 from data.images.image_set import DrawnImages, ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.recordio import BrokenRecordError
+from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 from tests.support.sets import assert_refused
+
+
+def test_by_hand():
+    """The origin is where epochs of this length would have begun."""
+    first = EpochPlan(num_images=10, global_batch=3)
+    assert [tuple(first.at(update)) for update in (0, 2, 3, 4)] == [(0, 0), (0, 6), (1, 0), (1, 3)]
+    assert first.origin == EpochPlan(10, 3, 4, Position(1, 3)).origin == 0
+    # Two epochs of three updates are over; those to come have five.
+    later = EpochPlan(10, 2, start_update=6, start=Position(2, 0))
+    assert later.origin == -4 and later.at(later.origin + 3 * 5) == Position(3, 0)
+    # Six of ten are used: four are left for batches of two.
+    later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
+    assert [tuple(later.at(update)) for update in range(2, 6)] == [(0, 6), (0, 8), (1, 0), (1, 2)]
+    assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
+    assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
+
+
+CHANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5)
+
+
+@given(st.integers(12, 99), CHANGES)
+def test_no_sample_comes_twice_and_none_is_left_out(num_images, changes):
+    used: dict[int, int] = {}
+    update, position = 0, Position(0, 0)
+    for global_batch, updates in changes:
+        plan = EpochPlan(num_images, global_batch, update, position)
+        for number in range(update, update + updates):
+            epoch, first = plan.at(number)
+            assert first == used.get(epoch, 0) and first + global_batch <= num_images
+            used[epoch] = first + global_batch
+            # Going on with the same batch changes nothing.
+            later = EpochPlan(num_images, global_batch, number, plan.at(number))
+            for epoch in range(4):
+                assert later.first_update_of(epoch) == max(plan.first_update_of(epoch), number)
+            assert later.at(update + updates) == plan.at(update + updates)
+        update += updates
+        position = plan.at(update)
+    # An epoch is left when what remains does not fill the global batch.
+    assert sorted(used) == [*range(len(used))]
+
+
+@pytest.mark.parametrize(("workers", "count"), [(1, 33), (2, 32), (2, 0), (7, 1000)])
+def test_results_come_in_order(workers: int, count: int) -> None:
+    def slow_start(item: int) -> int:
+        time.sleep(0.02 * (item == 0))
+        return -item
+
+    with map_in_order(slow_start, range(count), workers) as results:
+        assert list(results) == [-item for item in range(count)]
+
+
+def test_some_items_are_taken_ahead_and_an_error_replaces_its_result() -> None:
+    taken = []
+    items = (taken.append(item) or item for item in range(10**6))
+    with map_in_order(lambda i: 1 // (40 - i), items, 2) as found:
+        assert [next(found) for _ in range(32)] == [1 // (40 - i) for i in range(32)]
+        with pytest.raises(ZeroDivisionError):
+            next(found)
+    assert len(taken) < 1000
+
+
+def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
+    release, began = threading.Event(), time.monotonic()
+    with map_in_order(lambda _: release.wait(100), range(1), 1):
+        pass
+    assert time.monotonic() - began < 50
+    release.set()
+
+
+def test_progress(monkeypatch, capsys) -> None:
+    """Without a terminal there is a line now and then; a terminal gets a bar."""
+    now = itertools.count(0.0, 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_threads, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        assert list(track(range(50), 50, "packing images")) == list(range(50))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "packing images: 20 of 50, 2/s, 15 s left"
+    assert second == "packing images: 40 of 50, 2/s, 5 s left"
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert list(track(range(5), 5, "packing images")) == list(range(5))
+    assert "packing images: " in screen.getvalue() and "0/5" in screen.getvalue()
+
+
+def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
+    return Filling(Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill)
+
+
+@given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5), st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahead) -> None:
+    def fillings():
+        for number, rows in enumerate(sizes):
+            batch = filling(rows, number).batch
+
+            def fill(part: slice, images=batch.images) -> None:
+                assert 0 < part.stop - part.start <= 128
+                images[part] += 1
+
+            yield Filling(batch, fill)
+
+    with Prefetcher(threads, ahead) as prefetcher:
+        found = 0
+        for found, batch in enumerate(prefetcher.run(fillings()), 1):
+            assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
+            # All of it, when it is returned.
+            assert (batch.images == 1).all()
+    assert found == len(sizes)
+
+
+def test_batches_are_started_ahead_of_the_first_that_is_returned() -> None:
+    started: list[int] = []
+    fillings = (started.append(number) or filling(4, number) for number in range(30))
+    with Prefetcher(1, 3) as prefetcher:
+        batches: Any = prefetcher.run(fillings)
+        for number in range(9):
+            assert next(batches).labels[0] == number
+            assert len(started) == number + 4
+        batches.close()
+
+
+def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_begun() -> None:
+    calls: list[int] = []
+    held, release = threading.Event(), threading.Event()
+
+    def fail(part: slice) -> None:
+        # OpenCV uses no threads of its own.
+        raise ValueError(f"row 3 is broken, {cv2.getNumThreads()} thread")
+
+    def hold(part: slice) -> None:
+        calls.append(1)
+        held.set()
+        assert release.wait(60)
+
+    with Prefetcher(1, 2) as prefetcher:
+        batches: Any = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
+        assert next(batches).labels[0] == 0
+        assert_refused("row 3 is broken, 1 thread", next, batches, kind=ValueError)
+        last = filling(128, 2, lambda part: calls.append(2))
+        batches = prefetcher.run([filling(128, 0), filling(128, 1, hold), last])
+        next(batches)
+        assert held.wait(60)
+        batches.close()
+        release.set()
+    assert calls == [1]
 
 
 class Numbered(ImagesInMemory):

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
 
+from data import unpack
 from data.decoding import decode_rgb
 from data.identities import Identity, split_evenly
 from data.pack.__main__ import main
@@ -17,8 +19,9 @@ from data.records.record_set import RecordSet
 from data.records.shards import open_sets
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
+from tests.support.foreign_records import im2rec, write_records
 from tests.support.oriented_images import assert_seen, file_with
-from tests.support.sets import assert_refused, contents, images_of, write_files
+from tests.support.sets import assert_refused, contents, images_of, overwrite, write_files
 
 ROOT = Path(__file__).parents[3]
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
@@ -158,10 +161,7 @@ def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
 
 
 def test_a_full_disk_is_one_line(pack, monkeypatch, people, tmp_path) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert_refused("out cannot be written: No space .*; choose", pack, people, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -261,3 +261,34 @@ def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
     assert ImageReader((50, 50)).read(write("b.png", columns(100, 102))).size == (50, 50)
     with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
         ImageReader((50, 50)).read(write("c.png", columns(100, 110)))
+
+
+def test_packing_again_gives_the_same_set(run, pack, write_set, tmp_path, capsys) -> None:
+    source, out = write_set([1] * 5 + [3] + [2] * 6), tmp_path / "people"
+    out.mkdir()
+    assert run(unpack.main, source, out) == 0
+    assert f"{out}: 20 images" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == [f"id_{n:02}" for n in range(12)]
+    assert sorted(contents(out / "id_05")) == ["05_05.png", "05_06.png", "05_07.png"]
+    pack(out, tmp_path / "again")
+    assert images_of(RecordSet(tmp_path / "again")) == images_of(RecordSet(source))
+    for most, count in ((6, 6), (60, 20)):
+        few = tmp_path / "new" / f"{most}"
+        assert run(unpack.main, source, few, "--max-images", most) == 0
+        assert len(list(few.glob("id_*/*"))) == count
+
+
+def test_what_is_broken_is_left_out_and_the_bytes_say_endings(run, tmp_path, capsys) -> None:
+    pixels, endings = np.zeros((8, 8, 3), np.uint8), [".jpg", ".png", ".bmp", ".webp"]
+    payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in endings]
+    broken = [payloads[0], b"GIF89a" + bytes(40)]
+    written = im2rec([0, 0, 0, 0, 1, 1], [*payloads, *broken], range(6))
+    path = write_records(tmp_path / "set", written, description="10,8,8") / "train.rec"
+    overwrite(tmp_path / "set", 4, b"junk")
+    assert run(unpack.main, tmp_path / "set", tmp_path / "out") == 1
+    printed = capsys.readouterr()
+    line = f"{path}: record 5: the image cannot be decoded: it is no JPEG"
+    assert line in printed.err and "train.rec: record 4: no record begins" in printed.err
+    assert "4 images, without 2 broken ones" in printed.out
+    expected = {f"id_0/0_{n}{endings[n]}": payload for n, payload in enumerate(payloads)}
+    assert contents(tmp_path / "out") == expected
