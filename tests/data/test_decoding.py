@@ -11,8 +11,6 @@ from itertools import count
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, FileKind, decode_file, decode_rgb, kind_of
 from data.headers import encoded_size, is_copied, orientation
@@ -114,7 +112,6 @@ def with_chunk(image: bytes, kind: bytes, content: bytes, place: int) -> bytes:
 
 
 def test_what_a_png_inflates_to_takes_no_time(make_image) -> None:
-    """Texts and profiles, which are not shown, and pixels after the last row."""
     zeros = zlib.compress(bytes(1 << 23), 9)
     plain = image = make_image(7)
     for kind in (b"zTXt", b"iTXt", b"iCCP"):
@@ -147,7 +144,6 @@ def test_a_portable_map_says_what_is_white(kind: bytes, planes: int, white: int)
     else:
         body = samples.astype(">u2" if white > 255 else "u1").tobytes()
     found = decode_file(head + body)[..., :planes]
-    # OpenCV shifts 16 bits.
     assert np.abs(found.ravel() - samples * (255 / white)).max() <= 1
     assert found.min() == 0 and (planes == 3 or found.max() == 255)
 
@@ -254,7 +250,12 @@ def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
     six = exif_block(6)
     for order in "<>":
         for before in (0, 5, 30):
-            assert orientation(write(SEEN, exif_block(6, order, before))) == 6
+            payload = write(SEEN, exif_block(6, order, before))
+            assert orientation(payload) == 6
+            if write is not oriented_images.webp_with:
+                # OpenCV itself turns these.
+                theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+                np.testing.assert_array_equal(decode_file(payload), theirs)
     if write is jpeg_with:
         # OpenCV looks at the first segment of the kind alone.
         payload = jpeg_with(oriented_images.stored(8), exif_block(8), other_first=True)
@@ -263,7 +264,7 @@ def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
     else:
         assert orientation(write(SEEN, b"Exif\0\0" + exif_block(5))) == 5
     for block in (
-        b"", b"II*\0", b"XX" + six[2:], exif_block(0), exif_block(9), six[:20],
+        b"", b"II*\0", b"XX" + six[2:], *map(exif_block, (0, 9, 10)), six[:20],
         b"II*\0" + struct.pack("<I", 2**32 - 1) + six[8:],
         # A long number in the place of the short one.
         six.replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
@@ -281,17 +282,6 @@ def test_what_only_looks_like_a_segment_is_skipped() -> None:
         assert orientation(plain[:2] + inner) == 1
     for payload in (plain + block, *(encode(end, SEEN) for end in (".png", ".webp", ".bmp"))):
         assert orientation(payload) == 1
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.integers(0, 10), st.sampled_from("<>"), st.integers(0, 20),
-    st.sampled_from([jpeg_with, png_with]),
-)  # fmt: skip
-def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> None:
-    payload = write(SEEN, exif_block(number, order, before))
-    theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
-    np.testing.assert_array_equal(decode_file(payload), theirs)
 
 
 def smooth(height: int, width: int) -> np.ndarray:
@@ -313,8 +303,8 @@ def test_sizes_are_those_of_mxnet() -> None:
 def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None:
     sizes = ((250, 300), (112, 112)), ((112, 112), (112, 96)), ((1, 4000), (8, 8))
     for size, wanted in (*sizes, ((224, 224), (112, 96))):
-        with pytest.raises(BrokenRecordError, match=f"{size[0]} x {size[1]} pixels, which is an"):
-            bring_to(np.zeros((*size, 3), np.uint8), wanted)
+        message = f"{size[0]} x {size[1]} pixels, which is an"
+        assert_broken(message, bring_to, np.zeros((*size, 3), np.uint8), wanted)
     pixels = smooth(112, 112)
     assert bring_to(pixels, (112, 112)) is pixels
     for size in ((224, 192), (56, 48)):

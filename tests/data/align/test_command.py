@@ -96,41 +96,29 @@ COMMAS = TEN.replace(" ", ",")
 EXPECTED = np.array(TEN.split(), float).reshape(5, 2)
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that reads a list of this text or these bytes."""
-
-    def read_list(text) -> PointsFile:
-        (tmp_path / "points").write_bytes(text if isinstance(text, bytes) else text.encode())
-        return PointsFile(tmp_path / "points", tmp_path)
-
-    return read_list
+def read(folder: Path, text) -> PointsFile:
+    (folder / "points").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return PointsFile(folder / "points", folder)
 
 
 @pytest.mark.parametrize(("text", "name"), [
     (f"\n./ann/1.jpg\t{TEN}\n".replace(" ", "\t"), "ann/1.jpg"),
-    # IJB: with the detector's score.
-    (f"1.jpg {TEN} 0.999\n2.jpg {TEN} 0.5\n", "1.jpg"),
-    # VGGFace2: commas, quotes, a heading, no ending.
-    (f'NAME_ID,P1X,P1Y,P2X,P2Y\n"n02/0001_01",{COMMAS}\n', "n02/0001_01.jpg"),
-    # CelebA: two lines of heading.
-    (f"2\nlefteye_x lefteye_y\n000001.jpg   {TEN}\n000002.jpg {TEN}\n", "000001.jpg"),
-    # A name with spaces.
+    (f"1.jpg {TEN} 0.999\n2.jpg {TEN} 0.5\n", "1.jpg"),  # IJB, with the detector's score
+    (f'NAME_ID,P1X,P1Y,P2X,P2Y\n"n02/0001_01",{COMMAS}\n', "n02/0001_01.jpg"),  # VGGFace2
+    (f"2\nlefteye_x lefteye_y\n000001.jpg   {TEN}\n000002.jpg {TEN}\n", "000001.jpg"),  # CelebA
     (f"ann lee/my face 3.png,{TEN.replace(' ', ', ')}\r\n", "ann lee/my face 3.png"),
     (f'"ann, lee/3.png",{COMMAS}\n', "ann, lee/3.png"),
     (f"ann,lee/3.png {TEN} 0.9\n", "ann,lee/3.png"),
-    # Written on Windows, by a spreadsheet.
     (f"\ufeffann/1.jpg,{COMMAS},,,\r\n", "ann/1.jpg"),
     (f"m\u00fcller/1.jpg\t{TEN}\r\n".encode("utf-16"), "m\u00fcller/1.jpg"),
     (f"ann\\1.jpg {TEN}\r\n", "ann/1.jpg"),
     (f"ann/a\\1.jpg {TEN}\n", "ann/a\\1.jpg"),
     (f"# name x y\n# of the eyes\n\n# and others\nann/1.jpg {TEN}\n", "ann/1.jpg"),
     (f"#1.jpg {TEN}\n", "#1.jpg"),
-    # A name that a camera or an old system has given.
     (f"m\u00fcller/1.jpg {TEN}\n".encode("latin-1"), os.fsdecode(b"m\xfcller/1.jpg")),
 ])  # fmt: skip
-def test_published_forms_are_read(read, text, name: str) -> None:
-    points = read(text)
+def test_published_forms_are_read(tmp_path, text, name: str) -> None:
+    points = read(tmp_path, text)
     assert (points.find(name) == EXPECTED).all()
     assert_refused("points has no points of it, under the name other.jpg", points.find, "other.jpg")
 
@@ -149,8 +137,8 @@ def test_published_forms_are_read(read, text, name: str) -> None:
     (f"my face.jpg {TEN}\n", "line 1"),
     (b"\xff\xfe\x00", "cannot be read as a list of points"),
 ])  # fmt: skip
-def test_other_lists_are_refused(read, text, message: str) -> None:
-    assert_refused(message, read, text)
+def test_other_lists_are_refused(tmp_path, text, message: str) -> None:
+    assert_refused(message, read, tmp_path, text)
 
 
 LAYOUTS = {
@@ -179,27 +167,27 @@ def rows(layout) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_lists_with_other_columns_are_refused(read, layout: str) -> None:
+def test_lists_with_other_columns_are_refused(tmp_path, layout: str) -> None:
     message = "points, line 1: '0.jpg .* has points of no face, as {0} of {0} lines have; each"
     for count in (8, 1):
-        assert_refused(message.format(count), read, "".join(rows(LAYOUTS[layout])[:count]))
+        text = "".join(rows(LAYOUTS[layout])[:count])
+        assert_refused(message.format(count), read, tmp_path, text)
 
 
-def test_a_line_with_other_columns_is_refused_alone(read) -> None:
-    """Three of eight, as if two lists had been joined; half of them are too many."""
+def test_a_line_with_other_columns_is_refused_alone(tmp_path) -> None:
     wrong, right = rows(LAYOUTS["a label before"]), rows(np.ravel)
-    points = read("".join(right[:5] + wrong[5:]))
+    points = read(tmp_path, "".join(right[:5] + wrong[5:]))
     assert points.names == [f"{number}.jpg" for number in range(8)]
     cut = partial(align, np.zeros((250, 250, 3), np.uint8))
     for number in range(5):
         cut(points.find(f"{number}.jpg"))
     for number in range(5, 8):
         assert_refused("those of (no|a mirrored) face", cut, points.find(f"{number}.jpg"))
-    assert_refused("line 5: .* as 4 of 8 lines have", read, "".join(right[:4] + wrong[4:]))
+    half = "".join(right[:4] + wrong[4:])
+    assert_refused("line 5: .* as 4 of 8 lines have", read, tmp_path, half)
 
 
 def test_faces_are_cut_out_as_planes(tmp_path) -> None:
-    """Two faces of one image, of which one looks mirrored; what cannot be read is named."""
     image = np.random.default_rng(0).integers(0, 256, (80, 70, 3), dtype=np.uint8)
     (tmp_path / "a").mkdir()
     cv2.imwrite(str(tmp_path / "a" / "1.png"), image[..., ::-1])
@@ -220,7 +208,6 @@ def test_faces_are_cut_out_as_planes(tmp_path) -> None:
 
 @pytest.fixture
 def faces(tmp_path) -> Path:
-    """Four people with four images each, and ``points.txt`` beside them."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(16):
@@ -253,7 +240,6 @@ def cut_out(faces: Path, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("options", "suffix"), [(["--png"], ".png"), (["--workers", 3], ".jpg")])
 def test_a_folder_of_faces(run, capsys, faces, tmp_path, options, suffix) -> None:
-    """Of any depth and ending; what stands after a dot stays if it is not an image's ending."""
     (faces / "p0" / "day").mkdir()
     lines, strange = (tmp_path / "points.txt").read_text(), os.fsdecode(b"p1/m\xfcller.png")
     moves = {"p0/p0_0001.png": "p0/day/p.001", "p0/p0_0004.png": "top.png"}
@@ -284,7 +270,6 @@ def test_refused_images_are_a_line_each(run, capsys, faces, tmp_path) -> None:
     (faces / "p0" / "p0_0002.png").write_bytes(b"junk")
     (faces / "p2" / "p2_0003.png").unlink()
     (faces / "p2" / "p2_0003.png").symlink_to("nowhere")
-    # A folder of which nothing is left goes.
     (faces / "p4" / "deep").mkdir(parents=True)
     (faces / "p4" / "deep" / "a.png").write_bytes(b"junk")
     assert run(align_main, faces, tmp_path / "out", "--points", path) == 1
@@ -301,14 +286,12 @@ def test_refused_images_are_a_line_each(run, capsys, faces, tmp_path) -> None:
     found = printed.err.splitlines()
     assert len(found) == 7 and all(part in line for part, line in zip(parts, found))
     assert len(contents(tmp_path / "out")) == 12 and not (tmp_path / "out" / "p4").exists()
-    # The other command counts names, too, and ends at the first image.
     with pytest.raises(DataError, match="p0_0002.png: the image cannot be decoded"):
         run(pack_main, faces, tmp_path / "set", "--align", path)
     assert unknown in capsys.readouterr().err
 
 
 def test_packing_aligned_faces(run, capsys, faces, tmp_path) -> None:
-    """The set has the bytes of the files that the other command writes."""
     points = tmp_path / "points.txt"
     run(align_main, faces, tmp_path / "out", "--points", points)
     run(pack_main, faces, tmp_path / "set", "--align", points, "--check")
@@ -350,7 +333,6 @@ def test_mistakes_are_one_line(run, monkeypatch, faces, tmp_path, arguments, mes
         (tmp_path / "twice" / "p1" / f"p1_0002{ending}").write_bytes(image)
     lines = (tmp_path / "points.txt").read_text()
     (tmp_path / "label.txt").write_text(lines.replace(".png ", ".png 3 "))
-    # A mirrored face is one that is there, and the others are of no image.
     others = "\n".join(lines.replace("/p", "/q").splitlines()[:3])
     (tmp_path / "few.txt").write_text(f"{mirrored_line(faces)}\n{others}")
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ from data.records.label_table import LabelTable
 from data.records.record_set import RecordSet
 from data.resizing import bring_to
 from runtime.errors import DataError
-from tests.support.sets import overwrite, pack_set
+from tests.support.sets import assert_refused, overwrite, pack_set
 
 
 def whole(total: int, *seed: int) -> np.ndarray:
@@ -45,17 +45,14 @@ def test_a_part_of_the_order_is_the_same_alone(total: int) -> None:
     assert permuted(0, 0, keys, total).size == 0
 
 
-def test_an_order_is_pinned() -> None:
+def test_an_order_is_pinned_as_are_random_numbers() -> None:
     """A run that continues needs the order that it began with."""
     assert whole(10, 0, 1, 2).tolist() == [0, 7, 5, 4, 8, 3, 6, 2, 1, 9]
     assert len(epoch_keys(4)) == ROUNDS + 1
     for other in ((0, 5, 2), (0, 6, 1), (1, 5, 1)):
         # Of random orders, one image on average stands at the same place.
         assert (whole(1000, 0, 5, 1) == whole(1000, *other)).sum() < 10
-
-
-def test_random_numbers_by_hand_and_by_their_distribution() -> None:
-    """The first output of the published SplitMix64 with seed 0: it mixes its constant."""
+    # The first output of the published SplitMix64 with seed 0: it mixes its constant.
     assert int(mixed(np.uint64(0x9E3779B97F4A7C15))) == 0xE220A8397B1DCDAF
     drawn = np.array([unit(np.uint64(number), np.uint64(5)) for number in range(10_000)])
     counts = np.bincount((drawn * 100).astype(int), minlength=100)
@@ -80,12 +77,11 @@ class Labels:
         # In pieces of several lengths, the second of which counts its classes from 3 on.
         pieces = np.split(self._labels, [0, 100, 101, 260][: len(self._labels) // 80 + 1])
         firsts = [0, 0, 3, 0, 0][: len(pieces)]
-        lowered = [
-            np.ascontiguousarray(np.where(piece < 0, piece, piece - first), np.int32)
+        loaders = [
+            functools.partial(np.ascontiguousarray, np.where(piece < 0, piece, piece - first))
             for piece, first in zip(pieces, firsts)
         ]
-        loaders = [functools.partial(np.copy, piece) for piece in lowered]
-        return LabelTable(loaders, [len(piece) for piece in lowered], firsts)
+        return LabelTable(loaders, [*map(len, pieces)], firsts)
 
 
 def select(labels: Any, *options: Any) -> Selection:
@@ -119,7 +115,6 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
     for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
         found = np.concatenate([*chosen.of_classes(dataset, start, stop)]).tolist()
         assert found == [image for image in images if labels[image] in kept[start:stop]]
-    # The order of a list of the chosen images.
     keys = epoch_keys(1)
     expected = np.array(images)[permuted(0, len(images), keys, len(images))]
     for first, count in ((0, len(images)), (7, 20)):
@@ -137,10 +132,8 @@ def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels(labe
     order = chosen.order(epoch_keys(3), 0, 333)
     np.testing.assert_array_equal(order, permuted(0, 333, epoch_keys(3), 333))
     assert [chosen.following(i) for i in (0, 332)] == [1, 0]
-    with pytest.raises(DataError, match="made up: no identity has 99 images or more"):
-        select(labels, 99)
-    with pytest.raises(DataError, match="made up: no image has a readable label"):
-        select(np.full(9, -1), 0, 1.0)
+    assert_refused("made up: no identity has 99 images or more", select, labels, 99)
+    assert_refused("made up: no image has a readable label", select, np.full(9, -1), 0, 1.0)
 
 
 @pytest.mark.parametrize(("balance", "min_images"), [(0.5, 0), (1.0, 6), (1.5, 0)])
@@ -175,7 +168,6 @@ def open_loader(path, *, rank=0, world_size=1, seed=7, mirror=True, **options) -
 
 
 def joined(batches):
-    """Return the images and labels of batches, one after the other."""
     batches = list(batches)
     return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
 
@@ -186,7 +178,6 @@ def load(path, count: int, start: int = 0, **options):
 
 
 def numbers(images: np.ndarray) -> list[int]:
-    """Return the numbers of images made by ``make_image``: their red value."""
     return images[:, 0, 0, 0].tolist()
 
 
@@ -223,7 +214,6 @@ def test_batches_are_those_of_the_plainest_loader(
     for update in range(1, 7):
         epoch, place = divmod(update, len(chosen) // (size * world_size))
         order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
-        # Of the whole global batch.
         draws = change.draw((1, seed, update), 0, size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
@@ -251,10 +241,8 @@ def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_se
     assert [len(batch.labels) for batch in batches] == [4, 4, 4, 3]
     assert numbers(images) == [*range(3, 18)] and (images[:, 1] == 7).all()
     assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
-    # By their new numbers, where some are left out.
     with open_loader(faces, min_images=5) as loader:
         assert numbers(joined(loader.images_of(0, 1))[0]) == [*range(7, 12)]
-    # One that cannot be read is of no class.
     with open_loader(overwrite(write_set([2, 3]), 2, b"junk")) as loader:
         assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [-1, 0, 1, 1, 1]
     assert len(loader.bad_records) == 1
@@ -273,7 +261,6 @@ def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: in
         assert loader.bad_records == {2, 6}
         assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
     assert (results[0] == results[1]).all()
-    # Their neighbors take their places.
     assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
     with pytest.raises(DataError, match="2 broken records, more than the 1 of --max-bad-records"):
         load(faces, 6, max_bad_records=1)
@@ -310,7 +297,6 @@ def test_batches_in_memory(monkeypatch) -> None:
     filling = made._filling
     monkeypatch.setattr(made, "_filling", lambda *at: filled.append(at) or filling(*at))
     first, second = islice(made.batches(), 2)
-    # Four are made ahead.
     assert len(filled) == 6
     assert first.images.shape == (8, 3, 16, 12) and first.images.dtype == np.uint8
     assert first.labels.dtype == np.int64 and (first.labels != second.labels).any()

@@ -55,7 +55,6 @@ def test_no_sample_comes_twice_and_none_is_left_out(num_images, changes):
             epoch, first = plan.at(number)
             assert first == used.get(epoch, 0) and first + global_batch <= num_images
             used[epoch] = first + global_batch
-            # Going on with the same batch changes nothing.
             later = EpochPlan(num_images, global_batch, number, plan.at(number))
             for epoch in range(4):
                 assert later.first_update_of(epoch) == max(plan.first_update_of(epoch), number)
@@ -84,9 +83,7 @@ def test_some_items_are_taken_ahead_and_an_error_replaces_its_result() -> None:
         with pytest.raises(ZeroDivisionError):
             next(found)
     assert len(taken) < 1000
-
-
-def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
+    # Leaving does not wait for a thread that hangs.
     release, began = threading.Event(), time.monotonic()
     with map_in_order(lambda _: release.wait(100), range(1), 1):
         pass
@@ -95,7 +92,6 @@ def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
 
 
 def test_progress(monkeypatch, capsys) -> None:
-    """Without a terminal there is a line now and then; a terminal gets a bar."""
     now = itertools.count(0.0, 0.5)
     with monkeypatch.context() as patch:
         patch.setattr(worker_threads, "time", SimpleNamespace(monotonic=lambda: next(now)))
@@ -131,12 +127,11 @@ def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahea
         found = 0
         for found, batch in enumerate(prefetcher.run(fillings()), 1):
             assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
-            # All of it, when it is returned.
             assert (batch.images == 1).all()
     assert found == len(sizes)
 
 
-def test_batches_are_started_ahead_of_the_first_that_is_returned() -> None:
+def test_batches_start_ahead_errors_come_with_their_batch_and_closing_cancels_others() -> None:
     started: list[int] = []
     fillings = (started.append(number) or filling(4, number) for number in range(30))
     with Prefetcher(1, 3) as prefetcher:
@@ -145,9 +140,6 @@ def test_batches_are_started_ahead_of_the_first_that_is_returned() -> None:
             assert next(batches).labels[0] == number
             assert len(started) == number + 4
         batches.close()
-
-
-def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_begun() -> None:
     calls: list[int] = []
     held, release = threading.Event(), threading.Event()
 
@@ -161,7 +153,7 @@ def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_beg
         assert release.wait(60)
 
     with Prefetcher(1, 2) as prefetcher:
-        batches: Any = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
+        batches = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
         assert next(batches).labels[0] == 0
         assert_refused("row 3 is broken, 1 thread", next, batches, kind=ValueError)
         last = filling(128, 2, lambda part: calls.append(2))
@@ -174,8 +166,6 @@ def test_errors_are_raised_with_their_batch_and_closing_cancels_what_has_not_beg
 
 
 class Numbered(ImagesInMemory):
-    """Images of the one color of their number, some of which cannot be read."""
-
     def __init__(self, count: int, broken=(), size: int = 8) -> None:
         images = np.arange(count, dtype=np.uint8)[:, None, None, None]
         labels = (np.arange(count) % 10).astype(np.uint8)
@@ -201,7 +191,6 @@ def load(
 
 
 def numbers(dataset, count, **options) -> np.ndarray:
-    """Return the numbers of the images in some batches: ``[batches, images]``."""
     return load(dataset, count, **options)[0][..., 0, 0, 0]
 
 
@@ -232,7 +221,6 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
         for rank in range(world_size):
             images = TransformedImages(Numbered(count, broken), Unchanged(), (3, 8, 8), len(broken))
             options = {"batch_size": 4, "rank": rank, "world_size": world_size}
-            # A broken image counts once, however often it is asked for.
             _, share = (list(each_once(images, prefetcher, **options)) for _ in range(2))
             assert len(share) == -(-len(range(rank, count, world_size)) // 4)
             for batch in share:
@@ -285,10 +273,8 @@ def test_sets_that_make_no_batch_are_refused_and_broken_images_replaced(caplog) 
         assert_refused(message, load, dataset, 6, **options)
     caplog.clear()
     images, labels = load(Numbered(24, broken), 12, threads=3, max_broken=3)
-    # By the next readable one.
     shown = images[..., 0, 0, 0].ravel()
     expected = sorted([5, 5, 0, *({*range(24)} - {*broken})])
     assert sorted(shown[:24]) == sorted(shown[24:48]) == expected
     np.testing.assert_array_equal(labels.ravel(), shown % 10)
-    # In two epochs each is named once.
     assert len(caplog.records) == 3 and "skipped a broken record: image 23 is" in caplog.text

@@ -72,7 +72,6 @@ def test_background_and_light_are_alike_in_every_version(monkeypatch: pytest.Mon
     ("validation", [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]),
 ])  # fmt: skip
 def test_a_seed_draws_the_same_patterns_in_every_version(part: str, expected) -> None:
-    """To a rounding of a pixel, which depends on the processor."""
     dataset = DrawnImages(part, num_classes=3, count=600, shape=(16, 24, 3), seed=4)
     found = [dataset.decoded(number)[0].astype(float) for number in range(4)]
     values = [value for image in found for value in (image.mean(), image.std())]
@@ -121,7 +120,6 @@ def test_the_set_is_in_the_real_format_and_made_once(root) -> None:
     drawn = face_set.draw_identity(5, images=4, image_size=(24, 20), seed=3)
     assert drawn == images(records)[20:]
     assert decode_rgb(face_set.draw_identity(5, images=1)[0]).shape == (112, 112, 3)
-    # What readers of the set write does not matter.
     before = files(root)
     assert {"train.idx.cache", "train.labels.cache"} <= {*before}
     ensure(root)
@@ -159,7 +157,6 @@ def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path, monkey
 
 
 def before_step(monkeypatch, name: str, action) -> None:
-    """Do something before a step of making a set, once."""
     step = getattr(face_set, name)
 
     def do_both(*arguments: Any) -> None:

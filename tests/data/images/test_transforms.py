@@ -83,7 +83,6 @@ def test_a_share_of_the_images_is_affected(name: str) -> None:
 
 
 def test_each_change_has_random_numbers_of_its_own() -> None:
-    """By seed, row and name, whatever else is on; a rank draws those of its rows."""
     order = [field.name for field in fields(Augmentation)]
     everything = Augmentation(**dict.fromkeys(order, 0.5))
     whole = everything.draw((1, 2), 0, 9)
@@ -203,7 +202,6 @@ def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
     np.testing.assert_array_equal(moved(0.0, 0.999, 0.9), corner)
     draws = PadCropFlip(2).draw(np.random.default_rng(0), 400).tolist()
     assert len({tuple(np.argwhere(moved(*each)[..., 0])[0]) for each in draws}) == 3 * 3
-    # Smaller crops are cut out of the image without a border.
     for place, start in ((0.0, 0), (0.34, 1), (0.999, 2)):
         cut = moved(place, 0.0, 0.9, padding=0, size=6)
         np.testing.assert_array_equal(cut, image[start : start + 6, :6])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,28 +18,20 @@ from tests.support.sets import overwrite, pack_set
 
 
 def numbers_in(sheet: np.ndarray) -> set[int]:
-    """Return the numbers of the images of ``make_image`` in a sheet."""
     return {*sheet[sheet[..., 1] == 7][:, 0].tolist()}
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Return a function that gives the axes and bars (left, width, height) of a histogram."""
-
-    def draw(counts):
-        figures = []
-        # Without drawing it, which takes a second.
-        monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        sheets.draw_histogram(np.array(counts), "faces")
-        (axes,) = figures[-1].axes
-        return axes, [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches]
-
-    return draw
+def drawn(monkeypatch: pytest.MonkeyPatch, counts):
+    """Return the axes and bars (left, width, height) of a histogram; drawing takes a second."""
+    figures: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    sheets.draw_histogram(np.array(counts), "faces")
+    (axes,) = figures[-1].axes
+    return axes, [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches]
 
 
 @pytest.fixture
 def written(monkeypatch):
-    """What would be written on a sheet."""
     texts: list[str] = []
 
     def put(paper, text, place, font, scale, color, width, kind) -> None:
@@ -49,12 +42,8 @@ def written(monkeypatch):
     return texts
 
 
-def tick_texts(axis) -> list[str]:
-    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
-
-
-def test_a_histogram_of_similar_identities_has_plain_axes(drawn) -> None:
-    axes, bars = drawn([2, 2, 2, 4])
+def test_a_histogram_of_similar_identities_has_plain_axes(monkeypatch) -> None:
+    axes, bars = drawn(monkeypatch, [2, 2, 2, 4])
     assert bars == [(1.5, 1, 3), (2.5, 1, 0), (3.5, 1, 1)]
     texts = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
     assert texts == ("faces", "images per identity", "identities")
@@ -63,24 +52,25 @@ def test_a_histogram_of_similar_identities_has_plain_axes(drawn) -> None:
     lines = [(line.get_xdata()[0], line.get_linestyle()) for line in axes.get_lines()]
     assert legend == ["median 2.0", "mean 2.5"] and lines == [(2.0, "-"), (2.5, "--")]
     for axis in (axes.xaxis, axes.yaxis):
-        ticks = tick_texts(axis)
+        ticks = [*filter(None, (label.get_text() for label in axis.get_ticklabels()))]
         assert len({*ticks}) == len(ticks) and not any("." in text for text in ticks)
 
 
-def test_a_histogram_of_unequal_identities_has_logarithmic_axes(drawn) -> None:
-    axes, bars = drawn([1] * 100 + [2] * 31 + [1000])
+def test_a_histogram_of_unequal_identities_has_logarithmic_axes(monkeypatch) -> None:
+    axes, bars = drawn(monkeypatch, [1] * 100 + [2] * 31 + [1000])
     assert bars[0][0] == 0.5 and bars[-1][0] + bars[-1][1] == 1000.5
     assert (bars[0][2], bars[-1][2], sum(height for _, _, height in bars)) == (100, 1, 132)
     assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylim()[0]) == ("log", "log", 0.7)
-    assert {"1", "2", "5", "10", "1,000"} <= {*tick_texts(axes.xaxis)}
+    ticks = {label.get_text() for label in axes.xaxis.get_ticklabels()}
+    assert {"1", "2", "5", "10", "1,000"} <= ticks
     assert not any(text.get_text() for text in axes.xaxis.get_minorticklabels())
     # From 31 times on.
     for most, scale in ((30, "linear"), (31, "log")):
-        assert drawn([1, most])[0].get_xscale() == scale
-        assert drawn([1] * most + [2])[0].get_yscale() == scale
+        assert drawn(monkeypatch, [1, most])[0].get_xscale() == scale
+        assert drawn(monkeypatch, [1] * most + [2])[0].get_yscale() == scale
     # From 10 up: 60 different numbers get a bar each, 61 do not.
     for highest, width in ((60, 1.0), (61, 2.0), (121, 3.0)):
-        _, bars = drawn([10, highest + 9])
+        _, bars = drawn(monkeypatch, [10, highest + 9])
         assert {bar[1] for bar in bars} == {width} and sum(bar[2] for bar in bars) == 2
 
 
@@ -142,7 +132,6 @@ def test_pairs_of_each_kind_are_shown(tmp_path, make_image, written) -> None:
 
 @pytest.mark.parametrize(("channels", "side", "count"), [(3, 112, 64), (1, 28, 5)])
 def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> None:
-    """In rows of four, in their order and colors, each above its class."""
     images = np.zeros((count, channels, side, side), np.uint8)
     images[0, 0] = 200
     before = images.copy()
@@ -168,7 +157,6 @@ REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
 
 @pytest.fixture
 def inspect(run, monkeypatch, capsys, tmp_path):
-    """Return a function that returns the status, the lines that are printed, and those by name."""
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, list[str], dict[str, str]]:
@@ -195,7 +183,6 @@ def test_a_good_set_is_counted(inspect, write_set, options: list[str]) -> None:
 
 
 def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
-    """Of a set of any name."""
     images = [b"junk%d" % n if n % 3 else make_image(n) for n in range(90)]
     pack_set(Path("a\nb\x1b[2J"), images, [n // 30 for n in range(90)])
     status, lines, rows = inspect("a\nb\x1b[2J", "--out", "out")
@@ -209,7 +196,6 @@ def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
     assert "\x1b" not in "".join(lines)
     with pytest.raises(DataError, match="cannot be written: .* --out"):
         inspect("a\nb\x1b[2J", "--out", "out/a\nb\x1b[2J-bad.txt")
-    # No image is readable.
     pack_set(Path("none"), [b"junk"], [0])
     assert inspect("none", "--out", "new")[2]["bad images"] == "1"
 

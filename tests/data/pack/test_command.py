@@ -149,7 +149,6 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats, tmp_path) -> Non
     ("suffix", "orientation"), [(".jpg", 1), (".jpg", 6), (".png", 3), (".webp", 8), (".tiff", 5)]
 )
 def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
-    """No reader has to know about orientations, and what is upright is not encoded again."""
     payload = file_with(suffix, orientation)
     people = write_files(tmp_path / "people", {f"ann/1{suffix}": payload})
     for options in ([], ["--check"], ["--resize", "24x36"]):
@@ -191,7 +190,6 @@ def test_mistakes_are_one_line(pack, monkeypatch, people, tmp_path, arguments, m
 
 
 def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None:
-    """Fewer shards than before leave none behind."""
     pack(people, tmp_path / "one")
     for shards in (4, 3):
         pack(people, tmp_path / "out", "--shards", shards)

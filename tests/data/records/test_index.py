@@ -139,7 +139,6 @@ def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, 
     records = RecordSet(tmp_path)
     assert (records.num_classes, records.image_size) == (classes, (16, 16))
     assert records.labels().tolist() == labels
-    # More ranges than classes hide no label.
     (tmp_path / "property").write_text(f"{classes - 1},16,16")
     message = f"{classes - 1} classes, but train.rec holds {classes} identities"
     assert_refused(message, RecordSet, tmp_path)
@@ -200,7 +199,6 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
     (lambda lines: "".join(lines).replace("\t0\n", "\t-4\n", 1), "impossible offsets"),
     (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
     (last_at("0x10"), "is no index"),
-    # A record's key and offset in two lines.
     (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
     # Within the records; all but the first and the last; after the end.
     (shifted, "copy both again"),
@@ -223,7 +221,6 @@ def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
     assert_refused("damaged or of another version than its .idx: copy both", RecordSet, tmp_path)
     (tmp_path / "train.idx").unlink()
     assert_refused("file is truncated or damaged: copy it again$", RecordSet, tmp_path)
-    # A link to nothing is not passed over.
     (tmp_path / "train.idx").symlink_to("gone")
     assert_refused("train.idx cannot be read: No such file.*; delete it", RecordSet, tmp_path)
 
@@ -253,7 +250,6 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
         write_records(tmp_path, written)
         changed(tmp_path, lambda lines, lost=lost: lines[:1000] + lines[1000 + lost :])
         assert_refused(f"lacks {counted} or more of the records", RecordSet, tmp_path)
-    # Gaps that cannot all be looked at are said.
     keys = np.random.default_rng(0).permutation(1000)[:900].tolist()
     write_records(tmp_path, im2rec([0] * 900, images[:1] * 900, keys))
     assert not caplog.text and len(RecordSet(tmp_path)) == 900
@@ -261,9 +257,7 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
     assert f"lacks {gaps} keys between its first and its last" in caplog.text
 
 
-def test_labels_are_looked_up_where_ranges_overlap(
-    tmp_path, images, write_set, monkeypatch
-) -> None:
+def test_labels_of_overlapping_ranges(tmp_path, images, write_set, monkeypatch) -> None:
     """The first and the last image of a range have one label, and the one between another."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
     bounds = {0: (4.0, 7.0), 4: (2.0, 3.0), 5: (1.0, 4.0), 6: (1.0, 4.0)}
@@ -271,13 +265,11 @@ def test_labels_are_looked_up_where_ranges_overlap(
     written = [announced, *im2rec([0, 1, 0], images, [1, 2, 3]), *ranges]
     records = RecordSet(write_records(tmp_path, written))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
-    # Ranges that name each image twice are followed.
     ranges = [(key, encode((1.0, 3.0), key, b"")) for key in (3, 4)]
     announced = 0, encode((3.0, 5.0), 0, b"")
     written = [announced, *im2rec([0, 1], images, [1, 2]), *ranges]
     records = RecordSet(write_records(tmp_path / "twice", written))
     assert records.identity_ranges().tolist() == [[1, 3], [1, 3]]
-    # The first or the last has another label than the rest.
     for number, labels in enumerate(([1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0])):
         folder = write_set([3, 3], f"{number}")
         for key, label in enumerate(labels, 1):
@@ -376,7 +368,6 @@ def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> N
             (tmp_path / old).unlink(missing_ok=True)
         (tmp_path / name).symlink_to(name)
         assert read()
-    # Where nothing can be written, arrays are built without a cache.
     caplog.set_level(logging.INFO)
     arrays = cached_arrays(tmp_path / "no folder" / "cache", [], lambda: ARRAYS, lambda _: True)
     assert arrays is ARRAYS and "cannot be written" in caplog.text

@@ -7,22 +7,16 @@ import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from data.records import index as index_module
-from data.records import record_set
+from data.records import record_set, shards
 from data.records.record_set import Property, RecordSet, read_property
 from data.records.recordio import BrokenRecordError, encode
-from data.records.shards import (
-    JoinedSet,
-    ShardedSet,
-    allow_open_files,
-    compared_files,
-    open_sets,
-    shard_path,
-)
+from data.records.shards import JoinedSet, ShardedSet, open_sets, shard_path
 from data.records.writer import RecordWriter
 from runtime.errors import ConfigError, DataError
 from tests.support.foreign_records import face2rec2, im2rec, write_records
@@ -45,7 +39,6 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     assert records.identity_ranges().tolist() == [[1, 4], [4, 5], [5, 7]]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(records.image, [*range(6)] * 50)) == read * 50
-
     # As published sets are.
     assert (folder / "property").read_text() == "3,16,16\n"
     lines = [line.split("\t") for line in (folder / "train.idx").read_text().splitlines()]
@@ -54,7 +47,6 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     assert struct.unpack("<IIIfQQff", content[:40])[2:] == (2, 0.0, 0, 0, 7.0, 10.0)
     last = content[int(lines[9][1]) :]
     assert struct.unpack("<IIIfQQff", last)[2:] == (2, 0.0, 9, 0, 5.0, 7.0)
-
     (folder / "train.idx").unlink()
     (folder / "property").unlink()
     scanned = RecordSet(folder / "train.rec")
@@ -104,7 +96,6 @@ def test_flat_sets(tmp_path, make_image, monkeypatch, index: bool) -> None:
     assert (len(records), records.num_classes, records.image_size) == (4, 3, (16, 16))
     assert images_of(records) == list(zip(payloads, labels)) and records.labels().tolist() == labels
     assert [records.key(i) for i in range(4)] == (keys if index else [0, 1, 2, 3])
-    # Another start reads the cache.
     monkeypatch.setattr(index_module, "_build", None)
     assert RecordSet(tmp_path).key(3) == (30 if index else 3)
 
@@ -119,7 +110,6 @@ def test_the_size_is_that_of_the_first_image_that_can_be_read(tmp_path, make_ima
 
 
 def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:
-    """From the first of several, and not from the order of the ranges."""
     labels = [(4.0, 77.0), (2.0,)]
     written = [(key, encode(label, key, make_image(1))) for key, label in enumerate(labels)]
     write_records(tmp_path, written, index=False, description="5,16,16\nextra lines occur\n")
@@ -177,7 +167,6 @@ def test_labels_that_are_no_class_are_named(write_set, tmp_path, make_image, lab
 
 @pytest.mark.parametrize(("label", "error"), [(0, KeyboardInterrupt), (1, AssertionError)])
 def test_an_interrupted_writer_leaves_nothing(tmp_path, make_image, label, error) -> None:
-    """Whether by the user, or by a label that is out of order."""
     with pytest.raises(error), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         writer.write(make_image(0), label)
         raise KeyboardInterrupt
@@ -185,15 +174,11 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, make_image, label, error
 
 
 def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
-    """Whoever opens the set at any moment of a replacement gets the old one or the new one."""
     folder = write_set([3, 1, 2])
     before, seen = contents(folder), []
 
-    def full(file) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
+        patch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
         assert_refused("No space", write_set, [1, 1], kind=OSError)
     assert contents(folder) == before
 
@@ -250,7 +235,6 @@ def images(make_image):
 
 @pytest.fixture
 def folder(tmp_path, images) -> Path:
-    """Three shards."""
     rest = iter(images)
     for number, labels in enumerate(SHARDS):
         pack_set(shard_path(tmp_path, number), [next(rest) for _ in labels], labels)
@@ -259,7 +243,6 @@ def folder(tmp_path, images) -> Path:
 
 
 def test_images_and_classes_of_all_shards(folder, images) -> None:
-    # The second time there are caches.
     for _ in range(2):
         whole = open_sets([folder])
         assert isinstance(whole, ShardedSet) and whole.path == folder
@@ -267,13 +250,14 @@ def test_images_and_classes_of_all_shards(folder, images) -> None:
         assert len(whole.label_table()) == 17 and labels_of(whole) == LABELS
     assert images_of(whole) == list(zip(images, LABELS))
     assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
-    assert [path.name for path in compared_files(folder)] == [*NAMES, "property"]
+    assert [path.name for path in shards.compared_files(folder)] == [*NAMES, "property"]
 
 
 def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
-    assert [path.name for path in compared_files(other)] == ["train.rec", "train.idx", "property"]
+    compared = [path.name for path in shards.compared_files(other)]
+    assert compared == ["train.rec", "train.idx", "property"]
     joined = open_sets([other, folder, write_set([2, 1], "third")])
     assert (len(joined), joined.num_classes) == (3 + 17 + 3, 2 + 6 + 2)
     labels = [0, 0, 1, *(label + 2 for label in LABELS), 8, 8, 9]
@@ -290,13 +274,13 @@ def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -
             open_sets([folder, same])
 
 
-def write_shards(folder: Path, shards, num_classes: int) -> None:
-    contents = [b"".join(content for _, content in records) for records in shards]
-    write_files(folder, {"property": b"%d,16,16" % num_classes, **dict(zip(NAMES, contents))})
+def write_shards(folder: Path, *records) -> None:
+    written = [b"".join(content for _, content in one) for one in records]
+    write_files(folder, {"property": b"5,16,16", **dict(zip(NAMES, written))})
 
 
 def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) -> None:
-    write_shards(tmp_path, [im2rec(own, images, range(3)) for own in ([4, 0], [1, 4, 2])], 5)
+    write_shards(tmp_path, *(im2rec(own, images, range(3)) for own in ([4, 0], [1, 4, 2])))
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [label for _, label in images_of(whole)] == [4, 0, 1, 4, 2]
@@ -308,7 +292,7 @@ def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) 
     (tmp_path / "property").write_text(f"{2**24},16,16")
     assert open_sets([tmp_path]).num_classes == 2**24
     # Each shard has more identity records than classes.
-    write_shards(tmp_path, [face2rec2(own, images) for own in ([0, 1, 0, 1], [2, 0, 1, 2, 1])], 5)
+    write_shards(tmp_path, *(face2rec2(own, images) for own in ([0, 1, 0, 1], [2, 0, 1, 2, 1])))
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (9, 5)
     assert [label for _, label in images_of(whole)] == [0, 1, 0, 1, 4, 2, 3, 4, 3]
@@ -344,8 +328,8 @@ def test_the_limit_of_open_files_is_raised_or_told(folder, monkeypatch) -> None:
     assert isinstance(open_sets([folder]), ShardedSet)
     assert limits[1:] == [(3 * 3 + 256, 5000)]
     limits[:] = [(100, 200)]
-    # A set of a single file has no shards.
-    assert_refused(r": reading it needs 256 .* limit \(ulimit -Hn\)$", allow_open_files, 0, folder)
+    message = r": reading it needs 256 .* limit \(ulimit -Hn\)$"
+    assert_refused(message, shards.allow_open_files, 0, folder)
     assert_refused("3 shards need 265 open files, .* may open 200; raise", open_sets, [folder])
 
 

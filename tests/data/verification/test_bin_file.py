@@ -110,7 +110,6 @@ KEYS = "a dictionary with keys other than text, bytes and integers"
     (DTYPE + b"(K\x03U\x65" + b"<" * 101 + b"tb.", "a name that is long"),
     (b"(ios\nsystem\n.", "damaged, or it holds objects"),
     (b"\x82\x01.", "damaged, or it holds objects"),
-    # Keys of which many have one hash.
     (b"}I2305843009213693951\nK\x01s.", KEYS),
     (b"}J\x00\x00\x10\x00K\x01s.", KEYS),
     (b"}K\x01K\x02\x86K\x01s.", KEYS),
@@ -184,7 +183,6 @@ LONG_KEYS = text(1_500_000) + b"q\0" + text(1_500_000) + b"q\1}h\0Ns" + b"h\1Ns"
     *((code + HUGE + b"ab", "damaged") for code in (b"\x96", b"\x8e", b"\x8d", b"\x95")),
 ], ids=["arguments", "code", "keys", "text", "bytes", *"1234"])  # fmt: skip
 def test_no_content_takes_more_time_or_memory_than_its_bytes(content: bytes, message: str) -> None:
-    """Values that are used many times, lengths before their bytes, numbers of the memo."""
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert_refused(message, load, content + b"N.", kind=UnsafePickleError)
     assert time.process_time() - began < 1
@@ -212,7 +210,6 @@ def test_a_written_set_reads_back(tmp_path, faces) -> None:
     assert pixels.shape == (4, 3, 16, 16) and pixels.dtype == np.uint8
     assert pixels[:, 0, 0, 0].tolist() == [2, 1, 4, 1]
     assert (pixels[0] == np.array([2, 7, 253])[:, None, None]).all()
-    # As images of a record set, whose sizes are compared with MXNet's.
     noise = np.random.default_rng(0).integers(0, 256, (250, 250, 3), np.uint8)
     large = cv2.imencode(".png", noise[..., ::-1])[1].tobytes()
     target = VerificationSet(Path("a.bin"), [large] * 2, np.ones(1, np.bool_))
@@ -292,32 +289,26 @@ NAMES = ("Ann_0001.jpg", "Ann_0002.png", "Ann_0012.jpg", "Bob_B_0001.jpg", "Ann 
          "Ann Lee_0002.PNG", "Bob, Roy_0001")  # fmt: skip
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that reads a list; an image is given as its file's name."""
-    write_files(tmp_path, {f"{name[: name.rindex('_')]}/{name}": b"" for name in NAMES})
-
-    def read_list(content):
-        if not isinstance(content, bytes):
-            content = ("\n".join(content) + "\n").encode()
-        (tmp_path / "pairs.txt").write_bytes(content)
-        pairs = read_pairs(tmp_path / "pairs.txt", tmp_path)
-        assert all(file.parent.parent == tmp_path for pair in pairs for file in pair[:2])
-        return [(first.name, second.name, same) for first, second, same in pairs]
-
-    return read_list
+def read(folder: Path, content):
+    """Read a list of pairs; an image is given as its file's name."""
+    write_files(folder, {f"{name[: name.rindex('_')]}/{name}": b"" for name in NAMES})
+    text = content if isinstance(content, bytes) else ("\n".join(content) + "\n").encode()
+    (folder / "pairs.txt").write_bytes(text)
+    pairs = read_pairs(folder / "pairs.txt", folder)
+    assert all(file.parent.parent == folder for pair in pairs for file in pair[:2])
+    return [(first.name, second.name, same) for first, second, same in pairs]
 
 
 @pytest.mark.parametrize("header", ["1\t2", "2"])
-def test_pairs_in_the_format_of_lfw(read, header: str) -> None:
-    assert read([header, *LINES[1:]]) == [
+def test_pairs_in_the_format_of_lfw(tmp_path, header: str) -> None:
+    assert read(tmp_path, [header, *LINES[1:]]) == [
         ("Ann_0001.jpg", "Ann_0002.png", True),
         ("Ann_0002.png", "Ann_0012.jpg", True),
         ("Ann_0001.jpg", "Bob_B_0001.jpg", False),
         ("Bob_B_0001.jpg", "Ann_0012.jpg", False),
     ]
     for content, message in ((b"\xff\xfe\x00", "pairs.txt cannot be read"), (b"", "line 1")):
-        assert_refused(message, read, content)
+        assert_refused(message, read, tmp_path, content)
 
 
 @pytest.mark.parametrize("text", [
@@ -327,8 +318,8 @@ def test_pairs_in_the_format_of_lfw(read, header: str) -> None:
     b'1;1;;\nAnn Lee;1;0002;\n"Ann Lee";1;Bob, Roy;1\n',
     b'1\n"Ann Lee" 1 2\n"Ann Lee"  1 "Bob, Roy" 1\n',
 ])  # fmt: skip
-def test_names_with_spaces(read, text: bytes) -> None:
-    assert read(text) == [
+def test_names_with_spaces(tmp_path, text: bytes) -> None:
+    assert read(tmp_path, text) == [
         ("Ann Lee_0001.JPG", "Ann Lee_0002.PNG", True), ("Ann Lee_0001.JPG", "Bob, Roy_0001", False)
     ]  # fmt: skip
 
@@ -337,10 +328,13 @@ def test_names_with_spaces(read, text: bytes) -> None:
     "Ann Lee 1 2", "Ann Lee\t1 2", "Ann/Ann_0001.jpg Ann/Ann_0002.jpg 1", "\t1\t2",
     "name,imagenum1,imagenum2", "Ann\t1\t\t2",
 ])  # fmt: skip
-def test_other_layouts_are_refused(read, line: str) -> None:
+def test_other_layouts_are_refused(tmp_path, line: str) -> None:
     """CALFW, CPLFW, CFP and lists of paths: never read as another pair."""
-    assert_refused("line 2: .* 'name i j' nor 'name1 i name2 j'", read, ["1 1", line, LINES[2]])
-    assert_refused("line 1: .* instead of the numbers of folds and pairs", read, [line, *LINES])
+    for message, lines in (
+        ("line 2: .* 'name i j' nor 'name1 i name2 j'", ["1 1", line, LINES[2]]),
+        ("line 1: .* instead of the numbers of folds and pairs", [line, *LINES]),
+    ):
+        assert_refused(message, read, tmp_path, lines)
 
 
 @pytest.mark.parametrize(("number", "line", "message"), [
@@ -356,8 +350,8 @@ def test_other_layouts_are_refused(read, line: str) -> None:
     (4, "Ann\t1\tAnn\t2", "line 4: 'Ann 1 Ann 2' has one name for two people"),
     (5, "Ann\t1\tBob_B\t7", r"line 5: there is no image .*Bob_B_0007\.jpg"),
 ])  # fmt: skip
-def test_wrong_lines_are_named(read, number: int, line: str, message: str) -> None:
-    assert_refused(message, read, [*LINES[: number - 1], line, *LINES[number:]])
+def test_wrong_lines_are_named(tmp_path, number: int, line: str, message: str) -> None:
+    assert_refused(message, read, tmp_path, [*LINES[: number - 1], line, *LINES[number:]])
 
 
 def drawn(counts: list[int], count: int, folds: int, seed: int = 0):
