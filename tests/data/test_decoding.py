@@ -218,9 +218,7 @@ def test_the_size_of_an_image() -> None:
             changed = JPEG[:2] + bytes([0xFF, marker, 0, 12]) + bytes(10) + JPEG[2:]
         assert encoded_size(changed) == (21, 34), marker
     assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
-
-
-def test_what_is_damaged_large_or_of_another_format_is_left_to_the_decoder() -> None:
+    # What is damaged, large or of another format is left to the decoder.
     for payload in (
         *(whole[: int(share * len(whole))] for whole in (JPEG, PNG) for share in (0, 0.05, 0.99)),
         *(PNG[:16] + b"IEND" + width for width in (b"", bytes(3), bytes(7))),

@@ -324,8 +324,7 @@ def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
     said = []
     (tmp_path / "cat/deep").mkdir(parents=True)
     for name, content in {**images, **dict.fromkeys(others, "x")}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
+        write_files(tmp_path, {name: content.encode()})
         said.append(describe(tmp_path))
     change(tmp_path)
     assert said[5].startswith("6 images of 2 classes, checksum ")

@@ -19,7 +19,7 @@ from data.pack.__main__ import main as pack_main
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
-from tests.support.sets import assert_refused, contents, images_of
+from tests.support.sets import assert_refused, contents, images_of, write_files
 
 
 def umeyama(source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -189,9 +189,8 @@ def test_a_line_with_other_columns_is_refused_alone(tmp_path) -> None:
 
 def test_faces_are_cut_out_as_planes(tmp_path) -> None:
     image = np.random.default_rng(0).integers(0, 256, (80, 70, 3), dtype=np.uint8)
-    (tmp_path / "a").mkdir()
-    cv2.imwrite(str(tmp_path / "a" / "1.png"), image[..., ::-1])
-    (tmp_path / "b.png").write_bytes(b"\x89PNG nothing")
+    encoded = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
+    write_files(tmp_path, {"a/1.png": encoded, "b.png": b"\x89PNG nothing"})
     mirrored = TEMPLATE[[1, 0, 2, 4, 3]] / 2 + np.array([3.0, -2.0])
     names = ["a/1.png", "a/1.png", "gone.png", "b.png", "a/1.png"]
     points = np.stack([TEMPLATE / 2, mirrored, TEMPLATE, TEMPLATE, np.ones((5, 2))])
@@ -208,19 +207,16 @@ def test_faces_are_cut_out_as_planes(tmp_path) -> None:
 
 @pytest.fixture
 def faces(tmp_path) -> Path:
-    rng = np.random.default_rng(0)
-    lines = []
+    rng, lines, files = np.random.default_rng(0), [], {"notes.txt": b"not an image"}
     for number in range(16):
         name = f"p{number // 4}/p{number // 4}_{number % 4 + 1:04d}.png"
-        (tmp_path / "faces" / name).parent.mkdir(parents=True, exist_ok=True)
         coarse = rng.integers(0, 256, (5, 4, 3), dtype=np.uint8)
-        cv2.imwrite(str(tmp_path / "faces" / name), cv2.resize(coarse, (160, 200)))
+        files[name] = cv2.imencode(".png", cv2.resize(coarse, (160, 200)))[1].tobytes()
         matrix = cv2.getRotationMatrix2D((56, 56), 40 * (number % 4) - 60, 0.8)
         points = apply(matrix, TEMPLATE) + rng.uniform(10, 40, 2)
         lines.append(f"{name} {' '.join(f'{n:.4f}' for n in points.ravel())}")
     (tmp_path / "points.txt").write_text("\n".join(lines))
-    (tmp_path / "faces" / "notes.txt").write_text("not an image")
-    return tmp_path / "faces"
+    return write_files(tmp_path / "faces", files)
 
 
 def points_of(faces: Path, name: str) -> np.ndarray:
@@ -267,11 +263,9 @@ def test_refused_images_are_a_line_each(run, capsys, faces, tmp_path) -> None:
     lines[4] = mirrored_line(faces)
     lines[6] = "nowhere.png " + " ".join(lines[6].split()[1:])
     path.write_text("\n".join(lines))
-    (faces / "p0" / "p0_0002.png").write_bytes(b"junk")
+    write_files(faces, {"p0/p0_0002.png": b"junk", "p4/deep/a.png": b"junk"})
     (faces / "p2" / "p2_0003.png").unlink()
     (faces / "p2" / "p2_0003.png").symlink_to("nowhere")
-    (faces / "p4" / "deep").mkdir(parents=True)
-    (faces / "p4" / "deep" / "a.png").write_bytes(b"junk")
     assert run(align_main, faces, tmp_path / "out", "--points", path) == 1
     printed = capsys.readouterr()
     assert f"{tmp_path / 'out'}: 12 images of 112 x 112, without 5 that were refused" in printed.out
@@ -327,10 +321,8 @@ def test_packing_aligned_faces(run, capsys, faces, tmp_path) -> None:
     ("pack faces out --align points.txt --resize 112", "leave --resize and --crop out"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(run, monkeypatch, faces, tmp_path, arguments, message) -> None:
-    (tmp_path / "twice" / "p1").mkdir(parents=True)
-    for ending in (".png", ".jpeg"):
-        image = (faces / "p1" / "p1_0002.png").read_bytes()
-        (tmp_path / "twice" / "p1" / f"p1_0002{ending}").write_bytes(image)
+    image = (faces / "p1" / "p1_0002.png").read_bytes()
+    write_files(tmp_path, {f"twice/p1/p1_0002{ending}": image for ending in (".png", ".jpeg")})
     lines = (tmp_path / "points.txt").read_text()
     (tmp_path / "label.txt").write_text(lines.replace(".png ", ".png 3 "))
     others = "\n".join(lines.replace("/p", "/q").splitlines()[:3])

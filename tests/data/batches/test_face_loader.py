@@ -181,11 +181,6 @@ def numbers(images: np.ndarray) -> list[int]:
     return images[:, 0, 0, 0].tolist()
 
 
-@pytest.fixture
-def faces(write_set):
-    return write_set([3, 4, 5, 6, 7])
-
-
 @pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
     (0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)
 ])  # fmt: skip
@@ -206,7 +201,6 @@ def test_batches_are_those_of_the_plainest_loader(
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-
     change = Augmentation(**changes, mirror=0.5 * mirror)
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
@@ -233,7 +227,8 @@ def test_classes_in_balance(write_set) -> None:
     np.testing.assert_array_equal(second.reshape(7, -1), images[44:].reshape(7, 2, -1)[:, 1])
 
 
-def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_set) -> None:
+def test_images_of_some_classes_come_once_in_order_and_unchanged(write_set) -> None:
+    faces = write_set([3, 4, 5, 6, 7])
     with open_loader(faces, rank=1, world_size=2, cutout=1.0) as loader:
         batches = list(loader.images_of(1, 4))
         assert not list(loader.images_of(2, 2))
@@ -243,7 +238,7 @@ def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_se
     assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
     with open_loader(faces, min_images=5) as loader:
         assert numbers(joined(loader.images_of(0, 1))[0]) == [*range(7, 12)]
-    with open_loader(overwrite(write_set([2, 3]), 2, b"junk")) as loader:
+    with open_loader(overwrite(write_set([2, 3], "broken"), 2, b"junk")) as loader:
         assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [-1, 0, 1, 1, 1]
     assert len(loader.bad_records) == 1
 
@@ -281,9 +276,9 @@ def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, 
     assert sorted(once.tolist()) == [-1] * wanted + [0] * 5 + [1] * 5
 
 
-def test_a_run_continues_at_its_position_and_ends_its_threads(faces) -> None:
+def test_a_run_continues_at_its_position_and_ends_its_threads(write_set) -> None:
     """Update 2 with a global batch of 4 starts after the first 20 images of epoch 1."""
-    others = {*threading.enumerate()}
+    faces, others = write_set([3, 4, 5, 6, 7]), {*threading.enumerate()}
     with open_loader(faces, mirror=False) as loader:
         found, _ = joined(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
         decoders = {*threading.enumerate()} - others

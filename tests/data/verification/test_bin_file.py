@@ -330,11 +330,10 @@ def test_names_with_spaces(tmp_path, text: bytes) -> None:
 ])  # fmt: skip
 def test_other_layouts_are_refused(tmp_path, line: str) -> None:
     """CALFW, CPLFW, CFP and lists of paths: never read as another pair."""
-    for message, lines in (
-        ("line 2: .* 'name i j' nor 'name1 i name2 j'", ["1 1", line, LINES[2]]),
-        ("line 1: .* instead of the numbers of folds and pairs", [line, *LINES]),
-    ):
-        assert_refused(message, read, tmp_path, lines)
+    message = "line 2: .* 'name i j' nor 'name1 i name2 j'"
+    assert_refused(message, read, tmp_path, ["1 1", line, LINES[2]])
+    message = "line 1: .* instead of the numbers of folds and pairs"
+    assert_refused(message, read, tmp_path, [line, *LINES])
 
 
 @pytest.mark.parametrize(("number", "line", "message"), [
