@@ -24,6 +24,13 @@ assert_broken = partial(assert_refused, kind=BrokenRecordError)
 COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
 BLACK_OR_WHITE = np.where(COLORS[..., 0] > 128, 255, 0).astype(np.uint8)
 LOSSLESS = (".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pnm", ".ras", ".sr", ".png")
+OTHERS = {
+    ".gif": b"GIF89a", ".heic": b"\0\0\0\x18ftypheic", ".jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
+    ".pam": b"P7\nWIDTH 8\n", ".psd": b"8BPS\0\1", ".exr": b"v/1\1",
+}  # fmt: skip
+TOO_LONG = (2**31 - 1).to_bytes(4, "big")
+UNKNOWN = (b"", b"PF", b"GIF89a", b"v/1\1", b"P0", b"P7", b"\0\0\0\x0cjP  \r\n\x87\n",
+           b"\xff\x4f\xff\x51")  # fmt: skip
 
 
 def file_of(suffix: str) -> bytes:
@@ -55,12 +62,6 @@ def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
         assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
 
 
-OTHERS = {
-    ".gif": b"GIF89a", ".heic": b"\0\0\0\x18ftypheic", ".jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
-    ".pam": b"P7\nWIDTH 8\n", ".psd": b"8BPS\0\1", ".exr": b"v/1\1",
-}  # fmt: skip
-
-
 def test_files_are_known_by_their_ending_or_their_beginning() -> None:
     for suffix in FILE_ENDINGS:
         beginning = file_of(suffix)[:BEGINNING_BYTES]
@@ -79,9 +80,6 @@ def test_files_are_known_by_their_ending_or_their_beginning() -> None:
 
 
 BMP, JPEG, PNG = map(file_of, (".bmp", ".jpg", ".png"))
-TOO_LONG = (2**31 - 1).to_bytes(4, "big")
-UNKNOWN = (b"", b"PF", b"GIF89a", b"v/1\1", b"P0", b"P7", b"\0\0\0\x0cjP  \r\n\x87\n",
-           b"\xff\x4f\xff\x51")  # fmt: skip
 
 
 @pytest.mark.parametrize(("decode", "payload", "message"), [

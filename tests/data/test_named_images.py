@@ -18,6 +18,10 @@ from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.sets import assert_refused, write_files
 
+A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
+LARGE = module._READ_WHOLE + 12345
+OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
+
 
 def touch(folder, *names: str, content: bytes = b"") -> None:
     write_files(folder, dict.fromkeys(names, content))
@@ -213,7 +217,6 @@ ALL = grouped([30] * 20)
 # Three further images of each class, before its images.
 WITHIN = sorted([*((b"new", label) for label in [*range(20)] * 3), *ALL], key=lambda one: one[1])
 MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
-A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
 
 
 @pytest.mark.parametrize(("before", "now", "has_grown"), [
@@ -261,9 +264,6 @@ def test_what_a_damaged_checkpoint_says_of_images() -> None:
     for place in (-1, 2**70, -(2**70)):
         found = contents.find_difference(images, said, {"images": 1, "sample": [[place, 2**70, 0]]})
         assert found is not None and not found.has_grown
-
-
-LARGE = module._READ_WHOLE + 12345
 
 
 def flip(path: Path, offset: int) -> None:
@@ -329,9 +329,6 @@ def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
     change(tmp_path)
     assert said[5].startswith("6 images of 2 classes, checksum ")
     assert {*said[5:]} == {said[5]} != {describe(tmp_path)}
-
-
-OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
 
 
 @pytest.mark.parametrize(("hosts", "expected"), [

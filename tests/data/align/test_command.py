@@ -21,6 +21,23 @@ from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
 from tests.support.sets import assert_refused, contents, images_of, write_files
 
+# The root of the sum of its squared distances from the middle is 1.
+SHAPE = (TEMPLATE - TEMPLATE.mean(axis=0)) / np.linalg.norm(TEMPLATE - TEMPLATE.mean(axis=0))
+TEN = "38.5 51 73 51.25 56 71 41 92 70 92"
+COMMAS = TEN.replace(" ", ",")
+LAYOUTS = {
+    "a label before": lambda face: [7, *face.ravel()],
+    "a score before": lambda face: [0.998, *face.ravel()],
+    "five x, five y": lambda face: face.T.ravel(),
+    "five y, five x": lambda face: face[:, ::-1].T.ravel(),
+    "y and x": lambda face: face[:, ::-1].ravel(),
+    "y upwards": lambda face: (face * [1, -1] + [0, 250]).ravel(),
+    "the person's left and right": lambda face: face[[1, 0, 2, 4, 3]].ravel(),
+    "the person's eyes": lambda face: face[[1, 0, 2, 3, 4]].ravel(),
+    "the nose first": lambda face: face[[2, 0, 1, 3, 4]].ravel(),
+    "a box and three points": lambda face: [*face.min(0), *face.max(0), *face.ravel()[:6]],
+}
+
 
 def umeyama(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """The transform of Umeyama's paper, eq. 39 to 43, in float64: ``[2, 3]``."""
@@ -68,10 +85,6 @@ def test_the_template_is_the_published_one() -> None:
     assert (aligned[:, :60] == 255).all() and (aligned[:, 64:] == 0).all()
 
 
-# The root of the sum of its squared distances from the middle is 1.
-SHAPE = (TEMPLATE - TEMPLATE.mean(axis=0)) / np.linalg.norm(TEMPLATE - TEMPLATE.mean(axis=0))
-
-
 @pytest.mark.parametrize(("points", "message"), [
     (np.full((5, 2), 31.0), "in one place"),
     (np.full((5, 2), 1e6) + np.arange(10).reshape(5, 2) * 1e-4, "in one place"),
@@ -89,11 +102,6 @@ def test_points_that_are_not_of_this_face_are_refused(points: np.ndarray, messag
     if "lie outside" in message:
         assert align(image, points, any_order=True).shape == image.shape
     assert align(image, 2.01 * SHAPE + 50).shape == image.shape
-
-
-TEN = "38.5 51 73 51.25 56 71 41 92 70 92"
-COMMAS = TEN.replace(" ", ",")
-EXPECTED = np.array(TEN.split(), float).reshape(5, 2)
 
 
 def read(folder: Path, text) -> PointsFile:
@@ -119,7 +127,7 @@ def read(folder: Path, text) -> PointsFile:
 ])  # fmt: skip
 def test_published_forms_are_read(tmp_path, text, name: str) -> None:
     points = read(tmp_path, text)
-    assert (points.find(name) == EXPECTED).all()
+    assert (points.find(name) == np.array(TEN.split(), float).reshape(5, 2)).all()
     assert_refused("points has no points of it, under the name other.jpg", points.find, "other.jpg")
 
 
@@ -129,30 +137,14 @@ def test_published_forms_are_read(tmp_path, text, name: str) -> None:
     (f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n",
      "line 2: '2.jpg .* is not the name of an image and five points; each line is the name of"),
     # Without points at all, in what may be a heading; a label that is text.
-    (f"1.jpg,1,2,3\n2.jpg {TEN}\n", "line 1"),
-    (f"1.jpg ann {TEN}\n", "line 1"),
-    (f"1.jpg {TEN.replace('73', '1e300')}\n", "line 1"),
-    (f"1.jpg {TEN.replace('73', 'nan')}\n", "line 1"),
+    *((text, "line 1") for text in (f"1.jpg,1,2,3\n2.jpg {TEN}\n", f"1.jpg ann {TEN}\n")),
+    *((f"1.jpg {TEN.replace('73', wrong)}\n", "line 1") for wrong in ("1e300", "nan")),
     (f"1.jpg {TEN}\n./1.jpg {TEN}\n", "line 2: '1.jpg' is there twice"),
     (f"my face.jpg {TEN}\n", "line 1"),
     (b"\xff\xfe\x00", "cannot be read as a list of points"),
 ])  # fmt: skip
 def test_other_lists_are_refused(tmp_path, text, message: str) -> None:
     assert_refused(message, read, tmp_path, text)
-
-
-LAYOUTS = {
-    "a label before": lambda face: [7, *face.ravel()],
-    "a score before": lambda face: [0.998, *face.ravel()],
-    "five x, five y": lambda face: face.T.ravel(),
-    "five y, five x": lambda face: face[:, ::-1].T.ravel(),
-    "y and x": lambda face: face[:, ::-1].ravel(),
-    "y upwards": lambda face: (face * [1, -1] + [0, 250]).ravel(),
-    "the person's left and right": lambda face: face[[1, 0, 2, 4, 3]].ravel(),
-    "the person's eyes": lambda face: face[[1, 0, 2, 3, 4]].ravel(),
-    "the nose first": lambda face: face[[2, 0, 1, 3, 4]].ravel(),
-    "a box and three points": lambda face: [*face.min(0), *face.max(0), *face.ravel()[:6]],
-}
 
 
 def rows(layout) -> list[str]:

@@ -26,6 +26,8 @@ from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 from tests.support.sets import assert_refused
 
+CHANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5)
+
 
 def test_by_hand():
     """The origin is where epochs of this length would have begun."""
@@ -40,9 +42,6 @@ def test_by_hand():
     assert [tuple(later.at(update)) for update in range(2, 6)] == [(0, 6), (0, 8), (1, 0), (1, 2)]
     assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
     assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
-
-
-CHANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5)
 
 
 @given(st.integers(12, 99), CHANGES)
@@ -190,10 +189,6 @@ def load(
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
 
 
-def numbers(dataset, count, **options) -> np.ndarray:
-    return load(dataset, count, **options)[0][..., 0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("transform", "side", "world_size"), [(PadCropFlip(), 12, 2), (RandomResizedCrop(8), 8, 3)]
 )
@@ -235,7 +230,7 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
 
 def shared(count, updates, shares, worker, group=None) -> np.ndarray:
     epoch_part = EpochPart.of_worker(count, 4, worker, shares, group or (worker,))
-    return numbers(Numbered(count), updates, epoch_part=epoch_part)
+    return load(Numbered(count), updates, epoch_part=epoch_part)[0][..., 0, 0, 0]
 
 
 @pytest.mark.parametrize("shares", [equal_shares(3), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
@@ -253,8 +248,8 @@ def test_parts_of_the_order() -> None:
     shares = ((0, 0.25), (0.25, 1.0))
     parts = [EpochPart.of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
     assert [part.updates_per_epoch for part in parts] == [6, 6]
-    few = numbers(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))
-    np.testing.assert_array_equal(few[:2], numbers(Numbered(100), 2))
+    few = load(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))[0][..., 0, 0, 0]
+    np.testing.assert_array_equal(few[:2], load(Numbered(100), 2)[0][..., 0, 0, 0])
     for found, size in ((shared(100, 12, shares, 1, (0, 1)), 24), (few, 8)):
         first, second = map(set, found.reshape(2, size).tolist())
         assert len(first) == len(second) == size and first != second

@@ -29,6 +29,7 @@ PHOTOGRAPHS = [
     [100.0, 97.6, 69.9, 184.8, 177.5, 148.5, 128.0, 126.2, 102.1, 235.4, 214.6, 178.5, 67.8, 9.4],
     [82.1, 113.4, 77.4, 82.0, 102.6, 82.0, 140.6, 128.0, 152.1, 110.1, 143.2, 131.2, 36.6, 14.4],
 ]  # fmt: skip
+SMALL: Any = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
 
 
 def crc(arrays: Iterable[Any]) -> int:
@@ -76,9 +77,6 @@ def test_a_seed_draws_the_same_patterns_in_every_version(part: str, expected) ->
     assert values == pytest.approx(expected, abs=0.05)
     assert (len(dataset), dataset.num_classes) == (600, 3)
     assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
-
-
-SMALL: Any = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
 
 
 def ensure(root: Path, **changes: Any) -> RecordSet:

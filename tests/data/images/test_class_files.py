@@ -25,6 +25,12 @@ from tests.support.oriented_images import assert_seen, file_with
 from tests.support.sets import assert_refused, images_of, overwrite, write_files
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
+COUNT = 20
+SMALL = {"training": COUNT, "validation": COUNT}
+TEN, HUNDRED = (replace(one, images_per_file=SMALL) for one in (CIFAR10, CIFAR100))
+PIXELS = np.zeros((COUNT, 3072), np.uint8)
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"
+DIGITS = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)
 
 
 def write(folder: Path, *names: str, content: bytes = PNG) -> None:
@@ -146,12 +152,6 @@ def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(
     assert_refused(message, open_records, paths[0], tmp_path / "none.rec")
 
 
-COUNT = 20
-SMALL = {"training": COUNT, "validation": COUNT}
-TEN, HUNDRED = (replace(one, images_per_file=SMALL) for one in (CIFAR10, CIFAR100))
-PIXELS = np.zeros((COUNT, 3072), np.uint8)
-
-
 def content(number: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(number)
     return rng.integers(0, classes, COUNT), rng.integers(0, 256, (COUNT, 3072), np.uint8)
@@ -172,11 +172,9 @@ def write_version(kind, folder: Path, protocol=None, keys=str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "folder", "protocol", "keys"), [
-    (TEN, ".", 2, str.encode),
-    (TEN, "cifar-10-batches-py", 5, str),
+    (TEN, ".", 2, str.encode), (TEN, "cifar-10-batches-py", 5, str),
     (TEN, "cifar-10-batches-bin", None, str),
-    (HUNDRED, ".", 2, str),
-    (HUNDRED, "cifar-100-binary", None, str),
+    (HUNDRED, ".", 2, str), (HUNDRED, "cifar-100-binary", None, str),
 ])  # fmt: skip
 def test_both_versions_where_they_are_published(tmp_path, kind, folder, protocol, keys) -> None:
     """The hundred classes are the fine ones."""
@@ -280,10 +278,6 @@ def test_record_files_of_another_set_or_missing(tmp_path) -> None:
         assert_refused(message, cifar.open_record_files, CIFAR10, path, path)
     none = tmp_path / "none.rec"
     assert_refused(r"none\.rec does not exist", cifar.open_record_files, CIFAR10, path, none)
-
-
-IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"
-DIGITS = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)
 
 
 def header(*shape: int) -> bytes:

@@ -10,6 +10,11 @@ from data.images.augmentation import Augmentation
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+# Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
+TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
+NOTHING = np.empty(0, np.float32)
+# 40 × 30 pixels, whose color is their position.
+PLACES = np.stack([*np.indices((40, 30)), np.zeros((40, 30))], axis=2).astype(np.uint8)
 
 
 def changed(image: np.ndarray, name: str, strength: float, *numbers: float) -> np.ndarray:
@@ -99,11 +104,6 @@ def test_each_change_has_random_numbers_of_its_own() -> None:
     np.testing.assert_array_equal(everything.apply(NOISE.copy(), whole, 4), image)
 
 
-# Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
-TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
-NOTHING = np.empty(0, np.float32)
-
-
 def draws(first=SQUARE, second=SQUARE, rest=SQUARE, *, place=(0.0, 0.0, 0.9), lighting=(0, 0, 0)):
     shapes = [*first, *second, *(rest * 8)]
     return np.array([*shapes, *place, 0.5, 0.5, 0.5, *lighting], np.float32)
@@ -111,10 +111,6 @@ def draws(first=SQUARE, second=SQUARE, rest=SQUARE, *, place=(0.0, 0.0, 0.9), li
 
 def plain(size: int, lighting: float = 0.0) -> RandomResizedCrop:
     return RandomResizedCrop(size, color_jitter=0.0, lighting=lighting)
-
-
-# 40 × 30 pixels, whose color is their position.
-PLACES = np.stack([*np.indices((40, 30)), np.zeros((40, 30))], axis=2).astype(np.uint8)
 
 
 @pytest.mark.parametrize(("row", "column", "top", "left"), [

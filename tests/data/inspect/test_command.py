@@ -16,6 +16,8 @@ from data.verification.bin_file import read_bin, write_bin
 from runtime.errors import DataError
 from tests.support.sets import overwrite, pack_set
 
+REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
+
 
 def numbers_in(sheet: np.ndarray) -> set[int]:
     return {*sheet[sheet[..., 1] == 7][:, 0].tolist()}
@@ -150,9 +152,6 @@ def test_a_name_of_other_bytes_or_of_a_formula_is_drawn() -> None:
         assert decode_rgb(sheets.draw_histogram(np.array([1, 2]), name)).std() > 1
         row = sheets.SheetRow([name], [[(b"", name)]])
         assert decode_rgb(sheets.draw_rows([row], name)).std() > 1
-
-
-REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
 
 
 @pytest.fixture

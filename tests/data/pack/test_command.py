@@ -105,17 +105,16 @@ def formats(tmp_path) -> Path:
     return write_files(tmp_path / "formats", files)
 
 
-@pytest.mark.parametrize(("options", "size", "beginning"), [
-    ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
-])  # fmt: skip
-def test_other_formats_are_encoded_anew(pack, formats, tmp_path, options, size, beginning) -> None:
-    pack(formats, tmp_path / "out", *options.split())
-    records = RecordSet(tmp_path / "out")
-    assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
-    for index, (payload, label) in enumerate(images_of(records)):
-        assert label == index // 3 and payload.startswith(beginning)
-        image = decode_rgb(payload)
-        assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
+def test_other_formats_are_encoded_anew(pack, formats, tmp_path) -> None:
+    kinds = ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
+    for options, size, beginning in kinds:
+        pack(formats, tmp_path / "out", *options.split())
+        records = RecordSet(tmp_path / "out")
+        assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
+        for index, (payload, label) in enumerate(images_of(records)):
+            assert label == index // 3 and payload.startswith(beginning)
+            image = decode_rgb(payload)
+            assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
 
 
 def test_pairs_become_a_verification_set(pack, people, formats, tmp_path) -> None:
@@ -215,13 +214,9 @@ def columns(height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("shape", "size", "left", "right"), [
-    ((100, 100), (50, 50), 0, 200),
-    ((100, 200), (100, 100), 50, 150),
-    ((200, 100), (50, 50), 0, 200),
-    ((50, 50), (100, 100), 0, 200),
-    ((112, 96), (112, 112), 0, 200),
-    ((100, 100), (50, 25), 50, 150),
-    ((16, 16), (400, 1), 93, 93),
+    ((100, 100), (50, 50), 0, 200), ((100, 200), (100, 100), 50, 150),
+    ((200, 100), (50, 50), 0, 200), ((50, 50), (100, 100), 0, 200),
+    ((112, 96), (112, 112), 0, 200), ((100, 100), (50, 25), 50, 150), ((16, 16), (400, 1), 93, 93),
 ])  # fmt: skip
 def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
     image = fit(columns(*shape), size)

@@ -20,6 +20,16 @@ from tests.support.foreign_records import face2rec2, im2rec, index_of, rec_build
 from tests.support.sets import assert_refused, images_of, overwrite
 
 MAGIC = struct.pack("<I", 0xCED7230A)
+RECORD = encode((1.0,), 1, b"payload!")
+SORTED = [0, 0, 0, 1, 2, 2]
+# Four people of an unsorted list, in 31 runs.
+UNSORTED = [*range(4), *range(4), 3, *range(4), 2, 0, 0, *range(1, 4), *range(3), *range(4), 0,
+            *range(4), 1, 2, 0]  # fmt: skip
+ARRAYS = {
+    "offsets": np.arange(5, dtype=np.int64) * 2**40,
+    "labels": np.array([1, -1, 3], dtype=np.int32),
+    "none": np.empty(0, dtype=np.int64),
+}
 
 
 def open_records(folder: Path, *records: bytes) -> RecordFile:
@@ -66,9 +76,6 @@ def test_labels_of_every_kind_of_record(tmp_path) -> None:
     assert firsts[:4].tolist() == [8.0, 2.0, 7.0, 5.0] and np.isnan(firsts[4])
 
 
-RECORD = encode((1.0,), 1, b"payload!")
-
-
 @pytest.mark.parametrize(("damaged", "reason"), [
     (RECORD[:-4], "the file ends before"),
     (b"\0" + RECORD[1:], "wrong magic"),
@@ -101,12 +108,6 @@ def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path) -> None:
     assert within.end(32) == len(within)
 
 
-SORTED = [0, 0, 0, 1, 2, 2]
-# Four people of an unsorted list, in 31 runs.
-UNSORTED = [*range(4), *range(4), 3, *range(4), 2, 0, 0, *range(1, 4), *range(3), *range(4), 0,
-            *range(4), 1, 2, 0]  # fmt: skip
-
-
 @pytest.fixture
 def images(make_image):
     return [make_image(number) for number in range(len(UNSORTED))]
@@ -125,10 +126,8 @@ def found(path: Path):
 
 
 @pytest.mark.parametrize(("writes", "index", "labels", "described"), [
-    (face2rec2, True, SORTED, False),
-    (face2rec2, False, UNSORTED, True),
-    (rec_builder, True, UNSORTED, False),
-    (rec_builder, False, SORTED, True),
+    (face2rec2, True, SORTED, False), (face2rec2, False, UNSORTED, True),
+    (rec_builder, True, UNSORTED, False), (rec_builder, False, SORTED, True),
     (rec_builder, False, UNSORTED, False),
 ])  # fmt: skip
 def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, described) -> None:
@@ -168,10 +167,6 @@ def changed(folder: Path, change) -> Path:
     return folder
 
 
-def last_at(offset):
-    return lambda lines: [*lines[:-1], f"39\t{offset}\n"]
-
-
 def shifted(lines):
     return [f"{n}\t{int(line.split()[1]) + 4}\n" for n, line in enumerate(lines)]
 
@@ -193,12 +188,13 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
     (lambda lines: "", "is empty; delete it"),
     (lambda lines: lines[:25], "lacks 15 or more of the records"),
     (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the records"),
-    (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one record"),
+    (lambda lines: [*lines[:-1], f"39\t{lines[5].split()[1]}\n"], "keys 5 and 39 one record"),
     (lambda lines: [*lines, lines[3]], "impossible keys"),
     (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
     (lambda lines: "".join(lines).replace("\t0\n", "\t-4\n", 1), "impossible offsets"),
-    (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
-    (last_at("0x10"), "is no index"),
+    (lambda lines: [*lines[:-1], f"39\t{2**64 - 4}\n"],
+     "impossible offsets, the first for key 39; delete it"),
+    (lambda lines: [*lines[:-1], "39\t0x10\n"], "is no index"),
     (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
     # Within the records; all but the first and the last; after the end.
     (shifted, "copy both again"),
@@ -289,13 +285,6 @@ def test_records_that_share_bytes_are_refused(tmp_path) -> None:
     began = time.process_time()
     assert_refused(r"train\.idx does not fit train\.rec", RecordSet, tmp_path)
     assert time.process_time() - began < 1
-
-
-ARRAYS = {
-    "offsets": np.arange(5, dtype=np.int64) * 2**40,
-    "labels": np.array([1, -1, 3], dtype=np.int32),
-    "none": np.empty(0, dtype=np.int64),
-}
 
 
 @pytest.fixture
