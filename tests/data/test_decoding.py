@@ -13,16 +13,27 @@ import numpy as np
 import pytest
 
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, FileKind, decode_file, decode_rgb, kind_of
+from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
+from data.resizing import bring_to
+from tests.support import oriented_images
+from tests.support.oriented_images import SEEN, assert_seen, encode, exif_block, jpeg_with, png_with
 from tests.support.sets import assert_refused
 
 assert_broken = partial(assert_refused, kind=BrokenRecordError)
 COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
 BLACK_OR_WHITE = np.where(COLORS[..., 0] > 128, 255, 0).astype(np.uint8)
 LOSSLESS = (".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pnm", ".ras", ".sr", ".png")
+OTHERS = {
+    ".gif": b"GIF89a", ".heic": b"\0\0\0\x18ftypheic", ".jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
+    ".pam": b"P7\nWIDTH 8\n", ".psd": b"8BPS\0\1", ".exr": b"v/1\1",
+}  # fmt: skip
+TOO_LONG = (2**31 - 1).to_bytes(4, "big")
+UNKNOWN = (b"", b"PF", b"GIF89a", b"v/1\1", b"P0", b"P7", b"\0\0\0\x0cjP  \r\n\x87\n",
+           b"\xff\x4f\xff\x51")  # fmt: skip
 
 
-def encode(suffix: str) -> bytes:
+def file_of(suffix: str) -> bytes:
     options = [cv2.IMWRITE_WEBP_QUALITY, 101] if suffix == ".webp" else []
     image = BLACK_OR_WHITE if suffix in (".pgm", ".pbm") else COLORS[..., ::-1]
     if suffix in (".hdr", ".pic"):
@@ -39,7 +50,7 @@ def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
 
 @pytest.mark.parametrize("suffix", FILE_ENDINGS)
 def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
-    image = decode_file(encode(suffix))
+    image = decode_file(file_of(suffix))
     assert image.dtype == np.uint8 and image.shape == COLORS.shape
     if suffix in LOSSLESS:
         np.testing.assert_array_equal(image, COLORS)
@@ -51,19 +62,9 @@ def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
         assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
 
 
-OTHERS = {
-    ".gif": b"GIF89a",
-    ".heic": b"\0\0\0\x18ftypheic",
-    ".jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
-    ".pam": b"P7\nWIDTH 8\n",
-    ".psd": b"8BPS\0\1",
-    ".exr": b"v/1\1",
-}
-
-
 def test_files_are_known_by_their_ending_or_their_beginning() -> None:
     for suffix in FILE_ENDINGS:
-        beginning = encode(suffix)[:BEGINNING_BYTES]
+        beginning = file_of(suffix)[:BEGINNING_BYTES]
         wrong = ["a.gif"] * (suffix in (".jpg", ".webp"))
         for name in ["face", "face.1", "face.jpg_large", *wrong]:
             assert kind_of(name, beginning) is FileKind.IMAGE, (name, suffix)
@@ -71,32 +72,28 @@ def test_files_are_known_by_their_ending_or_their_beginning() -> None:
     for suffix, beginning in OTHERS.items():
         assert kind_of(f"a{suffix}", b"") is kind_of("face", beginning) is FileKind.OTHER
     # A raw file of a camera begins as a TIFF; OpenCV would decode its thumbnail.
-    assert kind_of("a.DNG", encode(".tif")[:BEGINNING_BYTES]) is FileKind.OTHER
+    assert kind_of("a.DNG", file_of(".tif")[:BEGINNING_BYTES]) is FileKind.OTHER
     assert kind_of("a.JFIF", b"") is FileKind.IMAGE
     texts = (b"", b"BMW is a car", b"P6 is written", b"notes", b"#!/bin/sh")
     for beginning in (*texts, b"RIFF\1\2\3\4WAVEfmt "):
         assert kind_of("notes", beginning) is kind_of("a.txt", beginning) is FileKind.NONE
 
 
-BMP, PNG = encode(".bmp"), encode(".png")
-HUGE_RAS = b"Y\xa6j\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100)
-TOO_LONG = (2**31 - 1).to_bytes(4, "big")
-UNKNOWN = (b"", b"PF", b"GIF89a", b"v/1\1", b"P0", b"P7", b"\0\0\0\x0cjP  \r\n\x87\n",
-           b"\xff\x4f\xff\x51")  # fmt: skip
+BMP, JPEG, PNG = map(file_of, (".bmp", ".jpg", ".png"))
 
 
 @pytest.mark.parametrize(("decode", "payload", "message"), [
     (decode_file, b"P5\n60000 60000\n255\n" + bytes(100), ""),
     (decode_file, b"P1\n60000 60000\n1 0 1", ""),
     (decode_file, BMP[:18] + struct.pack("<ii", 60000, 60000) + BMP[26:], ""),
-    (decode_file, HUGE_RAS, ""),
-    (decode_file, encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"), ""),
+    (decode_file, b"Y\xa6j\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(99), ""),
+    (decode_file, file_of(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"), ""),
     (decode_rgb, PNG[:16] + (1 << 20).to_bytes(4, "big") * 2 + PNG[24:], ""),
     *((decode_rgb, memoryview(PNG[:at] + TOO_LONG + PNG[at + 4 :]), ".*cut off or damaged")
       for at in (8, 33)),
     (decode_rgb, b"", ""),
     (decode_rgb, b"\xff\xd8\xff\xe0 a JPEG's beginning", ""),
-    *((decode_rgb, encode(suffix), ".*no JPEG, PNG, BMP or WebP")
+    *((decode_rgb, file_of(suffix), ".*no JPEG, PNG, BMP or WebP")
       for suffix in (".tif", ".pgm", ".ras", ".hdr")),
     *((decode_file, beginning, ".*of no format that is known") for beginning in UNKNOWN),
 ], ids=count())  # fmt: skip
@@ -106,25 +103,23 @@ def test_what_cannot_be_decoded_gets_no_memory(decode, payload, message: str) ->
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
 
 
-def png_with(image: bytes, kind: bytes, content: bytes, place: int) -> bytes:
+def with_chunk(image: bytes, kind: bytes, content: bytes, place: int) -> bytes:
     checksum = zlib.crc32(kind + content).to_bytes(4, "big")
     chunk = len(content).to_bytes(4, "big") + kind + content + checksum
     return image[:place] + chunk + image[place:]
 
 
 def test_what_a_png_inflates_to_takes_no_time(make_image) -> None:
-    """Texts and profiles, which are not shown, and pixels after the last row."""
     zeros = zlib.compress(bytes(1 << 23), 9)
     plain = image = make_image(7)
     for kind in (b"zTXt", b"iTXt", b"iCCP"):
         text = b"a\0" + (b"\1\0\0\0" if kind == b"iTXt" else b"\0") + zeros
         for _ in range(100):
-            image = png_with(image, kind, text, 33)
-
+            image = with_chunk(image, kind, text, 33)
 
     def long(size: int) -> bytes:
         pixels = zlib.compress(bytes(size), 9)
-        return png_with(plain[:33], b"IDAT", pixels, 33) + plain[-12:]
+        return with_chunk(plain[:33], b"IDAT", pixels, 33) + plain[-12:]
 
     began = time.process_time()
     assert (decode_rgb(image) == decode_rgb(plain)).all()
@@ -147,7 +142,6 @@ def test_a_portable_map_says_what_is_white(kind: bytes, planes: int, white: int)
     else:
         body = samples.astype(">u2" if white > 255 else "u1").tobytes()
     found = decode_file(head + body)[..., :planes]
-    # OpenCV shifts 16 bits.
     assert np.abs(found.ravel() - samples * (255 / white)).max() <= 1
     assert found.min() == 0 and (planes == 3 or found.max() == 255)
 
@@ -195,12 +189,119 @@ def test_no_bytes_hide_scans_and_others_do_not_count() -> None:
     place = jpeg.index(b"\xff\xda", jpeg.index(b"\xff\xda") + 2)
     for filler in (b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"):
         assert_broken("too many scans", decode_rgb, jpeg[:place] + filler + jpeg[place:])
-    plain = encode(".jpg")
     comment = b"\xff\xfe\x03\x22" + b"\xff\xda\0\0" * 200
-    many = plain[:2] + comment + plain[2:] + b"\xff\xda" * 200
-    np.testing.assert_array_equal(decode_rgb(many), decode_rgb(plain))
+    many = JPEG[:2] + comment + JPEG[2:] + b"\xff\xda" * 200
+    np.testing.assert_array_equal(decode_rgb(many), decode_rgb(JPEG))
     # A search that follows fill bytes from each to the last one takes half a minute.
     filled = b"\xff\xd8" + b"\xff" * 100_000 + b"\0" + b"\xff\xda" * 33
     began = time.process_time()
     assert_broken("cannot be decoded", decode_rgb, filled)
     assert time.process_time() - began < 1
+
+
+def test_the_size_of_an_image() -> None:
+    assert encoded_size(PNG) == (21, 34)
+    for image in (COLORS, COLORS[..., 0]):
+        for progressive in (0, 1):
+            jpeg = encode(".jpg", image, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+            assert encoded_size(jpeg) == (21, 34)
+    thumbnail = encode(".jpg", COLORS[:8, :8])
+    segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
+    assert encoded_size(JPEG[:2] + segment + b"\xff" + JPEG[2:]) == (21, 34)
+    # ITU-T T.81, table B.1: of C0 to CF all but three begin a frame.
+    frame = JPEG.index(b"\xff\xc0")
+    for marker in range(0xC0, 0xD0):
+        changed = JPEG[: frame + 1] + bytes([marker]) + JPEG[frame + 2 :]
+        if marker in (0xC4, 0xC8, 0xCC):
+            changed = JPEG[:2] + bytes([0xFF, marker, 0, 12]) + bytes(10) + JPEG[2:]
+        assert encoded_size(changed) == (21, 34), marker
+    assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
+    # What is damaged, large or of another format is left to the decoder.
+    for payload in (
+        *(whole[: int(share * len(whole))] for whole in (JPEG, PNG) for share in (0, 0.05, 0.99)),
+        *(PNG[:16] + b"IEND" + width for width in (b"", bytes(3), bytes(7))),
+        PNG[:16] + bytes(4) + PNG[20:],
+        PNG[:16] + struct.pack(">II", 8192, 8193) + PNG[24:],
+        # Of a frame there are four bytes, of five the size would be within the payload.
+        b"\xff\xd8\xff\xc0\x00\x06\x08\0\1\0" + b"\xff\xd9",
+        b"\xff\xd8\xff\xe0\xff\xff" + bytes(100),
+        BMP,
+    ):
+        assert encoded_size(payload) is None, payload[-20:]
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+def test_files_and_records_are_decoded_upright(suffix: str) -> None:
+    for number in range(1, 9):
+        payload = oriented_images.file_with(suffix, number)
+        assert_seen(decode_file(payload))
+        if suffix in (".jpg", ".png"):
+            assert_seen(decode_rgb(payload))
+            assert orientation(payload) == number
+        assert is_copied(payload) == (number == 1 and suffix in (".jpg", ".png"))
+
+
+@pytest.mark.parametrize("write", [jpeg_with, png_with, oriented_images.webp_with])
+def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
+    six = exif_block(6)
+    for order in "<>":
+        for before in (0, 5, 30):
+            payload = write(SEEN, exif_block(6, order, before))
+            assert orientation(payload) == 6
+            if write is not oriented_images.webp_with:
+                # OpenCV itself turns these.
+                theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+                np.testing.assert_array_equal(decode_file(payload), theirs)
+    if write is jpeg_with:
+        # OpenCV looks at the first segment of the kind alone.
+        payload = jpeg_with(oriented_images.stored(8), exif_block(8), other_first=True)
+        assert orientation(payload) == 8
+        assert_seen(decode_file(payload))
+    else:
+        assert orientation(write(SEEN, b"Exif\0\0" + exif_block(5))) == 5
+    for block in (
+        b"", b"II*\0", b"XX" + six[2:], *map(exif_block, (0, 9, 10)), six[:20],
+        b"II*\0" + struct.pack("<I", 2**32 - 1) + six[8:],
+        # A long number in the place of the short one.
+        six.replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
+    ):  # fmt: skip
+        assert orientation(write(SEEN, block)) == 1, block
+
+
+def test_what_only_looks_like_a_segment_is_skipped() -> None:
+    block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
+    plain = encode(".jpg", SEEN)
+    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
+    end = b"\xff\xd9" + struct.pack(">H", 2) + block
+    for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels, end):
+        assert orientation(plain[:2] + inner) == 1
+    for payload in (plain + block, *(encode(end, SEEN) for end in (".png", ".webp", ".bmp"))):
+        assert orientation(payload) == 1
+
+
+def smooth(height: int, width: int) -> np.ndarray:
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    return cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 3), None, 0, 255, cv2.NORM_MINMAX)
+
+
+def test_sizes_are_those_of_mxnet() -> None:
+    """The two differ by roundings: MXNet has an OpenCV of its own."""
+    mx = pytest.importorskip("mxnet")
+    for size in ((250, 250), (96, 96), (113, 113), (250, 249), (249, 250), (2000, 2000)):
+        pixels = smooth(*size)
+        expected = mx.image.resize_short(mx.nd.array(pixels, dtype="uint8"), 112).asnumpy()
+        assert expected.shape == (112, 112, 3)
+        difference = np.abs(bring_to(pixels, (112, 112)).astype(int) - expected)
+        assert difference.max() <= 1 and (difference > 0).mean() < 0.1, size
+
+
+def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None:
+    sizes = ((250, 300), (112, 112)), ((112, 112), (112, 96)), ((1, 4000), (8, 8))
+    for size, wanted in (*sizes, ((224, 224), (112, 96))):
+        message = f"{size[0]} x {size[1]} pixels, which is an"
+        assert_broken(message, bring_to, np.zeros((*size, 3), np.uint8), wanted)
+    pixels = smooth(112, 112)
+    assert bring_to(pixels, (112, 112)) is pixels
+    for size in ((224, 192), (56, 48)):
+        assert bring_to(smooth(*size), (112, 96)).shape == (112, 96, 3)

@@ -1,10 +1,119 @@
 from __future__ import annotations
 
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from data import contents, identities
+from data import fingerprint as module
+from data.contents import Images
+from data.fingerprint import describe, find_difference, fingerprint
+from data.identities import Identity, find_identities, find_images
 from data.named_images import NamedImages, Size, open_sources, remarks
+from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.sets import assert_refused, write_files
+
+A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
+LARGE = module._READ_WHOLE + 12345
+OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
+
+
+def touch(folder, *names: str, content: bytes = b"") -> None:
+    write_files(folder, dict.fromkeys(names, content))
+
+
+def test_identities_and_images_come_by_name(tmp_path) -> None:
+    created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
+    formats = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
+    others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
+    touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
+          *(f"_p/{name}" for name in [*formats, *others]),
+          *(f"{name}/1.png" for name in created))  # fmt: skip
+    assert not any(map(identities.is_class, created))
+    expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
+    found = find_identities(tmp_path, 1, 1)
+    assert found == find_identities(tmp_path, 1, 3)
+    assert found[0] == [Identity("_p", formats), *expected]
+    assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
+    assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10, 1)
+    flat = tmp_path / "b"
+    (flat / "none").mkdir()
+    assert_refused("none of its 1 folders .* folder for each$", find_identities, flat, 1, 1)
+    assert_refused("2.png is no folder; name one", find_identities, flat / "2.png", 1, 1)
+
+
+def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:
+    mixed = tmp_path / "in"
+    images = ["stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
+              "bob/1.jpg_large"]  # fmt: skip
+    hidden = ["ann/.git/8.png", "ann/__MACOSX/9.png", "__MACOSX/1.png"]
+    touch(mixed, *images, *hidden, content=make_image(1))
+    touch(mixed, "ann/.DS_Store", "ann/._1.jpg", "ann/4.heic", "ann/0.txt", "list.csv",
+          "empty/notes.txt")  # fmt: skip
+    touch(mixed, "ann/5", content=b"GIF89a")
+    touch(mixed, "ann/Thumbs.db", content=b"\xd0\xcf")
+    (mixed / "ann" / "loop").symlink_to(mixed)
+    (mixed / "ann" / "gone").symlink_to("nowhere")
+    os.mkfifo(mixed / "bob" / "pipe")
+    found, remarks = find_identities(mixed, 1, 1)
+    assert found == [
+        Identity("ann", [name[len("ann/") :] for name in images[1:6]]),
+        Identity("bob", ["1.jpg_large"]),
+    ]
+    others = "images of formats that are not decoded, such as HEIC and GIF (convert them)"
+    assert remarks == [
+        *(f"{mixed}: left out {line}" for line in (
+            "3 folders that are hidden or made by programs, the first is __MACOSX",
+            "4 files that are not images, the first is list.csv",
+            "2 hidden files, the first is ann/.DS_Store",
+            f"2 {others}, the first is ann/4.heic",
+            "2 files that cannot be read, the first is ann/gone",
+            "1 folders to which several links lead, the first is ann/loop",
+            "1 folders without images, the first is empty",
+            "1 images outside of the folders, the first is stray.png",
+        )),
+        f"{mixed}: 2 images deeper than in its folders belong to these, the first is ann/a/c/6.png",
+    ]  # fmt: skip
+    found, remarks = find_identities(mixed, 2, 1)
+    expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
+    assert [name for name, _ in found] == ["ann"] and expected in remarks
+    found_images, remarks = find_images(mixed, 2)
+    assert found_images == images and len(remarks) == 7
+
+
+def test_a_folder_on_many_paths_is_listed_once(tmp_path) -> None:
+    """Two links in each of 30 folders lead to the next one: on 2^30 paths to the last."""
+    for number in range(30):
+        touch(tmp_path, f"{number:02}/1.png")
+        for name in "ab":
+            (tmp_path / f"{number:02}" / name).symlink_to(f"../{number + 1:02}")
+    (tmp_path / "30").mkdir()
+    images, left_out = identities.list_images(tmp_path / "00")
+    assert images == ["/".join(["a"] * depth + ["1.png"]) for depth in range(30)]
+    assert left_out.found == {"folders to which several links lead": (30, "a/" * 29 + "b")}
+    assert len(find_images(tmp_path, 1)[0]) == sum(range(1, 31))
+
+
+def test_a_person_with_two_names_is_one(tmp_path) -> None:
+    """Also where names are no UTF-8."""
+    person, text = os.fsdecode(b"m\xfcller"), os.fsdecode(b"\xea.txt")
+    touch(tmp_path, f"{person}/1.png", f"{person}/{text}", "c/1.png")
+    for link, target in (("a", person), ("latest", "c"), ("all", ".")):
+        (tmp_path / link).symlink_to(target)
+    found, remarks = find_identities(tmp_path, 1, 2)
+    assert found == [Identity("c", ["1.png"]), Identity(person, ["1.png"])]
+    again = f"{tmp_path}: left out 3 folders to which several links lead, the first is "
+    assert len(remarks) == 3 and remarks[0].startswith(again), remarks
+    assert f"{person}/{text}" in remarks[2]
+    assert find_images(tmp_path, 2)[0] == ["c/1.png", f"{person}/1.png"]
+    # As if a folder of several sets were one set: their names would be the identities.
+    touch(tmp_path / "sets", "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
+    assert_refused("all images lie deeper .* train/ann/1", find_identities, tmp_path / "sets", 1, 1)
 
 
 def opened(*inputs: str, size: tuple = (16, 16)) -> NamedImages:
@@ -42,7 +151,6 @@ def test_folders_are_sorted_and_give_labels(folder) -> None:
 
 
 def test_images_of_a_set_have_labels_keys_and_its_size(folder, make_image, caplog) -> None:
-    """As in training; those of another shape, and folders, as before."""
     sizes = [(32, 32), (16, 16), (48, 48), (32, 40)]
     written = im2rec([0, 1, 0, 1], [make_image(n, size) for n, size in enumerate(sizes)], range(4))
     write_records(folder.parent / "set", written, description="2,16,16")
@@ -71,3 +179,167 @@ def test_other_inputs_are_refused(folder, make_image, write_set, name: str, mess
     (folder / "a\tb.png").write_bytes(make_image(1))
     write_set([1], "s\nt")
     assert_refused(f"^{message}", opened, name)
+
+
+class Listed(list[Any]):
+    """Images that are their bytes and their classes; None is a broken one."""
+
+    read = 0
+
+    def image(self, index: int) -> Any:
+        self.read += 1
+        if self[index] is None:
+            raise DataError("broken")
+        return self[index]
+
+    def fingerprint(self) -> str:
+        return str(self)
+
+
+def grouped(counts, first: int = 0) -> list[Any]:
+    numbered = [(label, number) for label, count in enumerate(counts) for number in range(count)]
+    return [(b"%d %d" % (label, first + number), label) for label, number in numbered]
+
+
+def test_what_is_said_of_a_set() -> None:
+    images = Listed([(b"123456789", 4), None, (b"", 2)])
+    assert isinstance(images, Images)
+    # The check value of CRC-32.
+    sample = [[0, 4, 0xCBF43926], [2, 2, 0]]
+    found = contents.describe(images)
+    assert found == {"images": 3, "fingerprint": str(images), "sample": sample}
+    images = Listed(grouped([10_000]))
+    places = [place for place, _, _ in contents.describe(images)["sample"]]
+    assert images.read == len(places) == 64 and (places[0], places[-1]) == (0, 9999)
+
+
+ALL = grouped([30] * 20)
+# Three further images of each class, before its images.
+WITHIN = sorted([*((b"new", label) for label in [*range(20)] * 3), *ALL], key=lambda one: one[1])
+MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
+
+
+@pytest.mark.parametrize(("before", "now", "has_grown"), [
+    (ALL, ALL, None),
+    (ALL, [*ALL, (b"new", 19)], True),
+    (ALL, WITHIN, True),
+    (MIXED, [*MIXED, (b"new", 0)], True),
+    ([A, None], [A, None, B], True),
+    ([A, None, C], [A, None, B, C], True),
+    # As many others, and more others; fewer.
+    (ALL, grouped([30] * 20, 99), False),
+    (ALL, grouped([31] * 20, 99), False),
+    (ALL, ALL[:-1], False),
+    (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)], False),
+    # Other classes of the same images, and another order.
+    ([A, B], [(b"a", 1), (b"b", 0), (b"c", 1)], False),
+    # Nothing could be read; one that is in no sample counts by the files.
+    ([None], [A, B], False),
+    (ALL, [*ALL[:3], (b"other", 0), *ALL[4:]], False),
+])  # fmt: skip
+def test_differences(before, now, has_grown) -> None:
+    saved = json.loads(json.dumps(contents.describe(Listed(before))))
+    images = Listed(now)
+    text = f"{len(before)} images there, {len(now)} here"
+    text += ", of which some are others" * (has_grown is False and len(now) >= len(before))
+    expected = None if has_grown is None else (has_grown, text)
+    assert contents.find_difference(images, contents.describe(images), saved) == expected
+
+
+def test_few_images_of_a_large_class_are_read(monkeypatch) -> None:
+    monkeypatch.setattr(contents, "_LOOKED_AT", 5)
+    for before, has_grown in ((4, True), (5, False)):
+        images = Listed([A, *[(b"new", 1)] * before, B])
+        found = contents.find_difference(images, *map(contents.describe, (images, Listed([A, B]))))
+        assert found is not None and found.has_grown == has_grown
+
+
+def test_what_a_damaged_checkpoint_says_of_images() -> None:
+    images = Listed(grouped([2]))
+    said = contents.describe(images)
+    saved: list[Any] = [None, "none", 7, [], {}]
+    saved += [{**said, "images": wrong} for wrong in ("many", None, float("inf"))]
+    saved += [{**said, "sample": wrong} for wrong in (7, [1], [[0, 0]], [[0, "a", 0]])]
+    assert all(contents.find_difference(images, said, one) is None for one in saved)
+    for place in (-1, 2**70, -(2**70)):
+        found = contents.find_difference(images, said, {"images": 1, "sample": [[place, 2**70, 0]]})
+        assert found is not None and not found.has_grown
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (old,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([old ^ 1]))
+
+
+def test_what_is_said_of_a_file(tmp_path) -> None:
+    (tmp_path / "property").write_bytes(b"123456789")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    expected = {
+        "property": "9 bytes, checksum cbf43926",
+        "none": "missing",
+        "pipe": "unreadable (it is not a regular file)",
+        "loop": "unreadable (Too many levels of symbolic links)",
+    }
+    found = fingerprint([tmp_path / name for name in expected])
+    assert found == {str(tmp_path / name): said for name, said in expected.items()}
+
+
+@pytest.mark.parametrize(("size", "offsets"), [
+    (8192, [0, 1, 4096, 8191]),
+    # Blocks of a large one: the first, one between and the last.
+    (LARGE, [0, 4095, (LARGE - 4096) // 63, LARGE - 4096, LARGE - 1]),
+])  # fmt: skip
+def test_bytes_and_size_count(tmp_path, size: int, offsets: list[int]) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, size)
+    said = [describe(path)]
+    for offset in offsets:
+        flip(path, offset)
+        said.append(describe(path))
+    assert len({*said}) == len(said) and all(one.startswith(f"{size:,} bytes") for one in said)
+    os.truncate(path, size - 1)
+    assert describe(path).startswith(f"{size - 1:,} bytes")
+    os.truncate(path, 1 << 40)
+    began = time.process_time()
+    describe(path)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("change", [
+    lambda folder: (folder / "cat/1.jpg").rename(folder / "dog/9.jpg"),
+    lambda folder: (folder / "cat").rename(folder / "bat"),
+    lambda folder: (folder / "emu").mkdir(),
+    lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
+    lambda folder: (folder / "cat/deep/1.jpg").write_bytes(b"cat"),
+])  # fmt: skip
+def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
+    images = {f"{name}/{n}.jpg": f"{name}{n}" for name in ("cat", "dog") for n in range(3)}
+    # Files that are no images, and what is no class, do not count.
+    others = ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "__MACOSX/1.jpg")
+    said = []
+    (tmp_path / "cat/deep").mkdir(parents=True)
+    for name, content in {**images, **dict.fromkeys(others, "x")}.items():
+        write_files(tmp_path, {name: content.encode()})
+        said.append(describe(tmp_path))
+    change(tmp_path)
+    assert said[5].startswith("6 images of 2 classes, checksum ")
+    assert {*said[5:]} == {said[5]} != {describe(tmp_path)}
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [
+    ([OURS, OURS], ""),
+    # A name that a host does not know is missing there, as it may be everywhere.
+    ([{"a": "missing"}, {}], ""),
+    ([OURS, THEIRS], "host1 has another b than host0: 3 bytes, not 2 bytes"),
+    # Of three, the one that differs from most.
+    ([THEIRS, OURS, OURS], "host0 has another b than host1: 3 bytes, not 2 bytes"),
+    ([{"a": "1 byte"}, {"b": "2"}], "host1 has another a than host0: missing, not 1 byte"),
+])  # fmt: skip
+def test_the_host_that_differs_is_named(hosts: list[dict[str, str]], expected: str) -> None:
+    named = [(f"host{number}", files) for number, files in enumerate(hosts)]
+    assert find_difference(named) == expected

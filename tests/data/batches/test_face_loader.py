@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import struct
@@ -13,15 +14,150 @@ import pytest
 
 from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
-from data.batches.order import epoch_keys, permuted
+from data.batches.order import ROUNDS, epoch_keys, mixed, permuted, unit
 from data.batches.position import Position
+from data.batches.selection import Selection
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
-from data.records import record_set
+from data.records import label_table, record_set
+from data.records.label_table import LabelTable
 from data.records.record_set import RecordSet
 from data.resizing import bring_to
 from runtime.errors import DataError
-from tests.support.sets import overwrite, pack_set
+from tests.support.sets import assert_refused, overwrite, pack_set
+
+
+def whole(total: int, *seed: int) -> np.ndarray:
+    return permuted(0, total, epoch_keys(*seed), total)
+
+
+def test_every_image_comes_once_for_every_number_of_images() -> None:
+    for total in [*range(1, 3000), 65_535, 65_536, 65_537, 1_000_003]:
+        assert np.array_equal(np.sort(whole(total, 7, total)), np.arange(total)), total
+
+
+@pytest.mark.parametrize("total", [11, 1000, 12_345_678_901])
+def test_a_part_of_the_order_is_the_same_alone(total: int) -> None:
+    keys, first = epoch_keys(1, 2), total // 2
+    together = permuted(first, 5, keys, total)
+    assert together.dtype == np.int64 and 0 <= together.min() and together.max() < total
+    assert together.tolist() == [permuted(first + i, 1, keys, total)[0] for i in range(5)]
+    assert permuted(0, 0, keys, total).size == 0
+
+
+def test_an_order_is_pinned_as_are_random_numbers() -> None:
+    """A run that continues needs the order that it began with."""
+    assert whole(10, 0, 1, 2).tolist() == [0, 7, 5, 4, 8, 3, 6, 2, 1, 9]
+    assert len(epoch_keys(4)) == ROUNDS + 1
+    for other in ((0, 5, 2), (0, 6, 1), (1, 5, 1)):
+        # Of random orders, one image on average stands at the same place.
+        assert (whole(1000, 0, 5, 1) == whole(1000, *other)).sum() < 10
+    # The first output of the published SplitMix64 with seed 0: it mixes its constant.
+    assert int(mixed(np.uint64(0x9E3779B97F4A7C15))) == 0xE220A8397B1DCDAF
+    drawn = np.array([unit(np.uint64(number), np.uint64(5)) for number in range(10_000)])
+    counts = np.bincount((drawn * 100).astype(int), minlength=100)
+    assert 0 <= drawn.min() and drawn.max() < 1 and counts.min() > 50 and counts.max() < 150
+
+
+class Labels:
+    """A set of which only the labels are known."""
+
+    path, num_classes = "made up", 30
+
+    def __init__(self, labels: Any) -> None:
+        self._labels = np.array(labels, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def where(self, index: int) -> str:
+        return f"image {index}"
+
+    def label_table(self) -> LabelTable:
+        # In pieces of several lengths, the second of which counts its classes from 3 on.
+        pieces = np.split(self._labels, [0, 100, 101, 260][: len(self._labels) // 80 + 1])
+        firsts = [0, 0, 3, 0, 0][: len(pieces)]
+        loaders = [
+            functools.partial(np.ascontiguousarray, np.where(piece < 0, piece, piece - first))
+            for piece, first in zip(pieces, firsts)
+        ]
+        return LabelTable(loaders, [*map(len, pieces)], firsts)
+
+
+def select(labels: Any, *options: Any) -> Selection:
+    dataset: Any = Labels(labels)
+    return Selection(dataset, *options)
+
+
+@pytest.fixture
+def labels(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    monkeypatch.setattr(label_table, "CHUNK", 64)
+    labels = np.random.default_rng(4).integers(-1, 30, 333).astype(np.int32)
+    # One class has no images at all.
+    return np.where(labels == 17, 3, labels)
+
+
+@pytest.mark.parametrize("min_images", [1, 10, 13])
+def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog) -> None:
+    chosen = select(labels, min_images)
+    unreadable = np.flatnonzero(labels < 0)
+    said = f"made up: {len(unreadable)} of 333 records are unreadable and left out, the first is "
+    assert f"{said}image {unreadable[0]}" in caplog.text
+    counts = {label: int((labels == label).sum()) for label in range(30)}
+    kept = [label for label in range(30) if counts[label] >= min_images]
+    images = [i for i, label in enumerate(labels) if label in kept]
+    assert 0 < len(kept) < 30
+    assert (chosen.num_classes, len(chosen)) == (len(kept), len(images))
+    numbers = [chosen.new_number(label) for label in range(30)]
+    assert [numbers[label] for label in kept] == list(range(len(kept)))
+    assert numbers.count(-1) == 30 - len(kept)
+    dataset: Any = Labels(labels)
+    for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
+        found = np.concatenate([*chosen.of_classes(dataset, start, stop)]).tolist()
+        assert found == [image for image in images if labels[image] in kept[start:stop]]
+    keys = epoch_keys(1)
+    expected = np.array(images)[permuted(0, len(images), keys, len(images))]
+    for first, count in ((0, len(images)), (7, 20)):
+        order = chosen.order(keys, first, count)
+        assert order.dtype == np.int64 and (order == expected[first : first + count]).all()
+    for index in range(len(labels)):
+        assert chosen.following(index) == min([i for i in images if i > index] or images)
+
+
+def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels(labels: Any) -> None:
+    nothing: Any = Labels(np.zeros(333))
+    nothing.label_table = None
+    chosen = Selection(nothing, 0)
+    assert (len(chosen), chosen.num_classes, chosen.new_number(29)) == (333, 30, 29)
+    order = chosen.order(epoch_keys(3), 0, 333)
+    np.testing.assert_array_equal(order, permuted(0, 333, epoch_keys(3), 333))
+    assert [chosen.following(i) for i in (0, 332)] == [1, 0]
+    assert_refused("made up: no identity has 99 images or more", select, labels, 99)
+    assert_refused("made up: no image has a readable label", select, np.full(9, -1), 0, 1.0)
+
+
+@pytest.mark.parametrize(("balance", "min_images"), [(0.5, 0), (1.0, 6), (1.5, 0)])
+def test_images_come_by_the_size_of_their_class(labels: Any, balance: float, min_images) -> None:
+    """Each w times on average, and never 2 or more away from that."""
+    labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
+    chosen = select(labels, min_images, balance)
+    sizes = np.bincount(labels[labels >= 0], minlength=30)
+    is_kept = np.array([one >= 0 and chosen.new_number(one) >= 0 for one in labels.tolist()])
+    weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
+    weights *= len(chosen) / weights.sum()
+    assert weights.max() > 3 * weights[is_kept].min()
+    total, epochs = np.zeros(len(labels)), 60
+    for epoch in range(epochs):
+        order = chosen.order(epoch_keys(epoch), 0, len(chosen))
+        assert order.dtype == np.int64 and len(order) == len(chosen)
+        times = np.bincount(order, minlength=len(labels))
+        assert (np.abs(times - weights) < 2).all() and not times[~is_kept].any()
+        total += times
+    # A number of hits has a variance below 1/2.
+    np.testing.assert_allclose(total / epochs, weights, atol=5 * np.sqrt(0.5 / epochs))
+    orders = [chosen.order(epoch_keys(seed), 0, len(chosen)).tolist() for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sum(first > second for first, second in zip(orders[0], orders[0][1:])) > 100
 
 
 def open_loader(path, *, rank=0, world_size=1, seed=7, mirror=True, **options) -> FaceLoader:
@@ -32,7 +168,6 @@ def open_loader(path, *, rank=0, world_size=1, seed=7, mirror=True, **options) -
 
 
 def joined(batches):
-    """Return the images and labels of batches, one after the other."""
     batches = list(batches)
     return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
 
@@ -43,13 +178,7 @@ def load(path, count: int, start: int = 0, **options):
 
 
 def numbers(images: np.ndarray) -> list[int]:
-    """Return the numbers of images made by ``make_image``: their red value."""
     return images[:, 0, 0, 0].tolist()
-
-
-@pytest.fixture
-def faces(write_set):
-    return write_set([3, 4, 5, 6, 7])
 
 
 @pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
@@ -72,7 +201,6 @@ def test_batches_are_those_of_the_plainest_loader(
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-
     change = Augmentation(**changes, mirror=0.5 * mirror)
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
@@ -80,7 +208,6 @@ def test_batches_are_those_of_the_plainest_loader(
     for update in range(1, 7):
         epoch, place = divmod(update, len(chosen) // (size * world_size))
         order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
-        # Of the whole global batch.
         draws = change.draw((1, seed, update), 0, size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
@@ -100,7 +227,8 @@ def test_classes_in_balance(write_set) -> None:
     np.testing.assert_array_equal(second.reshape(7, -1), images[44:].reshape(7, 2, -1)[:, 1])
 
 
-def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_set) -> None:
+def test_images_of_some_classes_come_once_in_order_and_unchanged(write_set) -> None:
+    faces = write_set([3, 4, 5, 6, 7])
     with open_loader(faces, rank=1, world_size=2, cutout=1.0) as loader:
         batches = list(loader.images_of(1, 4))
         assert not list(loader.images_of(2, 2))
@@ -108,11 +236,9 @@ def test_images_of_some_classes_come_once_in_order_and_unchanged(faces, write_se
     assert [len(batch.labels) for batch in batches] == [4, 4, 4, 3]
     assert numbers(images) == [*range(3, 18)] and (images[:, 1] == 7).all()
     assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
-    # By their new numbers, where some are left out.
     with open_loader(faces, min_images=5) as loader:
         assert numbers(joined(loader.images_of(0, 1))[0]) == [*range(7, 12)]
-    # One that cannot be read is of no class.
-    with open_loader(overwrite(write_set([2, 3]), 2, b"junk")) as loader:
+    with open_loader(overwrite(write_set([2, 3], "broken"), 2, b"junk")) as loader:
         assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [-1, 0, 1, 1, 1]
     assert len(loader.bad_records) == 1
 
@@ -130,7 +256,6 @@ def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: in
         assert loader.bad_records == {2, 6}
         assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
     assert (results[0] == results[1]).all()
-    # Their neighbors take their places.
     assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
     with pytest.raises(DataError, match="2 broken records, more than the 1 of --max-bad-records"):
         load(faces, 6, max_bad_records=1)
@@ -151,9 +276,9 @@ def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, 
     assert sorted(once.tolist()) == [-1] * wanted + [0] * 5 + [1] * 5
 
 
-def test_a_run_continues_at_its_position_and_ends_its_threads(faces) -> None:
+def test_a_run_continues_at_its_position_and_ends_its_threads(write_set) -> None:
     """Update 2 with a global batch of 4 starts after the first 20 images of epoch 1."""
-    others = {*threading.enumerate()}
+    faces, others = write_set([3, 4, 5, 6, 7]), {*threading.enumerate()}
     with open_loader(faces, mirror=False) as loader:
         found, _ = joined(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
         decoders = {*threading.enumerate()} - others
@@ -167,7 +292,6 @@ def test_batches_in_memory(monkeypatch) -> None:
     filling = made._filling
     monkeypatch.setattr(made, "_filling", lambda *at: filled.append(at) or filling(*at))
     first, second = islice(made.batches(), 2)
-    # Four are made ahead.
     assert len(filled) == 6
     assert first.images.shape == (8, 3, 16, 12) and first.images.dtype == np.uint8
     assert first.labels.dtype == np.int64 and (first.labels != second.labels).any()

@@ -1,24 +1,170 @@
 from __future__ import annotations
 
+import io
+import itertools
+import sys
+import threading
+import time
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from data import worker_threads
 from data.batches.image_loader import BROKEN, PADDING, ImageLoader, TransformedImages, each_once
-from data.batches.loader import Prefetcher
-from data.batches.position import EpochPart, equal_shares
+from data.batches.loader import Batch, Filling, Prefetcher
+from data.batches.position import EpochPart, EpochPlan, Position, equal_shares
 from data.images.image_set import DrawnImages, ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.recordio import BrokenRecordError
+from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 from tests.support.sets import assert_refused
 
+CHANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5)
+
+
+def test_by_hand():
+    """The origin is where epochs of this length would have begun."""
+    first = EpochPlan(num_images=10, global_batch=3)
+    assert [tuple(first.at(update)) for update in (0, 2, 3, 4)] == [(0, 0), (0, 6), (1, 0), (1, 3)]
+    assert first.origin == EpochPlan(10, 3, 4, Position(1, 3)).origin == 0
+    # Two epochs of three updates are over; those to come have five.
+    later = EpochPlan(10, 2, start_update=6, start=Position(2, 0))
+    assert later.origin == -4 and later.at(later.origin + 3 * 5) == Position(3, 0)
+    # Six of ten are used: four are left for batches of two.
+    later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
+    assert [tuple(later.at(update)) for update in range(2, 6)] == [(0, 6), (0, 8), (1, 0), (1, 2)]
+    assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
+    assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
+
+
+@given(st.integers(12, 99), CHANGES)
+def test_no_sample_comes_twice_and_none_is_left_out(num_images, changes):
+    used: dict[int, int] = {}
+    update, position = 0, Position(0, 0)
+    for global_batch, updates in changes:
+        plan = EpochPlan(num_images, global_batch, update, position)
+        for number in range(update, update + updates):
+            epoch, first = plan.at(number)
+            assert first == used.get(epoch, 0) and first + global_batch <= num_images
+            used[epoch] = first + global_batch
+            later = EpochPlan(num_images, global_batch, number, plan.at(number))
+            for epoch in range(4):
+                assert later.first_update_of(epoch) == max(plan.first_update_of(epoch), number)
+            assert later.at(update + updates) == plan.at(update + updates)
+        update += updates
+        position = plan.at(update)
+    # An epoch is left when what remains does not fill the global batch.
+    assert sorted(used) == [*range(len(used))]
+
+
+@pytest.mark.parametrize(("workers", "count"), [(1, 33), (2, 32), (2, 0), (7, 1000)])
+def test_results_come_in_order(workers: int, count: int) -> None:
+    def slow_start(item: int) -> int:
+        time.sleep(0.02 * (item == 0))
+        return -item
+
+    with map_in_order(slow_start, range(count), workers) as results:
+        assert list(results) == [-item for item in range(count)]
+
+
+def test_some_items_are_taken_ahead_and_an_error_replaces_its_result() -> None:
+    taken = []
+    items = (taken.append(item) or item for item in range(10**6))
+    with map_in_order(lambda i: 1 // (40 - i), items, 2) as found:
+        assert [next(found) for _ in range(32)] == [1 // (40 - i) for i in range(32)]
+        with pytest.raises(ZeroDivisionError):
+            next(found)
+    assert len(taken) < 1000
+    # Leaving does not wait for a thread that hangs.
+    release, began = threading.Event(), time.monotonic()
+    with map_in_order(lambda _: release.wait(100), range(1), 1):
+        pass
+    assert time.monotonic() - began < 50
+    release.set()
+
+
+def test_progress(monkeypatch, capsys) -> None:
+    now = itertools.count(0.0, 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_threads, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        assert list(track(range(50), 50, "packing images")) == list(range(50))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "packing images: 20 of 50, 2/s, 15 s left"
+    assert second == "packing images: 40 of 50, 2/s, 5 s left"
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert list(track(range(5), 5, "packing images")) == list(range(5))
+    assert "packing images: " in screen.getvalue() and "0/5" in screen.getvalue()
+
+
+def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
+    return Filling(Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill)
+
+
+@given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5), st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahead) -> None:
+    def fillings():
+        for number, rows in enumerate(sizes):
+            batch = filling(rows, number).batch
+
+            def fill(part: slice, images=batch.images) -> None:
+                assert 0 < part.stop - part.start <= 128
+                images[part] += 1
+
+            yield Filling(batch, fill)
+
+    with Prefetcher(threads, ahead) as prefetcher:
+        found = 0
+        for found, batch in enumerate(prefetcher.run(fillings()), 1):
+            assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
+            assert (batch.images == 1).all()
+    assert found == len(sizes)
+
+
+def test_batches_start_ahead_errors_come_with_their_batch_and_closing_cancels_others() -> None:
+    started: list[int] = []
+    fillings = (started.append(number) or filling(4, number) for number in range(30))
+    with Prefetcher(1, 3) as prefetcher:
+        batches: Any = prefetcher.run(fillings)
+        for number in range(9):
+            assert next(batches).labels[0] == number
+            assert len(started) == number + 4
+        batches.close()
+    calls: list[int] = []
+    held, release = threading.Event(), threading.Event()
+
+    def fail(part: slice) -> None:
+        # OpenCV uses no threads of its own.
+        raise ValueError(f"row 3 is broken, {cv2.getNumThreads()} thread")
+
+    def hold(part: slice) -> None:
+        calls.append(1)
+        held.set()
+        assert release.wait(60)
+
+    with Prefetcher(1, 2) as prefetcher:
+        batches = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
+        assert next(batches).labels[0] == 0
+        assert_refused("row 3 is broken, 1 thread", next, batches, kind=ValueError)
+        last = filling(128, 2, lambda part: calls.append(2))
+        batches = prefetcher.run([filling(128, 0), filling(128, 1, hold), last])
+        next(batches)
+        assert held.wait(60)
+        batches.close()
+        release.set()
+    assert calls == [1]
+
 
 class Numbered(ImagesInMemory):
-    """Images of the one color of their number, some of which cannot be read."""
-
     def __init__(self, count: int, broken=(), size: int = 8) -> None:
         images = np.arange(count, dtype=np.uint8)[:, None, None, None]
         labels = (np.arange(count) % 10).astype(np.uint8)
@@ -41,11 +187,6 @@ def load(
     with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
-
-
-def numbers(dataset, count, **options) -> np.ndarray:
-    """Return the numbers of the images in some batches: ``[batches, images]``."""
-    return load(dataset, count, **options)[0][..., 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +216,6 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
         for rank in range(world_size):
             images = TransformedImages(Numbered(count, broken), Unchanged(), (3, 8, 8), len(broken))
             options = {"batch_size": 4, "rank": rank, "world_size": world_size}
-            # A broken image counts once, however often it is asked for.
             _, share = (list(each_once(images, prefetcher, **options)) for _ in range(2))
             assert len(share) == -(-len(range(rank, count, world_size)) // 4)
             for batch in share:
@@ -90,7 +230,7 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
 
 def shared(count, updates, shares, worker, group=None) -> np.ndarray:
     epoch_part = EpochPart.of_worker(count, 4, worker, shares, group or (worker,))
-    return numbers(Numbered(count), updates, epoch_part=epoch_part)
+    return load(Numbered(count), updates, epoch_part=epoch_part)[0][..., 0, 0, 0]
 
 
 @pytest.mark.parametrize("shares", [equal_shares(3), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
@@ -108,8 +248,8 @@ def test_parts_of_the_order() -> None:
     shares = ((0, 0.25), (0.25, 1.0))
     parts = [EpochPart.of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
     assert [part.updates_per_epoch for part in parts] == [6, 6]
-    few = numbers(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))
-    np.testing.assert_array_equal(few[:2], numbers(Numbered(100), 2))
+    few = load(Numbered(100), 4, epoch_part=EpochPart.of_rank(9, 4, 0, 1))[0][..., 0, 0, 0]
+    np.testing.assert_array_equal(few[:2], load(Numbered(100), 2)[0][..., 0, 0, 0])
     for found, size in ((shared(100, 12, shares, 1, (0, 1)), 24), (few, 8)):
         first, second = map(set, found.reshape(2, size).tolist())
         assert len(first) == len(second) == size and first != second
@@ -128,10 +268,8 @@ def test_sets_that_make_no_batch_are_refused_and_broken_images_replaced(caplog) 
         assert_refused(message, load, dataset, 6, **options)
     caplog.clear()
     images, labels = load(Numbered(24, broken), 12, threads=3, max_broken=3)
-    # By the next readable one.
     shown = images[..., 0, 0, 0].ravel()
     expected = sorted([5, 5, 0, *({*range(24)} - {*broken})])
     assert sorted(shown[:24]) == sorted(shown[24:48]) == expected
     np.testing.assert_array_equal(labels.ravel(), shown % 10)
-    # In two epochs each is named once.
     assert len(caplog.records) == 3 and "skipped a broken record: image 23 is" in caplog.text

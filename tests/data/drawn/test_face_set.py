@@ -3,22 +3,84 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import cv2
 import numpy as np
 import pytest
 
 from data.decoding import decode_rgb
 from data.drawn import face_set
+from data.drawn.faces import Person, View, render
+from data.images.image_set import DrawnImages
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from tests.support.sets import assert_refused, contents, images_of, write_files
 
-SMALL: dict[str, Any] = {
-    "identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3
-}  # fmt: skip
+# Means of the quarters by color, the standard deviation, and that of neighbors' differences.
+PHOTOGRAPHS = [
+    [122.6, 113.8, 94.7, 120.7, 89.3, 96.9, 202.3, 159.3, 138.4, 117.6, 106.1, 113.4, 41.9, 16.8],
+    [182.6, 182.1, 202.7, 135.5, 172.9, 127.9, 124.5, 159.6, 125.3, 93.8, 137.2, 111.3, 46.3, 14.7],
+    [100.0, 97.6, 69.9, 184.8, 177.5, 148.5, 128.0, 126.2, 102.1, 235.4, 214.6, 178.5, 67.8, 9.4],
+    [82.1, 113.4, 77.4, 82.0, 102.6, 82.0, 140.6, 128.0, 152.1, 110.1, 143.2, 131.2, 36.6, 14.4],
+]  # fmt: skip
+SMALL: Any = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
+
+
+def crc(arrays: Iterable[Any]) -> int:
+    """Return a checksum of numbers to six digits, which is the same on every machine."""
+    values = np.concatenate([np.asarray(array, float).ravel() for array in arrays])
+    return zlib.crc32(np.round(values + 0.0, 6).tobytes())
+
+
+def test_a_seed_draws_the_same_face_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's random numbers, and fixed-point coordinates before OpenCV draws them."""
+    people = [Person(np.random.default_rng((0, number))) for number in range(100)]
+    views = [View(np.random.default_rng((1, number))) for number in range(100)]
+    assert crc(value for person in people for value in vars(person).values()) == 2020981468
+    assert crc(value for view in views for value in vars(view).values()) == 2671922942
+
+    drawn: list[Any] = []
+    for name in ("fillPoly", "polylines"):
+        monkeypatch.setattr(cv2, name, lambda image, points, *rest: drawn.extend((*points, *rest)))
+    for person, view in zip(people, views):
+        render(person, view, (112, 96), np.random.default_rng(0))
+    assert crc(drawn) == 2665906231
+
+
+def test_background_and_light_are_alike_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means of a quarter of an image each: OpenCV rounds differently on different processors."""
+    for name in ("fillPoly", "polylines"):
+        monkeypatch.setattr(cv2, name, lambda *arguments: None)
+    person, view = Person(np.random.default_rng(0)), View(np.random.default_rng(0))
+    for number, expected in enumerate(PHOTOGRAPHS):
+        image = render(person, view, (40, 48), np.random.default_rng(number)).astype(float)
+        noise = np.diff(image, axis=1).std()
+        found = [*image.reshape(2, 20, 2, 24, 3).mean(axis=(1, 3)).ravel(), image.std(), noise]
+        assert found == pytest.approx(expected, abs=0.2)
+
+
+# Mean and standard deviation of images 0 to 3, which are to be the same in every version.
+@pytest.mark.parametrize(("part", "expected"), [
+    ("training", [123.09, 51.36, 126.75, 52.96, 128.32, 47.83, 123.99, 50.5]),
+    ("validation", [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]),
+])  # fmt: skip
+def test_a_seed_draws_the_same_patterns_in_every_version(part: str, expected) -> None:
+    dataset = DrawnImages(part, num_classes=3, count=600, shape=(16, 24, 3), seed=4)
+    found = [dataset.decoded(number)[0].astype(float) for number in range(4)]
+    values = [value for image in found for value in (image.mean(), image.std())]
+    assert values == pytest.approx(expected, abs=0.05)
+    assert (len(dataset), dataset.num_classes) == (600, 3)
+    assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def ensure(root: Path, **changes: Any) -> RecordSet:
+    return RecordSet(face_set.ensure(root, **{**SMALL, **changes}))
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +95,6 @@ def few_pairs(monkeypatch) -> None:
 @pytest.fixture
 def root(tmp_path) -> Path:
     return tmp_path / "a" / "synthetic"
-
-
-def ensure(root: Path, **changes: Any) -> RecordSet:
-    return RecordSet(face_set.ensure(root, **{**SMALL, **changes}))
 
 
 def images(records: RecordSet) -> list[bytes]:
@@ -58,7 +116,6 @@ def test_the_set_is_in_the_real_format_and_made_once(root) -> None:
     drawn = face_set.draw_identity(5, images=4, image_size=(24, 20), seed=3)
     assert drawn == images(records)[20:]
     assert decode_rgb(face_set.draw_identity(5, images=1)[0]).shape == (112, 112, 3)
-    # What readers of the set write does not matter.
     before = files(root)
     assert {"train.idx.cache", "train.labels.cache"} <= {*before}
     ensure(root)
@@ -66,13 +123,19 @@ def test_the_set_is_in_the_real_format_and_made_once(root) -> None:
 
 
 def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path, monkeypatch) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
+    one, two, killed = tmp_path / "one", tmp_path / "two", tmp_path / "killed"
     first = images(ensure(one))
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+    program.chmod(0o755)
     with monkeypatch.context() as patch:
-        # Several processes draw what one draws.
+        # Several processes draw what one draws, or one of them is killed.
         patch.setattr(face_set, "_WORTH_A_PROCESS", 1)
         patch.setattr("runtime.processors.available", lambda: 3)
         assert first == images(ensure(two))
+        patch.setattr("sys.executable", str(program))
+        assert_refused("that draws images has ended with status -9 ", ensure, killed)
+    assert not killed.exists()
     shown = read_bin(one / "unseen.bin").images
     assert shown == read_bin(two / "unseen.bin").images
     # The people of the verification are those that follow the trained ones.
@@ -89,19 +152,7 @@ def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path, monkey
     assert_refused("property is not part of a synthetic set", ensure, one)
 
 
-def test_a_process_that_is_killed_is_one_line(root, tmp_path, monkeypatch) -> None:
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nkill -KILL $$\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("runtime.processors.available", lambda: 3)
-    monkeypatch.setattr(face_set, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr("sys.executable", str(program))
-    assert_refused("that draws images has ended with status -9 ", ensure, root)
-    assert not root.exists()
-
-
 def before_step(monkeypatch, name: str, action) -> None:
-    """Do something before a step of making a set, once."""
     step = getattr(face_set, name)
 
     def do_both(*arguments: Any) -> None:
@@ -166,13 +217,10 @@ def test_files_that_come_while_another_set_is_drawn_stay(root, monkeypatch, step
 
 
 def test_an_empty_folder_is_filled_through_a_link(tmp_path, monkeypatch) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     disk, link = tmp_path / "large disk", tmp_path / "synthetic"
     disk.mkdir()
     link.symlink_to(disk)
-    before_step(monkeypatch, "_write_verification", interrupt)
+    before_step(monkeypatch, "_write_verification", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         ensure(link)
     assert not [*disk.iterdir()] and len([*tmp_path.iterdir()]) == 3

@@ -1,22 +1,36 @@
 from __future__ import annotations
 
+import gzip
 import math
 import os
+import pickle
+import shutil
+import struct
+import time
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
-from data.images import class_files
-from data.images.class_files import FileImages
+from data.images import cifar, mnist
+from data.images.cifar import CIFAR10, CIFAR100
+from data.images.class_files import FileImages, open_folders, open_records
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
 from tests.support.oriented_images import assert_seen, file_with
-from tests.support.sets import assert_refused, overwrite, write_files
+from tests.support.sets import assert_refused, images_of, overwrite, write_files
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
+COUNT = 20
+SMALL = {"training": COUNT, "validation": COUNT}
+TEN, HUNDRED = (replace(one, images_per_file=SMALL) for one in (CIFAR10, CIFAR100))
+PIXELS = np.zeros((COUNT, 3072), np.uint8)
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"
+DIGITS = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)
 
 
 def write(folder: Path, *names: str, content: bytes = PNG) -> None:
@@ -24,24 +38,19 @@ def write(folder: Path, *names: str, content: bytes = PNG) -> None:
 
 
 def opened(folder: Path, *more: str) -> tuple[FileImages, FileImages]:
-    """Open three classes of two images in both parts, and what a test adds."""
     images = [f"{name}/{number}.png" for name in "abc" for number in "12"]
     write(folder, *(f"{part}/{image}" for part in ("train", "val") for image in images), *more)
-    return class_files.open_folders(folder / "train", folder / "val")
-
-
-def labels_of(images: FileImages) -> list[int]:
-    return [images.decoded(index)[1] for index in range(len(images))]
+    return open_folders(folder / "train", folder / "val")
 
 
 def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path, monkeypatch) -> None:
-    """Images deeper in the folder of a class belong to it; test_identities has more."""
+    """Images deeper in the folder of a class belong to it; test_named_images has more."""
     (tmp_path / "train/ab").mkdir(parents=True)
     more = ("train/.ipynb_checkpoints/1.png", "train/a/inner/deep/7.png")
     training, validation = opened(tmp_path, *more)
     assert training.num_classes == validation.num_classes == 3
-    assert labels_of(training) == [0] * 3 + [1, 1, 2, 2]
-    assert labels_of(validation) == [0, 0, 1, 1, 2, 2]
+    for images, labels in ((training, [0] * 3 + [1, 1, 2, 2]), (validation, [0, 0, 1, 1, 2, 2])):
+        assert [label for _, label in images_of(images)] == labels
     assert len(training.left_out) == 3 and not validation.left_out
     assert training.left_out[1].endswith("left out 1 folders without images, the first is ab")
     scan = os.scandir
@@ -56,40 +65,40 @@ def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path, monkeypatc
 
 
 def test_images_of_every_format_are_upright(tmp_path) -> None:
-    """test_headers has all orientations."""
     image = cv2.imencode(".ppm", np.full((10, 92, 3), (0, 0, 80), np.uint8))[1].tobytes()
     write(tmp_path, "ant/1.ppm", content=image)
     write(tmp_path, "bee/1.webp", content=file_with(".webp", 6))
-    images, _ = class_files.open_folders(tmp_path, tmp_path)
-    assert (images.decoded(0)[0] == (80, 0, 0)).all() and labels_of(images) == [0, 1]
-    assert_seen(images.decoded(1)[0])
+    images, _ = open_folders(tmp_path, tmp_path)
+    (ppm, first), (webp, second) = map(images.decoded, range(2))
+    assert (ppm == (80, 0, 0)).all() and (first, second) == (0, 1)
+    assert_seen(webp)
     with pytest.raises(DataError, match="none does not exist; --data-dir needs the folders train"):
-        class_files.open_folders(tmp_path, tmp_path / "none")
+        open_folders(tmp_path, tmp_path / "none")
 
 
 def test_a_class_that_one_part_lacks(tmp_path) -> None:
     """Without validation images it moves no label and is named; without others it is an error."""
     _, validation = opened(tmp_path / "few", "train/aa/1.png", "train/d/1.png", "val/d/1.png")
-    assert labels_of(validation) == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
+    labels = [label for _, label in images_of(validation)]
+    assert labels == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
     line = f"{tmp_path}/few/val: no images of 1 of the 5 classes that are trained (aa)"
     assert validation.left_out == [line]
-    # There may be an empty folder.
     for _ in range(2):
         assert_refused("val/d is a class without training images", opened, tmp_path, "val/d/1.png")
         (tmp_path / "train/d").mkdir(exist_ok=True)
-    with pytest.raises(DataError, match="none of its 0 folders holds 1 images"):
-        class_files.open_folders(tmp_path / "train/d", tmp_path)
+    empty = tmp_path / "train/d"
+    assert_refused("none of its 0 folders holds 1 images", open_folders, empty, tmp_path)
 
 
 def test_sets_without_a_single_readable_image(tmp_path) -> None:
     write(tmp_path, "train/a/1.png", "train/b/1.png")
     write(tmp_path, "val/a/1.png", "val/b/1.png", content=b"no image")
     with pytest.raises(DataError, match=r"val/b/1\.png: .*none of the 2 images can be read"):
-        class_files.open_folders(tmp_path / "train", tmp_path / "val")
+        open_folders(tmp_path / "train", tmp_path / "val")
     training = write_records(tmp_path / "a.rec", [0, 1])
     validation = write_records(tmp_path / "b.rec", [0, 1], {0: b"no image", 1: b""})
     message = r"b\.rec: record 1: .*none of its 2 images"
-    assert_refused(message, class_files.open_records, training, validation)
+    assert_refused(message, open_records, training, validation)
 
 
 def write_records(path: Path, labels, payloads=None, property_of: int = 0) -> Path:
@@ -117,7 +126,7 @@ def test_wrong_labels_are_refused_at_once(tmp_path, part, property_of, label, me
         write_records(tmp_path / name / "train.rec", labels, property_of=property_of)
     record = "" if "4 classes" in message else ": record 5"
     paths = tmp_path / "train/train.rec", tmp_path / "val/train.rec"
-    assert_refused(f"{part}/train.rec{record} {message}", class_files.open_records, *paths)
+    assert_refused(f"{part}/train.rec{record} {message}", open_records, *paths)
 
 
 def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(tmp_path) -> None:
@@ -126,7 +135,7 @@ def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(
     for path in paths:
         write_records(path, [0, 1, 2, 1, 2, 0], payloads)
     overwrite(tmp_path / "val", 4, b"XXXX")
-    training, validation = class_files.open_records(*paths)
+    training, validation = open_records(*paths)
     assert len(training) == len(validation) == 6 and training.num_classes == 3
     assert validation.decoded(1)[1] == 1 and not training.left_out
     for index, reason in ((0, "no JPEG"), (2, "no image in it"), (3, "damaged"), (4, "magic")):
@@ -135,9 +144,213 @@ def test_broken_records_are_left_to_the_loader_and_classes_without_images_named(
     # Labels that are numbered from 1, and a class that validation lacks, too.
     for path, labels in zip(paths, ([1, 2, 3, 1], [1, 3])):
         write_records(path, labels)
-    assert [images.left_out for images in class_files.open_records(*paths)] == [
+    assert [images.left_out for images in open_records(*paths)] == [
         [f"{paths[0]}: no images of 1 of the 4 classes that are trained (0)"],
         [f"{paths[1]}: no images of 2 of the 4 classes that are trained (0, …)"],
     ]
-    with pytest.raises(DataError, match=r"none\.rec does not exist; .*im2rec"):
-        class_files.open_records(paths[0], tmp_path / "none.rec")
+    message = r"none\.rec does not exist; .*im2rec"
+    assert_refused(message, open_records, paths[0], tmp_path / "none.rec")
+
+
+def content(number: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(number)
+    return rng.integers(0, classes, COUNT), rng.integers(0, 256, (COUNT, 3072), np.uint8)
+
+
+def write_version(kind, folder: Path, protocol=None, keys=str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    coarse, _ = content(99, 20)
+    for number, name in enumerate([*kind.files["training"], *kind.files["validation"]]):
+        labels, pixels = content(number, kind.num_classes)
+        if protocol is None:
+            both = np.stack([coarse, labels], axis=1)[:, -kind.label_bytes :].astype(np.uint8)
+            (folder / f"{name}.bin").write_bytes(np.hstack([both, pixels]).tobytes())
+        else:
+            batch = {"coarse_labels": coarse.tolist(), kind.labels: labels.tolist(), "data": pixels}
+            named = {keys(key): value for key, value in batch.items()}
+            (folder / name).write_bytes(pickle.dumps(named, protocol))
+
+
+@pytest.mark.parametrize(("kind", "folder", "protocol", "keys"), [
+    (TEN, ".", 2, str.encode), (TEN, "cifar-10-batches-py", 5, str),
+    (TEN, "cifar-10-batches-bin", None, str),
+    (HUNDRED, ".", 2, str), (HUNDRED, "cifar-100-binary", None, str),
+])  # fmt: skip
+def test_both_versions_where_they_are_published(tmp_path, kind, folder, protocol, keys) -> None:
+    """The hundred classes are the fine ones."""
+    assert CIFAR10.images_per_file == {"training": 10_000, "validation": 10_000}
+    assert CIFAR100.images_per_file == {"training": 50_000, "validation": 10_000}
+    first, last = kind.files["training"][0], kind.files["validation"][0]
+    with pytest.raises(DataError, match=rf"{first} does.*{last} of {kind.name}.*cs\.toronto\.edu"):
+        cifar.open_set(kind, tmp_path)
+    write_version(kind, tmp_path / folder, protocol, keys)
+    training = len(kind.files["training"])
+    parts = range(training), range(training, training + 1)
+    for dataset, files in zip(cifar.open_set(kind, tmp_path), parts):
+        labels, pixels = zip(*(content(number, kind.num_classes) for number in files))
+        decoded = [dataset.decoded(index) for index in range(len(dataset))]
+        assert dataset.num_classes == kind.num_classes
+        assert [label for _, label in decoded] == np.concatenate(labels).tolist()
+        planes = np.stack([image for image, _ in decoded]).transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(planes.reshape(-1, 3072), np.concatenate(pixels))
+    written = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(written) == training + 1 and written < {*cifar.files_of(kind, tmp_path)}
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (Path.unlink, r"does not exist"),
+    (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ bytes.*copy it again"),
+    (lambda path: path.write_bytes(b"\x0a" + path.read_bytes()[1:]), "has label 10, .* 0 to 9"),
+])  # fmt: skip
+def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
+    write_version(TEN, tmp_path)
+    change(tmp_path / "data_batch_4.bin")
+    assert_refused(rf"data_batch_4\.bin {message}", cifar.read, TEN, tmp_path, "training")
+
+
+@pytest.mark.parametrize(("batch", "words"), [
+    ({"data": PIXELS[1:], "labels": [0] * COUNT}, "bytes of pixels"),
+    ({"data": PIXELS, "labels": [0]}, "and 1 labels"),
+    ({"data": PIXELS, "labels": [9] * 19 + [10]}, "has label 10, but .* 0 to 9"),
+    ({"data": PIXELS, "labels": [-1] * COUNT}, "has label -1, but there are 0 to 9"),
+    ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no CIFAR-10 batch"),
+    ({"data": PIXELS, "labels": 1}, "no CIFAR-10 batch"),
+    ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "its data is no array of bytes"),
+    ([1, 2], "it is no dictionary"),
+    ({"data": range(3)}, "it wants to run"),
+    # A number of 4,000 digits takes long to read, and one object is the label of many images.
+    ({"data": PIXELS, "labels": ["1" * 4000] * COUNT}, "a label is no integer"),
+    ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "and 100000 labels, not the"),
+])  # fmt: skip
+def test_other_pickles(tmp_path, monkeypatch, batch, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("test_batch").write_bytes(pickle.dumps(batch, 2))
+    began = time.process_time()
+    assert_refused(f"^test_batch .*{words}", cifar.read, TEN, Path(), "validation")
+    assert time.process_time() - began < 1
+
+
+def plain(red: int, side: int = 32) -> bytes:
+    return cv2.imencode(".png", np.full((side, side, 3), (5, 0, red), np.uint8))[1].tobytes()
+
+
+def assert_packed(sets, classes: int = 10) -> None:
+    assert [(len(dataset), dataset.num_classes) for dataset in sets] == [(classes, classes)] * 2
+    image, label = sets[0].decoded(9)
+    assert label == 9 and image.shape == (32, 32, 3) and image[0, 0].tolist() == [9, 0, 5]
+
+
+# Of Grouping-SGD, of MXNet's own examples, and others that are likely.
+@pytest.mark.parametrize(("train", "test", "kind"), [
+    ("train.rec", "test.rec", CIFAR10),
+    ("cifar10_train.rec", "cifar10_val.rec", CIFAR10),
+    ("cifar100_train.rec", "cifar100_test.rec", CIFAR100),
+])  # fmt: skip
+def test_record_files(tmp_path, train: str, test: str, kind) -> None:
+    images = dict(enumerate(map(plain, range(kind.num_classes))))
+    for name in (train, test):
+        write_records(tmp_path / name, images, images)
+    assert_packed(cifar.open_set(kind, tmp_path), kind.num_classes)
+    shared = {path.name for path in cifar.files_of(kind, tmp_path)}
+    assert {train, test, train.replace(".rec", ".idx"), "property"} <= shared
+
+
+def test_folders(tmp_path) -> None:
+    train, val, test = (tmp_path / part for part in ("train", "val", "test"))
+    images = [f"{part}/{label}/0.png" for part in ("train", "val") for label in range(10)]
+    write(tmp_path, *images, content=plain(9))
+    assert_packed(cifar.open_set(CIFAR10, tmp_path))
+    assert cifar.files_of(CIFAR10, tmp_path) == [train, val]
+    shutil.copytree(train, test)
+    _, validation = cifar.open_set(CIFAR10, tmp_path)
+    assert [*validation.left_out] == [f"{val}: left out, as {test} is there"]
+    assert cifar.files_of(CIFAR10, tmp_path) == [train, test]
+
+
+def test_record_files_of_another_set_or_missing(tmp_path) -> None:
+    path = tmp_path / "train.rec"
+    for classes, side, message in (
+        (9, 32, "train.rec has 9 classes, not the 10 of CIFAR-10; .*imagenet reads any"),
+        (11, 32, "train.rec has 11 classes, not the 10 of CIFAR-10"),
+        (10, 28, "train.rec: record 0 is an image of 28 x 28, not of the 32 x 32 of CIFAR-10; "),
+    ):
+        write_records(path, range(classes), dict.fromkeys(range(classes), plain(0, side)))
+        assert_refused(message, cifar.open_record_files, CIFAR10, path, path)
+    none = tmp_path / "none.rec"
+    assert_refused(r"none\.rec does not exist", cifar.open_record_files, CIFAR10, path, none)
+
+
+def header(*shape: int) -> bytes:
+    return struct.pack(f">{1 + len(shape)}I", 0x0800 | len(shape), *shape)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return header(*array.shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for part, count in (("train", 20), ("t10k", 7)):
+        labels = gzip.compress(idx(np.arange(count) % 10))
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(DIGITS[:count]))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(labels)
+    return tmp_path
+
+
+def test_plain_and_compressed_files(folder, monkeypatch) -> None:
+    """A plain file may have any size: reading it needs no more memory."""
+    monkeypatch.setattr(mnist, "_MAX_UNPACKED", 20 * 28 * 28)
+    assert len(mnist.files_of(folder)) == 8 and {*folder.iterdir()} < {*mnist.files_of(folder)}
+    assert len(mnist.read(folder, "validation")) == 7
+    for is_compressed in (False, True):
+        if is_compressed:
+            (folder / IMAGES).unlink()
+            (folder / f"{IMAGES}.gz").write_bytes(gzip.compress(idx(DIGITS)))
+        dataset = mnist.read(folder, "training")
+        assert len(dataset) == 20 and dataset.num_classes == 10 and dataset.decoded(13)[1] == 3
+        for number in range(20):
+            image, _ = dataset.decoded(number)
+            np.testing.assert_array_equal(image, DIGITS[number, ..., None])
+            image[:] = 0
+            assert dataset.decoded(number)[0].any()
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), [
+    (IMAGES, None, ".*t10k-labels.*MNIST Database"),
+    (IMAGES, lambda content: content[:-100], ".*truncated"),
+    (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], ".*no IDX file"),
+    (IMAGES, lambda _: idx(np.zeros((20, 4, 4))), ".*not MNIST"),
+    (IMAGES, lambda _: idx(np.zeros((19, 28, 28))), ".*not MNIST"),
+    (LABELS, lambda content: content[:-5], ".*cannot be read"),
+    (LABELS, lambda _: gzip.compress(idx(np.full(20, 10))), ".*0 to 9"),
+])  # fmt: skip
+def test_a_missing_or_damaged_file_is_one_line(folder, name: str, damage, words: str) -> None:
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if damage is not None:
+        (folder / name).write_bytes(damage(content))
+    assert_refused(name + words, mnist.read, folder, "training")
+
+
+@pytest.mark.parametrize(("begin", "words"), [
+    (header(20, 28, 28), "more bytes than the 15696"),
+    (header(1 << 20, 28, 28), "1048576 x 28 x 28 bytes, more than the 219,520,000"),
+    (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "unpack it yourself"),
+    (header(20), "no IDX file of 3 dimensions"),
+])  # fmt: skip
+def test_a_compressed_file_is_unpacked_as_far_as_its_header_promises(folder, begin, words) -> None:
+    (folder / IMAGES).unlink()
+    (folder / f"{IMAGES}.gz").write_bytes(gzip.compress(begin + bytes(50 << 20), 1))
+    tracemalloc.start()
+    try:
+        assert_refused(rf"{folder}/{IMAGES}\.gz .*{words}", mnist.read, folder, "training")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 << 20
+
+
+def test_the_published_files(toolkit_data) -> None:
+    training = mnist.read(toolkit_data / "mnist", "training")
+    assert (len(training), len(mnist.read(toolkit_data / "mnist", "validation"))) == (60000, 10000)
+    assert [training.decoded(i)[1] for i in range(5)] == [5, 0, 4, 1, 9]

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
 
+from data import unpack
 from data.decoding import decode_rgb
 from data.identities import Identity, split_evenly
 from data.pack.__main__ import main
@@ -17,21 +19,18 @@ from data.records.record_set import RecordSet
 from data.records.shards import open_sets
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
+from tests.support.foreign_records import im2rec, write_records
 from tests.support.oriented_images import assert_seen, file_with
-from tests.support.sets import assert_refused, contents, images_of, write_files
+from tests.support.sets import assert_refused, contents, images_of, overwrite, write_files
 
-ROOT = Path(__file__).parents[3]
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @pytest.fixture
 def people(tmp_path, make_image) -> Path:
     """Ten folders p0 … p9 with 2 + i images; red is 20 times the person, and the image."""
-    images = {
-        f"p{person}/p{person}_{image + 1:04d}.png": make_image(person * 20 + image)
-        for person in range(10)
-        for image in range(2 + person)
-    }
+    numbers = [(person, image) for person in range(10) for image in range(2 + person)]
+    images = {f"p{p}/p{p}_{image + 1:04d}.png": make_image(20 * p + image) for p, image in numbers}
     return write_files(tmp_path / "people", images)
 
 
@@ -44,7 +43,7 @@ def reds(target) -> np.ndarray:
     return target.decode(range(len(target)), (16, 16))[:, 0, 0, 0]
 
 
-def test_a_folder_becomes_a_set(pack, capsys, people, tmp_path) -> None:
+def test_a_folder_becomes_a_set(pack, capsys, monkeypatch, people, tmp_path) -> None:
     (people / "p0" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
     pack(people, tmp_path / "new" / "out")
     records = RecordSet(tmp_path / "new" / "out")
@@ -55,6 +54,9 @@ def test_a_folder_becomes_a_set(pack, capsys, people, tmp_path) -> None:
     assert "10 identities, 65 images of 16 x 16" in printed.out
     line = "left out 1 files that are not images, the first is p0/Thumbs.db"
     assert printed.err == f"{people}: {line}\n"
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    assert_refused("full cannot be written: No space .*; choose", pack, people, tmp_path / "full")
+    assert list((tmp_path / "full").iterdir()) == []
 
 
 def test_held_out_people_are_in_the_pairs_only(pack, people, tmp_path) -> None:
@@ -103,17 +105,16 @@ def formats(tmp_path) -> Path:
     return write_files(tmp_path / "formats", files)
 
 
-@pytest.mark.parametrize(("options", "size", "beginning"), [
-    ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
-])  # fmt: skip
-def test_other_formats_are_encoded_anew(pack, formats, tmp_path, options, size, beginning) -> None:
-    pack(formats, tmp_path / "out", *options.split())
-    records = RecordSet(tmp_path / "out")
-    assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
-    for index, (payload, label) in enumerate(images_of(records)):
-        assert label == index // 3 and payload.startswith(beginning)
-        image = decode_rgb(payload)
-        assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
+def test_other_formats_are_encoded_anew(pack, formats, tmp_path) -> None:
+    kinds = ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
+    for options, size, beginning in kinds:
+        pack(formats, tmp_path / "out", *options.split())
+        records = RecordSet(tmp_path / "out")
+        assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
+        for index, (payload, label) in enumerate(images_of(records)):
+            assert label == index // 3 and payload.startswith(beginning)
+            image = decode_rgb(payload)
+            assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
 
 
 def test_pairs_become_a_verification_set(pack, people, formats, tmp_path) -> None:
@@ -135,7 +136,8 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats, tmp_path) -> Non
     # Sound, and with fewer pixels than OpenCV by itself takes.
     (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
     command = [sys.executable, "-m", "data.pack", str(formats), str(tmp_path / "out"), "--check"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    root = Path(__file__).parents[3]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
     cut, large, last = result.stderr.splitlines()
     assert result.returncode == 2 and "cut.pgm: the image cannot be decoded" in cut
     assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in large
@@ -146,7 +148,6 @@ def test_of_files_that_opencv_refuses_each_is_one_line(formats, tmp_path) -> Non
     ("suffix", "orientation"), [(".jpg", 1), (".jpg", 6), (".png", 3), (".webp", 8), (".tiff", 5)]
 )
 def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
-    """No reader has to know about orientations, and what is upright is not encoded again."""
     payload = file_with(suffix, orientation)
     people = write_files(tmp_path / "people", {f"ann/1{suffix}": payload})
     for options in ([], ["--check"], ["--resize", "24x36"]):
@@ -157,28 +158,15 @@ def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
         assert_seen(cv2.imdecode(np.frombuffer(packed, np.uint8), AS_STORED)[..., ::-1])
 
 
-def test_a_full_disk_is_one_line(pack, monkeypatch, people, tmp_path) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    assert_refused("out cannot be written: No space .*; choose", pack, people, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("people out --holdout-every 1", "leaves nothing to train on"),
-    ("people out --holdout-every -1", "leaves nothing to train on"),
+    *((f"people out --holdout-every {n}", "leaves nothing to train on") for n in (1, -1)),
     ("people out --min-images 0", "--min-images 0 is not positive"),
     ("people out --seed -1", "--seed -1 is negative"),
     ("people out --crop", "--crop needs the size"),
-    ("people out --resize 112x", "'112x' is no size"),
-    ("people out --resize 0", "'0' is no size"),
-    ("people out --resize 4097", "'4097' is no size"),
+    *((f"people out --resize {one}", f"'{one}' is no size") for one in ("112x", "0", "4097")),
     ("people out --resize 4096x1 --align list", "leave --resize and --crop out"),
     ("--pairs p.txt people out --min-images 3", "leave --min-images"),
-    ("people out --shards -1", "--shards -1 is not 1 to 1,000"),
-    ("people out --shards 1001", "--shards 1001 is not 1 to 1,000"),
+    *((f"people out --shards {n}", f"--shards {n} is not 1 to 1,000") for n in (-1, 1001)),
     ("people out --shards 11", "--shards 11 is more than the 10 identities"),
     ("people out/train.rec --shards 2", "--shards needs a folder .*train.rec is a file"),
     ("people full --shards 2", "full holds train.rec, which would be read instead of shards"),
@@ -191,7 +179,6 @@ def test_mistakes_are_one_line(pack, monkeypatch, people, tmp_path, arguments, m
 
 
 def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None:
-    """Fewer shards than before leave none behind."""
     pack(people, tmp_path / "one")
     for shards in (4, 3):
         pack(people, tmp_path / "out", "--shards", shards)
@@ -227,13 +214,9 @@ def columns(height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("shape", "size", "left", "right"), [
-    ((100, 100), (50, 50), 0, 200),
-    ((100, 200), (100, 100), 50, 150),
-    ((200, 100), (50, 50), 0, 200),
-    ((50, 50), (100, 100), 0, 200),
-    ((112, 96), (112, 112), 0, 200),
-    ((100, 100), (50, 25), 50, 150),
-    ((16, 16), (400, 1), 93, 93),
+    ((100, 100), (50, 50), 0, 200), ((100, 200), (100, 100), 50, 150),
+    ((200, 100), (50, 50), 0, 200), ((50, 50), (100, 100), 0, 200),
+    ((112, 96), (112, 112), 0, 200), ((100, 100), (50, 25), 50, 150), ((16, 16), (400, 1), 93, 93),
 ])  # fmt: skip
 def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
     image = fit(columns(*shape), size)
@@ -261,3 +244,34 @@ def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
     assert ImageReader((50, 50)).read(write("b.png", columns(100, 102))).size == (50, 50)
     with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
         ImageReader((50, 50)).read(write("c.png", columns(100, 110)))
+
+
+def test_packing_again_gives_the_same_set(run, pack, write_set, tmp_path, capsys) -> None:
+    source, out = write_set([1] * 5 + [3] + [2] * 6), tmp_path / "people"
+    out.mkdir()
+    assert run(unpack.main, source, out) == 0
+    assert f"{out}: 20 images" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == [f"id_{n:02}" for n in range(12)]
+    assert sorted(contents(out / "id_05")) == ["05_05.png", "05_06.png", "05_07.png"]
+    pack(out, tmp_path / "again")
+    assert images_of(RecordSet(tmp_path / "again")) == images_of(RecordSet(source))
+    for most, count in ((6, 6), (60, 20)):
+        few = tmp_path / "new" / f"{most}"
+        assert run(unpack.main, source, few, "--max-images", most) == 0
+        assert len(list(few.glob("id_*/*"))) == count
+
+
+def test_what_is_broken_is_left_out_and_the_bytes_say_endings(run, tmp_path, capsys) -> None:
+    pixels, endings = np.zeros((8, 8, 3), np.uint8), [".jpg", ".png", ".bmp", ".webp"]
+    payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in endings]
+    images = [*payloads, payloads[0], b"GIF89a" + bytes(40)]
+    written = im2rec([0, 0, 0, 0, 1, 1], images, range(6))
+    path = write_records(tmp_path / "set", written, description="10,8,8") / "train.rec"
+    overwrite(tmp_path / "set", 4, b"junk")
+    assert run(unpack.main, tmp_path / "set", tmp_path / "out") == 1
+    printed = capsys.readouterr()
+    line = f"{path}: record 5: the image cannot be decoded: it is no JPEG"
+    assert line in printed.err and "train.rec: record 4: no record begins" in printed.err
+    assert "4 images, without 2 broken ones" in printed.out
+    expected = {f"id_0/0_{n}{endings[n]}": payload for n, payload in enumerate(payloads)}
+    assert contents(tmp_path / "out") == expected

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import re
 import struct
@@ -10,18 +11,101 @@ import numpy as np
 import pytest
 
 from data.records import index as index_module
-from data.records import record_set
+from data.records import index_cache, record_set
+from data.records.index_cache import cached_arrays
 from data.records.record_set import RecordSet
-from data.records.recordio import MAGIC, RecordFile, encode
+from data.records.recordio import BrokenRecordError, RecordFile, encode
 from runtime.errors import DataError
 from tests.support.foreign_records import face2rec2, im2rec, index_of, rec_builder, write_records
 from tests.support.sets import assert_refused, images_of, overwrite
 
+MAGIC = struct.pack("<I", 0xCED7230A)
+RECORD = encode((1.0,), 1, b"payload!")
 SORTED = [0, 0, 0, 1, 2, 2]
 # Four people of an unsorted list, in 31 runs.
 UNSORTED = [*range(4), *range(4), 3, *range(4), 2, 0, 0, *range(1, 4), *range(3), *range(4), 0,
             *range(4), 1, 2, 0]  # fmt: skip
-MAGIC_BYTES = struct.pack("<I", MAGIC)
+ARRAYS = {
+    "offsets": np.arange(5, dtype=np.int64) * 2**40,
+    "labels": np.array([1, -1, 3], dtype=np.int32),
+    "none": np.empty(0, dtype=np.int64),
+}
+
+
+def open_records(folder: Path, *records: bytes) -> RecordFile:
+    path = folder / f"{len(os.listdir(folder))}.rec"
+    path.write_bytes(b"".join(records))
+    return RecordFile(path)
+
+
+def parts(*parts: tuple[int, bytes]) -> bytes:
+    """Frames of parts, each with the number of its kind (0 whole, 1 first, 2 middle, 3 last)."""
+    heads = (MAGIC + struct.pack("<I", kind << 29 | len(content)) for kind, content in parts)
+    return b"".join(head + content for head, (_, content) in zip(heads, parts))
+
+
+def test_encoded_bytes_are_those_of_the_format() -> None:
+    header = struct.pack("<IfQQ", 0, 5.0, 9, 0)
+    assert encode((5.0,), 9, b"abc") == parts((0, header + b"abc")) + b"\0"
+    header = struct.pack("<IfQQff", 2, 0.0, 0, 0, 17.0, 20.0)
+    assert encode((17.0, 20.0), 0, b"") == parts((0, header))
+
+
+@pytest.mark.parametrize("payload", [
+    b"x" * 8 + MAGIC + b"tail", MAGIC, MAGIC * 3, b"ab" + MAGIC, b"abcd" + MAGIC + b"e" + MAGIC
+], ids=["inside", "alone", "thrice", "unaligned", "both"])  # fmt: skip
+def test_content_with_the_magic_is_cut_and_joined(tmp_path, payload: bytes) -> None:
+    record = encode((3.0,), 1, payload)
+    file = open_records(tmp_path, record, encode((4.0,), 2, b"next"))
+    assert bytes(file.read(0).payload) == payload
+    assert file.scan()[1].tolist() == [0, len(record)]
+    cut, whole = (np.frombuffer(one[: len(one) // 4 * 4], "<u4") for one in (record, payload))
+    assert (cut == 0xCED7230A).sum() == 1 + (whole == 0xCED7230A).sum()
+
+
+def test_labels_of_every_kind_of_record(tmp_path) -> None:
+    records = [
+        parts((0, struct.pack("<IfQQ4f", 4, 0.0, 1, 0, 8.0, 1.0, 2.0, 3.0) + b"image...")),
+        encode((2.0,), 0, b"scalar"), encode((7.0, 9.0), 1, b"array"),
+        encode((5.0,), 2, b"1234" + MAGIC), b"this is no record at all",
+    ]  # fmt: skip
+    file = open_records(tmp_path, *records)
+    labels, payload = file.read(0)
+    assert (labels, bytes(payload)) == ((8.0, 1.0), b"image...")
+    firsts = file.first_labels(np.cumsum([0, *map(len, records[:-1])]))
+    assert firsts[:4].tolist() == [8.0, 2.0, 7.0, 5.0] and np.isnan(firsts[4])
+
+
+@pytest.mark.parametrize(("damaged", "reason"), [
+    (RECORD[:-4], "the file ends before"),
+    (b"\0" + RECORD[1:], "wrong magic"),
+    (RECORD[:8] + struct.pack("<I", 99) + RECORD[12:], "99 labels"),
+    (parts((0, b"abcd")), "4 instead of 24"),
+    (parts((3, b"abcd")), "middle of a record"),
+    (parts((1, b"abcd")) + RECORD, "last part"),
+])  # fmt: skip
+def test_damage_is_named(tmp_path, damaged: bytes, reason: str) -> None:
+    assert_refused(reason, open_records(tmp_path, damaged).read, 0, kind=BrokenRecordError)
+    with pytest.raises(BrokenRecordError, match="record 2"):
+        open_records(tmp_path, RECORD, RECORD, RECORD[:-1]).scan()
+    assert_refused("6 bytes, no record", open_records, tmp_path, MAGIC + b"ab")
+    assert_refused("rec cannot be read", open_records, tmp_path, b"")
+
+
+def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path) -> None:
+    """It is read once for each key that names it, in 2 us for each part."""
+    record = encode((3.0,), 1, MAGIC * 1023)
+    assert bytes(open_records(tmp_path, record).read(0).payload) == MAGIC * 1023
+    assert_refused("an image has 1,025 parts, more than 1,024", encode, (3.0,), 1, MAGIC * 1024)
+    first = (1, struct.pack("<IfQQ", 0, 3.0, 1, 0))
+    many = open_records(tmp_path, parts(first, *[(2, b"")] * 1023, (3, b"")))
+    assert np.isnan(many.first_labels(np.zeros(3, np.int64))).all()
+    # The end of each first part would be looked for up to the end of the file.
+    within = open_records(tmp_path, parts(first, first, (3, b"")))
+    for file, message in ((many, "more than 1,024 parts"), (within, "its last part is missing")):
+        for use in (file.read, file.end):
+            assert_refused(message, use, 0, kind=BrokenRecordError)
+    assert within.end(32) == len(within)
 
 
 @pytest.fixture
@@ -32,7 +116,7 @@ def images(make_image):
 @pytest.fixture
 def flat(images):
     """Forty images, of which some have the magic in them and thus several parts."""
-    payloads = [images[n % 31] + (b"abcd" + MAGIC_BYTES) * (n % 3) for n in range(40)]
+    payloads = [images[n % 31] + (b"abcd" + MAGIC) * (n % 3) for n in range(40)]
     return im2rec([n % 4 for n in range(40)], payloads, range(40))
 
 
@@ -42,10 +126,8 @@ def found(path: Path):
 
 
 @pytest.mark.parametrize(("writes", "index", "labels", "described"), [
-    (face2rec2, True, SORTED, False),
-    (face2rec2, False, UNSORTED, True),
-    (rec_builder, True, UNSORTED, False),
-    (rec_builder, False, SORTED, True),
+    (face2rec2, True, SORTED, False), (face2rec2, False, UNSORTED, True),
+    (rec_builder, True, UNSORTED, False), (rec_builder, False, SORTED, True),
     (rec_builder, False, UNSORTED, False),
 ])  # fmt: skip
 def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, described) -> None:
@@ -56,7 +138,6 @@ def test_keys_are_those_of_the_headers(tmp_path, images, writes, index, labels, 
     records = RecordSet(tmp_path)
     assert (records.num_classes, records.image_size) == (classes, (16, 16))
     assert records.labels().tolist() == labels
-    # More ranges than classes hide no label.
     (tmp_path / "property").write_text(f"{classes - 1},16,16")
     message = f"{classes - 1} classes, but train.rec holds {classes} identities"
     assert_refused(message, RecordSet, tmp_path)
@@ -86,10 +167,6 @@ def changed(folder: Path, change) -> Path:
     return folder
 
 
-def last_at(offset):
-    return lambda lines: [*lines[:-1], f"39\t{offset}\n"]
-
-
 def shifted(lines):
     return [f"{n}\t{int(line.split()[1]) + 4}\n" for n, line in enumerate(lines)]
 
@@ -111,13 +188,13 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
     (lambda lines: "", "is empty; delete it"),
     (lambda lines: lines[:25], "lacks 15 or more of the records"),
     (lambda lines: lines[:8] + lines[10:20] + lines[21:], "lacks 3 or more of the records"),
-    (lambda lines: last_at(lines[5].split()[1])(lines), "keys 5 and 39 one record"),
+    (lambda lines: [*lines[:-1], f"39\t{lines[5].split()[1]}\n"], "keys 5 and 39 one record"),
     (lambda lines: [*lines, lines[3]], "impossible keys"),
     (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
     (lambda lines: "".join(lines).replace("\t0\n", "\t-4\n", 1), "impossible offsets"),
-    (last_at(2**64 - 4), "impossible offsets, the first for key 39; delete it"),
-    (last_at("0x10"), "is no index"),
-    # A record's key and offset in two lines.
+    (lambda lines: [*lines[:-1], f"39\t{2**64 - 4}\n"],
+     "impossible offsets, the first for key 39; delete it"),
+    (lambda lines: [*lines[:-1], "39\t0x10\n"], "is no index"),
     (lambda lines: "".join(lines).replace("\n5\t", "\n5\n", 1), "is no index"),
     # Within the records; all but the first and the last; after the end.
     (shifted, "copy both again"),
@@ -140,7 +217,6 @@ def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
     assert_refused("damaged or of another version than its .idx: copy both", RecordSet, tmp_path)
     (tmp_path / "train.idx").unlink()
     assert_refused("file is truncated or damaged: copy it again$", RecordSet, tmp_path)
-    # A link to nothing is not passed over.
     (tmp_path / "train.idx").symlink_to("gone")
     assert_refused("train.idx cannot be read: No such file.*; delete it", RecordSet, tmp_path)
 
@@ -170,7 +246,6 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
         write_records(tmp_path, written)
         changed(tmp_path, lambda lines, lost=lost: lines[:1000] + lines[1000 + lost :])
         assert_refused(f"lacks {counted} or more of the records", RecordSet, tmp_path)
-    # Gaps that cannot all be looked at are said.
     keys = np.random.default_rng(0).permutation(1000)[:900].tolist()
     write_records(tmp_path, im2rec([0] * 900, images[:1] * 900, keys))
     assert not caplog.text and len(RecordSet(tmp_path)) == 900
@@ -178,9 +253,7 @@ def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch, c
     assert f"lacks {gaps} keys between its first and its last" in caplog.text
 
 
-def test_labels_are_looked_up_where_ranges_overlap(
-    tmp_path, images, write_set, monkeypatch
-) -> None:
+def test_labels_of_overlapping_ranges(tmp_path, images, write_set, monkeypatch) -> None:
     """The first and the last image of a range have one label, and the one between another."""
     monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
     bounds = {0: (4.0, 7.0), 4: (2.0, 3.0), 5: (1.0, 4.0), 6: (1.0, 4.0)}
@@ -188,13 +261,11 @@ def test_labels_are_looked_up_where_ranges_overlap(
     written = [announced, *im2rec([0, 1, 0], images, [1, 2, 3]), *ranges]
     records = RecordSet(write_records(tmp_path, written))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
-    # Ranges that name each image twice are followed.
     ranges = [(key, encode((1.0, 3.0), key, b"")) for key in (3, 4)]
     announced = 0, encode((3.0, 5.0), 0, b"")
     written = [announced, *im2rec([0, 1], images, [1, 2]), *ranges]
     records = RecordSet(write_records(tmp_path / "twice", written))
     assert records.identity_ranges().tolist() == [[1, 3], [1, 3]]
-    # The first or the last has another label than the rest.
     for number, labels in enumerate(([1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0])):
         folder = write_set([3, 3], f"{number}")
         for key, label in enumerate(labels, 1):
@@ -207,10 +278,85 @@ def test_records_that_share_bytes_are_refused(tmp_path) -> None:
     # First parts of which each reaches beyond the others, to one chain of 900 parts.
     count = 10_000
     lengths = range(24 + 8 * (count - 1), 23, -8)
-    frames = [struct.pack("<II", MAGIC, 1 << 29 | length) for length in lengths]
-    parts = struct.pack("<II", MAGIC, 2 << 29) * 900 + struct.pack("<II", MAGIC, 3 << 29)
-    (tmp_path / "train.rec").write_bytes(b"".join(frames) + bytes(24) + parts)
+    frames = [MAGIC + struct.pack("<I", 1 << 29 | length) for length in lengths]
+    chain = parts(*[(2, b"")] * 900, (3, b""))
+    (tmp_path / "train.rec").write_bytes(b"".join(frames) + bytes(24) + chain)
     (tmp_path / "train.idx").write_text("".join(f"{key}\t{8 * key}\n" for key in range(count)))
     began = time.process_time()
     assert_refused(r"train\.idx does not fit train\.rec", RecordSet, tmp_path)
     assert time.process_time() - began < 1
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    """Return a function that reads the cache and tells whether it had to be built."""
+    (tmp_path / "source").write_text("first")
+
+    def read_or_build() -> bool:
+        built: list[bool] = []
+        sources = [tmp_path / "source", tmp_path / "absent"]
+        arrays = cached_arrays(
+            tmp_path / "cache", sources, lambda: built.append(True) or ARRAYS,
+            lambda found: found.keys() == ARRAYS.keys(),
+        )  # fmt: skip
+        assert list(arrays) == list(ARRAYS)
+        for name, array in ARRAYS.items():
+            assert arrays[name].dtype == array.dtype and np.array_equal(arrays[name], array)
+            # Mapped from the file, and not what this process has built.
+            assert not arrays[name].flags.writeable
+        return bool(built)
+
+    return read_or_build
+
+
+def test_arrays_are_built_once_and_again_when_a_source_changes(read, tmp_path) -> None:
+    assert [read(), read(), read()] == [True, False, False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "source"]
+    source = tmp_path / "source"
+    status = source.stat()
+    source.write_text("longer")
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert [read(), read()] == [True, False]
+    os.utime(source, ns=(1, 1))
+    assert [read(), read()] == [True, False]
+    source.with_name("absent").write_text("")
+    assert [read(), read()] == [True, False]
+
+
+def test_any_damage_is_found(read, tmp_path) -> None:
+    read()
+    cache = tmp_path / "cache"
+    whole = cache.read_bytes()
+    for position in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x41
+        cache.write_bytes(damaged)
+        if read():
+            assert cache.read_bytes() == whole
+        else:
+            # Only the padding of the header may differ unnoticed.
+            assert bytes(damaged).split() == whole.split() or damaged[position] != 0x20
+    key = index_cache.key_of([tmp_path / "source", tmp_path / "absent"])
+    index_cache.write_cache(cache, key, {**ARRAYS, "none": np.empty(0, np.float64)})
+    assert [read(), read()] == [True, False]
+    for content in (b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000, whole[:-1]):
+        cache.write_bytes(content)
+        assert [read(), read()] == [True, False], content
+
+
+def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> None:
+    """Whoever made the folder may have put links under the names of caches."""
+    (tmp_path / "user").write_bytes(b"precious")
+    for name in ("cache", f".cache.{os.getpid()}.part", ".cache.part"):
+        (tmp_path / name).symlink_to("user")
+    assert [read(), read()] == [True, False]
+    assert (tmp_path / "user").read_bytes() == b"precious"
+    assert not (tmp_path / "cache").is_symlink()
+    for name in ("cache", "source", "absent"):
+        for old in (name, "cache"):
+            (tmp_path / old).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(name)
+        assert read()
+    caplog.set_level(logging.INFO)
+    arrays = cached_arrays(tmp_path / "no folder" / "cache", [], lambda: ARRAYS, lambda _: True)
+    assert arrays is ARRAYS and "cannot be written" in caplog.text

@@ -2,24 +2,30 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from data.records import index as index_module
-from data.records import record_set
+from data.records import record_set, shards
 from data.records.record_set import Property, RecordSet, read_property
 from data.records.recordio import BrokenRecordError, encode
+from data.records.shards import JoinedSet, ShardedSet, open_sets, shard_path
 from data.records.writer import RecordWriter
-from runtime.errors import DataError
-from tests.support.foreign_records import im2rec, write_records
-from tests.support.sets import assert_refused, contents, images_of, overwrite
+from runtime.errors import ConfigError, DataError
+from tests.support.foreign_records import face2rec2, im2rec, write_records
+from tests.support.sets import assert_refused, contents, images_of, overwrite, pack_set, write_files
 
-
-def overwrite_label(folder: Path, key: int, label: float) -> RecordSet:
-    return RecordSet(overwrite(folder, key, struct.pack("<f", label), at=12))
+# The class of each image in its shard, and in the set.
+SHARDS = [[0, 0, 0, 1], [0, 0, 1, 1, 2, 2, 2, 2], [0] * 5]
+LABELS = [0, 0, 0, 1, 2, 2, 3, 3, 4, 4, 4, 4, *[5] * 5]
+NAMES = ["train-00000.rec", "train-00001.rec", "train-00002.rec"]
 
 
 def test_a_packed_set_reads_back(write_set, make_image) -> None:
@@ -34,7 +40,6 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     assert records.identity_ranges().tolist() == [[1, 4], [4, 5], [5, 7]]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(records.image, [*range(6)] * 50)) == read * 50
-
     # As published sets are.
     assert (folder / "property").read_text() == "3,16,16\n"
     lines = [line.split("\t") for line in (folder / "train.idx").read_text().splitlines()]
@@ -43,7 +48,6 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     assert struct.unpack("<IIIfQQff", content[:40])[2:] == (2, 0.0, 0, 0, 7.0, 10.0)
     last = content[int(lines[9][1]) :]
     assert struct.unpack("<IIIfQQff", last)[2:] == (2, 0.0, 9, 0, 5.0, 7.0)
-
     (folder / "train.idx").unlink()
     (folder / "property").unlink()
     scanned = RecordSet(folder / "train.rec")
@@ -52,10 +56,8 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
 
 
 @pytest.mark.parametrize("content", [
-    b"16777216,112,96",
-    b"16777216, 112 ,\t96\r\n",
+    b"16777216,112,96", b"16777216, 112 ,\t96\r\n", b"\n \n16777216,112,96\n",
     b"\xef\xbb\xbf16777216,112,96\r\n",
-    b"\n \n16777216,112,96\n",
     # rec2shufrec.py of InsightFace.
     b"16777216,112,96\n490623\nshuffled\n2018-06-27 10:02:11.483209\n",
 ])  # fmt: skip
@@ -93,7 +95,6 @@ def test_flat_sets(tmp_path, make_image, monkeypatch, index: bool) -> None:
     assert (len(records), records.num_classes, records.image_size) == (4, 3, (16, 16))
     assert images_of(records) == list(zip(payloads, labels)) and records.labels().tolist() == labels
     assert [records.key(i) for i in range(4)] == (keys if index else [0, 1, 2, 3])
-    # Another start reads the cache.
     monkeypatch.setattr(index_module, "_build", None)
     assert RecordSet(tmp_path).key(3) == (30 if index else 3)
 
@@ -108,7 +109,6 @@ def test_the_size_is_that_of_the_first_image_that_can_be_read(tmp_path, make_ima
 
 
 def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:
-    """From the first of several, and not from the order of the ranges."""
     labels = [(4.0, 77.0), (2.0,)]
     written = [(key, encode(label, key, make_image(1))) for key, label in enumerate(labels)]
     write_records(tmp_path, written, index=False, description="5,16,16\nextra lines occur\n")
@@ -116,7 +116,7 @@ def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:
     assert [label for _, label in images_of(records)] == records.labels().tolist() == [4, 2]
     folder = write_set([2, 2])
     for key, label in enumerate((1, 1, 0, 0), 1):
-        overwrite_label(folder, key, label)
+        overwrite(folder, key, struct.pack("<f", label), at=12)
     assert RecordSet(folder).labels().tolist() == [1, 1, 0, 0]
 
 
@@ -153,7 +153,7 @@ def test_the_files_of_a_set_and_missing_ones(write_set, tmp_path, caplog) -> Non
 
 @pytest.mark.parametrize("label", [3.0, -1.0, 0.5, float("nan"), float("inf")])
 def test_labels_that_are_no_class_are_named(write_set, tmp_path, make_image, label: float) -> None:
-    grouped = overwrite_label(write_set([2, 2, 2]), 3, label)
+    grouped = RecordSet(overwrite(write_set([2, 2, 2]), 3, struct.pack("<f", label), at=12))
     written = im2rec([0.0, 1.0, label], [make_image(1)] * 3, range(3))
     flat = RecordSet(write_records(tmp_path / "flat", written, description="3,16,16"))
     message = rf"record {{}} has label {label:g}, but the classes are 0 to 2"
@@ -166,7 +166,6 @@ def test_labels_that_are_no_class_are_named(write_set, tmp_path, make_image, lab
 
 @pytest.mark.parametrize(("label", "error"), [(0, KeyboardInterrupt), (1, AssertionError)])
 def test_an_interrupted_writer_leaves_nothing(tmp_path, make_image, label, error) -> None:
-    """Whether by the user, or by a label that is out of order."""
     with pytest.raises(error), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         writer.write(make_image(0), label)
         raise KeyboardInterrupt
@@ -174,15 +173,10 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, make_image, label, error
 
 
 def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
-    """Whoever opens the set at any moment of a replacement gets the old one or the new one."""
     folder = write_set([3, 1, 2])
     before, seen = contents(folder), []
-
-    def full(file) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
+        patch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
         assert_refused("No space", write_set, [1, 1], kind=OSError)
     assert contents(folder) == before
 
@@ -220,3 +214,122 @@ def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeyp
     with pytest.raises(DataError, match="was replaced or changed") as caught:
         records.image(0)
     assert not isinstance(caught.value, BrokenRecordError)
+
+
+def labels_of(records) -> list[int]:
+    return np.concatenate([labels for _, labels in records.label_table().chunks()]).tolist()
+
+
+@pytest.fixture
+def images(make_image):
+    return [make_image(number) for number in range(17)]
+
+
+@pytest.fixture
+def folder(tmp_path, images) -> Path:
+    rest = iter(images)
+    for number, labels in enumerate(SHARDS):
+        pack_set(shard_path(tmp_path, number), [next(rest) for _ in labels], labels)
+    (tmp_path / "property").write_text("6,16,16\n")
+    return tmp_path
+
+
+def test_images_and_classes_of_all_shards(folder, images) -> None:
+    for _ in range(2):
+        whole = open_sets([folder])
+        assert isinstance(whole, ShardedSet) and whole.path == folder
+        assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
+        assert len(whole.label_table()) == 17 and labels_of(whole) == LABELS
+    assert images_of(whole) == list(zip(images, LABELS))
+    assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
+    assert [path.name for path in shards.compared_files(folder)] == [*NAMES, "property"]
+
+
+def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -> None:
+    other = write_set([2, 1], "other")
+    assert isinstance(open_sets([other]), RecordSet)
+    compared = [path.name for path in shards.compared_files(other)]
+    assert compared == ["train.rec", "train.idx", "property"]
+    joined = open_sets([other, folder, write_set([2, 1], "third")])
+    assert (len(joined), joined.num_classes) == (3 + 17 + 3, 2 + 6 + 2)
+    labels = [0, 0, 1, *(label + 2 for label in LABELS), 8, 8, 9]
+    assert labels_of(joined) == [label for _, label in images_of(joined)] == labels
+    alone = RecordSet(shard_path(folder, 2))
+    assert (len(alone), alone.num_classes) == (5, 6)
+    shutil.copy(shard_path(folder, 2), other / "train-00000.rec")
+    assert isinstance(open_sets([other]), RecordSet)
+    line = "has train.rec and 1 shards, of which train-00000.rec is the first: only train.rec"
+    assert caplog.text.count(line) == 1
+    (tmp_path / "link").symlink_to(folder)
+    for same in (folder, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
+            open_sets([folder, same])
+
+
+def write_shards(folder: Path, *records) -> None:
+    written = [b"".join(content for _, content in one) for one in records]
+    write_files(folder, {"property": b"5,16,16", **dict(zip(NAMES, written))})
+
+
+def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) -> None:
+    write_shards(tmp_path, *(im2rec(own, images, range(3)) for own in ([4, 0], [1, 4, 2])))
+    whole = open_sets([tmp_path])
+    assert (len(whole), whole.num_classes) == (5, 5)
+    assert [label for _, label in images_of(whole)] == [4, 0, 1, 4, 2]
+    assert "1 of the 5 classes in property have no image, the first is 3" in caplog.text
+    assert "if a shard behind train-00001.rec is missing" in caplog.text
+    # More than labels can name would take gigabytes before the first label is read.
+    (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
+    assert_refused("16777217 classes, but shards without .* most 16777216", open_sets, [tmp_path])
+    (tmp_path / "property").write_text(f"{2**24},16,16")
+    assert open_sets([tmp_path]).num_classes == 2**24
+    # Each shard has more identity records than classes.
+    write_shards(tmp_path, *(face2rec2(own, images) for own in ([0, 1, 0, 1], [2, 0, 1, 2, 1])))
+    whole = open_sets([tmp_path])
+    assert (len(whole), whole.num_classes) == (9, 5)
+    assert [label for _, label in images_of(whole)] == [0, 1, 0, 1, 4, 2, 3, 4, 3]
+    (tmp_path / "property").write_text("4,16,16")
+    assert_refused("4 classes, but the 2 shards hold 5 identities", open_sets, [tmp_path])
+
+
+def replace_by_flat(folder: Path) -> None:
+    shard_path(folder, 1).write_bytes(encode((0.0,), 0, b"image"))
+    (folder / "train-00001.idx").unlink()
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda folder: shard_path(folder, 1).unlink(), "00001.rec is missing, but train-00002"),
+    (lambda folder: shard_path(folder, 2).unlink(), "6 classes, but the 2 shards hold 5"),
+    (lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
+     "6 classes, but the 4 shards hold 7 identities; a shard is missing or of another"),
+    (lambda folder: (folder / "property").unlink(), "property is missing, by which 3 shards"),
+    *((lambda folder, n=n: (folder / "property").write_text(f"{n},16,16"), message)
+      for n, message in ((2**31 - 1, "7 classes, but the 3"), (2**31, "begins with '2147483648,"))),
+    (replace_by_flat, "00000.rec has identity records and .*00001.rec has none"),
+    (lambda folder: os.truncate(shard_path(folder, 1), 600), "1.rec: .* the file is truncated"),
+])  # fmt: skip
+def test_what_is_no_whole_set_is_told_in_one_line(folder, damage, message: str) -> None:
+    damage(folder)
+    assert_refused(message, open_sets, [folder])
+
+
+def test_the_limit_of_open_files_is_raised_or_told(folder, monkeypatch) -> None:
+    limits = [(100, 5000)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    assert isinstance(open_sets([folder]), ShardedSet)
+    assert limits[1:] == [(3 * 3 + 256, 5000)]
+    limits[:] = [(100, 200)]
+    message = r": reading it needs 256 .* limit \(ulimit -Hn\)$"
+    assert_refused(message, shards.allow_open_files, 0, folder)
+    assert_refused("3 shards need 265 open files, .* may open 200; raise", open_sets, [folder])
+
+
+def test_joined_sets_have_one_size_and_unreadable_labels_stay(tmp_path, write_set, images) -> None:
+    written = im2rec([0, 0, 0], [b"x"] * 3, range(3))
+    written[1] = 1, bytes(len(written[1][1]))
+    bad = RecordSet(write_records(tmp_path / "bad", written, description="1,16,16"))
+    joined = JoinedSet([RecordSet(write_set([3, 4])), bad])
+    assert labels_of(joined) == [0] * 3 + [1] * 4 + [2, -1, 2]
+    large = RecordSet(pack_set(tmp_path / "large", images, [0], (32, 32)))
+    assert_refused("16 x 16 pixels.*32 x 32; pack them anew", JoinedSet, [bad, large])
