@@ -19,10 +19,10 @@ from backbones.graph.operators import OPERATORS
 from evaluation.export.__main__ import draw_images, largest_difference
 from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
 from evaluation.network import OnnxNetwork
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
-from tests.support.onnx_networks import calibrated, drawn, exported
+from tests.support.onnx_networks import by_mxnet, by_onnx, calibrated, drawn, exported
+from tests.support.sets import assert_refused
 
 SIZE = (9, 7)
 FOURTEEN = [
@@ -270,8 +270,7 @@ def test_half(small: Checkpoint) -> None:
     for one in (graph.input[0], graph.output[0]):
         assert one.type.tensor_type.elem_type == types.FLOAT
     small.weights["maps_weight"][0] = 1e5
-    with pytest.raises(DataError, match="'maps_weight' up to 100000, beyond float16; export"):
-        exported(small, HALF)
+    assert_refused("'maps_weight' up to 100000, beyond float16; export", exported, small, HALF)
     exported(small)
 
 
@@ -301,8 +300,7 @@ FULL = {"pooling_convention": "full", "name": "odd"}
     ],
 )
 def test_what_has_no_translation_is_named(build: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises(DataError, match=f"'odd' .*{message}"):
-        exported(embedding(build))
+    assert_refused(f"'odd' .*{message}", exported, embedding(build))
 
 
 def test_an_attribute_that_is_not_known_is_named(small: Checkpoint) -> None:
@@ -312,5 +310,65 @@ def test_an_attribute_that_is_not_known_is_named(small: Checkpoint) -> None:
     attributes = [one.get("attrs", {}) for one in graph["nodes"]]
     changed: Any = SimpleNamespace(**small._asdict(), graph=graph, output="fc1_output")
     changed.attributes, changed.shapes = lambda: attributes, small.shapes
-    with pytest.raises(DataError, match="'maps' .*has reflection = 2, for which"):
-        exported(changed)
+    assert_refused("'maps' .*has reflection = 2, for which", exported, changed)
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
+
+
+def hard_swish(x: Any) -> Any:
+    """Its nodes have names that the client looks for."""
+    x = sym.BatchNorm(x, name="bn_data")
+    return x * sym.clip(x + 3, 0, 6) / 6 - 1
+
+
+PIXELS: dict[str, Callable[[Any], Any]] = {
+    "InsightFace's": lambda x: (x - 127.5) * 0.0078125,
+    "arcface_torch's": lambda x: (x / 255.0 - 0.5) / 0.5,
+    "per channel": lambda x: sym.image.normalize(x / 255.0, (0.5, 0.4, 0.3), (0.2, 0.21, 0.22)),
+    "a BatchNorm": lambda x: sym.BatchNorm(x, name="bn_data"),
+    "none": lambda x: x,
+    "a product": lambda x: x * 0.01,
+    "a quotient of 255": lambda x: x / 255.0,
+    "a difference": lambda x: x - 100.0,
+    "a sum and a cast": lambda x: sym.Cast(sym.identity(x + 3.0), dtype="float32"),
+    "reversed": lambda x: 255.0 - x,
+    "a zero": lambda x: (x * 0.0) + 1.0,
+    "others after it": hard_swish,
+    "two readers": lambda x: x * 0.01 + sym.sqrt(x + 1.0),
+    "two readers of scaled pixels": lambda x: hard_swish((x - 127.5) * 0.01),
+}
+
+
+@pytest.mark.parametrize("case", PIXELS)
+def test_the_client_hands_over_pixels_as_they_are(case: str) -> None:
+    """InsightFace's ArcFaceONNX finds their scaling among the nodes, and gets what MXNet gives."""
+    x = PIXELS[case](sym.var("data"))
+    x = sym.Convolution(x, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
+    found = drawn(sym.FullyConnected(x, num_hidden=5, name="fc1"), (3, 8, 8))
+    expected = by_mxnet(found, IMAGES)
+    for form, limit in ((Form(), 1e-5), (Form(takes_bytes=True), 1e-5), (Form("float16"), 1e-2)):
+        model = exported(found, form)
+        names = [node.name for node in model.graph.node[:8]]
+        for beginnings in (("Sub", "_minus"), ("Mul", "_mul")):
+            assert any(name.startswith(beginnings) for name in names)
+        assert np.abs(by_onnx(model, IMAGES) - expected).max() <= limit * np.abs(expected).max()
+
+
+def test_pixels_that_nothing_is_done_to_stay_exact() -> None:
+    """A weight of one, so that the result is the pixels."""
+    found = drawn(sym.FullyConnected(sym.var("data"), num_hidden=192, name="fc1"), (3, 8, 8))
+    found.weights["fc1_weight"][:] = np.eye(192)
+    found.weights["fc1_bias"][:] = 0
+    features = by_onnx(exported(found), IMAGES)
+    np.testing.assert_array_equal(features, IMAGES.reshape(4, -1).astype(np.float32))
+
+
+def test_the_two_nodes_are_ours_exactly() -> None:
+    graph = exported(drawn(backbones.build("tiny"), (3, 112, 112))).graph
+    first, second = graph.node[:2]
+    assert (first.op_type, second.op_type) == ("Sub", "Mul")
+    constants = {one.name: np.frombuffer(one.raw_data, "f4") for one in graph.initializer}
+    assert constants[first.input[1]] == 127.5 and constants[second.input[1]] == 0.0078125
+    # Constants are no nodes, of which the client would count eight.
+    assert not [node for node in graph.node if node.op_type == "Constant"]
