@@ -49,5 +49,4 @@ def write_embeddings(name: Path | str, rows: Any, *images: tuple[str, str]) -> P
 
 
 def check_refusal(main: Callable[[list[str]], Any], words: list[str], message: str) -> None:
-    """Check that a command refuses its words in one line, which says so."""
     assert_refused(message, main, words, kind=(ConfigError, DataError))

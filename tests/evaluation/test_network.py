@@ -198,9 +198,7 @@ MISTAKES = [
     ("model", "message", "name"),
     [(*mistake, name) for *mistake, names in MISTAKES for name in names.split(", ")],
 )
-def test_a_network_without_a_finite_row_per_image(
-    inputs: Path, model: str, message: str, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_without_finite_rows(inputs, model, message, name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(inputs)
     main, words = COMMANDS[name]
     words = f"--model {model},0 {words.format(out=tmp_path / 'out')}"
@@ -219,7 +217,6 @@ def test_threads_are_divided_first(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:
-    """In a process where no test has done so."""
     names = ("verification", "embed", "ijb", "export")
     programs = [f"evaluation.{name}.__main__" for name in names]
     code = (
@@ -256,7 +253,6 @@ def draw(number: int, side: int = 32) -> np.ndarray:
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two images of noise, twelve pairs, and a network for them."""
     monkeypatch.chdir(tmp_path)
     images = [png(draw(number)) for number in range(24)]
     write_bin("pairs.bin", images, [pair % 3 == 0 for pair in range(12)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tarfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ def faces_of(rows: np.ndarray, labels: list[int] | np.ndarray) -> EmbeddedFaces:
 
 
 def centers_of(rows: np.ndarray, agree: float = 0.5) -> Any:
-    """Of a single class."""
     return find_centers(faces_of(rows, [0] * len(rows)), agree=agree)
 
 
@@ -252,16 +252,8 @@ def clean(words: str) -> None:
     command.main([*CLEAN, *words.split()])
 
 
-def images(path: str) -> list[tuple[bytes, int]]:
-    return images_of(RecordSet(path))
-
-
 def table(name: str, folder: Path = Path("cleaning")) -> list[list[str]]:
     return [line.split("\t") for line in (folder / name).read_text().splitlines()[1:]]
-
-
-def entries(folder: str = ".") -> set[str]:
-    return {*os.listdir(folder)}
 
 
 def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,7 +273,7 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert 'src="./moved-1.png"' in Path("cleaning/report.html").read_text()
     lines = table("images.tsv")
     assert len(lines) == 151 and [line[3] for line in lines].count("") == 149
-    assert entries() == {*GIVEN, "v.bin", "cleaning"}
+    assert {*os.listdir()} == {*GIVEN, "v.bin", "cleaning"}
     assert contents(Path("faces")).items() >= before.items()
     assert "149 images of 31 identities" in out and " 0 are alone in" in out
     clean("--dry-run --out new")
@@ -303,26 +295,24 @@ def test_the_name_of_a_set_is_neither_a_link_nor_a_path(faces: np.ndarray, name:
     links = re.findall(r'(?:href|src)="([^"]*)"', page)
     assert len(links) > 8 and all(re.fullmatch(r"\./[\w.-]+", link) for link in links), links
     assert all((Path("cleaning") / link).is_file() for link in links) and kept.exists()
-    assert entries() == {*GIVEN, found, "cleaning"}
+    assert {*os.listdir()} == {*GIVEN, found, "cleaning"}
 
 
-def test_a_new_set_without_wrong_labels(faces: np.ndarray) -> None:
+def test_new_sets_without_wrong_labels_and_with_what_is_chosen(faces: np.ndarray) -> None:
     clean("--out new/set")
     out = {image(12), image(150)}
-    assert images("new/set") == [one for one in images("faces") if one[0] not in out]
+    kept = [one for one in images_of(RecordSet("faces")) if one[0] not in out]
+    assert images_of(RecordSet("new/set")) == kept
     assert Path("new/set/property").read_text() == "31,16,16\n"
     assert Path("new/set/holdout.bin").read_bytes() == b"kept"
     check_refusal(command.main, [*CLEAN, "--out", "new/set"], "new/set exists already")
-
-
-def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
     clean("--out moved --no-drop --move --merge")
-    label_of = dict(images("moved"))
+    label_of = dict(images_of(RecordSet("moved")))
     assert len(label_of) == 151 and max(label_of.values()) == 29
     for number, same in ((12, 10), (8, 5), (150, 40)):
         assert label_of[image(number)] == label_of[image(same)]
     clean("--out without --drop-overlap --verification v.bin --no-drop")
-    label_of = dict(images("without"))
+    label_of = dict(images_of(RecordSet("without")))
     assert len(label_of) == 146 and sorted(set(label_of.values())) == list(range(30))
     assert not {image(number) for number in range(15, 20)} & set(label_of)
     assert [line[3] for line in table("images.tsv")].count("overlap") == 5
@@ -347,10 +337,10 @@ def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
 def test_mistakes_are_one_line(faces: np.ndarray, words: str, message: str) -> None:
     Path("link").symlink_to("faces")
     write_bin(Path("w.bin"), [image(1), image(2)], [True])
-    before = entries("faces")
+    before = {*os.listdir("faces")}
     check_refusal(command.main, [*CLEAN, *words.split()], message)
-    assert not {"new", ".new.part"} & entries()
-    assert entries("faces") - before <= {"train.idx.cache", "train.labels.cache"}
+    assert not {"new", ".new.part"} & {*os.listdir()}
+    assert {*os.listdir("faces")} - before <= {"train.idx.cache", "train.labels.cache"}
 
 
 def test_what_cannot_be_read_or_written_is_named(faces: np.ndarray) -> None:
@@ -372,7 +362,6 @@ def test_what_cannot_be_read_or_written_is_named(faces: np.ndarray) -> None:
     ("old", "new"), [("rec:5\t0\n", "rec:5\t7\n"), (":151\t", ":999\t"), ("v.bin:2", "x.bin:2")]
 )
 def test_embeddings_of_another_version_are_refused(faces: np.ndarray, old: str, new: str) -> None:
-    """With another label, key or name."""
     text = Path("f.tsv").read_text()
     assert old in text
     Path("f.tsv").write_text(text.replace(old, new))
@@ -389,7 +378,7 @@ def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
     command.main(f"{words} --verification v.bin --out new --no-drop".split())
     assert np.load("cleaning/features.npy").shape == (150 + 4, 8)
     assert [line[3] for line in table("images.tsv")].count("unreadable") == 1
-    assert images("new") == images("faces")[1:]
+    assert images_of(RecordSet("new")) == images_of(RecordSet("faces"))[1:]
 
 
 @pytest.mark.cleaning
@@ -404,29 +393,19 @@ def test_planted_labels_of_lfw(toolkit_data: Path, tmp_path: Path) -> None:
     embed.main(["--model", model, "--out", str(tmp_path / "all"), *map(str, paths)])
     rows = np.load(tmp_path / "all.npy")
     assert len(labels) == len(rows) == 13_233
-    for least in (2, 3):
-        for seed in range(3):
-            wrong = plant(labels, least, seed)
-            is_out = find_planted(paths, rows, wrong, tmp_path / f"{least}-{seed}")
-            planted = wrong != labels
-            assert is_out[planted].mean() >= 0.95 and planted[is_out].mean() >= 0.9
+    for least, seed in product((2, 3), range(3)):
+        # 5 % of the images of people with so many get the label of somebody else.
+        generator = np.random.default_rng(seed)
+        candidates, wrong = np.flatnonzero(np.bincount(labels)[labels] >= least), labels.copy()
+        for number in generator.choice(candidates, round(0.05 * len(candidates)), replace=False):
+            while wrong[number] == labels[number]:
+                wrong[number] = generator.choice(labels.max() + 1)
+        is_out = left_out(paths, rows, wrong, tmp_path / f"{least}-{seed}")
+        planted = wrong != labels
+        assert is_out[planted].mean() >= 0.95 and planted[is_out].mean() >= 0.9
 
 
-def plant(labels: np.ndarray, least: int, seed: int) -> np.ndarray:
-    """Give 5 % of the images of people with so many images the label of somebody else."""
-    generator = np.random.default_rng(seed)
-    candidates = np.flatnonzero(np.bincount(labels)[labels] >= least)
-    planted = labels.copy()
-    for number in generator.choice(candidates, round(0.05 * len(candidates)), replace=False):
-        while planted[number] == labels[number]:
-            planted[number] = generator.choice(labels.max() + 1)
-    return planted
-
-
-def find_planted(
-    paths: list[Path], rows: np.ndarray, labels: np.ndarray, folder: Path
-) -> np.ndarray:
-    """Return which images the command leaves out of a set with these labels."""
+def left_out(paths: list[Path], rows: np.ndarray, labels: np.ndarray, folder: Path) -> np.ndarray:
     order = np.argsort(labels, kind="stable")
     # A person of whom no label is left has no class.
     dense = np.unique(labels, return_inverse=True)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,14 +59,6 @@ def positive(x: Any) -> Any:
     return sym.abs(x) + 0.5
 
 
-def positive_square(x: Any) -> Any:
-    return positive(x * x)
-
-
-def multiplied(kind: Any, axis: Any) -> Callable[[Any], Any]:
-    return lambda x: sym.broadcast_mul(x, kind(x, axis=axis, keepdims=True))
-
-
 # MXNet has no default for the power.
 LP: dict[str, dict[str, int]] = {"max": {}, "avg": {}, "sum": {}, "lp": {"p_value": 2}}
 PADDED: dict[str, Any] = {"kernel": (4, 3), "stride": (3, 3), "pad": (1, 0)}
@@ -93,10 +86,6 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "instance norm": of(sym.InstanceNorm, eps=1e-2, name="norm"),
     "layer norm": of(sym.LayerNorm, name="norm"),
     "layer norm of channels": of(sym.LayerNorm, axis=1, eps=1e-2, name="norm"),
-    **{
-        f"l2 {mode}": of(sym.L2Normalization, mode=mode, eps=1e-3)
-        for mode in ("instance", "channel", "spatial")
-    },
     "groups": of(sym.Convolution, num_filter=8, num_group=2, **BAR),
     "dilation": of(sym.Convolution, num_filter=2, kernel=(2, 3), dilate=(3, 2), no_bias=True),
     "rows": of(sym.FullyConnected, num_hidden=6, flatten=False),
@@ -104,26 +93,6 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "no gradient": sym.BlockGrad,
     "cast": of(sym.Cast, dtype="float32"),
     "dropout": of(sym.Dropout, p=0.5),
-    **{
-        f"{kind} pooling {name}": of(sym.Pooling, pool_type=kind, **window, **LP[kind])
-        for kind in LP
-        for name, window in WINDOWS.items()
-    },
-    **{
-        f"mean without padding, {name}": of(
-            sym.Pooling, pool_type="avg", count_include_pad=False, **WINDOWS[name]
-        )
-        for name in ("valid", "full")
-    },
-    **{
-        f"adaptive pooling to {size}": of(sym.contrib.AdaptiveAvgPooling2D, output_size=size)
-        for size in (1, (3, 2), 3)
-    },
-    **{
-        f"{name} of {axis}": multiplied(operator(name), axis)
-        for name in ("max", "mean", "min", "sum")
-        for axis in (1, (2, 3), (-1, 1))
-    },
     "sum of none": of(sym.sum, axis=2),
     "mean but of": of(sym.mean, axis=(0, 1), exclude=True),
     "mean of all": lambda x: sym.broadcast_div(x, sym.mean(positive(x))),
@@ -157,10 +126,22 @@ CASES: dict[str, Callable[[Any], Any]] = {
     **{name: of(operator(name), positive) for name in FUNCTIONS},
     **{f"function {name}": operator(name) for name in ("relu", "sigmoid")},
 }
+for mode in ("instance", "channel", "spatial"):
+    CASES[f"l2 {mode}"] = of(sym.L2Normalization, mode=mode, eps=1e-3)
+for kind, name in product(LP, WINDOWS):
+    CASES[f"{kind} pooling {name}"] = of(sym.Pooling, pool_type=kind, **WINDOWS[name], **LP[kind])
+for name in ("valid", "full"):
+    inside = {"pool_type": "avg", "count_include_pad": False, **WINDOWS[name]}
+    CASES[f"mean without padding, {name}"] = of(sym.Pooling, **inside)
+for size in (1, (3, 2), 3):
+    CASES[f"adaptive pooling to {size}"] = of(sym.contrib.AdaptiveAvgPooling2D, output_size=size)
+for name, axis in product(("max", "mean", "min", "sum"), (1, (2, 3), (-1, 1))):
+    reduced = of(operator(name), axis=axis, keepdims=True)
+    CASES[f"{name} of {axis}"] = of(sym.broadcast_mul, sym.identity, reduced)
 ARITHMETIC = "(plus|add|minus|sub|mul|div|power|maximum|minimum)"
 for name in OPERATORS:
     if re.fullmatch(f"(_|broadcast_|elemwise_){ARITHMETIC}", name, re.IGNORECASE):
-        CASES[name] = of(operator(name), positive, positive_square)
+        CASES[name] = of(operator(name), positive, lambda x: positive(x * x))
     if re.fullmatch(f"_r?{ARITHMETIC}_?scalar", name, re.IGNORECASE):
         CASES[name] = of(operator(name), positive, scalar=0.75)
 
@@ -171,17 +152,13 @@ def extract(found: Checkpoint) -> Callable[[np.ndarray], np.ndarray]:
     return lambda batch: network(mx.nd.array(batch)).asnumpy()
 
 
-def assert_equal(
-    found: Checkpoint, limit: float, form: Form = SINGLE, images: Any = None, batch: int = 3
-) -> None:
-    """Compare one by one and in batches."""
+def assert_equal(found: Checkpoint, limit: float, form=SINGLE, images=None, batch=3) -> None:
     model = OnnxNetwork(exported(found, form).SerializeToString())
     images = draw_images(3, found.image_shape) if images is None else images
     assert largest_difference(extract(found), model.extract, images, (1, batch)) <= limit
 
 
 def embedding(build: Callable[[Any], Any]) -> Checkpoint:
-    """A network that ends with an operator of the maps, and a layer."""
     return drawn(embedded(build(maps())), (3, *SIZE))
 
 
@@ -272,10 +249,7 @@ def test_half(small: Checkpoint) -> None:
     small.weights["maps_weight"][0] = 1e5
     assert_refused("'maps_weight' up to 100000, beyond float16; export", exported, small, HALF)
     exported(small)
-
-
-def test_squares_are_summed_in_single() -> None:
-    """As GNAP does it, of values whose squares are beyond float16."""
+    # Squares beyond float16, as those of GNAP, are summed in single precision.
     x = maps() * 1000.0
     x = sym.broadcast_div(x, sym.sqrt(sym.sum(x * x, axis=1, keepdims=True)))
     assert_equal(drawn(embedded(x), (3, *SIZE)), 2e-2, HALF)

@@ -86,7 +86,6 @@ def test_templates_by_hand() -> None:
 
 
 def rate(scores: Any, same: Any, place: int) -> tuple[Any, ...]:
-    """One of the rates: wanted, and those of the nearest point, with its threshold."""
     found = verify(np.array(scores), np.array(same, np.bool_))[0]["tar_at_far"][place]
     return tuple(found[name] for name in ("far", "nearest_far", "tar", "threshold"))
 
@@ -128,9 +127,7 @@ def loops(features: np.ndarray, gallery: Subjects, probes: Subjects) -> dict[str
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 13), st.integers(1, 30), st.integers(1, 35), st.integers(0, 1000))
-def test_identification_equals_the_loops_with_ties(
-    people: int, mated: int, others: int, seed: int
-) -> None:
+def test_identification_equals_the_loops_with_ties(people, mated, others, seed: int) -> None:
     """Templates of small whole numbers, many of which are equal: cosines are exact."""
     rng = np.random.default_rng(seed)
     count = people + mated + others
@@ -269,19 +266,15 @@ def test_results(made: MadeSet, words: str) -> None:
     assert scores.dtype == np.float64 and scores.tolist() == cosines.tolist()
 
 
-def expected_views(made: MadeSet) -> np.ndarray:
-    faces = []
-    for number, points in enumerate(made.points):
+@pytest.mark.parametrize("flip", [False, True])
+def test_images(images: MadeSet, monkeypatch: Any, capsys: Any, flip: bool) -> None:
+    backbone, faces, name = Backbone.load("m"), [], "m.onnx" if flip else "m,0"
+    for number, points in enumerate(images.points):
         matrix = estimate(points, any_order=True)
         rgb = np.ascontiguousarray(noise(number)[..., ::-1])
         faces.append(cv2.warpAffine(rgb, matrix, (112, 112)).transpose(2, 0, 1))
-    backbone, stacked = Backbone.load("m", image_size=(112, 112)), np.stack(faces)
-    return np.stack([backbone.extract(one.copy()) for one in (stacked, stacked[..., ::-1])])
-
-
-@pytest.mark.parametrize("flip", [False, True])
-def test_images(images: MadeSet, monkeypatch: Any, capsys: Any, flip: bool) -> None:
-    expected, name = expected_views(images)[: 1 + flip], "m.onnx" if flip else "m,0"
+    views = (np.stack(faces), np.stack(faces)[..., ::-1])[: 1 + flip]
+    expected = np.stack([backbone.extract(one.copy()) for one in views])
     if flip:
         export.main(["--model", "m,0", "--output", name])
     words = f"IJBC --model {name} --out out --batch-size 8{'' if flip else ' --no-flip'}"
@@ -317,9 +310,7 @@ def test_a_list_of_other_columns_is_named(images: MadeSet, capsys: Any, first: i
     assert not Path("out").exists()
 
 
-def test_ranks_share_the_parts_and_a_stopped_command_loses_none(
-    images: MadeSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_share_the_parts_and_stopping_loses_none(images, monkeypatch, capsys) -> None:
     for one in (features_folder, command):
         monkeypatch.setattr(one, "PART", 16)
     image = Path("IJBC/loose_crop/40.png")
@@ -393,16 +384,14 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
 def test_a_network_for_another_size_is_refused(images: MadeSet) -> None:
     export_network(Path("m"), 32)
     export.main("--model m,0 --image-size 32 32 --output m.onnx".split())
-    message = "faces are aligned to 112 x 112, and m.onnx says 32 x"
-    check_refusal(command.main, MADE.split(), message)
+    check_refusal(command.main, MADE.split(), "aligned to 112 x 112, and m.onnx says 32 x")
 
 
 def test_templates_of_no_length_are_refused(made: MadeSet) -> None:
     lines = [line.rpartition(" ")[0] for line in POINTS.read_text().splitlines()]
     POINTS.write_text("".join(f"{line} 0\n" for line in lines))
     write_features(made, Path("out"), Path("m.onnx"), 8)
-    message = "templates have length 0, .* or give --no-detector-score"
-    check_refusal(command.main, MADE.split(), message)
+    check_refusal(command.main, MADE.split(), "have length 0, .* or give --no-detector-score")
 
 
 def test_the_command_of_the_original_is_answered() -> None:

@@ -343,9 +343,7 @@ def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", table)
     assert rows == [("lr", "0.1", "0.25"), ("extra", "no such option", "1")]
     assert "area under ROC cfp" in page.text and "TAR@FAR lfw" in page.text
-
-
-def test_runs_of_equal_options_and_names(tmp_path: Path) -> None:
+    # Runs of equal options and names.
     runs = [read(write_images(tmp_path / name / "run")) for name in "ab"]
     assert "None: all options are the same." in check(write_comparison(runs)).text
     assert [run.name for run in with_names(runs)] == [str(tmp_path / n / "run") for n in "ab"]

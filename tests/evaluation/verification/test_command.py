@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -30,7 +29,6 @@ from tests.support.sets import assert_refused
 SIZE = "--image-size 32 32"
 WORDS = f"--model m,0 --target one.bin two.bin {SIZE}"
 SAME = [True, False] * 20
-Run = Callable[..., Any]
 COSINES = np.array([0.9, 0.8, 0.2, 0.7, 0.2, -0.1])
 PAIRS = Pairs(bools("SDSDSD"), COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
 CURVE = roc(COSINES, PAIRS.same)
@@ -53,8 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Run:
-    """In a copy of the inputs: run the command with more or other options; returns its output."""
+def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Any:
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 
@@ -65,7 +62,7 @@ def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Run:
     return run
 
 
-def test_everything_at_once(run: Run) -> None:
+def test_everything_at_once(run: Any) -> None:
     outputs = "--json new/v.json --roc roc.png --roc-table --far 0.1 0.001 --hardest h"
     printed = run(f"--groups groups.txt others.txt {outputs}").out.splitlines()
     assert [line[:13] for line in printed if " ± " in line] == ["one: accuracy", "two: accuracy"]
@@ -84,7 +81,7 @@ def test_everything_at_once(run: Run) -> None:
     ]
 
 
-def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Run, capsys) -> None:
+def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Any, capsys) -> None:
     export(f"--model m,0 {SIZE}".split())
     capsys.readouterr()
     assert run("", "--model m.onnx --target one.bin").out == run("--target one.bin").out
@@ -92,7 +89,7 @@ def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Run, capsys) -> No
     check_refusal(command.main, f"{WORDS} --model m.onnx --image-size 8 8".split(), message)
 
 
-def test_sets_are_groups_of_one_table(run: Run) -> None:
+def test_sets_are_groups_of_one_table(run: Any) -> None:
     printed = run("--by-set --far 0.1 --json v.json").out.splitlines()
     start = printed.index("all sets by group:")
     assert printed[start - 1].startswith("all sets: FAR 0.1: cosine ")
@@ -113,7 +110,7 @@ def test_sets_are_groups_of_one_table(run: Run) -> None:
         ("m-symbol.json", "", "m-symbol.json"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(run: Run, gone, more, message, capsys) -> None:
+def test_what_cannot_be_judged_is_one_line(run: Any, gone, more, message, capsys) -> None:
     """What is known without the network is said before it computes; nothing is written."""
     if gone:
         Path(gone).unlink()
@@ -122,7 +119,7 @@ def test_what_cannot_be_judged_is_one_line(run: Run, gone, more, message, capsys
     assert not Path("v.json").exists()
 
 
-def test_a_gpu_is_taken_without_being_asked(run: Run, monkeypatch) -> None:
+def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
     """As the other programs of this room do it; ``--gpu`` only refuses a host without one."""
     opened = Mock(side_effect=DataError("no network"))
     monkeypatch.setattr(command, "open_network", opened)
@@ -157,13 +154,12 @@ def test_a_gpu_is_taken_without_being_asked(run: Run, monkeypatch) -> None:
         ("--max 2,4", r"--max is not an option here: name the epochs, .* PREFIX,8\|9"),
     ],
 )
-def test_options_that_are_refused(run: Run, more: str, message: str, monkeypatch) -> None:
+def test_options_that_are_refused(run: Any, more: str, message: str, monkeypatch) -> None:
     monkeypatch.setattr(devices, "choose", lambda *_: mx.cpu())
     check_refusal(command.main, f"{WORDS} {more}".split(), message)
 
 
-def test_the_pairs_that_are_judged_wrongly_are_written(run: Run) -> None:
-    """Of forty pairs two with a wrong label, one of each kind."""
+def test_the_pairs_that_are_judged_wrongly_are_written(run: Any) -> None:
     same = np.array(SAME)
     same[[2, 7]] = ~same[[2, 7]]
     write_bin("one.bin", read_bin(Path("one.bin")).images, same.tolist())
@@ -175,7 +171,7 @@ def test_the_pairs_that_are_judged_wrongly_are_written(run: Run) -> None:
     assert {path.stem for path in Path("wrong").glob("*.png")} == {"one-same", "one-different"}
 
 
-def test_the_command_of_the_original(run: Run) -> None:
+def test_the_command_of_the_original(run: Any) -> None:
     """Its options, where the sets are names in a folder; ``two`` of three is there, and ``one``."""
     found = run("--data-dir . --target one,gone,two --nfolds 10 --batch-size 32")
     assert found.err == "warning: 1 of 3 sets left out, which do not exist: gone.bin\n"
@@ -197,8 +193,7 @@ def test_the_command_of_the_original(run: Run) -> None:
         check_refusal(command.main, [*model.split(), *words], message)
 
 
-def test_several_epochs(run: Run) -> None:
-    """As with InsightFace: each for each set, and the best."""
+def test_several_epochs(run: Any) -> None:
     export_network(Path("m"), 32, epoch=12, seed=3)
     lines = run("--model m,0|12 --target one.bin").out.splitlines()
     starts = [line.split(": accuracy")[0] for line in lines[:2]]
@@ -208,7 +203,7 @@ def test_several_epochs(run: Run) -> None:
     assert lines[1].split(": ", 1)[1] == alone.split(": ", 1)[1]
 
 
-def test_a_number_of_folds(run: Run) -> None:
+def test_a_number_of_folds(run: Any) -> None:
     assert "one: accuracy 1.0000 ± 0.0000" in run("--nfolds 40 --json v.json").out
     assert json.loads(Path("v.json").read_text())["options"]["folds"] == 40
     write_bin("two.bin", read_bin(Path("two.bin")).images[:6], [True, False, True])

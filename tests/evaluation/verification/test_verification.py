@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -131,14 +133,10 @@ def test_mirror_image_is_added_before_normalizing() -> None:
 
 
 def test_every_batch_has_one_shape() -> None:
-    images, shapes = FakeTarget(pairs=5).images, set()
-
-    def extract(images: np.ndarray) -> np.ndarray:
-        shapes.add(images.shape)
-        return corner(images)
-
+    images, extract = FakeTarget(pairs=5).images, Mock(side_effect=corner)
     embeddings, norms = embed(extract, lambda a, b: images[a:b], 10, 4)
-    assert shapes == {(4, 3, 4, 4)} and norms.shape == (10,)
+    shapes = [call.args[0].shape for call in extract.call_args_list]
+    assert {*shapes} == {(4, 3, 4, 4)} and norms.shape == (10,)
     whole, _ = embed(corner, lambda a, b: images[a:b], 10, 10)
     np.testing.assert_array_equal(embeddings, whole)
     embeddings, norms = embed(corner, lambda a, b: np.zeros_like(images[a:b]), 2, 2)
@@ -147,9 +145,7 @@ def test_every_batch_has_one_shape() -> None:
 
 def evaluate_over_ranks(target: Any, size: int) -> list[Any]:
     def run(world: Any) -> Any:
-        ranks = EmbeddingRanks(
-            world.rank, size, lambda rows, name: allgather_numpy(world, rows, name)
-        )
+        ranks = EmbeddingRanks(world.rank, size, partial(allgather_numpy, world))
         return evaluate(corner, target, batch_size=4, ranks=ranks, image_size=(4, 4))
 
     target.decoded.clear()
@@ -315,13 +311,17 @@ def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
     assert [row.for_far[1] for row in rows] == [FarRates(1e-3, None, None)] * 2
 
 
-def test_a_small_group_has_no_threshold_of_its_own() -> None:
+def test_a_small_group_has_no_threshold_of_its_own_and_one_group_no_spread() -> None:
     pairs = pairs_of(embedded(*[0.5, 1.5] * 10), bools("SD" * 10))
     few, many = compare_groups(pairs, ["few"] + ["many"] * 19, {})
     assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
     lines = group_lines("set", [few, many])
     assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
     assert lines[-1] == "-: too few pairs of one person or of two people to say"
+    found = spread_of([0.9, 0.8, 0.7])
+    assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
+    assert spread_of([0.9]) is None
+    assert (spread_of([1.0, 0.9]) or {})["error_ratio"] is None
 
 
 def test_several_sets_are_groups_of_all() -> None:
@@ -346,17 +346,9 @@ def test_several_sets_are_groups_of_all() -> None:
     assert found.to_json()["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
 
 
-def test_the_spread_by_hand() -> None:
-    found = spread_of([0.9, 0.8, 0.7])
-    assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
-    assert spread_of([0.9]) is None
-    assert (spread_of([1.0, 0.9]) or {})["error_ratio"] is None
-
-
 def test_files_of_groups(tmp_path: Path) -> None:
     path = tmp_path / "g.txt"
     assert_refused("cannot be read", read_groups, path, 3, "lfw")
-    # Of other systems.
     for content in (b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"):
         path.write_bytes(content)
         assert read_groups(path, 2, "lfw") == ["a b", "é"]
