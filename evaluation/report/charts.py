@@ -215,13 +215,13 @@ def _for_page(svg: str, frame: Frame) -> str:
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     box = re.search(r'viewBox="[-\d. ]+"', svg)
     assert box, "matplotlib writes one"
-    opening = f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">'
-    svg = re.sub(r"^<svg[^>]*>", opening, svg)
+    svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r"#0000([0-9a-f]{2})\b", r"var(--c\1)", svg)
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r'\bid="', f'id="{frame.name}-', svg)
     svg = svg.replace("url(#", f"url(#{frame.name}-")
-    return svg.replace('xlink:href="#', f'href="#{frame.name}-')
+    svg = svg.replace('xlink:href="#', f'href="#{frame.name}-')
+    return f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">{svg}'
 
 
 def _style(index: int) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from evaluation.embed.files import write_index
 from runtime.errors import ConfigError, DataError
+from tests.support.sets import assert_refused
 
 
 def export_network(prefix: Path, side: int = 112, *, epoch: int = 0, seed: int = 0) -> Path:
@@ -32,6 +33,12 @@ def png(rgb: np.ndarray) -> bytes:
     return cv2.imencode(".png", rgb[..., ::-1])[1].tobytes()
 
 
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
 def write_embeddings(name: Path | str, rows: Any, *images: tuple[str, str]) -> Path:
     """Write NAME.npy, and NAME.tsv if the images have names and labels; return the first."""
     np.save(f"{name}.npy", rows)
@@ -42,7 +49,4 @@ def write_embeddings(name: Path | str, rows: Any, *images: tuple[str, str]) -> P
 
 
 def check_refusal(main: Callable[[list[str]], Any], words: list[str], message: str) -> None:
-    """Check that a command refuses its words in one line, which says so."""
-    with pytest.raises((ConfigError, DataError), match=message) as caught:
-        main(words)
-    assert "\n" not in str(caught.value)
+    assert_refused(message, main, words, kind=(ConfigError, DataError))

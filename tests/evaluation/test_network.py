@@ -1,51 +1,68 @@
+"""Networks of checkpoints and ONNX files, every command that uses one, and two images compared."""
+
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import cv2
 import numpy as np
 import pytest
 
+from backbones.graph.parameter_file import read_parameters, write_parameters
+from backbones.model import Backbone
+from data.align.similarity import TEMPLATE
+from data.verification.bin_file import read_bin, write_bin
+from evaluation import compare
+from evaluation.clean import __main__ as clean
+from evaluation.compare import different_cosines, threshold_at
+from evaluation.embed import __main__ as embed
+from evaluation.export import __main__ as export
+from evaluation.features import check_finite, features_of_views, normalized, sums_of_views
+from evaluation.ijb import __main__ as ijb
 from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open_network
-from runtime.errors import DataError
+from evaluation.verification import __main__ as verification
+from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
+from tests.evaluation.support import check_refusal, export_network, noise, png
+from tests.evaluation.verification.test_verification import FakeTarget, corner
+from tests.support.ijb_set import write_set
+from tests.support.launch import ROOT
+from tests.support.sets import assert_refused, pack_set
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
 MEANS = IMAGES.mean(axis=(2, 3))
 SCALED = (MEANS - 127.5) / 127.5
 
 
-def model(inputs: int = 1, shape: tuple[Any, ...] = ("None", 3, 4, 4)) -> Any:
-    """The mean of each map: z, and flattened."""
+def model(shape: tuple[Any, ...] = ("None", 3, 4, 4), inputs: str = "x") -> Any:
+    """The mean of each map of x: z, and flattened."""
     onnx = import_onnx()
-    helper, kind, numbers = onnx.helper, onnx.TensorProto.FLOAT, range(inputs)
-    nodes = [helper.make_node("GlobalAveragePool", [f"x{n}"], [f"y{n}"]) for n in numbers]
-    nodes.append(helper.make_node("Sum", [f"y{n}" for n in numbers], ["z"]))
-    nodes.append(helper.make_node("Flatten", ["z"], ["out"]))
-    given = [helper.make_tensor_value_info(f"x{n}", kind, shape) for n in numbers]
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    steps = (("GlobalAveragePool", "x", "z"), ("Flatten", "z", "out"))
+    nodes = [helper.make_node(op, [given], [made]) for op, given, made in steps]
+    given = [helper.make_tensor_value_info(name, kind, shape) for name in inputs]
     made = [helper.make_tensor_value_info("out", kind, [shape[0], 3])]
     graph = helper.make_graph(nodes, "g", given, made)
     opset = helper.make_opsetid("", 13)
     return helper.make_model(graph, opset_imports=[opset], ir_version=7)
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Callable[[bytes], FaceNetwork]:
-    def opened(content: bytes) -> FaceNetwork:
-        (tmp_path / "model.onnx").write_bytes(content)
-        options = Namespace(model=tmp_path / "model.onnx", image_size=(4, 4), dtype="float32")
-        return open_network(options)
-
-    return opened
+def opened(folder: Path, content: bytes) -> FaceNetwork:
+    (path := folder / "model.onnx").write_bytes(content)
+    return open_network(Namespace(model=path, image_size=(4, 4), dtype="float32"))
 
 
 def ending(op: str, inputs: str = "z", batch: Any = "None", **attributes: Any) -> bytes:
     """A network whose last operator gets z, the means [b, 3, 1, 1], or s, the shape [1, -1]."""
     onnx = import_onnx()
     helper, types = onnx.helper, onnx.TensorProto
-    made = model(shape=(batch, 3, 4, 4))
+    made = model((batch, 3, 4, 4))
     made.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, -1]), "s"))
     made.graph.node[-1].CopyFrom(helper.make_node(op, inputs.split(), ["out"], **attributes))
     kind = types.STRING if op == "Cast" else types.FLOAT
@@ -66,23 +83,21 @@ def ending(op: str, inputs: str = "z", batch: Any = "None", **attributes: Any) -
         (lambda: ending("SequenceConstruct"), r"has an output of the type seq\(tensor\(float\)\)"),
         (bytes, "is refused as an ONNX model: ONNX Runtime refuses it"),
         (lambda: b"no model", "is refused as an ONNX model: it is no protobuf message"),
-        (lambda: model(inputs=2).SerializeToString(), "has 2 inputs and 1 outputs; give a"),
+        (lambda: model(inputs="xy").SerializeToString(), "has 2 inputs and 1 outputs; give a"),
     ],
 )
-def test_other_files_are_refused_in_one_line(opened, build, message: str) -> None:
-    with pytest.raises(DataError, match=f"model.onnx.*{message}") as caught:
-        opened(build())
-    assert "\n" not in str(caught.value)
+def test_other_files_are_refused_in_one_line(tmp_path: Path, build, message: str) -> None:
+    assert_refused(f"model.onnx.*{message}", opened, tmp_path, build())
 
 
-def test_a_row_per_batch_of_one_is_a_row_per_image(opened) -> None:
-    network = opened(ending("Reshape", "z s", batch=1))
+def test_a_row_per_batch_of_one_is_a_row_per_image(tmp_path: Path) -> None:
+    network = opened(tmp_path, ending("Reshape", "z s", batch=1))
     np.testing.assert_allclose(network.extract(IMAGES), SCALED, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", ["None", 2, 8])
 def test_any_number_of_images(batch: Any) -> None:
-    network = OnnxNetwork(model(shape=(batch, 3, 4, 4)).SerializeToString())
+    network = OnnxNetwork(model((batch, 3, 4, 4)).SerializeToString())
     assert network.batch_size == (None if batch == "None" else batch)
     assert network.image_shape == (3, 4, 4)
     found = network.extract(IMAGES)
@@ -102,13 +117,229 @@ def test_any_number_of_images(batch: Any) -> None:
         (["Conv_0", "Mul_1", "Div_2"], False),
     ],
 )
-def test_a_difference_and_a_product_or_quotient_normalize(opened, names, normalizes: bool) -> None:
+def test_a_difference_and_a_product_or_quotient_normalize(tmp_path, names, normalizes) -> None:
     """Other pixels are scaled outside, as by InsightFace."""
-    made = model(shape=("None", 3, "h", "w"))
+    made = model(("None", 3, "h", "w"))
     for name in reversed(names):
-        node = import_onnx().helper.make_node("Identity", ["x0"], [f"unused {name}"], name)
+        node = import_onnx().helper.make_node("Identity", ["x"], [f"unused {name}"], name)
         made.graph.node.insert(0, node)
     content = made.SerializeToString()
     assert normalizes_pixels(content) == normalizes
     expected = MEANS if normalizes else SCALED
-    np.testing.assert_allclose(opened(content).extract(IMAGES), expected, rtol=1e-4, atol=1e-5)
+    found = opened(tmp_path, content).extract(IMAGES)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+SIDE = 112
+COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
+    "verification": (verification.main, "--target pairs.bin"),
+    "compare": (compare.main, "0.png 1.png --threshold 0.3"),
+    "compare with a set": (compare.main, "1.png 2.png --target pairs.bin --far=.2"),
+    "embed": (embed.main, "1.png 0.png --out rows"),
+    "ijb": (ijb.main, "IJBC --out {out}"),
+    "clean": (clean.main, "faces"),
+    "export": (export.main, "--output made.onnx"),
+    "export to torch": (export.main, "--format torch --output made.safetensors"),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images, of which 0.png is brighter than all others, sets of them, and six networks.
+
+    ``huge`` has finite weights whose products are not finite, ``some`` gives numbers for all but
+    bright images, ``maps`` ends with a Convolution, ``number`` gives one number per image.
+    """
+    folder = tmp_path_factory.mktemp("inputs")
+    images = [png(noise(number, SIDE) // 4 * 3) for number in range(24)]
+    images[0] = png(np.full((SIDE, SIDE, 3), 255, np.uint8))
+    for number, image in enumerate(images[:3]):
+        (folder / f"{number}.png").write_bytes(image)
+    write_bin(folder / "pairs.bin", images, [pair % 3 == 1 for pair in range(12)])
+    pack_set(folder / "faces", images, np.arange(24) // 4, (SIDE, SIDE))
+    write_set(folder / "IJBC", images=True)
+    network = mx.sym.load(f"{export_network(folder / 'm')}-symbol.json")
+    found = read_parameters(folder / "m-0000.params")
+    x = mx.sym.var("data")
+    means = mx.sym.Pooling(x, global_pool=True, kernel=(1, 1), pool_type="avg")
+    limited = mx.sym.sqrt(242.0 - mx.sym.max(x, axis=(1, 2, 3), keepdims=True))
+    for name, symbol, key, value in (
+        ("nan", network, "arg:stage2_conv0_weight", np.nan),
+        # Before it an activation makes numbers of what is none.
+        ("huge", network, "arg:pre_fc1_weight", 1e38),
+        ("zero", network, "", 0),
+        ("some", mx.sym.Flatten(mx.sym.broadcast_add(means, limited), name="fc1"), "none", 0),
+        ("maps", mx.sym.Convolution(means, kernel=(1, 1), num_filter=8, name="fc1"), "none", 0),
+        ("number", mx.sym.sum(mx.sym.Flatten(x), axis=1, name="fc1"), "none", 0),
+    ):
+        changed = {one: np.full_like(found[one], value) for one in found if one.startswith(key)}
+        with (folder / f"{name}-0000.params").open("wb") as file:
+            write_parameters(file, {**found, **changed})
+        symbol.save(f"{folder}/{name}-symbol.json")
+    return folder
+
+
+COMPUTING = "verification, compare, embed, clean, ijb"
+NOT_FINITE = "the network gives embeddings that are not finite"
+MISTAKES = [
+    ("nan", "nan-0000.params: 'stage2_conv0_weight' has values", "clean, export to torch"),
+    ("maps", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images", "embed, export"),
+    ("number", r"number-symbol.json gives \[2\] for two images; its output has to", "ijb"),
+    ("m" * 300, "-symbol.json (does not exist|cannot be read: File name too)", "compare"),
+    ("huge", NOT_FINITE, f"{COMPUTING}, compare with a set, export"),
+    ("zero", "the network gives embeddings of length 0 for all", COMPUTING),
+    ("some", rf"{NOT_FINITE} \([12] of \d+\)", "verification, compare, embed, clean"),
+    # The images of IJB are bright, all of them.
+    ("some", rf"{NOT_FINITE} \(\d+ of \d+\)", "ijb"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "name"),
+    [(*mistake, name) for *mistake, names in MISTAKES for name in names.split(", ")],
+)
+def test_without_finite_rows(inputs, model, message, name, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = f"--model {model},0 {words.format(out=tmp_path / 'out')}"
+    check_refusal(main, words.split(), message)
+    assert "accuracy" not in capsys.readouterr().out
+    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
+
+
+@pytest.mark.parametrize("name", ["verification", "embed", "ijb"])
+def test_threads_are_divided_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before MXNet reads how many there are."""
+    main, words = COMMANDS[name]
+    monkeypatch.setattr(sys.modules[main.__module__], "prepare_lanes", Mock(side_effect=EOFError))
+    with pytest.raises(EOFError):
+        main(["--model", "none,0", *words.split()])
+
+
+def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:
+    names = ("verification", "embed", "ijb", "export")
+    programs = [f"evaluation.{name}.__main__" for name in names]
+    code = (
+        f"import sys, {', '.join(programs)}; "
+        "assert not {'mxnet', 'onnx', 'onnxruntime', 'torch'} & sys.modules.keys(); "
+        "import train, classify, backbones.model, training.verifier; "
+        "assert not {'onnx', 'onnxruntime', 'torch'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def test_numbers_whose_length_is_too_large() -> None:
+    """A unit vector of it would be zero."""
+    check_finite(np.full((2, 4), 1e18, np.float32))
+    for value in (1e30, np.inf, np.nan):
+        assert_refused(r"\(1 of 2\)", check_finite, np.array([[1, 2], [value, 1]], np.float32))
+
+
+def test_what_fills_a_batch_up_does_not_count() -> None:
+    def extract(images: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (images[:, :, 0, 0] / images.max(axis=(1, 2, 3))[:, None]).astype(np.float32)
+
+    images = np.full((2, 3, 4, 4), 7, np.uint8)
+    views = features_of_views(extract, images, 5, flip=True)
+    np.testing.assert_array_equal(views, np.ones((2, 2, 3)))
+    assert sums_of_views(extract, images, 5, flip=True)[0].tolist() == [[2, 2, 2]] * 2
+    assert_refused(r"\(4 of 4\)", features_of_views, extract, images * 0, 5, flip=True)
+
+
+def draw(number: int, side: int = 32) -> np.ndarray:
+    return cv2.resize(noise(number, 4), (side, side))
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    images = [png(draw(number)) for number in range(24)]
+    write_bin("pairs.bin", images, [pair % 3 == 0 for pair in range(12)])
+    for name, image in zip("ab", images):
+        Path(f"{name}.png").write_bytes(image)
+    export_network(Path("m"), 32)
+    return ["a.png", "b.png", "--model", "m,0", "--image-size", "32", "32"]
+
+
+def test_threshold_by_hand() -> None:
+    cosines = np.array([0.1, 0.9, 0.30005, 0.2, 0.5] + [0.0] * 5)
+    # In the middle between the last that is accepted and the first that is not.
+    found = [threshold_at(far, cosines, "lfw") for far in (0.1, 0.2, 0.29, 0.3)]
+    assert found == [0.7, 0.4, 0.4, 0.25]
+    message = "lfw has 10 pairs of two people, .* --far 0.1 or more"
+    assert_refused(message, threshold_at, 0.09, cosines, "lfw")
+    # The share that the message names is enough.
+    many = np.linspace(0, 1, 3000)
+    assert_refused("--far 0.00034 or more", threshold_at, 0.00033, many, "lfw")
+    assert threshold_at(0.00034, many, "lfw") < 1
+
+
+def test_cosines_are_those_of_the_pairs_of_two_people() -> None:
+    target: Any = FakeTarget(pairs=20)
+    network = FaceNetwork(corner, (4, 4), "corner")
+    found = different_cosines(network, target, 3, flip=False)
+    rows = normalized(corner(target.images)).astype(np.float64)
+    expected = (rows[0::2] * rows[1::2]).sum(axis=1)[~target.same]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    target.same[:] = True
+    message = "'fake' has no pair of two people"
+    assert_refused(message, different_cosines, network, target, 3, flip=False)
+
+
+def test_an_image_with_itself_and_with_another(words, capsys) -> None:
+    compare.main(["a.png", "a.png", *words[2:], "--threshold", "0.9999"])
+    assert capsys.readouterr().out.splitlines() == [
+        "cosine 1.0000: same",
+        "threshold 0.9999, as given; --target FILE.bin measures its FAR",
+    ]
+    images = np.stack([draw(n).transpose(2, 0, 1) for n in range(2)])
+    extract = Backbone.load("m", image_size=(32, 32)).extract
+    first, second = normalized(extract(images) + extract(images[..., ::-1].copy()))
+    cosine = float(first @ second)
+    for threshold, answer in ((cosine - 0.01, "same"), (cosine + 0.01, "not the same")):
+        compare.main([*words, "--threshold", f"{threshold:.4f}"])
+        found, _, said = capsys.readouterr().out.splitlines()[0].partition(": ")
+        assert float(found.split()[1]) == pytest.approx(cosine, abs=2e-3) and said == answer
+
+
+def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
+    def second_line(*more: str) -> str:
+        compare.main([*words, "--target", "pairs.bin", *more])
+        return capsys.readouterr().out.splitlines()[1]
+
+    network = FaceNetwork(Backbone.load("m", image_size=(32, 32)).extract, (32, 32), "m")
+    cosines = different_cosines(network, read_bin("pairs.bin"), 8, flip=True)
+    line = second_line("--far", "0.25")
+    threshold = float(line.split()[1].rstrip(","))
+    assert threshold == pytest.approx(threshold_at(0.25, cosines, ""), abs=2e-3)
+    assert line.endswith("FAR 0.25: it accepts 2 of the 8 pairs of two people in pairs")
+    assert second_line("--threshold", line.split()[1].rstrip(",")) == line
+    assert "accepts 8 of the 8 pairs" in second_line("--threshold", "-1")
+
+
+def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").write_bytes(png(draw(0, 160)))
+    export_network(Path("m"))
+    Path("points.txt").write_text(f"a.png {' '.join(map(str, TEMPLATE.ravel()))}\n")
+    line = ["a.png", "a.png", "--model", "m,0", "--threshold", "0.5"]
+    compare.main([*line, "--align", "points.txt"])
+    assert capsys.readouterr().out.startswith("cosine 1.0000: same")
+    check_refusal(compare.main, line, "a.png has 160 x 160 pixels .*; cut the faces out with")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "nothing says which cosine is enough: give --threshold"),
+        ("--far 0.1 --threshold 0", "--far takes the threshold from --ta"),
+        ("--far 1 --target pairs.bin", "--far 1 is no share"),
+        ("--threshold 2", "--threshold 2 is no cosine"),
+        ("--threshold 0 --align points.txt", "cuts out faces of 112 x 112"),
+        ("--target pairs.bin", "pairs has 8 pairs of two people, of which 0.001"),
+        ("--target gone.bin", "gone.bin cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(words, options: str, message: str) -> None:
+    check_refusal(compare.main, [*words, *options.split()], message)

@@ -1,17 +1,119 @@
-"""Search in a gallery against all cosines in float64, and the command's table and rates."""
+"""Files of embeddings, and searches in them."""
 
 from __future__ import annotations
 
+import io
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from evaluation import search as command
+from evaluation.embed import files
+from evaluation.embed.files import RowsFile, read_embeddings, reserve, write_safetensors
+from evaluation.files import map_floats
 from evaluation.search import Identification, search
-from runtime.errors import DataError
-from tests.evaluation.support import check_refusal, write_embeddings
+from tests.evaluation.support import check_refusal, npy, write_embeddings
+from tests.support.sets import assert_refused
+
+TABLE = np.arange(12, dtype=np.float32).reshape(6, 2) / 8
+
+
+def test_tables_are_mapped(tmp_path: Path) -> None:
+    """Also those whose headers are of version 2 or of other writers."""
+    path, version_2 = tmp_path / "a.npy", io.BytesIO()
+    with pytest.raises(FileNotFoundError):
+        map_floats(path)
+    np.lib.format.write_array(version_2, TABLE, version=(2, 0))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (6,2)}\n"
+    other = b"\x93NUMPY\x01\0" + bytes([len(header), 0]) + header + TABLE.tobytes()
+    tables = [TABLE, TABLE.astype("f2"), TABLE.astype(">f8"), np.asfortranarray(TABLE), TABLE[:0]]
+    written = [(npy(table), table) for table in tables]
+    for content, table in (*written, (version_2.getvalue(), TABLE), (other, TABLE)):
+        path.write_bytes(content)
+        found = map_floats(path)
+        assert found is not None and found.dtype == table.dtype
+        np.testing.assert_array_equal(found, table)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\x93NUMPY", b"\x93NUMPY\x01\0\xff\xff", b"\x93NUMPY\x09\0" + bytes(200),
+        npy(TABLE)[:-1], npy(TABLE) + b"\0", npy(TABLE[0]), npy(TABLE.reshape(1, 6, 2)),
+        *(npy(TABLE.astype(kind)) for kind in (int, complex, object)),
+        *(npy(TABLE).replace(b"(6, 2)", shape) for shape in (b"(-6,2)", b"(6,9)")),
+        npy(TABLE).replace(b"False", b"0    "), npy(TABLE).replace(b"'<f4'", b"['f']"),
+        npy(TABLE).replace(b"(6, 2), }", b"(6, 2)}#\xff"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(content)
+    assert map_floats(tmp_path / "a.npy") is None
+
+
+def test_names_and_labels_come_back(tmp_path: Path) -> None:
+    images = [("a b/ü.jpg", "ann"), ("b\udcff.jpg", ""), ("set/train.rec:7", "7")]
+    found = read_embeddings(write_embeddings(tmp_path / "x", np.eye(3), *images))
+    assert list(zip(found.names, found.labels)) == images
+    lines = (tmp_path / "x.tsv").read_bytes().splitlines()
+    assert lines[:2] == ["0\ta b/ü.jpg\tann".encode(), b"1\tb\xff.jpg\t"]
+    assert isinstance(found.rows, np.memmap)
+
+
+def test_an_index_that_a_spreadsheet_has_written_or_none(tmp_path: Path) -> None:
+    path = write_embeddings(tmp_path / "x", np.eye(2), ("a", ""), ("b", ""))
+    assert read_embeddings(path).labels == []
+    # Labels are compared with those of other files.
+    (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n")
+    found = read_embeddings(path)
+    assert (found.names, found.labels) == (["a", "b"], ["ann", ""])
+    (tmp_path / "x.tsv").unlink()
+    found = read_embeddings(path)
+    assert (found.names, found.labels) == (["0", "1"], [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "index", "message"),
+    [
+        (None, "", "x.npy cannot be read: No such file"),
+        (np.eye(2, dtype=int), "", r"x.npy holds no embeddings, floats \[n, D\]"),
+        (np.zeros((0, 4)), "", "holds no embedding; its shape"),
+        (np.eye(3), "0\ta\t\n1\tb\t\n", "has 2 lines, and .*x.npy 3 rows"),
+        (np.eye(3), "0\ta\t\n2\tb\t\n3\tc\t\n", "line 2 is .* instead of the number 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, rows, index: str, message: str) -> None:
+    (tmp_path / "x.tsv").write_text(index)
+    if rows is not None:
+        np.save(tmp_path / "x.npy", rows)
+    assert_refused(message, read_embeddings, tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("block", [1, 3, 4096])
+def test_a_reserved_file_is_whole_and_gaps_are_closed(tmp_path: Path, monkeypatch, block) -> None:
+    monkeypatch.setattr(files, "_BLOCK", block)
+    values = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    parts, path = [(0, 5), (7, 0), (8, 7), (16, 4)], tmp_path / "x.npy"
+    for count in (123_456, 20):
+        with path.open("wb") as made:
+            reserve(made, count, 3)
+        reserved = np.load(path)
+        assert reserved.shape == (count, 3) and reserved.dtype == np.float32 and not reserved.any()
+    with RowsFile(path, 3) as file:
+        for first, count in parts:
+            file.write(first, values[first : first + count])
+        assert file.close_gaps(parts) == 16
+    kept = np.concatenate([values[first : first + count] for first, count in parts])
+    np.testing.assert_array_equal(np.load(path), kept)
+    assert path.stat().st_size == 128 + 16 * 3 * 4
+    with (tmp_path / "x.safetensors").open("wb") as written:
+        write_safetensors(path, written, (16, 3), {"model": "m,0"})
+    with safe_open(tmp_path / "x.safetensors", "np") as found:
+        assert found.metadata() == {"model": "m,0"} and list(found.keys()) == ["embeddings"]
+        np.testing.assert_array_equal(found.get_tensor("embeddings"), kept)
 
 
 def drawn(rows: int, seed: int, width: int = 16) -> np.ndarray:
@@ -67,8 +169,8 @@ def test_a_row_that_has_no_length_is_named(what: str, value: float) -> None:
     """The squares of 1e30 are no float32, and without a length its cosines are 0."""
     rows = {"gallery": drawn(30, 0).astype("f8"), "probes": drawn(20, 1).astype("f8")}
     rows[what][17, 3] = value
-    with pytest.raises(DataError, match=f"row 17 of the {what} is not finite"):
-        list(search(rows["gallery"], rows["probes"], 5, None, (8, 8)))
+    found = search(rows["gallery"], rows["probes"], 5, None, (8, 8))
+    assert_refused(f"row 17 of the {what} is not finite", list, found)
 
 
 def test_rates_by_hand() -> None:

@@ -13,18 +13,16 @@ import numpy as np
 import pytest
 
 from backbones.model import Backbone
-from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation.embed import __main__ as command
 from evaluation.embed.files import reserve
 from evaluation.features import normalized
 from parallel.world import LoneWorld
-from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network, noise, png
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, clean_environment
+from tests.support.sets import assert_refused, pack_set
 from tests.support.thread_world import run_ranks
 
-ROOT = Path(__file__).resolve().parents[3]
 SIDE = 32
 # Eleven images of three people, one of them in a folder within a folder; sorted paths.
 PEOPLE = [
@@ -36,7 +34,6 @@ SHARED = "--batch-size 4 faces --out shared"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of an untrained network."""
     return export_network(tmp_path_factory.mktemp("model") / "m", SIDE)
 
 
@@ -49,7 +46,6 @@ def _people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def features(model: Path, numbers: range | list[int], flip: bool = True) -> np.ndarray:
-    """What the rows are, by the graph that trains."""
     images = np.stack([noise(number, SIDE).transpose(2, 0, 1) for number in numbers])
     backbone = Backbone.load(model, image_size=(SIDE, SIDE))
     return backbone.extract(images) + (backbone.extract(images[..., ::-1].copy()) if flip else 0)
@@ -92,9 +88,7 @@ def test_raw_features_without_mirror_images(model: Path) -> None:
 
 
 def test_sets_and_several_inputs(model: Path) -> None:
-    with RecordWriter(Path("set"), image_size=(SIDE, SIDE)) as writer:
-        for number, label in enumerate((0, 0, 1)):
-            writer.write(png(noise(20 + number, SIDE)), label)
+    pack_set(Path("set"), (png(noise(20 + n, SIDE)) for n in range(3)), (0, 0, 1), (SIDE, SIDE))
     write_bin("pairs.bin", [png(noise(n, SIDE)) for n in (30, 31, 30, 32)], [True, False])
     rows, index = embed(model, f"set pairs.bin {PEOPLE[6]} set/train.rec")
     close(rows, normalized(features(model, [20, 21, 22, 30, 31, 30, 32, 6, 20, 21, 22])))
@@ -106,8 +100,7 @@ def test_sets_and_several_inputs(model: Path) -> None:
 def test_broken_images(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path(PEOPLE[2]).write_bytes(b"\x89PNG nothing")
     cv2.imwrite(PEOPLE[10], np.zeros((SIDE, SIDE + 8, 3), np.uint8))
-    with pytest.raises(DataError, match="ann/2.png: the image .*repair or .*--skip-broken"):
-        embed(model, "faces")
+    assert_refused("ann/2.png: the image .*repair or .*--skip-broken", embed, model, "faces")
     assert os.listdir() == ["faces"]
     rows, index = embed(model, "faces --skip-broken --safetensors")
     kept = [0, 1, 3, 4, 5, 6, 7, 8, 9]
@@ -121,8 +114,8 @@ def test_broken_images(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("out.safetensors").read_bytes().endswith(rows.tobytes())
     assert len(embed(model, f"{PEOPLE[10]} --resize")[0]) == 1
     assert not Path("out.safetensors").exists(), "it was that of other rows"
-    with pytest.raises(DataError, match="none of the 1 images can be embedded"):
-        embed(model, f"{PEOPLE[2]} --skip-broken")
+    words = f"{PEOPLE[2]} --skip-broken"
+    assert_refused("none of the 1 images can be embedded", embed, model, words)
     assert len(np.load("out.npy")) == 1, "the former file stays"
 
 
@@ -151,8 +144,7 @@ def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path) -> None:
     with open(".part", "wb") as file:
         reserve(file, 11, 8)
     Path(PEOPLE[10]).write_bytes(b"nothing")
-    with pytest.raises(DataError, match="cid/1.png: the image"):
-        command.main(words_of(model, SHARED), world)
+    assert_refused("cid/1.png: the image", command.main, words_of(model, SHARED), world)
     assert not Path(".part").exists()
 
 
@@ -192,6 +184,7 @@ def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
         ("--model m,0 --out x faces", "m-symbol.json"),
         ("--model m.onnx --out x faces", "m.onnx cannot be read"),
         ("--model m.onnx --dtype bfloat16 --out x faces", "--dtype bfloat16 is for n"),
+        ("MODEL --out faces/ann/0.png/x faces", "cannot be written: .*; make room, or choose"),
         # Of InsightFace's gen_megaface.py.
         ("--facescrub-lst a.txt", "^--facescrub-lst is not an option .* as INPUT"),
         ("--image_size 3,112,112 --batch_size 8", "give height and width, as in --im"),
@@ -199,12 +192,8 @@ def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
         ("--gpu 0", "^--gpu is .* leave it out: a GPU that this process sees is used"),
     ],
 )
-def test_mistakes_are_one_line(words: str, message: str) -> None:
+def test_mistakes_are_one_line(model: Path, words: str, message: str) -> None:
     Path("a.txt").touch()
     Path("empty").mkdir()
+    words = words.replace("MODEL", f"--model {model},0 --image-size {SIDE} {SIDE}")
     check_refusal(command.main, words.split(), message)
-
-
-def test_a_place_that_cannot_be_written(model: Path) -> None:
-    words = words_of(model, f"faces --out {PEOPLE[0]}/x")
-    check_refusal(command.main, words, "cannot be written: .*; make room, or choose another")

@@ -1,28 +1,59 @@
-"""The command: files that are written, and refusals in one line."""
+"""The command, the model card, and iResNets under arcface_torch's names and back."""
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import backbones
 from backbones import classifiers
+from backbones.checkpoint import Checkpoint, read_checkpoint
 from backbones.classifiers import Normalization
+from backbones.graph.nodes import from_json
 from backbones.graph.parameter_file import write_parameters
 from backbones.model import Backbone
 from evaluation.export import __main__ as command
-from evaluation.export import layers
+from evaluation.export import arcface_torch, layers
 from evaluation.export.__main__ import draw_images, largest_difference
+from evaluation.export.arcface_torch import Tensors, read_state_dict, table, to_torch
+from evaluation.export.card import weights_hash, write_card
 from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network
-from tests.support.onnx_networks import drawn
+from tests.support.launch import ROOT
+from tests.support.onnx_networks import by_mxnet, drawn
+from tests.support.sets import assert_refused, contents
 
 WORDS = ["--model", "model,0"]
+WEIGHTS = {"b": np.ones(2, np.float32), "a": np.zeros((1, 2), np.float32)}
+# Environments with PyTorch: `PYTORCH=1 make bench` makes one.
+ENVIRONMENTS = [one / ".venv-bench" for one in (ROOT, (ROOT / ".venv").resolve().parent)]
+# Names of arcface_torch and ours, of each kind of layer.
+NAMES = {
+    "bn1.bias": "bn0_beta", "prelu.weight": "relu0_gamma",
+    "layer2.0.bn1.running_mean": "stage2_unit1_bn1_moving_mean",
+    "layer2.1.conv1.weight": "stage2_unit2_conv1_weight",
+    "layer4.0.prelu.weight": "stage4_unit1_relu1_gamma",
+    "layer4.1.conv2.weight": "stage4_unit2_conv2_weight",
+    "layer1.1.bn3.weight": "stage1_unit2_bn3_gamma",
+    "layer3.0.downsample.0.weight": "stage3_unit1_conv1sc_weight",
+    "bn2.bias": "bn1_beta", "fc.weight": "pre_fc1_weight", "fc.bias": "pre_fc1_bias",
+    "features.bias": "fc1_beta",
+}  # fmt: skip
+FIRST = "conv1.weight bn1.weight bn1.bias bn1.running_mean bn1.running_var bn1.num_batches_tracked"
+NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +68,17 @@ def _copy(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_model_and_card(capsys: pytest.CaptureFixture[str]) -> None:
-    config = {"dataset": "faces", "rec": ["/home/somebody/faces"], "num_classes": 127, "lr": 0.1}
-    Path("config.json").write_text(json.dumps(config))
-    verified = [
-        json.dumps({"update": update, "target": "lfw", "accuracy": accuracy})
-        for update, accuracy in ((100, 0.91), (200, 0.97), (300, 0.96))
-    ]
-    Path("metrics.jsonl").write_text("\n".join(['{"update": 20, "loss": 40}', *verified, ""]))
+    Path("config.json").write_text('{"num_classes": 127}')
+    Path("metrics.jsonl").write_text('{"update": 20, "target": "lfw", "accuracy": 0.5}\n')
     command.main(WORDS)
     images = np.random.default_rng(1).integers(0, 256, (3, 3, 112, 112), dtype=np.uint8)
     expected = Backbone.load("model").extract(images)
     found = OnnxNetwork(Path("model.onnx").read_bytes()).extract(images)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     card = Path("model.md").read_text()
-    for said in (
-        *("num_classes | 127", "rec | faces", "lr | 0.1", "lfw | 0.9600 | 300 | 0.9700 | 200"),
-        *("embedding | 8", f"parameters | {backbones.parameter_count('tiny', 8):,}"),
-    ):
+    count = f"parameters | {backbones.parameter_count('tiny', 8):,}"
+    for said in ("num_classes | 127", "embedding | 8", count, "lfw | 0.5000 | 20 | 0.5000 | 20"):
         assert f"| {said} |" in card
-    assert "somebody" not in card
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("model.onnx: 3 x 112 x 112 to fc1_output, float32, opset 13; ")
     assert second == "model.md: the model card"
@@ -87,8 +110,7 @@ def test_a_classifier() -> None:
 
 def test_a_wrong_translation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(layers._ACTIVATIONS, "relu", "Abs")
-    message = "is not written: ONNX Runtime's output differs from MXN"
-    check_refusal(command.main, WORDS, message)
+    check_refusal(command.main, WORDS, "is not written: ONNX Runtime's output differs from MXN")
     assert not Path("model.onnx").exists() and not Path("model.md").exists()
     command.main([*WORDS, "--limit", "100"])
 
@@ -108,26 +130,15 @@ def test_a_wrong_translation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         ("--model model,0 --output net.md", "net.md is the name of the model card"),
         ("--model model,0 --output model-0000.params/x.onnx",
          "cannot be written: .*; choose another folder with --o"),
-        *(
-            (f"--model model,0 --format {form} --output {name}", f"{name} would replace what this")
-            for name, form in (
-                *(("model-0000.params", "onnx"), ("model-0000.params", "torch")),
-                ("model-symbol.json", "onnx"),
-            )
-        ),
+        ("--model model,0 --output model-0000.params", "0000.params would replace what this"),
+        ("--model model,0 --format torch --output model-0000.params", "0000.params would replace"),
+        ("--model model,0 --output model-symbol.json", "model-symbol.json would replace what this"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(words: str, message: str) -> None:
-    before = {path: path.read_bytes() for path in Path().iterdir()}
+    before = contents(Path())
     check_refusal(command.main, words.split(), message)
-    assert {path: path.read_bytes() for path in Path().iterdir()} == before
-
-
-def test_a_damaged_file_is_named() -> None:
-    Path("config.json").write_text("{")
-    message = "config.json is damaged, and what is written from it wo"
-    with pytest.raises(DataError, match=message):
-        command.main(WORDS)
+    assert contents(Path()) == before
 
 
 def means(images: np.ndarray) -> np.ndarray:
@@ -144,20 +155,11 @@ def test_the_difference_is_relative_to_the_largest_element_of_its_image() -> Non
 
     assert largest_difference(means, other, images, (1,)) == pytest.approx(0.05)
     assert largest_difference(means, other, images[1:2], (1,)) == pytest.approx(0.01)
-    assert largest_difference(means, means, images, (1, 3)) == 0
-
-
-def test_batches_of_each_size_without_the_rest_and_what_is_not_finite() -> None:
-    sizes: list[int] = []
-
-    def noting(batch: np.ndarray) -> np.ndarray:
-        sizes.append(len(batch))
-        return means(batch)
-
-    images = np.ones((7, 3, 2, 2), np.uint8)
-    largest_difference(noting, means, images, (3, 7))
-    assert sizes == [3, 3, 7]
-    for wrong in (lambda b: means(b) * np.nan, lambda b: means(b) * np.inf, lambda b: b[:, :2, 0]):
+    # Batches of each size, without the rest; what is not finite has no difference.
+    noting = Mock(side_effect=means)
+    assert largest_difference(noting, means, images, (3, 1)) == 0
+    assert [len(call.args[0]) for call in noting.call_args_list] == [3, 1, 1, 1, 1]
+    for wrong in (lambda b: means(b) * np.nan, lambda b: means(b) + np.inf, lambda b: b[:, :2, 0]):
         assert largest_difference(means, wrong, images, (1,)) == float("inf")
         assert largest_difference(wrong, means, images, (1,)) == float("inf")
 
@@ -167,3 +169,236 @@ def test_images_are_drawn_the_same_on_every_call() -> None:
     assert images.shape == (3, 1, 28, 30) and images.dtype == np.uint8
     np.testing.assert_array_equal(images, draw_images(3, (1, 28, 30)))
     assert np.abs(images[0].astype(int) - images[1]).mean() > 30
+
+
+def card_of(folder: Path, **files: str) -> str:
+    for name, content in files.items():
+        (folder / {"config": "config.json", "metrics": "metrics.jsonl"}[name]).write_text(content)
+    return write_card(Path("net.onnx"), bytes(1234), WEIGHTS, [("input", "x | y")], folder)
+
+
+def test_without_a_run_the_card_says_what_is_not_known(tmp_path: Path) -> None:
+    card = card_of(tmp_path)
+    assert card.startswith("# net\n") and card.count("Not known") == 2
+    # A line in a cell would end it.
+    for said in ("| `net.onnx` | 1,234 | `ad47fd9e87159d65", "| input | x \\| y |",
+                 f"`{weights_hash(WEIGHTS)}`", "| Python | 3.", "| numpy | 1."):  # fmt: skip
+        assert said in card
+
+
+def test_the_hash_is_of_names_shapes_and_values() -> None:
+    a, b = WEIGHTS["a"], WEIGHTS["b"]
+    assert weights_hash({"a": a, "b": b}) == weights_hash(WEIGHTS)
+    for other in (np.array([1, 2], np.float32), b[:, np.newaxis], np.ones(2)):
+        assert weights_hash({"a": a, "b": other}) != weights_hash(WEIGHTS)
+    assert weights_hash({"a": a, "c": b}) != weights_hash(WEIGHTS)
+
+
+def test_options_of_the_run_but_not_where_it_was_and_no_markup(tmp_path: Path) -> None:
+    config = {
+        **{"models_root": "/data/secret", "resume": "auto", "dataset": None, "mixup": 0.0},
+        **{"lr_steps": [10, 20], "optimizer": "sgd", "sync_bn": False, "rec": ["/data/a", "b/c"]},
+        "lr": 0.1,
+        **{"network": "<img src=x onerror=alert(1)>", "loss": "[x](javascript:alert)\n# y"},
+    }
+    records: list[dict[str, Any]] = [{"update": 20, "loss": 40}]
+    for update, accuracy in ((100, 0.91), (200, 0.97), (300, 0.96)):
+        records.append({"update": update, "target": "a|<b>", "accuracy": accuracy})
+    metrics = "".join(f"{json.dumps(record)}\n" for record in records)
+    card = card_of(tmp_path, config=json.dumps(config), metrics=metrics)
+    for said in ("lr_steps | 10,20", "optimizer | sgd", "rec | a,c", "lr | 0.1",
+                 "a\\|&lt;b> | 0.9600 | 300 | 0.9700 | 200"):  # fmt: skip
+        assert f"| {said} |" in card
+    for left_out in ("secret", "resume", "dataset", "mixup", "sync_bn", "/data", "<img", "\n# y"):
+        assert left_out not in card
+    assert "&lt;img src=x onerror=alert(1)>" in card and "| \\[x](javascript:alert)\\n# y |" in card
+
+
+@pytest.mark.parametrize("value", ["null", '"0.9"', "[0.9]", "true", "1e400"])
+def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path, value: str) -> None:
+    metrics = f'{{"update": 1, "target": "lfw", "accuracy": {value}}}\n'
+    assert "no `metrics.jsonl`" in card_of(tmp_path, metrics=metrics)
+
+
+@pytest.mark.parametrize("files", [{"config": "[]"}, {"metrics": '{"target": "lfw"}\n'}])
+def test_a_damaged_file_is_named(tmp_path: Path, files: Any) -> None:
+    (name,) = files
+    message = f"{name}.json.* is damaged, and what is written from it wo.*; copy it again, or move"
+    assert_refused(message, card_of, tmp_path, **files)
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prefix = tmp_path_factory.mktemp("ours") / "model"
+    found = drawn(backbones.build("r18", embedding_size=8), (3, 112, 112))
+    found.weights["fc1_gamma"][:] = 1
+    found.network().export(prefix)
+    return prefix
+
+
+@pytest.fixture
+def ours(prefix: Path) -> Checkpoint:
+    return read_checkpoint(prefix, 0)
+
+
+@pytest.fixture(scope="module")
+def tensors(prefix: Path) -> Tensors:
+    command.main(["--model", f"{prefix},0", "--format", "torch"])
+    return read_state_dict(prefix.with_name("model.safetensors"))
+
+
+def assert_equal(found: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_names_and_shapes_are_those_of_arcface_torch(ours: Checkpoint, tensors: Tensors) -> None:
+    names = list(to_torch(ours, ""))
+    assert names[:7] == [*FIRST.split(), "prelu.weight"]
+    assert names[-7:] == ["fc.weight", "fc.bias", *(f"features.{one}" for one in NORM)]
+    assert set(names) == set(tensors) and "layer2.1.downsample.0.weight" not in names
+    for there, here in NAMES.items():
+        np.testing.assert_array_equal(tensors[there], ours.weights[here], there)
+    assert tensors["features.weight"].tolist() == [1.0] * 8
+    count = tensors["bn1.num_batches_tracked"]
+    assert count.shape == () and count.dtype == np.int64 and tensors["fc.bias"].dtype == "f4"
+    # The tensors of iresnet100: five of each norm, one of a convolution or PReLU, two of fc.
+    assert len(table((3, 13, 30, 3))) == 1 + 5 + 1 + 49 * (5 * 3 + 3) + 4 * 6 + 5 + 2 + 5
+
+
+def test_weights_take_up_the_other_constants(ours: Checkpoint, tensors: Tensors) -> None:
+    """Ours are 1 / 128 and 2e-5, theirs 1 / 127.5 and 1e-5."""
+    scaled = ours.weights["conv0_weight"].astype(np.float64) * 127.5 / 128
+    np.testing.assert_allclose(tensors["conv1.weight"], scaled, rtol=1e-7)
+    for there, here in (("layer3.1.bn2", "stage3_unit2_bn2"), ("features", "fc1")):
+        shifted = ours.weights[f"{here}_moving_var"].astype(np.float64) + 1e-5
+        np.testing.assert_allclose(tensors[f"{there}.running_var"], shifted, rtol=1e-7)
+
+
+def test_there_and_back_computes_the_same(ours, tensors, tmp_path: Path, capsys) -> None:
+    """Also as torch.nn.parallel names tensors, and without the counts."""
+    path = tmp_path / "other.safetensors"
+    parallel = {f"module.{name}": one for name, one in tensors.items() if "tracked" not in name}
+    safetensors.numpy.save_file(parallel, path)
+    command.main(["--from-torch", str(path), "--output", str(tmp_path / "m")])
+    assert "m-0000.params: an iResNet of (2, 2, 2, 2) units" in capsys.readouterr().out
+    back, images = read_checkpoint(tmp_path / "m", 0), draw_images(1, (3, 112, 112))
+    for op, name, value in (("_mul_scalar", "scalar", 1 / 127.5), ("BatchNorm", "eps", 1e-5)):
+        nodes = [one for one in back.graph["nodes"] if one["op"] == op]
+        assert {float(one["attrs"][name]) for one in nodes} == {value}
+    assert_equal(by_mxnet(back, images), by_mxnet(ours, images))
+    Backbone.load(tmp_path / "m")
+    np.testing.assert_array_equal(to_torch(back, "")["conv1.weight"], tensors["conv1.weight"])
+
+
+def test_pytorch_computes_the_same(ours: Checkpoint, tmp_path: Path) -> None:
+    python = next((path / "bin/python" for path in ENVIRONMENTS if path.exists()), None)
+    if python is None:
+        pytest.skip("PyTorch is not installed: PYTORCH=1 make bench installs it")
+    images, files = draw_images(2, (3, 112, 112)), (tmp_path / "tensors.npz", tmp_path / "i.npy")
+    np.savez(files[0], **to_torch(ours, ""))
+    np.save(files[1], images)
+    words = [python, ROOT / "tests/support/torch_iresnet.py", *files]
+    subprocess.run(words, check=True, timeout=250)
+    assert_equal(np.load(files[1]), by_mxnet(ours, images))
+
+
+class Tensor(SimpleNamespace):
+    def float(self) -> Tensor:
+        return Tensor(array=self.array.astype(np.float32))
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+def test_a_stand_in_for_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = Mock(save=pickle.dump, from_numpy=lambda array: Tensor(array=array))
+    torch.load.side_effect = lambda file, **_: pickle.load(file)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    small: Tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7)}
+    path = tmp_path / "model.pt"
+    packed = arcface_torch.pack_state_dict(small, path)
+    whole = {"epoch": 1, "state_dict_backbone": pickle.loads(packed), "step": None}
+    for content in (packed, pickle.dumps(whole)):
+        path.write_bytes(content)
+        found = read_state_dict(path)
+        assert found["a"].tolist() == small["a"].tolist() and found["n"].dtype == np.float32
+    for other in ([1], {"a": 1}, {"state_dict_backbone": 3}):
+        check_damaged(path, pickle.dumps(other))
+    for call in torch.load.call_args_list:
+        assert call.kwargs == {"map_location": "cpu", "weights_only": True}
+
+
+def check_damaged(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{path.name} is no state dict .*; save it again") as e:
+        read_state_dict(path)
+    assert str(e.value).isprintable() and len(str(e.value)) < 500
+
+
+def test_without_pytorch_its_files_are_one_line(prefix: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"cos\nsystem\n")
+    for words in (f"--from-torch {path}", f"--model {prefix},0 --format torch"):
+        message = "needs PyTorch, .*: pip install torch, or use a fi"
+        check_refusal(command.main, [*words.split(), "--output", str(path)], message)
+    assert path.read_bytes() == b"cos\nsystem\n"
+
+
+def header(dtype: str, end: int = 24, name: str = "a", shape: tuple[int, int] = (2, 3)) -> bytes:
+    text = json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(24)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\x80\x02}q\0.", (1 << 40).to_bytes(8, "little") + b"{}", header("F32")[:-1],
+        header("F32", 1 << 50), header("F32", shape=(1 << 40, 1 << 40)), header("F128"),
+        header("BF16", shape=(3, 4)), header("F9", name="\n\x1b[2J"),
+    ],
+)  # fmt: skip
+def test_headers_that_lie_are_one_line(tmp_path: Path, content: bytes) -> None:
+    check_damaged(tmp_path / "m.safetensors", content)
+
+
+def test_files_that_are_missing_or_too_large(tmp_path: Path) -> None:
+    message = "cannot be read: .*; give the file of a state dict"
+    for name in ("missing.safetensors", "m" * 300 + ".safetensors"):
+        assert_refused(message, read_state_dict, tmp_path / name)
+    path = tmp_path / "large.safetensors"
+    path.touch()
+    os.truncate(path, (1 << 32) + 1)
+    assert_refused("it has more than 4,294,967,296 bytes", read_state_dict, path)
+
+
+def test_other_state_dicts_are_refused(tensors: Tensors, tmp_path: Path) -> None:
+    scaled, number = tensors["features.weight"] * 2, np.array(1, np.float32)
+    lacking = {name: one for name, one in tensors.items() if name != "layer3.1.bn2.bias"}
+    stages = {name: one for name, one in tensors.items() if not name.startswith("layer4.")}
+    path = tmp_path / "other.safetensors"
+    for changed, message in (
+        ({"weight": number}, "is no iResNet of arcface_torch: "),
+        (lacking, "'layer3.1.bn2.bias' is of one of the two alone"),
+        (stages, "is no iResNet of arcface_torch: 'layer1' is"),
+        ({**tensors, "fc.bias": np.ones(9, np.float32)}, "'pre_fc1_bias' has shape"),
+        ({**tensors, "features.weight": scaled}, "has a trained 'features.weight'"),
+        ({**tensors, "features.weight": number}, r"has shape \(8, 25088\), but an iResNet"),
+        ({**tensors, f"layer{'1' * 5000}.0.conv1.weight": number}, "is no iResNet of arcface_t"),
+        ({**tensors, "a" * 5000: number}, "torch: 'a{79} is of one of the two alone"),
+    ):
+        safetensors.numpy.save_file(changed, path)
+        words = ["--from-torch", str(path), "--output", str(tmp_path / "m")]
+        check_refusal(command.main, words, message)
+    assert not list(tmp_path.glob("m-*"))
+
+
+def test_other_networks_are_refused(ours: Checkpoint) -> None:
+    found = drawn(backbones.build("tiny", embedding_size=8), (3, 112, 112))
+    assert_refused("net has no counterpart in arcface_torch", to_torch, found, "net")
+    graph = ours.graph
+    for node in graph["nodes"]:
+        if node["op"] == "_minus_scalar":
+            node["attrs"]["scalar"] = "100"
+    changed = ours._replace(symbol=from_json(graph))
+    assert_refused("net does not subtract 127.5 from its pixels", to_torch, changed, "net")

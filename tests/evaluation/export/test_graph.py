@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,10 @@ from backbones.graph.operators import OPERATORS
 from evaluation.export.__main__ import draw_images, largest_difference
 from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
 from evaluation.network import OnnxNetwork
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
-from tests.support.onnx_networks import calibrated, drawn, exported
+from tests.support.onnx_networks import by_mxnet, by_onnx, calibrated, drawn, exported
+from tests.support.sets import assert_refused
 
 SIZE = (9, 7)
 FOURTEEN = [
@@ -58,14 +59,6 @@ def positive(x: Any) -> Any:
     return sym.abs(x) + 0.5
 
 
-def positive_square(x: Any) -> Any:
-    return positive(x * x)
-
-
-def multiplied(kind: Any, axis: Any) -> Callable[[Any], Any]:
-    return lambda x: sym.broadcast_mul(x, kind(x, axis=axis, keepdims=True))
-
-
 # MXNet has no default for the power.
 LP: dict[str, dict[str, int]] = {"max": {}, "avg": {}, "sum": {}, "lp": {"p_value": 2}}
 PADDED: dict[str, Any] = {"kernel": (4, 3), "stride": (3, 3), "pad": (1, 0)}
@@ -93,10 +86,6 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "instance norm": of(sym.InstanceNorm, eps=1e-2, name="norm"),
     "layer norm": of(sym.LayerNorm, name="norm"),
     "layer norm of channels": of(sym.LayerNorm, axis=1, eps=1e-2, name="norm"),
-    **{
-        f"l2 {mode}": of(sym.L2Normalization, mode=mode, eps=1e-3)
-        for mode in ("instance", "channel", "spatial")
-    },
     "groups": of(sym.Convolution, num_filter=8, num_group=2, **BAR),
     "dilation": of(sym.Convolution, num_filter=2, kernel=(2, 3), dilate=(3, 2), no_bias=True),
     "rows": of(sym.FullyConnected, num_hidden=6, flatten=False),
@@ -104,26 +93,6 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "no gradient": sym.BlockGrad,
     "cast": of(sym.Cast, dtype="float32"),
     "dropout": of(sym.Dropout, p=0.5),
-    **{
-        f"{kind} pooling {name}": of(sym.Pooling, pool_type=kind, **window, **LP[kind])
-        for kind in LP
-        for name, window in WINDOWS.items()
-    },
-    **{
-        f"mean without padding, {name}": of(
-            sym.Pooling, pool_type="avg", count_include_pad=False, **WINDOWS[name]
-        )
-        for name in ("valid", "full")
-    },
-    **{
-        f"adaptive pooling to {size}": of(sym.contrib.AdaptiveAvgPooling2D, output_size=size)
-        for size in (1, (3, 2), 3)
-    },
-    **{
-        f"{name} of {axis}": multiplied(operator(name), axis)
-        for name in ("max", "mean", "min", "sum")
-        for axis in (1, (2, 3), (-1, 1))
-    },
     "sum of none": of(sym.sum, axis=2),
     "mean but of": of(sym.mean, axis=(0, 1), exclude=True),
     "mean of all": lambda x: sym.broadcast_div(x, sym.mean(positive(x))),
@@ -157,10 +126,22 @@ CASES: dict[str, Callable[[Any], Any]] = {
     **{name: of(operator(name), positive) for name in FUNCTIONS},
     **{f"function {name}": operator(name) for name in ("relu", "sigmoid")},
 }
+for mode in ("instance", "channel", "spatial"):
+    CASES[f"l2 {mode}"] = of(sym.L2Normalization, mode=mode, eps=1e-3)
+for kind, name in product(LP, WINDOWS):
+    CASES[f"{kind} pooling {name}"] = of(sym.Pooling, pool_type=kind, **WINDOWS[name], **LP[kind])
+for name in ("valid", "full"):
+    inside = {"pool_type": "avg", "count_include_pad": False, **WINDOWS[name]}
+    CASES[f"mean without padding, {name}"] = of(sym.Pooling, **inside)
+for size in (1, (3, 2), 3):
+    CASES[f"adaptive pooling to {size}"] = of(sym.contrib.AdaptiveAvgPooling2D, output_size=size)
+for name, axis in product(("max", "mean", "min", "sum"), (1, (2, 3), (-1, 1))):
+    reduced = of(operator(name), axis=axis, keepdims=True)
+    CASES[f"{name} of {axis}"] = of(sym.broadcast_mul, sym.identity, reduced)
 ARITHMETIC = "(plus|add|minus|sub|mul|div|power|maximum|minimum)"
 for name in OPERATORS:
     if re.fullmatch(f"(_|broadcast_|elemwise_){ARITHMETIC}", name, re.IGNORECASE):
-        CASES[name] = of(operator(name), positive, positive_square)
+        CASES[name] = of(operator(name), positive, lambda x: positive(x * x))
     if re.fullmatch(f"_r?{ARITHMETIC}_?scalar", name, re.IGNORECASE):
         CASES[name] = of(operator(name), positive, scalar=0.75)
 
@@ -171,17 +152,13 @@ def extract(found: Checkpoint) -> Callable[[np.ndarray], np.ndarray]:
     return lambda batch: network(mx.nd.array(batch)).asnumpy()
 
 
-def assert_equal(
-    found: Checkpoint, limit: float, form: Form = SINGLE, images: Any = None, batch: int = 3
-) -> None:
-    """Compare one by one and in batches."""
+def assert_equal(found: Checkpoint, limit: float, form=SINGLE, images=None, batch=3) -> None:
     model = OnnxNetwork(exported(found, form).SerializeToString())
     images = draw_images(3, found.image_shape) if images is None else images
     assert largest_difference(extract(found), model.extract, images, (1, batch)) <= limit
 
 
 def embedding(build: Callable[[Any], Any]) -> Checkpoint:
-    """A network that ends with an operator of the maps, and a layer."""
     return drawn(embedded(build(maps())), (3, *SIZE))
 
 
@@ -270,13 +247,9 @@ def test_half(small: Checkpoint) -> None:
     for one in (graph.input[0], graph.output[0]):
         assert one.type.tensor_type.elem_type == types.FLOAT
     small.weights["maps_weight"][0] = 1e5
-    with pytest.raises(DataError, match="'maps_weight' up to 100000, beyond float16; export"):
-        exported(small, HALF)
+    assert_refused("'maps_weight' up to 100000, beyond float16; export", exported, small, HALF)
     exported(small)
-
-
-def test_squares_are_summed_in_single() -> None:
-    """As GNAP does it, of values whose squares are beyond float16."""
+    # Squares beyond float16, as those of GNAP, are summed in single precision.
     x = maps() * 1000.0
     x = sym.broadcast_div(x, sym.sqrt(sym.sum(x * x, axis=1, keepdims=True)))
     assert_equal(drawn(embedded(x), (3, *SIZE)), 2e-2, HALF)
@@ -301,8 +274,7 @@ FULL = {"pooling_convention": "full", "name": "odd"}
     ],
 )
 def test_what_has_no_translation_is_named(build: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises(DataError, match=f"'odd' .*{message}"):
-        exported(embedding(build))
+    assert_refused(f"'odd' .*{message}", exported, embedding(build))
 
 
 def test_an_attribute_that_is_not_known_is_named(small: Checkpoint) -> None:
@@ -312,5 +284,65 @@ def test_an_attribute_that_is_not_known_is_named(small: Checkpoint) -> None:
     attributes = [one.get("attrs", {}) for one in graph["nodes"]]
     changed: Any = SimpleNamespace(**small._asdict(), graph=graph, output="fc1_output")
     changed.attributes, changed.shapes = lambda: attributes, small.shapes
-    with pytest.raises(DataError, match="'maps' .*has reflection = 2, for which"):
-        exported(changed)
+    assert_refused("'maps' .*has reflection = 2, for which", exported, changed)
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
+
+
+def hard_swish(x: Any) -> Any:
+    """Its nodes have names that the client looks for."""
+    x = sym.BatchNorm(x, name="bn_data")
+    return x * sym.clip(x + 3, 0, 6) / 6 - 1
+
+
+PIXELS: dict[str, Callable[[Any], Any]] = {
+    "InsightFace's": lambda x: (x - 127.5) * 0.0078125,
+    "arcface_torch's": lambda x: (x / 255.0 - 0.5) / 0.5,
+    "per channel": lambda x: sym.image.normalize(x / 255.0, (0.5, 0.4, 0.3), (0.2, 0.21, 0.22)),
+    "a BatchNorm": lambda x: sym.BatchNorm(x, name="bn_data"),
+    "none": lambda x: x,
+    "a product": lambda x: x * 0.01,
+    "a quotient of 255": lambda x: x / 255.0,
+    "a difference": lambda x: x - 100.0,
+    "a sum and a cast": lambda x: sym.Cast(sym.identity(x + 3.0), dtype="float32"),
+    "reversed": lambda x: 255.0 - x,
+    "a zero": lambda x: (x * 0.0) + 1.0,
+    "others after it": hard_swish,
+    "two readers": lambda x: x * 0.01 + sym.sqrt(x + 1.0),
+    "two readers of scaled pixels": lambda x: hard_swish((x - 127.5) * 0.01),
+}
+
+
+@pytest.mark.parametrize("case", PIXELS)
+def test_the_client_hands_over_pixels_as_they_are(case: str) -> None:
+    """InsightFace's ArcFaceONNX finds their scaling among the nodes, and gets what MXNet gives."""
+    x = PIXELS[case](sym.var("data"))
+    x = sym.Convolution(x, num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
+    found = drawn(sym.FullyConnected(x, num_hidden=5, name="fc1"), (3, 8, 8))
+    expected = by_mxnet(found, IMAGES)
+    for form, limit in ((Form(), 1e-5), (Form(takes_bytes=True), 1e-5), (Form("float16"), 1e-2)):
+        model = exported(found, form)
+        names = [node.name for node in model.graph.node[:8]]
+        for beginnings in (("Sub", "_minus"), ("Mul", "_mul")):
+            assert any(name.startswith(beginnings) for name in names)
+        assert np.abs(by_onnx(model, IMAGES) - expected).max() <= limit * np.abs(expected).max()
+
+
+def test_pixels_that_nothing_is_done_to_stay_exact() -> None:
+    """A weight of one, so that the result is the pixels."""
+    found = drawn(sym.FullyConnected(sym.var("data"), num_hidden=192, name="fc1"), (3, 8, 8))
+    found.weights["fc1_weight"][:] = np.eye(192)
+    found.weights["fc1_bias"][:] = 0
+    features = by_onnx(exported(found), IMAGES)
+    np.testing.assert_array_equal(features, IMAGES.reshape(4, -1).astype(np.float32))
+
+
+def test_the_two_nodes_are_ours_exactly() -> None:
+    graph = exported(drawn(backbones.build("tiny"), (3, 112, 112))).graph
+    first, second = graph.node[:2]
+    assert (first.op_type, second.op_type) == ("Sub", "Mul")
+    constants = {one.name: np.frombuffer(one.raw_data, "f4") for one in graph.initializer}
+    assert constants[first.input[1]] == 127.5 and constants[second.input[1]] == 0.0078125
+    # Constants are no nodes, of which the client would count eight.
+    assert not [node for node in graph.node if node.op_type == "Constant"]

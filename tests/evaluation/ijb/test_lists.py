@@ -1,19 +1,29 @@
+"""The lists of a set, and the folder of its features."""
+
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from evaluation.ijb import features_folder
 from evaluation.ijb import lists as module
+from evaluation.ijb.features_folder import FeaturesFolder, describe
 from evaluation.ijb.lists import Lists, find_lists, read_faces, read_pairs, read_subjects
-from runtime.errors import DataError
-from tests.support.ijb_set import MadeSet, Sizes, template_ids, write_set
+from tests.evaluation.support import npy
+from tests.support.ijb_set import Sizes, template_ids, write_set
+from tests.support.sets import assert_refused
 
 FACE = " 30 40 60 40 45 60 33 80 58 80 0.9"
 IDS = template_ids(Sizes())
+ROWS = np.arange(25 * 6, dtype=np.float32).reshape(25, 6)
+OUT = Path("a/out")
 
 
 @pytest.fixture
@@ -22,25 +32,8 @@ def lists(tmp_path: Path) -> Lists:
 
 
 def change(path: Path, number: int, line: str) -> None:
-    """Write another line with this number."""
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[: number - 1], line, *lines[number:]]) + "\n")
-
-
-def check(lists: Lists, made: MadeSet, names: list[str]) -> None:
-    """Compare all that is read with what was written."""
-    faces, pairs = read_faces(lists), read_pairs(lists.pairs, IDS)
-    assert faces.names == names and faces.template_ids.tolist() == IDS.tolist()
-    read = np.column_stack([IDS[pairs.first], IDS[pairs.second], pairs.same])
-    for found, expected in (
-        (faces.points, made.points), (faces.scores, made.scores), (faces.media, made.media),
-        (IDS[faces.templates], made.templates), (read, made.pairs),
-    ):  # fmt: skip
-        np.testing.assert_array_equal(found, expected)
-    for path, places in zip((*lists.galleries, lists.probes), (*made.galleries, made.probes)):
-        subjects = read_subjects(path, IDS)
-        np.testing.assert_array_equal(subjects.templates, places)
-        np.testing.assert_array_equal(subjects.subjects, made.subjects[places])
 
 
 @pytest.mark.parametrize(("prefix", "name"), [("ijbb", "IJB-B"), ("ijbc", "IJB-C")])
@@ -49,16 +42,27 @@ def test_what_was_written(tmp_path: Path, prefix: str, name: str) -> None:
     made = write_set(tmp_path / "any", prefix=prefix)
     lists = find_lists(made.folder)
     assert lists.name == name
-    names = [f"{n + 1}.png" for n in range(60)]
-    check(lists, made, names)
-    for path in (lists.points, lists.media, lists.pairs, lists.probes):
-        content = path.read_bytes().replace(b"\n", b"\r\n").replace(b"2.png", b"\xfc.png")
-        path.write_bytes(b"\xef\xbb\xbf" + content.replace(b" ", b"\t"))
-    check(lists, made, [os.fsdecode(n.encode().replace(b"2.png", b"\xfc.png")) for n in names])
+    for image in (b"2.png", b"\xfc.png"):
+        names = [f"{n + 1}.png".encode().replace(b"2.png", image) for n in range(60)]
+        faces, pairs = read_faces(lists), read_pairs(lists.pairs, IDS)
+        assert [*map(os.fsencode, faces.names)] == names
+        assert faces.template_ids.tolist() == IDS.tolist()
+        read = np.column_stack([IDS[pairs.first], IDS[pairs.second], pairs.same])
+        for found, expected in (
+            (faces.points, made.points), (faces.scores, made.scores), (faces.media, made.media),
+            (IDS[faces.templates], made.templates), (read, made.pairs),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(found, expected)
+        for path, places in zip((*lists.galleries, lists.probes), (*made.galleries, made.probes)):
+            subjects = read_subjects(path, IDS)
+            np.testing.assert_array_equal(subjects.templates, places)
+            np.testing.assert_array_equal(subjects.subjects, made.subjects[places])
+        for path in (lists.points, lists.media, lists.pairs, lists.probes):
+            content = path.read_bytes().replace(b"\n", b"\r\n").replace(b"2.png", b"\xfc.png")
+            path.write_bytes(b"\xef\xbb\xbf" + content.replace(b" ", b"\t"))
 
 
 def test_pairs_in_small_blocks(lists: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With empty lines, and ends of lines as on Windows."""
     expected = read_pairs(lists.pairs, IDS)
     text = lists.pairs.read_text().replace("\n", "\r\n").replace("\r\n", "\r\n \t\r\n\r\n", 40)
     lists.pairs.write_bytes(text.rstrip().encode())
@@ -79,18 +83,16 @@ def test_a_wrong_pair(lists: Lists, monkeypatch, line: str, number, before, size
     change(lists.pairs, number - before.count("\n"), before + line)
     monkeypatch.setattr(module, "_BLOCK_BYTES", size)
     message = re.escape(f"{line!r} is not two templates that have faces, and the label 0 or 1")
-    with pytest.raises(DataError, match=f"_pair_label.txt, line {number}: {message}"):
-        read_pairs(lists.pairs, IDS)
+    message = f"_pair_label.txt, line {number}: {message}"
+    assert_refused(message, read_pairs, lists.pairs, IDS)
 
 
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [("", "0 pairs, 0"), ("10 13 1\n", "1 pairs, 1"), ("10 13 0\n", "1 pairs, 0")],
-)
-def test_pairs_of_one_kind(tmp_path: Path, content: str, found: str) -> None:
-    (tmp_path / "pairs").write_text(content)
-    with pytest.raises(DataError, match=f"has {found} of one person; both kinds of pairs are"):
-        read_pairs(tmp_path / "pairs", IDS)
+def test_pairs_of_one_kind(tmp_path: Path) -> None:
+    path = tmp_path / "pairs"
+    for line, found in (("", "0 pairs, 0"), ("10 13 1", "1 pairs, 1"), ("10 13 0", "1 pairs, 0")):
+        path.write_text(line)
+        message = f"has {found} of one person; both kinds of pairs are"
+        assert_refused(message, read_pairs, path, IDS)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +111,17 @@ def test_pairs_of_one_kind(tmp_path: Path, content: str, found: str) -> None:
 )
 def test_a_wrong_face(lists: Lists, name: str, line: str, message: str) -> None:
     change(getattr(lists, name), 7, line)
-    with pytest.raises(DataError, match=f"ijbc_.*.txt, line {message}"):
-        read_faces(lists)
+    assert_refused(f"ijbc_.*.txt, line {message}", read_faces, lists)
 
 
 def test_lists_of_different_lengths(lists: Lists) -> None:
     lines = lists.media.read_text().splitlines(True)
     for content, count in ((lines[:-3], 57), ([*lines, lines[0]], 61)):
         lists.media.write_text("".join(content))
-        with pytest.raises(DataError, match=f"has {count} faces, .*score.txt 60; take both lists"):
-            read_faces(lists)
+        message = f"has {count} faces, .*score.txt 60; take both lists"
+        assert_refused(message, read_faces, lists)
     lists.points.write_text("\n")
-    with pytest.raises(DataError, match="score.txt is empty"):
-        read_faces(lists)
+    assert_refused("score.txt is empty", read_faces, lists)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_lists_of_different_lengths(lists: Lists) -> None:
 )
 def test_a_wrong_subject(lists: Lists, line: str, message: str) -> None:
     change(lists.galleries[0], 4, line)
-    with pytest.raises(DataError, match=f"ijbc_1N_gallery_G1.csv,? {message}"):
-        read_subjects(lists.galleries[0], IDS)
+    message = f"ijbc_1N_gallery_G1.csv,? {message}"
+    assert_refused(message, read_subjects, lists.galleries[0], IDS)
 
 
 def test_tables_without_heading_or_templates(lists: Lists) -> None:
@@ -146,18 +146,114 @@ def test_tables_without_heading_or_templates(lists: Lists) -> None:
     found = read_subjects(path, IDS)
     assert (found.templates.tolist(), found.subjects.tolist()) == ([1, 2], [9, 4])
     path.write_text("TEMPLATE_ID,SUBJECT_ID\n")
-    with pytest.raises(DataError, match="1N_probe_mixed.csv has no templates"):
-        read_subjects(path, IDS)
+    assert_refused("1N_probe_mixed.csv has no templates", read_subjects, path, IDS)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="1N_probe_mixed.csv cannot be read: it is not a reg"):
-        read_subjects(path, IDS)
+    message = "1N_probe_mixed.csv cannot be read: it is not a reg"
+    assert_refused(message, read_subjects, path, IDS)
 
 
 def test_which_set(lists: Lists) -> None:
     meta = lists.points.parent
-    with pytest.raises(DataError, match="meta/meta has to hold ijbb_.* or ijbc_.*, and has nei"):
-        find_lists(meta)
+    assert_refused("meta/meta has to hold ijbb_.* or ijbc_.*, and has nei", find_lists, meta)
     (meta / "ijbb_name_5pts_score.txt").touch()
-    with pytest.raises(DataError, match="and has those of both sets"):
-        find_lists(meta.parent)
+    assert_refused("and has those of both sets", find_lists, meta.parent)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(features_folder, "PART", 10)
+
+
+def described(count: int = 25, **changes: Any) -> FeaturesFolder:
+    for name in ("model", "faces"):
+        Path(name).write_bytes(changes.pop(name, b""))
+    options = {"flip": True, "dtype": "float32", **changes}
+    return FeaturesFolder(OUT, describe(Path("model"), Path("faces"), count, **options))
+
+
+def claim(**changes: Any) -> FeaturesFolder:
+    with described(**changes) as found:
+        found.claim()
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[FeaturesFolder]:
+    """All parts but the second are there."""
+    with described() as found:
+        found.claim()
+        for part in (0, 2):
+            found.write(part, ROWS[10 * part : 10 * part + 10])
+        yield found
+
+
+def test_a_folder_continues(folder: FeaturesFolder) -> None:
+    assert folder.missing() == [1]
+    assert [folder.faces(part) for part in range(3)] == [range(10), range(10, 20), range(20, 25)]
+    assert_refused("part-00001.npy cannot be read: No such file", list, folder.read())
+    with (OUT / "features.json").open("r+b") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert_refused("another command writes into .*out; wait for its end", claim)
+    folder.__exit__()
+    unfinished = OUT / ".part-00001.npy.77.part"
+    unfinished.touch()
+    other = claim()
+    assert not unfinished.exists() and other.missing() == [1]
+    other.write(1, ROWS[10:20])
+    assert other.missing() == []
+    views = np.concatenate(list(other.read()), axis=1)
+    np.testing.assert_array_equal(views, [ROWS[:, :3], ROWS[:, 3:]])
+    np.testing.assert_array_equal(np.load(OUT / "part-00001.npy"), ROWS[10:20])
+
+
+def test_a_checkpoint_is_known_by_both_files() -> None:
+    found = set()
+    Path("faces").touch()
+    for symbol, params in ((b"a", b"b"), (b"x", b"b"), (b"a", b"x")):
+        Path("m-symbol.json").write_bytes(symbol)
+        Path("m-0007.params").write_bytes(params)
+        one = describe(("m", 7), Path("faces"), 1, flip=True, dtype="float32")
+        found.add(one["model"])
+    assert len(found) == 3
+
+
+def test_other_features_are_refused(folder: FeaturesFolder) -> None:
+    folder.__exit__()
+    before = sorted(OUT.iterdir())
+    for changes, message in (
+        ({"model": b"other"}, "the model, whose file has another content; choose"),
+        ({"faces": b"other"}, "the list of faces"),
+        ({"count": 24}, "the number of faces"),
+        ({"flip": False}, "--no-flip"),
+        ({"dtype": "bfloat16"}, "--dtype"),
+    ):
+        assert_refused(f"differ in {message}", claim, **changes)
+    assert sorted(OUT.iterdir()) == before
+
+
+def test_a_folder_of_other_things_is_refused() -> None:
+    OUT.mkdir(parents=True)
+    (OUT / "thesis.tex").touch()
+    assert_refused("out is not empty, and has no features.json; choose anoth", claim)
+    (OUT / "features.json").write_text("[")
+    assert_refused("features.json is damaged; choose another folder", claim)
+    found = FeaturesFolder(OUT / "thesis.tex/c", {})
+    assert_refused("tex/c cannot be written: Not a directory", found.claim)
+
+
+def test_a_damaged_part(folder: FeaturesFolder) -> None:
+    folder.write(1, ROWS[10:20])
+    spoiled = ROWS[:10].copy()
+    spoiled[3, 1] = np.nan
+    whole = npy(ROWS[:10])
+    # Of other lengths and widths, also one that has no two views, cut off, and not finite.
+    others = [ROWS[:9], ROWS[:10, :4], ROWS[:10, :5], ROWS[:10, :0], spoiled]
+    packed = [*map(npy, others)]
+    for part, contents in ((1, [*packed, whole[:-1]]), (0, [*packed[2:], b""])):
+        path = OUT / f"part-{part:05d}.npy"
+        for content in contents:
+            path.write_bytes(content)
+            assert_refused(f"{path.name} is damaged or has features of an", list, folder.read())
+        path.write_bytes(whole)

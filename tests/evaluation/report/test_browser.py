@@ -18,7 +18,6 @@ pytestmark = [
 ]
 
 LONG = "a-name-" * 30
-# What a reader would miss: drawn, inside the window, and large enough to be read.
 _CHARTS = """
 return [...document.querySelectorAll("figure")].map(figure => {
     const picture = figure.querySelector("svg, img").getBoundingClientRect();
@@ -43,7 +42,6 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reports of runs with everything and with long names, and a comparison of all."""
     folder = tmp_path_factory.mktemp("runs")
     sets = ("lfw", "cfp_fp", "agedb_30")
     faces = made_up_runs.write_faces(folder / LONG, updates=40_000, targets=sets, rec=[LONG] * 3)
@@ -55,9 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(("name", "charts"), [("faces", 9), ("all", 11)])
-def test_a_page_can_be_read(
-    chromium: Browser, pages: Path, name: str, charts: int, width: int
-) -> None:
+def test_a_page_can_be_read(chromium: Browser, pages: Path, name, charts, width) -> None:
     chromium.open(pages / f"{name}.html", width=width)
     assert chromium.console() == []
     content, window = chromium.ask(_WIDTHS)

@@ -1,10 +1,9 @@
-"""The options of the command, on small sets with an untrained network."""
+"""The options of the command, on small sets with an untrained network, and its pictures."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,16 +14,24 @@ import pytest
 
 from data.verification.bin_file import read_bin, write_bin
 from evaluation.export.__main__ import main as export
+from evaluation.folds import folds_of
 from evaluation.verification import __main__ as command
+from evaluation.verification import verify
+from evaluation.verification.curves import Pairs, pairs_of, roc
+from evaluation.verification.pictures import draw_roc, steps_of, write_bad_cases, write_hardest
 from runtime import devices
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.evaluation.support import check_refusal, export_network, noise, png
+from tests.evaluation.verification.test_verification import bools, embedded
+from tests.support.sets import assert_refused
 
 SIZE = "--image-size 32 32"
 WORDS = f"--model m,0 --target one.bin two.bin {SIZE}"
 SAME = [True, False] * 20
-Run = Callable[..., Any]
+COSINES = np.array([0.9, 0.8, 0.2, 0.7, 0.2, -0.1])
+PAIRS = Pairs(bools("SDSDSD"), COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
+CURVE = roc(COSINES, PAIRS.same)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Run:
-    """In a copy of the inputs: run the command with more or other options; returns its output."""
+def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Any:
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 
@@ -56,8 +62,7 @@ def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Run:
     return run
 
 
-def test_everything_at_once(run: Run) -> None:
-    # The groups of each set are in the order of the sets.
+def test_everything_at_once(run: Any) -> None:
     outputs = "--json new/v.json --roc roc.png --roc-table --far 0.1 0.001 --hardest h"
     printed = run(f"--groups groups.txt others.txt {outputs}").out.splitlines()
     assert [line[:13] for line in printed if " ± " in line] == ["one: accuracy", "two: accuracy"]
@@ -76,7 +81,7 @@ def test_everything_at_once(run: Run) -> None:
     ]
 
 
-def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Run, capsys) -> None:
+def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Any, capsys) -> None:
     export(f"--model m,0 {SIZE}".split())
     capsys.readouterr()
     assert run("", "--model m.onnx --target one.bin").out == run("--target one.bin").out
@@ -84,7 +89,7 @@ def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Run, capsys) -> No
     check_refusal(command.main, f"{WORDS} --model m.onnx --image-size 8 8".split(), message)
 
 
-def test_sets_are_groups_of_one_table(run: Run) -> None:
+def test_sets_are_groups_of_one_table(run: Any) -> None:
     printed = run("--by-set --far 0.1 --json v.json").out.splitlines()
     start = printed.index("all sets by group:")
     assert printed[start - 1].startswith("all sets: FAR 0.1: cosine ")
@@ -105,7 +110,7 @@ def test_sets_are_groups_of_one_table(run: Run) -> None:
         ("m-symbol.json", "", "m-symbol.json"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(run: Run, gone, more, message, capsys) -> None:
+def test_what_cannot_be_judged_is_one_line(run: Any, gone, more, message, capsys) -> None:
     """What is known without the network is said before it computes; nothing is written."""
     if gone:
         Path(gone).unlink()
@@ -114,7 +119,7 @@ def test_what_cannot_be_judged_is_one_line(run: Run, gone, more, message, capsys
     assert not Path("v.json").exists()
 
 
-def test_a_gpu_is_taken_without_being_asked(run: Run, monkeypatch) -> None:
+def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
     """As the other programs of this room do it; ``--gpu`` only refuses a host without one."""
     opened = Mock(side_effect=DataError("no network"))
     monkeypatch.setattr(command, "open_network", opened)
@@ -149,13 +154,12 @@ def test_a_gpu_is_taken_without_being_asked(run: Run, monkeypatch) -> None:
         ("--max 2,4", r"--max is not an option here: name the epochs, .* PREFIX,8\|9"),
     ],
 )
-def test_options_that_are_refused(run: Run, more: str, message: str, monkeypatch) -> None:
+def test_options_that_are_refused(run: Any, more: str, message: str, monkeypatch) -> None:
     monkeypatch.setattr(devices, "choose", lambda *_: mx.cpu())
     check_refusal(command.main, f"{WORDS} {more}".split(), message)
 
 
-def test_the_pairs_that_are_judged_wrongly_are_written(run: Run) -> None:
-    """Of forty pairs two with a wrong label, one of each kind."""
+def test_the_pairs_that_are_judged_wrongly_are_written(run: Any) -> None:
     same = np.array(SAME)
     same[[2, 7]] = ~same[[2, 7]]
     write_bin("one.bin", read_bin(Path("one.bin")).images, same.tolist())
@@ -167,7 +171,7 @@ def test_the_pairs_that_are_judged_wrongly_are_written(run: Run) -> None:
     assert {path.stem for path in Path("wrong").glob("*.png")} == {"one-same", "one-different"}
 
 
-def test_the_command_of_the_original(run: Run) -> None:
+def test_the_command_of_the_original(run: Any) -> None:
     """Its options, where the sets are names in a folder; ``two`` of three is there, and ``one``."""
     found = run("--data-dir . --target one,gone,two --nfolds 10 --batch-size 32")
     assert found.err == "warning: 1 of 3 sets left out, which do not exist: gone.bin\n"
@@ -179,19 +183,17 @@ def test_the_command_of_the_original(run: Run) -> None:
     assert found.out.startswith("lfw: accuracy 1.0000")
     said = "3 of 4 sets left out, which do not exist: sets/cfp_ff.bin, sets/cfp_fp.bin"
     assert said in found.err
-    nothing = "names no set; give files, or na"
     for words, message in (
         (["--data-dir", "sets", "--target", "a,b"], "sets/a.bin does not exist, nor .* of the 2"),
         ([], "required: --target"),
         # A variable that is not set would look like sets that were verified.
-        (["--target", ""], f"--target '' {nothing}"),
-        (["--target", ",", "", "--data-dir", "."], f"--target ', ' {nothing}"),
+        (["--target", ""], "--target '' names no set; give files, or na"),
+        (["--target", ",", "", "--data-dir", "."], "--target ', ' names no set"),
     ):
         check_refusal(command.main, [*model.split(), *words], message)
 
 
-def test_several_epochs(run: Run) -> None:
-    """As with InsightFace: each for each set, and the best."""
+def test_several_epochs(run: Any) -> None:
     export_network(Path("m"), 32, epoch=12, seed=3)
     lines = run("--model m,0|12 --target one.bin").out.splitlines()
     starts = [line.split(": accuracy")[0] for line in lines[:2]]
@@ -201,10 +203,101 @@ def test_several_epochs(run: Run) -> None:
     assert lines[1].split(": ", 1)[1] == alone.split(": ", 1)[1]
 
 
-def test_a_number_of_folds(run: Run) -> None:
+def test_a_number_of_folds(run: Any) -> None:
     assert "one: accuracy 1.0000 ± 0.0000" in run("--nfolds 40 --json v.json").out
     assert json.loads(Path("v.json").read_text())["options"]["folds"] == 40
     write_bin("two.bin", read_bin(Path("two.bin")).images[:6], [True, False, True])
     assert "two: accuracy" in run("--nfolds 2").out
     message = "two' has 3 pairs, 2 of one person; 10 folds need"
     check_refusal(command.main, WORDS.split(), message)
+
+
+def test_a_curve_begins_where_one_pair_is_accepted() -> None:
+    """Steps, as a threshold accepts whole pairs: no share between that of one and of two."""
+    far, tar = steps_of(CURVE)
+    assert (far[0], far[-1]) == pytest.approx((1 / 3, 1)) and np.all(np.diff(far) > 0)
+    assert tar[0] == pytest.approx(1 / 3) and tar[-1] == 1
+    assert np.all(tar[far < 2 / 3 - 1e-6] == tar[0]) and np.all(tar[far > 2 / 3 + 1e-6] == 1)
+
+
+def test_every_curve_is_drawn_and_has_its_name() -> None:
+    """Also one without errors, or that matplotlib would leave out or take for a formula."""
+    assert len({draw_roc({name: CURVE}) for name in ("_a", "_b", "$\\frac$")}) == 3
+    found = draw_roc({"all right": roc(np.array([0.9, 0.1, 0.2, 0.3]), bools("SDDD"))})
+    image = cv2.imdecode(np.frombuffer(found, np.uint8), cv2.IMREAD_COLOR)
+    # There is a line of the first color, a blue.
+    blue = (image[..., 0] > 150) & (image[..., 2] < 80)
+    assert blue.any(axis=0).sum() > 100
+
+
+@pytest.fixture
+def sheets() -> Mock:
+    return Mock(side_effect=[f"sheet {n}".encode() for n in range(1, 5)])
+
+
+def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path, sheets: Mock) -> None:
+    folder = tmp_path / "new"
+    assert write_hardest(folder, "lfw", PAIRS, 0.25, sheets) == [
+        f"{folder}/lfw-hardest-same.png: the 3 least similar pairs of one person",
+        f"{folder}/lfw-hardest-different.png: the 3 most similar pairs of two people",
+    ]
+    (pairs, notes, title), (others, *_) = (call.args for call in sheets.call_args_list)
+    assert [*pairs] == [2, 4, 0] and [*others] == [1, 3, 5]
+    expected = "pair 2: cosine 0.200, pair 4: cosine 0.200, pair 0: cosine 0.900"
+    assert ", ".join(notes) == expected
+    said = "the 3 least similar pairs of one person; threshold of the accuracy: 0.250"
+    assert title == f"lfw: {said}"
+    assert (folder / "lfw-hardest-different.png").read_bytes() == b"sheet 2"
+    cosines = np.linspace(-1, 1, 100)
+    many = Pairs(cosines < 2, cosines, 2 - 2 * cosines, folds_of(100, 2))
+    write_hardest(folder, "lfw", many, 0.25, sheets)
+    assert [*sheets.call_args_list[2].args[0]] == list(range(40))
+
+
+def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path, sheets: Mock) -> None:
+    """The farthest comes first."""
+    # Of the pairs 0 to 3 the threshold is 0.21, of the others 0.11.
+    distances = (0.105, 0.315, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
+    pairs = pairs_of(embedded(*distances), bools("SSDDSSDD"), folds=2)
+    folder = tmp_path / "new" / "wrong"
+    lines = write_bad_cases(folder, "lfw", pairs, sheets)
+    assert (folder / "lfw-wrong.tsv").read_text().splitlines() == [
+        "pair\tfold\tperson\tdistance\tthreshold",
+        *("1\t0\tsame\t0.3150\t0.21", "5\t1\tsame\t0.2050\t0.11"),
+        "2\t0\tdifferent\t0.2050\t0.21",
+    ]
+    (same, same_notes, title), (different, notes, _) = (one.args for one in sheets.call_args_list)
+    assert ([*same], [*same_notes]) == ([1, 5], ["1: 0.315 > 0.21", "5: 0.205 > 0.11"])
+    assert ([*different], [*notes]) == ([2], ["2: 0.205 < 0.21"])
+    assert title.startswith("lfw: 2 of 4 pairs of one person are judged as two")
+    for number, kind in enumerate(("same", "different"), 1):
+        assert (folder / f"lfw-{kind}.png").read_bytes() == f"sheet {number}".encode()
+    assert [line.partition(": ")[2] for line in lines] == [
+        "3 of 8 pairs are judged wrongly",
+        "2 of one person are judged as two",
+        "1 of two people are judged as one",
+    ]
+
+
+def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path, sheets: Mock) -> None:
+    """A kind without mistakes has no sheet, and a sheet at most forty pairs."""
+    generator = np.random.default_rng(2)
+    same = generator.random(400) < 0.5
+    distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.8), 0, 4)
+    embeddings = embedded(*distances)
+    lines = write_bad_cases(tmp_path, "lfw", pairs_of(embeddings, same), sheets)
+    wrong = round(400 * (1 - verify(embeddings, same, xnorm=1.0).accuracy))
+    assert lines[0].endswith(f"lfw-wrong.tsv: {wrong} of 400 pairs are judged wrongly")
+    assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == wrong + 1
+    assert [len(call.args[0]) for call in sheets.call_args_list] == [40, 40]
+    right = pairs_of(embedded(*[0.1, 1.9] * 10), bools("SD" * 10))
+    assert len(write_bad_cases(tmp_path, "lfw", right, sheets)) == 1 and sheets.call_count == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["lfw-wrong.tsv"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, sheets: Mock) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    message = "cannot be written: .* another folder with --"
+    assert_refused(f"{message}hardest", write_hardest, file, "lfw", PAIRS, 0.25, sheets)
+    assert_refused(f"{message}bad-cases", write_bad_cases, file, "lfw", PAIRS, sheets)

@@ -1,17 +1,28 @@
+"""Accuracies, curves, thresholds and groups: by hand, by loops, and by the original's numbers."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.features import normalized
-from evaluation.folds import distances_of_pairs
-from evaluation.verification import EmbeddingRanks, VerificationResult, embed, evaluate, verify
+from evaluation.folds import accuracies_of_folds, distances_of_pairs
+from evaluation.verification import EmbeddingRanks, curves, embed, evaluate, verify
+from evaluation.verification.curves import hold_out, joined, pairs_of, roc, tar_at, threshold_for
+from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
+from evaluation.verification.report import SetReport, compare_sets, group_lines
 from parallel.world import allgather_numpy
-from runtime.errors import DataError
+from tests.support.sets import assert_refused
 from tests.support.thread_world import run_ranks
 
 
@@ -28,7 +39,7 @@ def bools(letters: str) -> np.ndarray:
     return np.array([letter == "S" for letter in letters])
 
 
-def judge(distances: Sequence[float] | np.ndarray, letters: str, **more: Any) -> VerificationResult:
+def judge(distances: Any, letters: str, **more: Any) -> Any:
     return verify(embedded(*distances), bools(letters), **{"xnorm": 1.0, "folds": 2, **more})
 
 
@@ -98,21 +109,6 @@ def test_a_rate_of_one_in_ten_thousand_needs_ten_thousand_pairs() -> None:
         assert list(judge(distances, "S" * 10 + "D" * count, folds=10).tar_at_far) == rates
 
 
-def test_equals_the_protocol_written_as_loops() -> None:
-    generator = np.random.default_rng(11)
-    same = generator.random(400) < 0.5
-    distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.4), 0, 4)
-    result = verify(embedded(*distances), same, xnorm=1.0)
-    accuracies = []
-    for fold in np.array_split(np.arange(400), 10):
-        others = np.setdiff1d(np.arange(400), fold)
-        right = [np.sum((distances[others] < t / 100) == same[others]) for t in range(400)]
-        best = int(np.argmax(right)) / 100
-        accuracies.append(np.mean((distances[fold] < best) == same[fold]))
-    assert result.accuracy == pytest.approx(np.mean(accuracies))
-    assert result.accuracy_std == pytest.approx(np.std(accuracies))
-
-
 def test_separable_pairs_read_as_one_line() -> None:
     result = judge((0.505, 1.5, 0.505, 1.6), "SDSD", xnorm=7.0)
     assert result.xnorm == 7.0 and str(result) == (
@@ -137,27 +133,19 @@ def test_mirror_image_is_added_before_normalizing() -> None:
 
 
 def test_every_batch_has_one_shape() -> None:
-    images, shapes = FakeTarget(pairs=5).images, set()
-
-    def extract(images: np.ndarray) -> np.ndarray:
-        shapes.add(images.shape)
-        return corner(images)
-
+    images, extract = FakeTarget(pairs=5).images, Mock(side_effect=corner)
     embeddings, norms = embed(extract, lambda a, b: images[a:b], 10, 4)
-    assert shapes == {(4, 3, 4, 4)} and norms.shape == (10,)
+    shapes = [call.args[0].shape for call in extract.call_args_list]
+    assert {*shapes} == {(4, 3, 4, 4)} and norms.shape == (10,)
     whole, _ = embed(corner, lambda a, b: images[a:b], 10, 10)
     np.testing.assert_array_equal(embeddings, whole)
     embeddings, norms = embed(corner, lambda a, b: np.zeros_like(images[a:b]), 2, 2)
     assert not embeddings.any() and not norms.any()
 
 
-def evaluate_over_ranks(target: Any, size: int) -> list[VerificationResult]:
-    """Evaluate on every rank, one after the other."""
-
-    def run(world: Any) -> VerificationResult:
-        ranks = EmbeddingRanks(
-            world.rank, size, lambda rows, name: allgather_numpy(world, rows, name)
-        )
+def evaluate_over_ranks(target: Any, size: int) -> list[Any]:
+    def run(world: Any) -> Any:
+        ranks = EmbeddingRanks(world.rank, size, partial(allgather_numpy, world))
         return evaluate(corner, target, batch_size=4, ranks=ranks, image_size=(4, 4))
 
     target.decoded.clear()
@@ -166,45 +154,27 @@ def evaluate_over_ranks(target: Any, size: int) -> list[VerificationResult]:
 
 @pytest.mark.parametrize(("pairs", "ranks"), [(20, 3), (10, 12)])
 def test_one_rank_and_several_find_the_same(pairs: int, ranks: int) -> None:
-    target = FakeTarget(pairs)
+    """They embed every image once, also one of several pairs."""
+    target, copies, originals = FakeTarget(pairs), [4, 5, 19], [0, 1, 3]
+    target.images[copies] = target.images[originals]
     (alone,) = evaluate_over_ranks(target, 1)
     mirrored = target.images[..., ::-1]
     norms = [np.linalg.norm(corner(images), axis=1) for images in (target.images, mirrored)]
     assert alone.xnorm == pytest.approx(np.mean(norms), rel=1e-6)
     assert 0.5 < alone.accuracy < 1.0
-    for result in evaluate_over_ranks(target, ranks):
-        assert result.xnorm == pytest.approx(alone.xnorm, rel=1e-6)
-        assert replace(result, xnorm=alone.xnorm) == alone
-    # Every image is embedded once.
-    assert sorted(target.decoded) == list(range(2 * pairs))
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_an_image_of_several_pairs_is_embedded_once(ranks: int) -> None:
-    target = FakeTarget(pairs=20)
-    target.images[[5, 8, 39]] = target.images[[3, 3, 12]]
-    (expected,) = evaluate_over_ranks(target, 1)
-    target.firsts[[5, 8, 39]] = [3, 3, 12]
-    for result in evaluate_over_ranks(target, ranks):
-        assert str(result) == str(expected)
-        assert result.xnorm == pytest.approx(expected.xnorm, rel=1e-6)
-    assert sorted(target.decoded) == [n for n in range(40) if n not in (5, 8, 39)]
+    for size, firsts in ((ranks, copies), (1, originals), (ranks, originals)):
+        target.firsts[copies] = firsts
+        for result in evaluate_over_ranks(target, size):
+            assert result.xnorm == pytest.approx(alone.xnorm, rel=1e-6)
+            assert replace(result, xnorm=alone.xnorm) == alone
+        assert sorted(target.decoded) == np.unique(target.firsts).tolist()
 
 
 @pytest.mark.parametrize("letters", ["SDSDSDSDS", "S" * 20, "D" * 20])
 def test_sets_that_cannot_be_judged(letters: str) -> None:
     target = FakeTarget(pairs=len(letters))
     target.same = bools(letters)
-    with pytest.raises(DataError, match=f"'fake' has {len(letters)} pairs"):
-        evaluate_over_ranks(target, 1)
-
-
-ACCURACIES = {10: (0.919178, 0.025616), 7: (0.919206, 0.018360), 2: (0.912259, 0.004076),
-              1: (0.919242, 0.0)}  # fmt: skip
-"""Mean and deviation by the number of folds, of InsightFace's ``verification.py`` and ``lfw.py``.
-
-They are what the programs gave for ``synthetic()``, run with their sources.
-"""
+    assert_refused(f"'fake' has {len(letters)} pairs", evaluate_over_ranks, target, 1)
 
 
 def synthetic() -> tuple[np.ndarray, np.ndarray]:
@@ -218,11 +188,15 @@ def synthetic() -> tuple[np.ndarray, np.ndarray]:
     return normalized(rows.astype(np.float32)), same
 
 
-@pytest.mark.parametrize("folds", ACCURACIES)
-def test_accuracies_are_those_of_the_programs(folds: int) -> None:
+@pytest.mark.parametrize(
+    ("folds", "accuracy", "deviation"),
+    [(10, 0.919178, 0.025616), (7, 0.919206, 0.01836), (2, 0.912259, 0.004076), (1, 0.919242, 0)],
+)
+def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation) -> None:
+    """Of InsightFace's ``verification.py`` and ``lfw.py``, run with their sources."""
     result = verify(*synthetic(), xnorm=1.0, folds=folds)
-    found = (result.accuracy, result.accuracy_std)
-    assert found == pytest.approx(ACCURACIES[folds], abs=1e-6)
+    assert result.accuracy == pytest.approx(accuracy, abs=1e-6)
+    assert result.accuracy_std == pytest.approx(deviation, abs=1e-6)
 
 
 def test_a_single_fold_chooses_its_own_rate() -> None:
@@ -233,3 +207,152 @@ def test_a_single_fold_chooses_its_own_rate() -> None:
     others = np.sort(distances[~same])
     threshold = others[int(1e-3 * len(others))]
     assert result.tar_at_far[1e-3] == pytest.approx((distances[same] < threshold).mean(), abs=0.01)
+
+
+PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
+    lambda drawn: len({same for _, same in drawn}) == 2
+)
+
+
+def test_a_curve_and_the_interval_of_clopper_and_pearson_by_hand() -> None:
+    curve = roc(np.array([0.9, 0.8, 0.7, 0.6]), bools("SDSD"))
+    assert curves.area_under(curve) == 0.75 and curves.equal_error_rate(curve) == 0.5
+    assert [tar_at(curve, far) for far in (0.4, 0.5, 0.9)] == [None, 1.0, 1.0]
+    found = curves.rate(np.zeros(100, np.bool_))
+    assert (found.low, found.high) == pytest.approx((0, 1 - 0.025**0.01))
+
+
+@given(PAIRS, st.sampled_from([0.05, 0.1, 0.2, 0.25, 0.5, 0.9]))
+@settings(max_examples=25, deadline=None)
+def test_curves_are_what_counting_and_scikit_learn_say(drawn, wanted: float) -> None:
+    scores, same = (np.array(column) for column in zip(*drawn))
+    cosines = scores / 10
+    curve, different = roc(cosines, same), cosines[~same]
+    gaps = cosines[same][:, None] - different
+    assert curves.area_under(curve) == pytest.approx(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+    assert curves.area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
+    far, tar, _ = roc_curve(same, cosines, drop_intermediate=False)
+    error = curves.equal_error_rate(curve)
+    assert 0 <= error <= 1 and np.interp(error, far, tar) >= 1 - error - 1e-9
+    found = tar_at(curve, wanted)
+    assert (found is None) == (wanted * len(different) < 1 - 1e-9)
+    assert found is None or found == tar[far <= wanted + 1e-9].max()
+    # A lower threshold would accept too many.
+    threshold = threshold_for(different, wanted)
+    if threshold is None:
+        assert wanted * len(different) < 1
+    else:
+        assert np.mean(different >= threshold) <= wanted + 1e-9
+        assert np.mean(different >= different[different < threshold].max()) > wanted
+
+
+@pytest.mark.parametrize(
+    ("cosines", "far", "threshold"),
+    [
+        # In the middle, on which no pair lies.
+        ([0.1, 0.5, 0.3, 0.2], 0.25, 0.4),
+        # Equal ones are accepted together; a threshold of theirs would do so.
+        ([0.5, 0.5, 0.3, 0.2], 0.25, 0.5001),
+        ([0.5, 0.4], 0.25, None),
+        # Where the middle has more digits, it is rounded, but not to where too many are accepted.
+        ([0.12344, 0.12346, 0.0], 0.34, 0.1235),
+        ([0.12351, 0.12356, 0.0], 0.34, 0.1236),
+    ],
+)
+def test_thresholds_by_hand(cosines: list[float], far: float, threshold: float) -> None:
+    assert threshold_for(np.array(cosines), far) == threshold
+
+
+def test_the_printed_threshold_is_the_one_that_was_counted() -> None:
+    for cosines in np.random.default_rng(0).uniform(-1, 1, (200, 30)):
+        threshold = threshold_for(cosines, 0.1)
+        assert threshold is not None and float(f"{threshold:.4f}") == threshold
+        assert np.sum(cosines >= threshold) <= 3
+    # 0.001 * 3000 is 3, which rounding may make less.
+    threshold = threshold_for(np.arange(3000) / 3000, 0.001)
+    assert threshold is not None and np.sum(np.arange(3000) / 3000 >= threshold) == 3
+
+
+def test_held_out_pairs_do_not_choose_their_threshold() -> None:
+    cosines = np.where(bools("SD" * 20), 0.9, np.arange(40) / 100)
+    pairs = pairs_of(embedded(*(2 - 2 * cosines)), bools("SD" * 20), folds=2)
+    found = hold_out(pairs, 0.1)
+    assert found is not None
+    # Of ten pairs in each fold one may be accepted: 0.01 ... 0.19 and 0.21 ... 0.39.
+    assert found.fold_thresholds_cosine == pytest.approx((0.38, 0.18))
+    assert (found.held_out_far.accepted, found.held_out_far.pairs) == (10, 20)
+    assert found.threshold_cosine == pytest.approx(0.36) and found.held_out_tar == 1.0
+    assert hold_out(pairs, 0.06) is None
+
+
+def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
+    generator = np.random.default_rng(7)
+    same, groups = bools("SD" * 200), np.array(["b", "b", "a", "a"] * 100)
+    shift = np.where(groups == "a", 0.4, 0.0)
+    distances = np.clip(generator.normal(np.where(same, 1.0, 1.6) + shift, 0.2), 0, 4)
+    pairs = pairs_of(embedded(*distances), same)
+    thresholds: Any = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
+    rows: list[Any] = compare_groups(pairs, groups.tolist(), thresholds)
+    assert [(row.name, row.pairs) for row in rows] == [("b", 200), ("a", 200)]
+    whole = verify(embedded(*distances), same, xnorm=1.0)
+    assert np.mean([row.accuracy for row in rows]) == pytest.approx(whole.accuracy)
+    for row in rows:
+        own = groups == row.name
+        alone = verify(embedded(*distances[own]), same[own], xnorm=1.0)
+        assert row.own_accuracy == pytest.approx(alone.accuracy)
+        assert row.own_threshold_squared_distance == pytest.approx(alone.threshold)
+        assert row.accuracy == pytest.approx((row.tar.share + 1 - row.far.share) / 2)
+    assert rows[0].far.share > rows[1].far.share
+    # What all groups together accept by the threshold for a FAR is what its report counts.
+    fars, tars = ([getattr(row.for_far[0], kind).share for row in rows] for kind in ("far", "tar"))
+    assert fars[0] > fars[1] and thresholds[1e-3] is None
+    assert np.mean(fars) == pytest.approx(thresholds[0.1].held_out_far.share)
+    assert np.mean(tars) == pytest.approx(thresholds[0.1].held_out_tar)
+    assert [row.for_far[1] for row in rows] == [FarRates(1e-3, None, None)] * 2
+
+
+def test_a_small_group_has_no_threshold_of_its_own_and_one_group_no_spread() -> None:
+    pairs = pairs_of(embedded(*[0.5, 1.5] * 10), bools("SD" * 10))
+    few, many = compare_groups(pairs, ["few"] + ["many"] * 19, {})
+    assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
+    lines = group_lines("set", [few, many])
+    assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
+    assert lines[-1] == "-: too few pairs of one person or of two people to say"
+    found = spread_of([0.9, 0.8, 0.7])
+    assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
+    assert spread_of([0.9]) is None
+    assert (spread_of([1.0, 0.9]) or {})["error_ratio"] is None
+
+
+def test_several_sets_are_groups_of_all() -> None:
+    """Each set keeps its folds, so its own accuracy is that of its line."""
+    generator = np.random.default_rng(1)
+    reports = []
+    for name, count in (("African", 60), ("Asian", 100)):
+        same = np.arange(count) % 2 == 0
+        distances = generator.normal(np.where(same, 1.0, 1.6), 0.2)
+        reports.append(SetReport(name, embedded(*distances), same, xnorm=1.0))
+    found = compare_sets(reports, [0.1])
+    assert [(row.name, row.pairs) for row in found.groups] == [("African", 60), ("Asian", 100)]
+    for row, report in zip(found.groups, reports):
+        assert row.own_accuracy == pytest.approx(report.result.accuracy)
+        assert row.own_threshold_squared_distance == pytest.approx(report.result.threshold)
+    together = joined([report.pairs for report in reports])
+    assert np.bincount(together.fold).tolist() == [16] * 10
+    thresholds = accuracies_of_folds(together.distances, together.same, together.fold)[1]
+    right = (together.distances < thresholds[together.fold]) == together.same
+    assert [row.accuracy for row in found.groups] == [right[:60].mean(), right[60:].mean()]
+    assert found.lines()[0].startswith("all sets: FAR 0.1: cosine ")
+    assert found.to_json()["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
+
+
+def test_files_of_groups(tmp_path: Path) -> None:
+    path = tmp_path / "g.txt"
+    assert_refused("cannot be read", read_groups, path, 3, "lfw")
+    for content in (b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"):
+        path.write_bytes(content)
+        assert read_groups(path, 2, "lfw") == ["a b", "é"]
+    path.write_text("a\nb\n")
+    assert_refused("has 2 lines, and the set 'lfw' 3 pairs", read_groups, path, 3, "lfw")
+    path.write_text("a\n\nb\n")
+    assert_refused("line 2: '' is no name", read_groups, path, 3, "lfw")

@@ -1,0 +1,383 @@
+"""Reports of runs: the files that they are made of, figures, charts, pages and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from evaluation.folds import FOLDS
+from evaluation.report import __main__ as report
+from evaluation.report import charts, figures
+from evaluation.report.charts import Frame, Series
+from evaluation.report.figures import accuracy
+from evaluation.report.pages import with_names, write_comparison, write_page
+from evaluation.report.run_files import column, read, scores_file
+from tests.evaluation.support import check_refusal, npy
+from tests.support import made_up_runs
+from tests.support.launch import ROOT, clean_environment
+from tests.support.made_up_runs import training_record, verification, write_faces, write_images
+from tests.support.sets import assert_refused
+
+FRAME = Frame("a-chart", r"A <chart> \1", "update", "loss")
+EVIL = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>$\\frac{1}{0}$"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_faces(tmp_path / "run")
+
+
+def test_a_copy_of_the_folder_says_the_same(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "elsewhere" / "run"))
+    shutil.rmtree(run)
+    found = read(copy)
+    assert found.name == "run" and found.config["loss"] == "arcface"
+    assert [record["update"] for record in found.training] == list(range(20, 2001, 20))
+    assert [record["update"] for record in found.targets["unseen"]] == [400, 800, 1200, 1600, 2000]
+    assert found.scores["unseen"].shape == (made_up_runs.PAIRS, 2)
+    assert found.samples is not None and len(found.parts) == 2
+
+
+def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path) -> None:
+    first = [training_record(update, loss=1.0) for update in (10, 20, 30, 40)]
+    again = [training_record(update, loss=2.0) for update in (30, 40, 50)]
+    first.insert(2, verification("lfw", 20, 0.5))
+    first.append(verification("lfw", 40, 0.6))
+    again.append(verification("lfw", 50, 0.7))
+    # A run that began anew in the folder has nothing of the former.
+    anew = [verification("lfw", 0, 0.5), training_record(15, 3.0)]
+    for name, last, losses, accuracies in (
+        ("a", again, {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0, 50: 2.0}, {20: 0.5, 50: 0.7}),
+        ("b", anew, {15: 3.0}, {0: 0.5}),
+    ):
+        made_up_runs.write(tmp_path / name, [*first, *last], {})
+        found = read(tmp_path / name)
+        assert {one["update"]: one["loss"] for one in found.training} == losses
+        assert {one["update"]: one["accuracy"] for one in found.targets["lfw"]} == accuracies
+
+
+def test_what_is_not_there(run: Path, tmp_path: Path) -> None:
+    """Files of the folder ``report``; and a last line may still be written."""
+    found = read(write_images(tmp_path / "images"))
+    assert not found.scores and found.samples is None and not found.parts
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "upd')
+    assert read(run).training[-1]["update"] == 2000
+    assert_refused("no folder of a run: it has no metrics.jsonl; give the", read, tmp_path)
+    # Scores of one kind of pairs.
+    (run / "report/scores-unseen.npy").write_bytes(npy([[1.0, 1]] * 4))
+    assert not read(run).scores
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", b'{"update": 1}\nnonsense\n'),
+        ("metrics.jsonl", b'{"update": -1}\n'),
+        ("metrics.jsonl", b'{"loss": 1}\n'),
+        ("metrics.jsonl", b"[" * 100_000 + b"\n"),
+        ("config.json", b'{"rec": ' + b"[" * 900 + b"]" * 900 + b"}"),
+        ("config.json", b"[]"),
+        ("report/parts.jsonl", b'{"host": "a"}\n'),
+        ("report/samples.jpg", b"<svg onload='alert(1)'/>"),
+        ("report/scores-unseen.npy", b"nonsense"),
+        ("report/scores-unseen.npy", npy(np.zeros((4, 3)))),
+        *(("report/scores-unseen.npy", npy([[0.5, 1], pair])) for pair in
+          ([0.5, 0.5], [-2, 0], [np.nan, 0])),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_named(run: Path, name: str, content: bytes) -> None:
+    (run / name).write_bytes(content)
+    assert_refused(f"{Path(name).name} is damaged, .* or move it away", read, run)
+
+
+def test_names_of_sets_make_no_other_folders(run: Path) -> None:
+    assert scores_file("../../x y") == "scores-..%2F..%2Fx%20y.npy"
+    # No file can have this name, so there are no scores.
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(verification("a" * 300, 2000, 0.9)) + "\n")
+    found = read(run)
+    assert "a" * 300 in found.targets and [*found.scores] == ["unseen"]
+
+
+def test_numbers_that_cannot_be_drawn_are_not_numbers() -> None:
+    values = [1, 2.5, None, "3", True, 1e305, json.loads("NaN"), 10**400]
+    found = column([{"loss": value} for value in values], "loss")
+    assert found[:2].tolist() == [1, 2.5] and np.isnan(found[2:]).all()
+
+
+def test_intervals_of_verifications_and_validations() -> None:
+    """Of many verifications whose folds scatter, 95 % of the intervals hold the true accuracy."""
+    generator = np.random.default_rng(1)
+    folds = generator.normal(0.8, 0.02, (4000, FOLDS))
+    found = [accuracy({"accuracy": one.mean(), "accuracy_std": one.std()}) for one in folds]
+    share = np.mean([one.low <= 0.8 <= one.high for one in found])
+    assert share == pytest.approx(0.95, abs=0.012)
+    # Wilson's interval: Brown, Cai and DasGupta (2001) have such numbers, 8 of 10.
+    wilson = accuracy({"accuracy": 0.8, "correct": 8, "total": 10})
+    assert wilson == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
+    assert accuracy({"accuracy": 1.0, "total": 100}).high == pytest.approx(1.0)
+    assert str(accuracy({})) == "–"
+
+
+def test_what_scores_say() -> None:
+    """Twenty pairs, of which one of different people is above two of one person."""
+    same = np.tile([1.0, 0.0], 10)
+    cosines = np.where(same == 1, 0.8, 0.1) + np.arange(20) / 1000
+    cosines[1], cosines[[0, 2]] = 0.7, 0.6
+    found = figures.analyze("x", np.stack([cosines, same], axis=1))
+    assert found.area == pytest.approx(roc_auc_score(same, cosines))
+    assert found.area == pytest.approx(0.98)
+    assert found.equal_error == pytest.approx(0.1)
+    assert found.threshold is not None and 0.1 < found.threshold < 0.8
+    # A chart begins at the power of ten below the rate of one pair.
+    run: Any = SimpleNamespace(name="run", scores={"x": np.stack([cosines, same], axis=1)})
+    roc, histogram = figures.of_scores([run])
+    assert ">0.1</text>" in roc.svg and ">0.01</text>" not in roc.svg
+    assert f"{found.threshold:.3f}" in histogram.frame.note
+    few = figures.analyze("x", np.array([[0.9, 1], [0.1, 0]]))
+    assert few.threshold is None and few.area == 1
+
+
+def test_shares_are_weighted_by_the_time_of_their_updates(tmp_path: Path) -> None:
+    """The first report compiles; the third took three times as long as the second."""
+    records = [training_record(10 * n, 1.0) for n in (1, 2, 3)]
+    for record, rate, waiting in zip(records, (1, 300, 100), (0.9, 0.0, 0.2)):
+        record |= {"images_per_second": rate, "waiting": waiting, "backbone": 0.5}
+        record |= {"head": 0.0, "communication": 0.0}
+    made_up_runs.write(tmp_path / "run", records, {})
+    run = read(tmp_path / "run")
+    shares = figures.time_shares(run)
+    assert shares["waiting"] == pytest.approx(0.15) and shares["backbone"] == pytest.approx(0.5)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert figures.images_per_second(run) == 200
+
+
+def test_the_time_between_two_parts_of_a_run_does_not_count(tmp_path: Path) -> None:
+    records = [training_record(n, 1.0) | {"time": time} for n, time in ((1, 110), (2, 1020))]
+    parts = [{"time": 100, "update": 0}, {"time": 1000, "update": 1}]
+    for made, begun, expected in ((records, parts, 30), (records, [], 910), ([], [], None)):
+        folder = tmp_path / str(expected)
+        made_up_runs.write(folder, made, {})
+        made_up_runs.write_lines(folder / "report" / "parts.jsonl", begun)
+        found = figures.duration(read(folder))
+        assert found == (expected and timedelta(seconds=expected))
+
+
+def series(count: int, label: str = "a") -> Series:
+    x = np.arange(1.0, count + 1)
+    return Series(label, x, 1 / x)
+
+
+def test_a_chart_has_the_colors_of_the_page_and_text() -> None:
+    picture = charts.lines(FRAME, [series(5), series(5, "b")], marks=[2.0])
+    assert not re.search(r"#[0-9a-fA-F]{6}|font-family", picture.svg)
+    for said in ("var(--c10)", "var(--c11)", "var(--c02)", "var(--c03)", ">loss</text>",
+                 'aria-label="A &lt;chart&gt; \\1"'):  # fmt: skip
+        assert said in picture.svg
+    assert picture.legend == {"a": 0, "b": 1}
+
+
+def drawn(svg: str, *style: str) -> list[np.ndarray]:
+    """The points [n, 2] of each line in a chart whose style has these words."""
+    found = re.findall(r'<path d="([^"]*)" clip-path[^>]*? style="(fill: none[^"]*)"', svg)
+    chosen = [points for points, said in found if all(one in said for one in style)]
+    return [np.array(re.findall(r"[-.\d]+", one), float).reshape(-1, 2) for one in chosen]
+
+
+def test_lines_are_where_their_numbers_are() -> None:
+    x, y = np.array([10.0, 20, 40]), np.array([1.0, 3, 2])
+    one = Series("a", x, y, y - 0.5, y + 0.5)
+    svg = charts.lines(FRAME, [one], marks=[20.0], from_zero=True).svg
+    (line,), (mark,) = drawn(svg, "--c10", "width: 1.8"), drawn(svg, "--c02", "dasharray: 2,3")
+    assert np.corrcoef(line[:, 0], x)[0, 1] == pytest.approx(1)
+    scale, zero = np.polyfit(y, line[:, 1], 1)
+    # The axis goes from 0 to a little above the largest.
+    assert [zero, zero + 1.08 * 3 * scale] == pytest.approx(mark[:, 1])
+    assert mark[:, 0] == pytest.approx(line[1, 0]) and svg.count("fill-opacity: 0.18") == 1
+    curve = Series("a", np.array([0, 0.01, 0.1, 1]), np.array([0, 0.5, 0.8, 1]))
+    (line,) = drawn(charts.curves_of_rates(FRAME, [curve], 1e-3).svg, "--c10")
+    assert len(line) == 3 and np.ptp(np.diff(line[:, 0])) == pytest.approx(0, abs=1e-3)
+    assert np.corrcoef(line[:, 1], curve.y[1:])[0, 1] == pytest.approx(-1)
+    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.ones(4))], 3.0).svg
+    (first,), (mark,) = drawn(svg, "--c10"), drawn(svg, "--c01", "dasharray: 4.8,2.4")
+    (second,), low = drawn(svg, "--c11"), first[0, 1]
+    share = (mark[0, 0] - first[0, 0]) / np.ptp(first[:, 0])
+    assert share == pytest.approx(3 / 8, abs=1e-3)
+    # A ninth of the one in nine of fifty bins, and all of the other in one.
+    assert np.ptp(first[:, 1]) == pytest.approx(np.ptp(second[:, 1]) / 9, rel=1e-3)
+    assert ((first[:, 1] < low).sum(), (second[:, 1] < low).sum()) == (18, 2)
+
+
+def test_identifiers_are_the_charts_own_and_lead_somewhere() -> None:
+    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.arange(9.0) / 2)], 3.0).svg
+    root = ElementTree.fromstring(svg)
+    names = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(names) == len(set(names)) and all(name.startswith("a-chart-") for name in names)
+    used = re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"', svg)
+    assert used and {"".join(one) for one in used} <= set(names)
+
+
+def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
+    """Of 100,000 reports; each point is the mean of those that it stands for."""
+    long = charts.lines(FRAME, [series(100_000)], smooths=True)
+    assert len(long.svg) < 60_000 and "running mean" in long.frame.note
+    widths = re.findall(r"stroke-opacity: 0.35; stroke-width: 0.8|stroke-width: 1.8", long.svg)
+    assert len(widths) == 2
+    x, y = charts._thinned(*series(100_000)[1:3])
+    assert len(x) == len(y) == 400 and x[0] == np.arange(1, 251).mean()
+    assert y[-1] == pytest.approx((1 / np.arange(99_751.0, 100_001)).mean())
+    for count in (0, 1, 20):
+        short = charts.lines(FRAME, [series(count)], smooths=True, from_zero=True)
+        assert "<svg" in short.svg and "running mean" not in short.frame.note
+    assert "running mean" not in charts.lines(FRAME, [series(1000)]).frame.note
+
+
+def check(html: str) -> Any:
+    """Parse a page, which loads nothing, runs nothing, and calls nothing twice by one name.
+
+    All elements but ``meta`` and ``img`` are closed, so that it can be read as XML.
+    """
+    root = ElementTree.fromstring(re.sub(r"(<(meta|img)\b[^>]*)>", r"\1/>", html))
+    elements = [(one.tag, one.attrib) for one in root.iter()]
+    kinds = {tag for tag, _ in elements}
+    assert not kinds & {"script", "link", "iframe", "object", "base", "form", "a"}
+    names = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    for tag, attributes in elements:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        for name in ("src", "href", "srcset", "action"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:image/jpeg;base64,")), (tag, value)
+    policy = next(a["content"] for _, a in elements if a.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+    assert "base-uri 'none'" in policy and "form-action 'none'" in policy
+    styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
+    assert not re.search(r"@import|url\((?!#)", html) and not re.search("https?:", html)
+    assert set(re.findall(r"var\((--\w+)\)", html)) <= set(re.findall(r"(--\w+):", styles))
+    for style in root.iter("style"):
+        style.clear()
+    figures = " ".join(attributes["id"] for tag, attributes in elements if tag == "figure")
+    return SimpleNamespace(elements=elements, text="".join(root.itertext()), figures=figures)
+
+
+def test_the_report_of_a_face_run_has_everything(tmp_path: Path) -> None:
+    page = check(write_page(read(write_faces(tmp_path / "run", targets=("a", "b")))))
+    assert page.figures == (
+        "accuracy-0 roc scores-0 scores-1 loss learning-rate throughput samples"
+    )
+    assert sum(tag == "svg" for tag, _ in page.elements) == 7
+    for said in (
+        *("0.9545", "backbone 70.0%", "host1", "host2", "a processor", "margins", "1.0,0.5,0.0"),
+        *("python train.py --dataset synthetic", "of 2,000", "in 2 parts", "area under ROC"),
+        *("TAR@FAR", "where the run went on", "2023-11-14 22:13 UTC"),
+    ):
+        assert said in page.text, said
+
+
+def test_the_report_of_a_classifier_without_the_folder_report(tmp_path: Path) -> None:
+    page = check(write_page(read(write_images(tmp_path / "run"))))
+    assert page.figures == "accuracy-0 validation-loss loss learning-rate throughput"
+    assert "0.8000 [0.7741, 0.8236]" in page.text and "TAR@FAR" not in page.text
+    assert "loss0.5000of the last report" in page.text
+
+
+def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path) -> None:
+    """Not its name, not names and values of options, not sets, hosts, commands and versions."""
+    evil_options: dict[str, Any] = {EVIL: EVIL, "network": EVIL}
+    folder = write_faces(tmp_path / "plain", **evil_options)
+    record = verification(EVIL, 2000, 0.9) | {f"tar_at_far_{EVIL}": 0.5}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    evil = {**made_up_runs.PART, "host": EVIL, "command": EVIL, "versions": {EVIL: EVIL}}
+    made_up_runs.write_lines(folder / "report" / "parts.jsonl", [evil])
+    run = read(folder.rename(tmp_path / EVIL.replace("/", "∕")))
+    other = read(write_faces(tmp_path / "other"))
+    for html in (write_page(run), write_comparison([run, other])):
+        page = check(html)
+        assert EVIL in page.text and run.name in page.text
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
+    """The interval of an accuracy that is no share would be the root of a negative number."""
+    made_up_runs.write(tmp_path / "begun", [], {})
+    page = check(write_page(read(tmp_path / "begun")))
+    assert page.figures == "" and "begun" in page.text
+    records = [training_record(update, 1.0) for update in range(1, 100)]
+    records[50]["loss"] = records[98]["loss"] = None
+    records[98]["time"] = 1e250
+    for name, share, total in (("a", 2.0, 10), ("b", -1e200, 1e-200), ("c", 1e299, None)):
+        records.append(verification(name, 99, share) | {"total": total})
+    for update, share in ((97, math.nan), (98, 0.75), (99, 0.5)):
+        records.append(verification("d", update, share))
+    made_up_runs.write(tmp_path / "bad", records, {})
+    text = check(write_page(read(tmp_path / "bad"))).text
+    assert "0.7500 at 98" in text
+    assert "nan" not in text and "timein one part" not in text
+    assert all(f"accuracy {name}–" in text for name in "abc")
+
+
+def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -> None:
+    runs = [
+        read(write_faces(tmp_path / "one", targets=("lfw",))),
+        read(write_faces(tmp_path / "two", targets=("lfw", "cfp"), lr=0.25, extra=1)),
+    ]
+    html = write_comparison(runs)
+    page = check(html)
+    assert "<title>one · two</title>" in html and "2 runs" in page.text
+    assert page.figures == "accuracy-0 accuracy-1 roc-0 roc-1 loss learning-rate throughput"
+    table = html[html.index("Differences in configuration") : html.index("<h2>Accuracy")]
+    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", table)
+    assert rows == [("lr", "0.1", "0.25"), ("extra", "no such option", "1")]
+    assert "area under ROC cfp" in page.text and "TAR@FAR lfw" in page.text
+    # Runs of equal options and names.
+    runs = [read(write_images(tmp_path / name / "run")) for name in "ab"]
+    assert "None: all options are the same." in check(write_comparison(runs)).text
+    assert [run.name for run in with_names(runs)] == [str(tmp_path / n / "run") for n in "ab"]
+    assert [run.name for run in with_names([runs[0], runs[0]])] == ["run"]
+
+
+def test_one_page_of_several_runs_and_mistakes(run: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(run.parent)
+    write_images(Path("b"))
+    report.main(["run", "b"])
+    assert capsys.readouterr().out == "comparison.html\n"
+    page = Path("comparison.html").read_text(encoding="utf-8")
+    assert "Comparison of runs" in page and "<svg" in page
+    check_refusal(report.main, ["."], "no folder of a run")
+    words = ["run", "--out", "missing/a.html"]
+    check_refusal(report.main, words, "missing/a.html cannot be written: .* with --out")
+    check_refusal(report.main, [], "RUN")
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    check_refusal(report.main, ["run"], "needs matplotlib, .* requirements.txt")
+    assert not Path("run/report.html").exists()
+
+
+def test_a_page_needs_neither_mxnet_nor_horovod(tmp_path: Path) -> None:
+    """On any machine with a copy of the folder; and a wrong one is answered before matplotlib."""
+    run = write_images(tmp_path / "run")
+    code = (
+        "import sys\nfrom evaluation.report.__main__ import main\n"
+        "assert 'matplotlib' not in sys.modules and 'sklearn' not in sys.modules\n"
+        "main(sys.argv[1:])\n"
+        "print(sorted({'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.stdout == f"{run}/report.html\n[]\n", done.stderr
+    assert "<svg" in (run / "report.html").read_text(encoding="utf-8")
