@@ -22,7 +22,6 @@ pytestmark = pytest.mark.launcher
 
 
 def start(launcher: str, models: Path, *options: object) -> Job:
-    """Start a job and wait until it trains."""
     job = Job(launcher, 2, models, *OPTIONS, *options)
     try:
         job.wait_until(lambda: "update 3/" in job.log(0))
@@ -35,7 +34,6 @@ def start(launcher: str, models: Path, *options: object) -> Job:
 
 
 def pid_of(job: Job, victim: Optional[int]) -> int:
-    """Return the process of a rank, or that of the launcher."""
     return job.process.pid if victim is None else job.processes()[victim]
 
 

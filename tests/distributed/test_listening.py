@@ -1,8 +1,4 @@
-"""Jobs on this host listen where the table of docs/security.md says, and nowhere else.
-
-Another user of this host calls every port of a job: its result stays what it is, or it ends. A rank
-of Gloo ends if another user calls it where none of its own ranks will.
-"""
+"""Jobs on this host listen where docs/security.md says, whatever another user sends there."""
 
 from __future__ import annotations
 
@@ -64,7 +60,6 @@ DISTURBED = {
 
 
 def start(folder: Path, *command: str) -> Started:
-    """Start a job that writes below a folder."""
     folder.mkdir(exist_ok=True)
     (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
     words = [word.replace("{folder}", str(folder)) for word in command]
@@ -94,14 +89,12 @@ def looking(started: Started) -> Callable[[], dict[str, set[str]]]:
 
 
 def said_of(job: str) -> dict[str, set[str]]:
-    """Return where the page says that the roles of a job listen."""
     return {name: addresses for name, addresses in table(ONE_HOST)[job].items() if addresses}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("job", LOOKED_AT)
 def test_processes_listen_where_the_page_says(job: str, tmp_path: Path) -> None:
-    """From its start until it has trained for some updates."""
     with start(tmp_path, *COMMANDS[job]) as started:
         look = looking(started)
 
@@ -143,7 +136,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.thorough
 @pytest.mark.parametrize("job", DISTURBED)
 def test_another_user_changes_nothing(job: str, tmp_path: Path, undisturbed) -> None:
-    """Meanwhile the job listens where the page says."""
     like = "dist_gsync" if job == "dist_gsync" else "run.sh"
     undisturbed(like)
     command = [sys.executable, "-m", "tests.support.stranger"]

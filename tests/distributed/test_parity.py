@@ -1,9 +1,7 @@
 """Several ranks under a real launcher leave what one process with the whole batch leaves.
 
 As a program (``OUTPUT RUN...``), rank 0 writes what three updates of each run leave. A run has the
-name of its loss, or of its network. The network of the former has no BatchNorm, whose statistics
-are those of a rank's own images; the others have ``--sync-bn``. A rank of ``arcface:3`` computes
-its batch in three parts. ``arcface+teacher`` has a teacher.
+name of its loss (``arcface:3``: a batch in three parts; ``+teacher``) or of its network.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ Found = dict[str, Arrays]
 
 
 def train(world: World, run: str) -> Arrays:
-    """Train; returns what is left, on rank 0."""
     run, _, teacher = run.partition("+")
     run, _, parts = run.partition(":")
     if is_network := run in backbones.names():
@@ -85,7 +82,6 @@ def train(world: World, run: str) -> Arrays:
 
 
 def run(launcher: str, number: int, output: Path, runs: Sequence[str], **variables: Any) -> Found:
-    """Do these runs on some ranks, in the same processes; returns what is left by each."""
     module = (sys.executable, "-m", "tests.distributed.test_parity", output, *runs)
     finish(*ranks(launcher, number), *module, seconds=200, **variables)
     found: Found = {one: {} for one in runs}
@@ -153,7 +149,6 @@ def networks() -> Found:
 def test_synchronized_updates_equal_one_process(
     launcher: str, number: int, engine: str, runs: Sequence[str], networks: Found, tmp_path: Path
 ) -> None:
-    """The loss, the backbone, its statistics and the centers."""
     several = run(launcher, number, tmp_path / "several.npz", runs, MXNET_ENGINE_TYPE=engine)
     for network in runs:
         # Weights are of the order of 1; some shifts are rounding alone.

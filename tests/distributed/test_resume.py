@@ -38,7 +38,6 @@ def no_report() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(faces: Path, no_report: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of one rank."""
     models = tmp_path_factory.mktemp("whole") / "models"
     assert "starting anew" in train(1, faces, models)
     return models
@@ -46,7 +45,6 @@ def whole(faces: Path, no_report: None, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def models(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(whole, tmp_path / "models"))
 
 

@@ -35,6 +35,5 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nothing_is_left(two: TwoHosts) -> Iterator[None]:
-    """After a test, sshd alone runs on each host."""
     yield
     assert_nothing_left(two)

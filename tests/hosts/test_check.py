@@ -1,7 +1,4 @@
-"""``python -m parallel.check`` on two hosts: every mistake is planted, found and named; no other.
-
-Ssh, network, disks and packages are real; what the second host has instead is mounted there.
-"""
+"""``python -m parallel.check`` on two hosts: every mistake is planted, found and named."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Every command of the README on two hosts, with the environment active or not, by address or name.
+"""Commands of the README on two hosts compute what two ranks on one compute, bit for bit.
 
-A shell that ssh starts on the second host knows nothing of the environment. The ranks there have to
-compute what two ranks on one host compute, bit for bit.
+A shell that ssh starts on the second host knows nothing of the environment.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ def test_a_project_behind_a_link_and_a_hostfile(two, one_host, tmp_path) -> None
 @pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
 def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> None:
     def sent(**variables: Any) -> list[int]:
-        """Bytes that leave the first host on each interface."""
         before = [two.first.bytes_sent(name) for name in INTERFACES]
         words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never")
         train(two, tmp_path, *words, **variables)
@@ -96,7 +94,6 @@ def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> Non
 
 @pytest.mark.parametrize("controller", [None, "--mpi", "--gloo"])
 def test_hosts_with_docker_find_each_other(two, one_host, tmp_path, controller) -> None:
-    """Its bridges have one address on all hosts."""
     added = ("link add docker0 type bridge", "addr add 172.17.0.1/16 dev docker0",
              "link set docker0 up")  # fmt: skip
     for host in two.all:

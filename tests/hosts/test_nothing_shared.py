@@ -1,7 +1,6 @@
-"""Two hosts that share nothing but the code: what they train, save and resume is that of one host.
+"""Two hosts that share nothing but the code train, save and resume the bytes of one host.
 
-Each has a file system of its own under the path of ``--models-root``. With MPI and two ranks, every
-array has the same bytes as on one host. ``tar`` stands for ``rsync``, which may not be installed.
+Each has a file system of its own under ``--models-root``. ``tar`` stands for ``rsync``.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ def start(two: TwoHosts, command: list[str], models: Path, host: int = 0) -> Hos
 def train(
     two: TwoHosts, command: list[str], models: Path, host: int = 0, status: int = 0
 ) -> str:
-    """The same, to its end; returns what it has printed."""
     with start(two, command, models, host) as job:
         assert job.process.wait(400) == status, job.said()
     return job.said()
@@ -119,7 +117,6 @@ def ranks_of(found: dict[str, Any]) -> set[str]:
 
 
 def assert_spread(parts: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    """Each host has the arrays of its rank and no other; the first has the model."""
     first, second = parts
     assert ranks_of(first) == {"rank 0"} and "model-0000.params" in first
     assert ranks_of(second) == {"rank 1"} and "model-0000.params" not in second

@@ -1,7 +1,4 @@
-"""Two hosts with copies of a data set of their own train together if the copies are the same.
-
-If they are not, all ranks end before the first update with one line that names the host.
-"""
+"""Two hosts with own copies of a set train if these are the same; else a line names the host."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ pytestmark = MARKS
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set, in a folder that both hosts see."""
     folder = tmp_path_factory.mktemp("original")
     pixels = np.random.default_rng(1).integers(0, 256, (12, 112, 112, 3), np.uint8)
     images = [bytes(cv2.imencode(".jpg", image)[1]) for image in pixels]
@@ -34,14 +30,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copies(two: TwoHosts, original: Path, private: Path) -> Path:
-    """The folder in which each host has a copy of its own."""
     for host in two.all:
         host.sh('rm -rf "$1"/*; cp -r "$2" "$1/faces"', private, original)
     return private / "faces"
 
 
 def run(two: TwoHosts, models: Path, command: str) -> tuple[int, str]:
-    """Return the status of a command and what it has printed."""
     words = shlex.split(command)
     result = two.train(models, *words, BATCH_SIZE="4", MAX_UPDATE="2", HOSTS=NAMES)
     return result.returncode, result.stdout + result.stderr

@@ -33,6 +33,7 @@ ELSEWHERE = {
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",
+    "tests/runtime/test_errors.py": "runtime/stopping.py",
     "tests/distributed/test_endings.py": "training/exchange/ranks.py",
 }
 # Tests of programs and of whole updates, which import a part of the product to make their data and

@@ -1,7 +1,7 @@
 """Whole jobs of classify.py with parameter servers, of which one process is killed.
 
 What the launcher says of any process is in launch/test_guard.py, and whole jobs over two hosts, of
-every scheme and with every victim, in tests/hosts/test_server_deaths.py.
+every scheme and with every victim, in tests/hosts/test_servers.py.
 """
 
 from __future__ import annotations

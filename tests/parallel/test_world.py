@@ -1,19 +1,19 @@
-"""Worlds of groups, how their ranks find each other, the world of one, and the time that they take.
-
-Communication is what passes between this rank's own part and the result of all ranks.
-"""
+"""Worlds of groups, how their ranks find each other, the world of one, and their times."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 
+import numpy as np
 import pytest
 
 from parallel import world as world_module
@@ -29,12 +29,50 @@ from tests.support.thread_world import run_ranks
 COMPUTING, EXCHANGING = 1.0, 10.0
 
 
+def answers(world: World, number: int) -> dict[str, Any]:
+    total, first = mx.nd.array([number]), mx.nd.array([number])
+    world.allreduce(total, "total")
+    several = [mx.nd.array([number, 1]), mx.nd.array([2.0 * number])]
+    world.allreduce_all(several, "several")
+    world.broadcast(first, "first")
+    return {
+        "rank": [world.rank, world.size],
+        "total": total.asscalar().item(),
+        "several": np.concatenate([array.asnumpy() for array in several]).tolist(),
+        "gathered": world.allgather(mx.nd.array([number]), "gathered").asnumpy().tolist(),
+        "first": first.asscalar().item(),
+        "object": world.broadcast_object({"from": number}, "object"),
+    }
+
+
+def main(folder: Path, words: str) -> None:
+    """Write what a rank gets from collectives of its last group, as in "0,2 1 then 0 1,2"."""
+    number = int(os.environ["HOROVOD_RANK"])
+    first, *others = (
+        [list(map(int, group.split(","))) for group in groups.split()]
+        for groups in words.split("then")
+    )
+    world = HorovodWorld(first, regroups=bool(others))
+    answers(world, number)
+    for groups in others:
+        world.all_ranks().barrier()
+        world.regroup(groups)
+        result = answers(world, number)
+    result["all"] = answers(world.all_ranks(), number)["gathered"]
+    world.barrier()
+    # The end of one rank is that of all groups: no rank may be in a collective any more.
+    (folder / str(number)).write_text(json.dumps(result))
+    while not all((folder / str(int(other))).exists() for other in result["all"]):
+        time.sleep(0.05)
+    world.close()
+
+
 @pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
     # Other groups, one of all ranks, and again the first groups.
     formations = "0,2 1 then 0 1,2 then 0,1,2 then 0,2 1"
-    module = (sys.executable, "-m", "tests.parallel.group_ranks")
+    module = (sys.executable, "-m", "tests.parallel.test_world")
     finish(*ranks("--gloo", 3), *module, tmp_path, *formations.split())
     for group in ([0, 2], [1]):
         for rank, number in enumerate(group):
@@ -256,3 +294,7 @@ def test_results_are_those_of_the_ranks() -> None:
     gathered, total, first = [1.0, 2.0, 2.0, 2.0], [3.0, 4.0], [1.0, 2.0]
     for result in run_ranks(2, timed):
         assert result == [gathered, gathered, total, total, first] * 2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), " ".join(sys.argv[2:]))

@@ -1,34 +1,44 @@
+"""Variables for the libraries, the processors that they share, and launchers that are refused."""
+
 from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from runtime import environment
+from runtime import environment, launchers, processors
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
+from runtime.processors import available
 from tests.support.launch import finish
 
-LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+OURS = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_", "OMP_NUM_", "PROGRESS", "DNNL_MAX_")
 
 
 @pytest.fixture(autouse=True)
-def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start each test with none of the variables set, on 16 processors; restore all afterwards."""
-    ours = {"OMP_NUM_THREADS", "PROGRESS", "GROUPING_WORKER", "DNNL_MAX_CPU_ISA", *settings()}
-    ours |= {*LOCAL_SIZE_NAMES, *RANK_NAMES}
+    ours = {name for name in os.environ if name.startswith(OURS)} | {*settings()}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     monkeypatch.setattr(os, "environ", kept)
     monkeypatch.setattr("runtime.processors.available", lambda: 16)
+    forget = processors.request_tiles.cache_clear
+    forget()
+    yield
+    forget()
 
 
-@pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
+@pytest.mark.parametrize("name", ["HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"])
 def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
     assert environment.visible_threads() == 16
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
@@ -49,7 +59,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
             environment.prepare()
 
 
-@pytest.mark.parametrize("name", RANK_NAMES)
+@pytest.mark.parametrize("name", ["HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"])
 def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
     alone = settings()
     assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
@@ -206,3 +216,162 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     found = environment.lanes(), environment.visible_threads(), os.environ["OMP_NUM_THREADS"]
     assert found == expected
     assert os.environ["NUMBA_NUM_THREADS"] == expected[2]
+
+
+V2 = "sys/fs/cgroup/cpu.max"
+
+
+def v1(folder: str, quota: int) -> dict[str, str]:
+    place = f"sys/fs/cgroup/cpu/{folder}"
+    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": "100000"}
+
+
+def v2(folder: str, processors: float) -> dict[str, str]:
+    return {f"sys/fs/cgroup/{folder}cpu.max": f"{processors * 100_000:.0f} 100000"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        # Of all groups that contain the process, the smallest counts.
+        ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
+        # A container sees its own group as the outermost.
+        ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
+        ("short\n0::/../../b", v2("", 2), 2),
+        ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
+        # Both versions at once.
+        ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
+        # What is malformed limits nothing.
+        *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
+    ],
+)
+def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
+    assert processors.cgroup_quota(tmp_path) is None
+    for name, content in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    assert processors.cgroup_quota(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "count"),
+    [(64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4)],
+)
+def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
+    monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)
+    assert available() == count
+
+
+CORE = "avx512f avx512bw avx512vl avx512dq"
+
+
+@pytest.mark.parametrize(
+    ("flags", "tiles", "avx512", "vectors"),
+    [
+        ("fpu sse avx512f amx_bf16 amx_tile amx_int8", True, False, False),
+        ("fpu sse avx512f amx_tile amx_int8", False, False, False),
+        (f"{CORE} avx512_bf16", False, True, True),
+        (f"{CORE} avx512_vnni", False, True, False),
+        # A hypervisor may hide what oneDNN asks for with it.
+        ("avx512f avx512bw avx512vl avx512_bf16", False, False, False),
+        ("avx2 avx_vnni", False, False, False),
+    ],
+)
+def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
+    found = processors._flags(cpuinfo)
+    assert processors._flags(tmp_path / "missing") == set()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processors._flags(cpuinfo) == set()
+    monkeypatch.setattr(processors, "_flags", lambda: found)
+    assert (processors.has_avx512(), processors.has_bfloat16_vectors()) == (avx512, vectors)
+    # oneDNN may use only tiles that were granted.
+    for status in (-1, 0):
+        processors.request_tiles.cache_clear()
+        monkeypatch.setattr(processors, "_request_tiles_from_kernel", Mock(return_value=status))
+        assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (tiles and status == 0)
+
+
+def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:
+    """Feature 63 does not exist, on a kernel that knows tiles or not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(processors, "_TILE_DATA", 63)
+        assert processors._request_tiles_from_kernel() == -1
+    library = Mock()
+    library.syscall.return_value = 0
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
+    assert processors._request_tiles_from_kernel() == 0
+    library.syscall.assert_called_once_with(158, 0x1023, 18)
+
+
+def test_the_name_of_the_processor(tmp_path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A processor: fast\nmodel name\t: another\n")
+    assert processors.model(info) == "A processor: fast"
+    assert processors.model(tmp_path / "missing") == os.uname().machine
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
+        ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
+        # A single task, also within an allocation for many, as of an interactive shell.
+        ({}, None),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        # Known launchers.
+        ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
+        ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
+        ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
+    ],
+)
+def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
+    os.environ.update(variables)
+    # One line.
+    with pytest.raises(ConfigError, match=f"^.*{words}.*$") if words else nullcontext():
+        launchers.refuse_foreign_launcher()
+
+
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "message"),
+    [
+        ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
+        ("host1", {**GLOO, "NIC": "eth0"}, None),
+        ("host1", {**GLOO, "NIC": ""}, None),
+        ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
+        ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
+        ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
+        ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
+        ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
+    ],
+)
+def test_gloo_needs_an_address_of_the_hosts_name_and_takes_its_interface(
+    monkeypatch, name, others, message
+) -> None:
+    def known(name: str) -> str:
+        if name != "host1":
+            raise OSError("Name or service not known")
+        return "10.0.0.1"
+
+    addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
+    interfaces = {
+        interface: [SimpleNamespace(address=one) for one in found]
+        for interface, found in addresses.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(socket, "gethostbyname", known)
+    os.environ.update(others)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        launchers.refuse_hosts_name()

@@ -1,8 +1,12 @@
+"""How programs end: errors in one line, signals, and text without commands for a terminal."""
+
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +15,9 @@ from typing import Any
 import pytest
 
 from runtime.errors import did_you_mean
+from runtime.process.terminal import PrintableOutput, one_line, printable
+from tests.support.launch import ROOT, finish
 
-ROOT = Path(__file__).parents[2]
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 # Prints how long the program waits instead of waiting.
 PRINT_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', seconds)\n"
@@ -167,3 +172,100 @@ def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path: Path, read
     shown = str(path).replace("\x1b", r"\x1b")
     assert said.startswith(f"error: {shown} was cut off while it was in use")
     assert said.count("\n") == 1 and "start the same command again" in said
+
+
+def run(program: str, *arguments: object) -> tuple[int, str, str]:
+    done = finish(sys.executable, "-c", program, *arguments, status=None)
+    return done.returncode, done.stdout, done.stderr
+
+
+STEP = """
+import os, signal
+from runtime.stopping import run_stoppable, undisturbed
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+def main():
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIG)
+        print("the step is done")
+    print("the program goes on")
+    return 7
+
+run_stoppable(main)
+"""
+
+
+def test_a_signal_waits_for_the_end_of_a_step() -> None:
+    said = "stopped by SIGTERM: no unfinished file is left behind\n"
+    assert run(STEP.replace("SIG)", "SIGTERM)")) == (143, "the step is done\n", said)
+    # An ignored one stays ignored.
+    status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
+    assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
+
+
+REQUEST = """
+import os, sys
+from runtime import stopping
+
+now = 0.0
+stopping.time.monotonic = lambda: now
+request = stopping.StopRequest()
+request.listen()
+for argument in sys.argv[1:]:
+    if argument == "wait":
+        now += 1.1
+    elif argument == "soon":
+        now += 0.9
+    else:
+        os.kill(os.getpid(), int(argument))
+        print(request.status, flush=True)
+"""
+INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+
+
+@pytest.mark.parametrize(
+    ("signals", "status", "printed"),
+    [
+        # mpirun forwards these instead, which may be repeated.
+        ([USR1, "wait", USR1], 0, "130\n130\n"),
+        ([USR2, "wait", USR2], 0, "143\n143\n"),
+        # timeout sends a signal to the program, and to the program's process group.
+        ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
+        # A later one ends the process at once.
+        ([INT, "wait", TERM, TERM], 130, "130\n"),
+        ([USR1, "wait", TERM], 130, "130\n"),
+    ],
+)
+def test_the_first_signal_is_a_request(signals, status, printed) -> None:
+    assert run(REQUEST, *signals) == (status, printed, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b31m\x7f\x85", r"\x9b31m\x7f\x85"),
+        ("a\rb\x00\x08", r"a\rb\x00\x08"),
+        ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
+        ("a\udcff\ud800", r"a\udcff\ud800"),
+        ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
+        ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
+        (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
+        # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
+        ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
+    ],
+)
+def test_control_characters_are_shown_and_letters_are_kept(name: str, shown: str | None) -> None:
+    assert printable(name) == one_line(name) == (shown or name)
+
+
+def test_lines_are_kept_in_a_text_and_the_carriage_return_of_a_progress_bar() -> None:
+    assert printable("a\tb\nc\x1b") == "a\tb\nc\\x1b"
+    assert one_line("a\tb\nc") == r"a\tb\nc"
+    raw = io.BytesIO()
+    output = PrintableOutput(raw, encoding="utf-8", newline="\n", write_through=True)
+    print("set \x1b[2Jé\rerror: forged", file=output)
+    assert output.write("\r 50%|█\x1b") == 8
+    output.writelines(["\x9b\n"])
+    assert raw.getvalue().decode() == "set \\x1b[2Jé\\rerror: forged\n\r 50%|█\\x1b\\x9b\n"

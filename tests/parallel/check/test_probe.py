@@ -48,7 +48,6 @@ def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
 
 
 def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
-    """Without the programs that import MXNet."""
     monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
     for name, replaced in {
         "_check_mxnet": lambda package: "1.9.1",
@@ -98,7 +97,6 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
-    """It imports MXNet and Horovod in processes of their own."""
     key, other = "ab" * KEY_BYTES, "cd" * KEY_BYTES
     with Sessions() as sessions:
         probe = Probe(sessions, "localhost", tmp_path / "run" / "of" / "mine")
@@ -153,8 +151,6 @@ def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A probe that is a shell script."""
-
     started: list[Probe] = []
 
     def start(script: str) -> Probe:

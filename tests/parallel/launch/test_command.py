@@ -13,9 +13,8 @@ import pytest
 
 from runtime import processors
 from tests.support import processes
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, clean_environment
 
-ROOT = Path(__file__).resolve().parents[3]
 # With the Python code of servers and scheduler as its first argument.
 START = """
 import sys

@@ -18,12 +18,11 @@ from parallel.launch.guard import BEGUN
 from parallel.launch.job import ProcessSpec, by_ssh
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER
 from tests.support import processes
-from tests.support.launch import clean_environment
+from tests.support.launch import ROOT, clean_environment
 
 # Pipes of a job that has ended are left to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-ROOT = Path(__file__).resolve().parents[3]
 # Prints that it is ready; answers a signal with a status of its own.
 LISTENS = "trap 'sleep 0.1; echo saved; exit 3' TERM INT HUP\n"
 LOOP = "\necho ready; while :; do sleep 0.01; done"

@@ -1,4 +1,4 @@
-"""Jobs of a scheduler, servers and workers as processes, on 127.0.0.1."""
+"""Jobs of a scheduler, servers and workers as processes on 127.0.0.1, also under attack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ import pytest
 
 from parallel.parameter_server.assignment import KEY
 from runtime.mxnet import mx
+from tests.support import attacker
 from tests.support.launch import finish, ranks
+from tests.support.listeners import listeners
 from tests.support.servers import ROOT, ServerJob
 
 pytestmark = pytest.mark.launcher
@@ -233,3 +237,50 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
     assert reported[-1]["staleness"] == reported[-1]["largest_staleness"] == 1
     # The last of the 36 updates that three such epochs would have.
     assert reported[-1]["lr"] == pytest.approx(0.02 * 0.5 * (1 + math.cos(math.pi * 35 / 36)))
+
+
+# The turn of a worker that does not exist: the others wait until its file is there.
+GATE, NOBODY = 3, 9
+TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
+
+
+@contextmanager
+def attack(addresses: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run an attacker, of another user where that is possible, within the context."""
+    command = [sys.executable, attacker.__file__, "300", *addresses]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.thorough
+def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
+    profiles = set(ROOT.glob("*.json"))
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *TURNS, workers=3, servers=2) as job:
+        job.wait_until(lambda: (tmp_path / "2").exists())
+        everyone = (*job.workers, *job.others)
+        places = [place for process in everyone for place in listeners(process.pid)]
+        assert len(places) == 6 and {address for address, _ in places} == {"127.0.0.1"}
+        with attack([f"{address}:{port}" for address, port in places]) as process:
+            assert process.stdout.readline() == "attacked\n"
+            # Its many connections stay open while the job goes on.
+            time.sleep(2)
+            assert process.poll() is None
+            assert [one.poll() for one in everyone] == [None] * 6, job.said()
+            (tmp_path / str(GATE)).touch()
+            assert job.wait() == [0, 0, 0], job.said()
+            assert [one.poll() for one in job.others] == [None] * 3, job.said()
+        assert "no process of this job" in job.said()
+    check(tmp_path, TURNS, NOBODY)
+    assert set(ROOT.glob("*.json")) == profiles
+
+
+@pytest.mark.thorough
+def test_a_job_starts_while_its_scheduler_is_attacked(tmp_path: Path) -> None:
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, 0, 1, workers=2) as job:
+        port = psutil.Process(job.others[0].pid).environ()["DMLC_PS_ROOT_PORT"]
+        with attack([f"127.0.0.1:{port}"]), attack([f"127.0.0.1:{port}"]):
+            assert job.wait() == [0, 0], job.said()
+    assert json.loads((tmp_path / "1").read_text())["version"] == 2

@@ -1,6 +1,6 @@
 """Prints, for each kernel that adds up or fuses, a digest of what it makes of the same numbers.
 
-``test_sums`` runs it in several processes.
+``test_kernels`` runs it in several processes.
 """
 
 from __future__ import annotations
