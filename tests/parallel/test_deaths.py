@@ -47,7 +47,6 @@ class Job(Started):
             raise
 
     def kill(self, name: str) -> None:
-        """The first process of a role, worker-k or server or scheduler, without its guard."""
         for running in self.running():
             role = running.variables.get("DMLC_ROLE", "launcher")
             number = running.variables.get("GROUPING_WORKER")
@@ -58,7 +57,6 @@ class Job(Started):
         raise AssertionError(f"no {name}")
 
     def ends(self, seconds: int = SECONDS) -> int:
-        """The status, after which no process is left."""
         status = self.wait(seconds)
         assert not self.running()
         return status

@@ -273,8 +273,6 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> Non
 
 
 def test_results_are_those_of_the_ranks() -> None:
-    """Whether or not the stopwatch measures."""
-
     def timed(plain: Any) -> list[list[float]]:
         stopwatch = Stopwatch()
         world, found = TimedWorld(plain, stopwatch), []

@@ -307,8 +307,6 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
-    """The device of each rank, or its error, if it sees the GPUs with these UUIDs."""
-
     def choose(world: ThreadWorld) -> Any:
         own = seen[world.rank]
         driver = SimpleNamespace(identity=lambda number: uuid.UUID(int=own[number]).bytes)

@@ -25,7 +25,6 @@ GRACE = "waits 10.0\n"
 
 
 def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, Any, str]:
-    """Run a program whose main function has the given body; returns its status and outputs."""
     lines = "\n".join("    " + line for line in body.splitlines())
     code = f"from runtime import errors\ndef main():\n{lines}\nerrors.run_program(main)"
     environment = {k: v for k, v in os.environ.items() if k not in RANK_NAMES}

@@ -161,7 +161,6 @@ def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
 
 
 def saved_by(program: Any, folder: Path, line: str) -> list[str]:
-    """Return the option that names what a run with this command line would write."""
     file = folder / "config.json"
     options.write(program.parse(line.split()).values(), file)
     return ["--config", str(file)]

@@ -50,8 +50,6 @@ time.sleep(300)
 
 
 class Dummies:
-    """A job of scripts."""
-
     def __init__(
         self, folder: Path, worker: str, *options: object, serve: str = STAY,
         more: tuple[str, ...] = ("--kv-store", "dist_async"), **variables: str,
@@ -75,7 +73,6 @@ class Dummies:
             time.sleep(0.02)
 
     def ends(self, left_seconds: float = 0.5) -> tuple[int, str, str]:
-        """Its status, output and errors; no process is left."""
         output, errors = self.process.communicate(timeout=60)
         pids = [int(path.read_text()) for path in self.files() if path.stat().st_size]
         assert not processes.left(pids, left_seconds)

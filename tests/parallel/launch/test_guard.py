@@ -131,7 +131,6 @@ def shells(worker: str, other: str, server: str, scheduler: str) -> list[Process
 
 
 def plainly(spec: ProcessSpec) -> tuple[list[str], dict[str, str]]:
-    """Start without a guard."""
     return list(spec.command), {"PATH": os.environ["PATH"]}
 
 
@@ -242,8 +241,6 @@ def test_few_log_in_to_a_host_at_the_same_time(tmp_path, monkeypatch) -> None:
 
 
 def test_a_process_does_not_start_after_a_signal(tmp_path: Path) -> None:
-    """Also if the signal comes while its command is made."""
-
     def start(one: ProcessSpec) -> tuple[list[str], dict[str, str]]:
         os.kill(os.getpid(), signal.SIGTERM)
         return plainly(one)

@@ -234,7 +234,6 @@ def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed)
 
 @pytest.fixture
 def autogrouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run it in an empty folder, which has its files afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 

@@ -42,7 +42,6 @@ def door() -> Door:
 
 @pytest.fixture
 def impostor():
-    """A listener that answers its first caller in a way of its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def start(answer: Callable[[socket.socket], None]) -> tuple[str, int]:

@@ -49,7 +49,6 @@ def expected(turns: list[int]) -> list[dict]:
 
 
 def check(folder: Path, turns: list[int], nobody: int = -1) -> None:
-    """Compare what each turn of ``scripted_worker`` got, but for those of nobody."""
     files = [number for number, turn in enumerate(turns) if turn != nobody]
     for number, wanted in zip(files, expected([turns[number] for number in files])):
         result = json.loads((folder / str(number)).read_text())
@@ -118,7 +117,6 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -> None:
-    """With a checkpoint; the learning rate continues where it was."""
     models = tmp_path / "models"
     options = [*SMALL, "--num-images", 640, "--epochs", 40, "--lr", 0.02, "--frequent", 1]
     options += ["--kv-store", "dist_async", "--models-root", models, "--lr-schedule", "poly"]
@@ -190,7 +188,6 @@ def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, 
 
 
 def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
-    """Run a job of groups of Horovod ranks, among which a parameter server stands."""
     (folder / "groups").write_text(groups)
     launch = ["-m", "parallel.launch", "-n", workers, "-s", 1, "--groups", folder / "groups"]
     options = [*SMALL, "--num-classes", 4, "--lr", 0.005, "--kv-store", "dist_gsync"]
@@ -246,7 +243,6 @@ TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
 
 @contextmanager
 def attack(addresses: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run an attacker, of another user where that is possible, within the context."""
     command = [sys.executable, attacker.__file__, "300", *addresses]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

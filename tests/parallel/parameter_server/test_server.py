@@ -33,8 +33,6 @@ def numbers(gradient: Any = ONES, **tail: Any) -> np.ndarray:
 
 
 class Server:
-    """A bucket and a table, and what the weights should be."""
-
     def __init__(self, version: int = 0, together: int = 1, trace: str = "") -> None:
         settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3, together)
         self.updater = Updater(settings, Trace(trace, "s"))
@@ -129,7 +127,6 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
 
 
 def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
-    """A line for each push that was applied."""
     first = 2**24 + 5
     server = Server(first, trace=str(tmp_path))
     server.push(2, first, staleness=1)
@@ -175,7 +172,6 @@ def test_an_invalid_push_is_refused_and_counted(pushed: np.ndarray, reason: str,
 
 
 def test_sums_changes_keys_and_commands_that_are_none_are_refused(caplog) -> None:
-    """A NaN of one worker; and pushes of two workers where three make an update."""
     server = Server(together=3)
     for gradients in ([[NAN, 1.0, 1.0], ONES, ONES], [ONES, ONES]):
         server.push_sum(gradients, 0)

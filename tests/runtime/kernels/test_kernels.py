@@ -81,7 +81,6 @@ def test_lanes_are_added_up() -> None:
 
 
 def digests(cache: Path, **variables: Any) -> list[str]:
-    """What a new process makes of the same numbers, a line for each kernel."""
     words = (sys.executable, "-m", "tests.runtime.kernels.kernel_bits")
     return finish(*words, NUMBA_CACHE_DIR=str(cache), **variables).stdout.splitlines()
 

@@ -73,7 +73,6 @@ def model(body: str, *tensors: Any, numbers: str = "", functions: str = "") -> A
 
 
 def added(tensor: Any) -> Any:
-    """x + a tensor [3, 4, 4]."""
     return model("y = Add(x, w)", tensor)
 
 
