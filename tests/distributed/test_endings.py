@@ -47,14 +47,11 @@ def wait_for_the_end(job: Job, seconds: float) -> tuple[int, float]:
     return status, time.monotonic() - began
 
 
-@pytest.mark.parametrize(
-    ("launcher", "victim", "number", "statuses"),
-    [
-        ("--gloo", 1, signal.SIGTERM, range(1, 256)),
-        pytest.param("run.sh", None, signal.SIGINT, [130], marks=pytest.mark.thorough),
-        pytest.param("--mpi", None, signal.SIGUSR2, [143], marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize(("launcher", "victim", "number", "statuses"), [
+    ("--gloo", 1, signal.SIGTERM, range(1, 256)),
+    pytest.param("run.sh", None, signal.SIGINT, [130], marks=pytest.mark.thorough),
+    pytest.param("--mpi", None, signal.SIGUSR2, [143], marks=pytest.mark.thorough),
+])  # fmt: skip
 def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
     launcher: str, victim: Optional[int], number: int, statuses: list[int], tmp_path: Path
 ) -> None:
@@ -74,16 +71,13 @@ def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("launcher", "victim", "number", "longest"),
-    [
-        ("--gloo", 0, signal.SIGKILL, 30),
-        ("run.sh", 1, signal.SIGKILL, 30),
-        ("--gloo", None, signal.SIGKILL, 30),
-        ("--mpi", None, signal.SIGKILL, 30),
-        ("run.sh", 1, signal.SIGSTOP, 60),
-    ],
-)
+@pytest.mark.parametrize(("launcher", "victim", "number", "longest"), [
+    ("--gloo", 0, signal.SIGKILL, 30),
+    ("run.sh", 1, signal.SIGKILL, 30),
+    ("--gloo", None, signal.SIGKILL, 30),
+    ("--mpi", None, signal.SIGKILL, 30),
+    ("run.sh", 1, signal.SIGSTOP, 60),
+])  # fmt: skip
 def test_a_process_that_is_killed_or_hangs_ends_all(
     launcher: str, victim: Optional[int], number: int, longest: int, tmp_path: Path
 ) -> None:

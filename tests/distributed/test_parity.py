@@ -138,14 +138,11 @@ def networks() -> Found:
 
 @pytest.mark.thorough
 @pytest.mark.launcher
-@pytest.mark.parametrize(
-    ("launcher", "number", "engine", "runs"),
-    [
-        ("--mpi", 3, "ThreadedEnginePerDevice", NETWORKS),
-        # Each operator ends before the next begins, also the collectives.
-        ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
-    ],
-)
+@pytest.mark.parametrize(("launcher", "number", "engine", "runs"), [
+    ("--mpi", 3, "ThreadedEnginePerDevice", NETWORKS),
+    # Each operator ends before the next begins, also the collectives.
+    ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
+])  # fmt: skip
 def test_synchronized_updates_equal_one_process(
     launcher: str, number: int, engine: str, runs: Sequence[str], networks: Found, tmp_path: Path
 ) -> None:

@@ -90,17 +90,13 @@ def test_a_planted_mistake_is_found_and_no_other(two: TwoHosts, private: Path, n
     assert result.stdout.endswith(f"{len(lines)} wrong\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "variables"),
-    [
-        # A user who has logged in from elsewhere.
-        (BOTH, {"SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 22"}),
-        (("-H", "host1:2,host2:2"), {"NIC": "eth1"}),
-        (("--hostfile", "hostfile"), {}),
-        ((), {}),
-    ],
-    ids=["addresses", "names and NIC", "hostfile", "alone"],
-)
+@pytest.mark.parametrize(("options", "variables"), [
+    # A user who has logged in from elsewhere.
+    (BOTH, {"SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 22"}),
+    (("-H", "host1:2,host2:2"), {"NIC": "eth1"}),
+    (("--hostfile", "hostfile"), {}),
+    ((), {}),
+], ids=["addresses", "names and NIC", "hostfile", "alone"])  # fmt: skip
 def test_healthy_hosts_have_no_findings(two: TwoHosts, tmp_path, options, variables) -> None:
     (tmp_path / "hostfile").write_text("host1 slots=2\nhost2 slots=1 # the last\n")
     words = [str(tmp_path / word) if word == "hostfile" else word for word in options]

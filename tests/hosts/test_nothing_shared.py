@@ -146,15 +146,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     assert second == ["checkpoints", "logs", "run.lock"]
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "starts_on", "typed"),
-    [
-        (ADDRESSES, SWAPPED, 1, ["host2", "host1"]),
-        (ADDRESSES, ALONE, 0, ["host1"]),
-        (ALONE, ADDRESSES, 0, ["host2"]),
-    ],
-    ids=["another order", "a host less", "a host more"],
-)
+@pytest.mark.parametrize(("before", "now", "starts_on", "typed"), [
+    (ADDRESSES, SWAPPED, 1, ["host2", "host1"]),
+    (ADDRESSES, ALONE, 0, ["host1"]),
+    (ALONE, ADDRESSES, 0, ["host2"]),
+], ids=["another order", "a host less", "a host more"])  # fmt: skip
 def test_a_run_continues_after_the_commands_of_its_error(
     two: TwoHosts, private: Path, on_one_host, tmp_path: Path,
     before: str, now: str, starts_on: int, typed: list[str],

@@ -89,17 +89,13 @@ def objects(text: bytes) -> list[bytes]:
     return [one for one in decoded if b"horovod" in one]
 
 
-@pytest.mark.parametrize(
-    ("words", "process"),
-    [
-        (("mpirun", *SHOWN), b"orted"),
-        (("horovodrun", "--mpi", *SHOWN), b"orted"),
-        (("horovodrun", "--gloo", *SHOWN), b"remote-guard"),
-        (("python", "-m", *SERVERS), b"parallel.launch.guard"),
-        (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
-    ],
-    ids=["mpirun", "mpi", "gloo", "launch", "check"],
-)
+@pytest.mark.parametrize(("words", "process"), [
+    (("mpirun", *SHOWN), b"orted"),
+    (("horovodrun", "--mpi", *SHOWN), b"orted"),
+    (("horovodrun", "--gloo", *SHOWN), b"remote-guard"),
+    (("python", "-m", *SERVERS), b"parallel.launch.guard"),
+    (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
+], ids=["mpirun", "mpi", "gloo", "launch", "check"])  # fmt: skip
 def test_no_argument_has_a_key_or_a_value(
     two: TwoHosts, project: Path, tmp_path: Path, words: tuple[str, ...], process: bytes
 ) -> None:

@@ -20,16 +20,13 @@ from tests.support.hosts import INTERFACES, MARKS
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "active", "names", "options"),
-    [
-        ("dist_sync", True, jobs.NAMES, ()),
-        ("dist_async", False, jobs.ADDRESSES, ()),
-        ("dist_ssync", False, jobs.NAMES, ()),
-        ("dist_gsync", True, jobs.ADDRESSES, jobs.GROUPED),
-        ("dist_gsync", False, jobs.NAMES, (*jobs.GROUPED, "--data-sharding", "data_sharding")),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "active", "names", "options"), [
+    ("dist_sync", True, jobs.NAMES, ()),
+    ("dist_async", False, jobs.ADDRESSES, ()),
+    ("dist_ssync", False, jobs.NAMES, ()),
+    ("dist_gsync", True, jobs.ADDRESSES, jobs.GROUPED),
+    ("dist_gsync", False, jobs.NAMES, (*jobs.GROUPED, "--data-sharding", "data_sharding")),
+])  # fmt: skip
 def test_every_scheme_runs_as_it_is_typed(
     two, project, tmp_path, scheme, active, names, options
 ) -> None:

@@ -265,18 +265,15 @@ def test_a_driver_that_fails(tmp_path: Path) -> None:
     assert installed.gpus(stub(tmp_path, init=100)) == []
 
 
-@pytest.mark.parametrize(
-    ("package", "cuda", "runs", "does_not"),
-    [
-        ("mxnet-cu101", (10, 1), [(3, 0), (5, 0), (6, 0), (7, 0), (7, 5)], [(8, 0)]),
-        ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
-        ("mxnet-cu110", (11, 0), [(5, 0), (6, 0), (7, 0), (8, 0), (8, 9)], [(3, 5)]),
-        ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
-        ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
-        ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
-        ("mxnet", None, [], []),
-    ],
-)
+@pytest.mark.parametrize(("package", "cuda", "runs", "does_not"), [
+    ("mxnet-cu101", (10, 1), [(3, 0), (5, 0), (6, 0), (7, 0), (7, 5)], [(8, 0)]),
+    ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
+    ("mxnet-cu110", (11, 0), [(5, 0), (6, 0), (7, 0), (8, 0), (8, 9)], [(3, 5)]),
+    ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
+    ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
+    ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
+    ("mxnet", None, [], []),
+])  # fmt: skip
 def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None:
     assert installed.cuda_of(package) == cuda
     assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
@@ -284,17 +281,14 @@ def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None
     assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None
 
 
-@pytest.mark.parametrize(
-    ("driver", "cuda", "is_too_old"),
-    [
-        (10010, 10020, True),
-        (10020, 10020, False),
-        (10020, 11000, True),
-        # From 11 on, an older driver of the same major version is enough.
-        (11000, 11070, False),
-        (12000, 11070, False),
-    ],
-)
+@pytest.mark.parametrize(("driver", "cuda", "is_too_old"), [
+    (10010, 10020, True),
+    (10020, 10020, False),
+    (10020, 11000, True),
+    # From 11 on, an older driver of the same major version is enough.
+    (11000, 11070, False),
+    (12000, 11070, False),
+])  # fmt: skip
 def test_a_driver_serves_earlier_versions_and_those_of_its_family(driver, cuda, is_too_old):
     assert installed.is_too_old(driver, cuda) == is_too_old
     assert f"{driver // 1000}.{driver % 1000 // 10}" == installed.dotted(driver)
@@ -330,17 +324,14 @@ def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(monkeypatch) -> No
         assert chosen(monkeypatch, [[], []], dtype) == [mx.cpu()] * 2
 
 
-@pytest.mark.parametrize(
-    ("seen", "dtype", "message"),
-    [
-        ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
-        ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
-        ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
-        ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
-        ([[], []], "float16", "--dtype float16 needs a GPU"),
-        ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "dtype", "message"), [
+    ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
+    ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
+    ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
+    ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
+    ([[], []], "float16", "--dtype float16 needs a GPU"),
+    ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
+])  # fmt: skip
 def test_ranks_are_refused_with_the_same_line(seen, dtype, message, monkeypatch) -> None:
     (line,) = set(chosen(monkeypatch, seen, dtype))
     assert line.startswith(message) and "\n" not in line

@@ -80,17 +80,14 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in settings()) == gpus
 
 
-@pytest.mark.parametrize(
-    ("package", "visible", "for_gpus"),
-    [
-        ("mxnet_cu112-1.9.1", None, True),
-        ("mxnet_cu112-1.9.1", "1,3", True),
-        ("mxnet_cu112-1.9.1", "", False),
-        ("mxnet_cu112-1.9.1", "-1", False),
-        ("mxnet-1.9.1", "0", False),
-        (None, None, False),
-    ],
-)
+@pytest.mark.parametrize(("package", "visible", "for_gpus"), [
+    ("mxnet_cu112-1.9.1", None, True),
+    ("mxnet_cu112-1.9.1", "1,3", True),
+    ("mxnet_cu112-1.9.1", "", False),
+    ("mxnet_cu112-1.9.1", "-1", False),
+    ("mxnet-1.9.1", "0", False),
+    (None, None, False),
+])  # fmt: skip
 def test_the_package_tells_that_it_is_for_gpus(package, visible, for_gpus, tmp_path, monkeypatch):
     (tmp_path / f"{package}.dist-info").mkdir()
     found = SimpleNamespace(origin=str(tmp_path / "mxnet" / "__init__.py")) if package else None
@@ -120,17 +117,14 @@ STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECOND
 OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
 
 
-@pytest.mark.parametrize(
-    ("prepare", "argument", "names", "expected"),
-    [
-        (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
-        (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
-        (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
-        (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
-        (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
-        (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "argument", "names", "expected"), [
+    (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
+    (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
+    (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
+    (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
+    (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
+    (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
+])  # fmt: skip
 def test_libraries_get_their_variables_unless_the_user_has_set_them(
     prepare, argument, names, expected
 ) -> None:
@@ -163,22 +157,19 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
 TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
 
 
-@pytest.mark.parametrize(
-    ("has_tiles", "has_vectors", "has_avx512", "limit", "unit", "block"),
-    [
-        (True, True, True, None, TILES, 16),
-        (True, True, True, "AVX512_CORE_AMX", TILES, 16),
-        # For oneDNN that is all but the tiles, and so is what it does not know.
-        (True, True, True, "ALL", VECTORS, 16),
-        (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
-        (True, True, True, "AVX512_CORE_VNNI", None, 16),
-        (True, True, True, "AVX2", None, 8),
-        (False, True, True, None, VECTORS, 16),
-        (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
-        (False, False, True, "AVX512_CORE", None, 16),
-        (False, False, False, None, None, 8),
-    ],
-)
+@pytest.mark.parametrize(("has_tiles", "has_vectors", "has_avx512", "limit", "unit", "block"), [
+    (True, True, True, None, TILES, 16),
+    (True, True, True, "AVX512_CORE_AMX", TILES, 16),
+    # For oneDNN that is all but the tiles, and so is what it does not know.
+    (True, True, True, "ALL", VECTORS, 16),
+    (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
+    (True, True, True, "AVX512_CORE_VNNI", None, 16),
+    (True, True, True, "AVX2", None, 8),
+    (False, True, True, None, VECTORS, 16),
+    (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
+    (False, False, True, "AVX512_CORE", None, 16),
+    (False, False, False, None, None, 8),
+])  # fmt: skip
 def test_what_multiplies_bfloat16_and_how_many_channels_are_computed_at_once(
     has_tiles, has_vectors, has_avx512, limit, unit, block, monkeypatch
 ) -> None:
@@ -190,19 +181,16 @@ def test_what_multiplies_bfloat16_and_how_many_channels_are_computed_at_once(
     assert (environment.bfloat16_unit(), environment.channel_block()) == (unit, block)
 
 
-@pytest.mark.parametrize(
-    ("given", "is_gpu", "expected"),
-    [
-        ({"OMP_NUM_THREADS": "1"}, False, (1, 1, "1")),
-        ({"OMP_NUM_THREADS": "2"}, False, (2, 2, "1")),
-        # Two of eight lanes' threads each; twenty do not divide.
-        ({"OMP_NUM_THREADS": "16"}, False, (8, 16, "2")),
-        ({"OMP_NUM_THREADS": "20"}, False, (8, 16, "2")),
-        # Others set MXNet's threads for a training, where operators follow each other.
-        ({"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}, False, (1, 3, "3")),
-        ({"OMP_NUM_THREADS": "3"}, True, (1, 3, "3")),
-    ],
-)
+@pytest.mark.parametrize(("given", "is_gpu", "expected"), [
+    ({"OMP_NUM_THREADS": "1"}, False, (1, 1, "1")),
+    ({"OMP_NUM_THREADS": "2"}, False, (2, 2, "1")),
+    # Two of eight lanes' threads each; twenty do not divide.
+    ({"OMP_NUM_THREADS": "16"}, False, (8, 16, "2")),
+    ({"OMP_NUM_THREADS": "20"}, False, (8, 16, "2")),
+    # Others set MXNet's threads for a training, where operators follow each other.
+    ({"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}, False, (1, 3, "3")),
+    ({"OMP_NUM_THREADS": "3"}, True, (1, 3, "3")),
+])  # fmt: skip
 def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     os.environ.update(given)
     monkeypatch.setattr(environment, "computes_on_gpus", lambda: is_gpu)
@@ -230,21 +218,18 @@ def v2(folder: str, processors: float) -> dict[str, str]:
     return {f"sys/fs/cgroup/{folder}cpu.max": f"{processors * 100_000:.0f} 100000"}
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "expected"),
-    [
-        # Of all groups that contain the process, the smallest counts.
-        ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
-        # A container sees its own group as the outermost.
-        ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
-        ("short\n0::/../../b", v2("", 2), 2),
-        ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
-        # Both versions at once.
-        ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
-        # What is malformed limits nothing.
-        *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
-    ],
-)
+@pytest.mark.parametrize(("groups", "files", "expected"), [
+    # Of all groups that contain the process, the smallest counts.
+    ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
+    # A container sees its own group as the outermost.
+    ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
+    ("short\n0::/../../b", v2("", 2), 2),
+    ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
+    # Both versions at once.
+    ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
+    # What is malformed limits nothing.
+    *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
+])  # fmt: skip
 def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
     assert processors.cgroup_quota(tmp_path) is None
     for name, content in {"proc/self/cgroup": groups, **files}.items():
@@ -266,18 +251,15 @@ def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> N
 CORE = "avx512f avx512bw avx512vl avx512dq"
 
 
-@pytest.mark.parametrize(
-    ("flags", "tiles", "avx512", "vectors"),
-    [
-        ("fpu sse avx512f amx_bf16 amx_tile amx_int8", True, False, False),
-        ("fpu sse avx512f amx_tile amx_int8", False, False, False),
-        (f"{CORE} avx512_bf16", False, True, True),
-        (f"{CORE} avx512_vnni", False, True, False),
-        # A hypervisor may hide what oneDNN asks for with it.
-        ("avx512f avx512bw avx512vl avx512_bf16", False, False, False),
-        ("avx2 avx_vnni", False, False, False),
-    ],
-)
+@pytest.mark.parametrize(("flags", "tiles", "avx512", "vectors"), [
+    ("fpu sse avx512f amx_bf16 amx_tile amx_int8", True, False, False),
+    ("fpu sse avx512f amx_tile amx_int8", False, False, False),
+    (f"{CORE} avx512_bf16", False, True, True),
+    (f"{CORE} avx512_vnni", False, True, False),
+    # A hypervisor may hide what oneDNN asks for with it.
+    ("avx512f avx512bw avx512vl avx512_bf16", False, False, False),
+    ("avx2 avx_vnni", False, False, False),
+])  # fmt: skip
 def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
@@ -314,25 +296,22 @@ def test_the_name_of_the_processor(tmp_path) -> None:
     assert processors.model(tmp_path / "missing") == os.uname().machine
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
-        ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
-        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
-        ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
-        # A single task, also within an allocation for many, as of an interactive shell.
-        ({}, None),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
-        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
-        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
-        # Known launchers.
-        ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
-        ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
-        ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
-    ],
-)
+@pytest.mark.parametrize(("variables", "words"), [
+    ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
+    ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
+    ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
+    ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
+    # A single task, also within an allocation for many, as of an interactive shell.
+    ({}, None),
+    ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+    ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
+    ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
+    # Known launchers.
+    ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
+    ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
+    ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
+])  # fmt: skip
 def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
     os.environ.update(variables)
     # One line.
@@ -343,19 +322,16 @@ def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words)
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 
 
-@pytest.mark.parametrize(
-    ("name", "others", "message"),
-    [
-        ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
-        ("host1", {**GLOO, "NIC": "eth0"}, None),
-        ("host1", {**GLOO, "NIC": ""}, None),
-        ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
-        ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
-        ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
-        ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
-        ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "others", "message"), [
+    ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
+    ("host1", {**GLOO, "NIC": "eth0"}, None),
+    ("host1", {**GLOO, "NIC": ""}, None),
+    ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
+    ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
+    ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
+    ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
+    ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
+])  # fmt: skip
 def test_gloo_needs_an_address_of_the_hosts_name_and_takes_its_interface(
     monkeypatch, name, others, message
 ) -> None:

@@ -45,15 +45,12 @@ def test_did_you_mean_names_the_closest_choice() -> None:
     assert did_you_mean("SENET18", models) == " (did you mean 'SENet18'?)"
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
-        ("raise errors.ConfigError('no such\\nfile')", 2, "error: no such file\n"),
-        ("raise errors.DataError('no such\\nfile')", 2, "error: no such file\n"),
-        ("return None", 0, ""),
-        ("return 3", 3, ""),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "said"), [
+    ("raise errors.ConfigError('no such\\nfile')", 2, "error: no such file\n"),
+    ("raise errors.DataError('no such\\nfile')", 2, "error: no such file\n"),
+    ("return None", 0, ""),
+    ("return 3", 3, ""),
+])  # fmt: skip
 def test_a_user_error_is_one_line_and_status_2(body: str, status: int, said: str) -> None:
     """And exit handlers run after success alone; a hanging thread does not delay the end."""
     hang = "import threading, time\nthreading.Thread(target=time.sleep, args=(300,)).start()\n"
@@ -62,16 +59,13 @@ def test_a_user_error_is_one_line_and_status_2(body: str, status: int, said: str
     assert run_main((hang if status == 2 else "") + register + body) == (status, printed, said)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
-        ("import numpy\nnumpy.zeros(1 << 60, 'u1')", 2, r"error: the memory does not suffice "
-         r"\(Unable to allocate 1\.00 E.*; take less at a time, such as a smaller --batch-size\n"),
-        ("raise ValueError('a bug')", 1, r"Traceback(.|\n)*ValueError: a bug\n"),
-        ("open('/dev/full', 'w').write('x' * 100000)", 1,
-         r"Traceback(.|\n)*OSError: \[Errno 28\] No space left(.|\n)*"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "status", "said"), [
+    ("import numpy\nnumpy.zeros(1 << 60, 'u1')", 2, r"error: the memory does not suffice "
+     r"\(Unable to allocate 1\.00 E.*; take less at a time, such as a smaller --batch-size\n"),
+    ("raise ValueError('a bug')", 1, r"Traceback(.|\n)*ValueError: a bug\n"),
+    ("open('/dev/full', 'w').write('x' * 100000)", 1,
+     r"Traceback(.|\n)*OSError: \[Errno 28\] No space left(.|\n)*"),
+])  # fmt: skip
 def test_too_little_memory_is_one_line_and_others_keep_their_traceback(body, status, said) -> None:
     found, _, errors = run_main(body)
     assert found == status and re.fullmatch(said, errors)
@@ -223,38 +217,32 @@ for argument in sys.argv[1:]:
 INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
-@pytest.mark.parametrize(
-    ("signals", "status", "printed"),
-    [
-        # mpirun forwards these instead, which may be repeated.
-        ([USR1, "wait", USR1], 0, "130\n130\n"),
-        ([USR2, "wait", USR2], 0, "143\n143\n"),
-        # timeout sends a signal to the program, and to the program's process group.
-        ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
-        # A later one ends the process at once.
-        ([INT, "wait", TERM, TERM], 130, "130\n"),
-        ([USR1, "wait", TERM], 130, "130\n"),
-    ],
-)
+@pytest.mark.parametrize(("signals", "status", "printed"), [
+    # mpirun forwards these instead, which may be repeated.
+    ([USR1, "wait", USR1], 0, "130\n130\n"),
+    ([USR2, "wait", USR2], 0, "143\n143\n"),
+    # timeout sends a signal to the program, and to the program's process group.
+    ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
+    # A later one ends the process at once.
+    ([INT, "wait", TERM, TERM], 130, "130\n"),
+    ([USR1, "wait", TERM], 130, "130\n"),
+])  # fmt: skip
 def test_the_first_signal_is_a_request(signals, status, printed) -> None:
     assert run(REQUEST, *signals) == (status, printed, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
-        ("\x9b31m\x7f\x85", r"\x9b31m\x7f\x85"),
-        ("a\rb\x00\x08", r"a\rb\x00\x08"),
-        ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
-        ("a\udcff\ud800", r"a\udcff\ud800"),
-        ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
-        ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
-        (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
-        # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
-        ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+    ("\x9b31m\x7f\x85", r"\x9b31m\x7f\x85"),
+    ("a\rb\x00\x08", r"a\rb\x00\x08"),
+    ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
+    ("a\udcff\ud800", r"a\udcff\ud800"),
+    ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
+    ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
+    (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
+    # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
+    ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
+])  # fmt: skip
 def test_control_characters_are_shown_and_letters_are_kept(name: str, shown: str | None) -> None:
     assert printable(name) == one_line(name) == (shown or name)
 

@@ -155,17 +155,14 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
         files.read_lines(path, "a list")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "a é\n\nb\n".encode(),
-        "a é\n\nb".encode(),
-        "\ufeffa é\r\n\r\nb\r\n".encode(),
-        "a é\r\rb\r".encode(),
-        "a é\r\n\r\nb".encode("utf-16"),
-        "\ufeffa é\n\nb\n".encode("utf-16-be"),
-    ],
-)
+@pytest.mark.parametrize("content", [
+    "a é\n\nb\n".encode(),
+    "a é\n\nb".encode(),
+    "\ufeffa é\r\n\r\nb\r\n".encode(),
+    "a é\r\rb\r".encode(),
+    "a é\r\n\r\nb".encode("utf-16"),
+    "\ufeffa é\n\nb\n".encode("utf-16-be"),
+])  # fmt: skip
 def test_lines_of_any_system(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "list").write_bytes(content)
     assert files.read_lines(tmp_path / "list", "a list") == ["a é", "", "b"]

@@ -169,28 +169,25 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
 ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
 
 
-@pytest.mark.parametrize(
-    ("program", "line", "more"),
-    [
-        (faces, "--dataset synthetic", "--max-update 20"),
-        (faces, "--dataset synthetic", "--loss arcface"),
-        (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
-        (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
-        (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
-        (faces, "--dataset synthetic", "--models-root other --network r18"),
-        (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
-        (faces, ADAM, "--lr 2e-3"),
-        (faces, "--dataset synthetic", "--dataset synthetic"),
-        (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
-        (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
-        (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
-        (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
-        (images, "--dataset synthetic", "--dataset synthetic"),
-        (images, "--dataset synthetic", "--epochs 9 --models-root other"),
-        (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
-        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
-    ],
-)
+@pytest.mark.parametrize(("program", "line", "more"), [
+    (faces, "--dataset synthetic", "--max-update 20"),
+    (faces, "--dataset synthetic", "--loss arcface"),
+    (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
+    (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
+    (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
+    (faces, "--dataset synthetic", "--models-root other --network r18"),
+    (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
+    (faces, ADAM, "--lr 2e-3"),
+    (faces, "--dataset synthetic", "--dataset synthetic"),
+    (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
+    (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
+    (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
+    (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
+    (images, "--dataset synthetic", "--dataset synthetic"),
+    (images, "--dataset synthetic", "--epochs 9 --models-root other"),
+    (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
+    (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
+])  # fmt: skip
 def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
     program: Any, line: str, more: str, tmp_path: Path
 ) -> None:
@@ -203,42 +200,35 @@ def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
     assert "models-root" not in more or found.run.models_root == "other"
 
 
-@pytest.mark.parametrize(
-    ("program", "line", "more", "message"),
-    [
-        (faces, "--dataset synthetic", "--optimizer adam", "--optimizer adam needs --lr and --wd"),
-        (faces, ADAM, "--momentum 0.5", "--momentum 0.5 is of sgd"),
-        (faces, "--dataset synthetic", "--dataset emore --debug", "is another data set than synt"),
-        (images, "--dataset synthetic", "--dataset mnist --data-dir d", "is another data set than"),
-    ],
-)
+@pytest.mark.parametrize(("program", "line", "more", "message"), [
+    (faces, "--dataset synthetic", "--optimizer adam", "--optimizer adam needs --lr and --wd"),
+    (faces, ADAM, "--momentum 0.5", "--momentum 0.5 is of sgd"),
+    (faces, "--dataset synthetic", "--dataset emore --debug", "is another data set than synt"),
+    (images, "--dataset synthetic", "--dataset mnist --data-dir d", "is another data set than"),
+])  # fmt: skip
 def test_words_that_contradict_a_saved_configuration(program, line, more, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         program.parse([*saved_by(program, tmp_path, line), *more.split()])
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (None, ["cannot be read (No such file"]),
-        ("{", ["is no JSON"]),
-        ("[" * 100_000, ["is no JSON"]),
-        ("[1]", ["no table of options"]),
-        ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
-        ('{"lr": "fast"}', ["--lr: 'fast' is not a finite number"]),
-        ('{"lr": NaN}', ["--lr: 'nan'"]),
-        ('{"epochs": 1.5}', ["--epochs: '1.5' is not a whole number"]),
-        ('{"epochs": true}', ["--epochs: expected one argument"]),
-        ('{"epochs": false}', ["--epochs: 'False'"]),
-        ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
-        ('{"margins": [1, 0]}', ["--margins: '1,0' is not three numbers"]),
-        ('{"lr_steps": [1, "two"]}', ["--lr-steps: 'two' is not a whole number"]),
-        ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
-        ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
-        ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("content", "parts"), [
+    (None, ["cannot be read (No such file"]),
+    ("{", ["is no JSON"]),
+    ("[" * 100_000, ["is no JSON"]),
+    ("[1]", ["no table of options"]),
+    ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
+    ('{"lr": "fast"}', ["--lr: 'fast' is not a finite number"]),
+    ('{"lr": NaN}', ["--lr: 'nan'"]),
+    ('{"epochs": 1.5}', ["--epochs: '1.5' is not a whole number"]),
+    ('{"epochs": true}', ["--epochs: expected one argument"]),
+    ('{"epochs": false}', ["--epochs: 'False'"]),
+    ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
+    ('{"margins": [1, 0]}', ["--margins: '1,0' is not three numbers"]),
+    ('{"lr_steps": [1, "two"]}', ["--lr-steps: 'two' is not a whole number"]),
+    ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
+    ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
+    ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
+], ids=str)  # fmt: skip
 def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
     file = tmp_path / "config.json"
     if content is not None:

@@ -124,25 +124,22 @@ def test_the_probe_of_this_host(tmp_path: Path) -> None:
     assert not [name for name in facts.files if name.startswith(("tests", "docs"))]
 
 
-@pytest.mark.parametrize(
-    ("status", "errors", "what"),
-    [
-        (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
-        (255, "Host key verification failed.\n", "ssh does not know its host key"),
-        (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
-         "its host key is another one than known_hosts has"),
-        (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
-        (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
-        (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
-        (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
-        (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
-        (255, "", "ssh gets no answer"),
-        (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
-        (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
-        (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
-        (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "errors", "what"), [
+    (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
+    (255, "Host key verification failed.\n", "ssh does not know its host key"),
+    (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
+     "its host key is another one than known_hosts has"),
+    (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
+    (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
+    (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
+    (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
+    (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
+    (255, "", "ssh gets no answer"),
+    (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
+    (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
+    (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
+    (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
+])  # fmt: skip
 def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None:
     found = explain("h", status, errors)
     assert found.host == "h" and found.what.startswith(what)

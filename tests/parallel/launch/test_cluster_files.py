@@ -59,27 +59,24 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("ip1 slots=0", "has '0' for slots; give a number from 1 to 9999"),
-        ("ip1 slots=-1", "has '-1' for slots"),
-        ("ip1 slots=10000", "has '10000' for slots"),
-        ("ip1 slots=２", "has '２' for slots"),
-        ("ip1 max_slots=", "has '' for max_slots"),
-        ("ip1 slots=4 max_slots=3", "has more slots than max_slots=3"),
-        ("ip1 slots=2 slots=3", "has two numbers of slots"),
-        ("ip1:2 slots=3", "has two numbers of slots"),
-        ("ip1:", "has '' for slots"),
-        ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
-        ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
-        ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
-        ("fe80::1 slots=2", "IPv6"),
-        ("-oProxyCommand=x", "is not a host"),
-        ("ip1;reboot", "is not a host"),
-        ("höst", "is not a host"),
-    ],
-)
+@pytest.mark.parametrize(("line", "reason"), [
+    ("ip1 slots=0", "has '0' for slots; give a number from 1 to 9999"),
+    ("ip1 slots=-1", "has '-1' for slots"),
+    ("ip1 slots=10000", "has '10000' for slots"),
+    ("ip1 slots=２", "has '２' for slots"),
+    ("ip1 max_slots=", "has '' for max_slots"),
+    ("ip1 slots=4 max_slots=3", "has more slots than max_slots=3"),
+    ("ip1 slots=2 slots=3", "has two numbers of slots"),
+    ("ip1:2 slots=3", "has two numbers of slots"),
+    ("ip1:", "has '' for slots"),
+    ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
+    ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
+    ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
+    ("fe80::1 slots=2", "IPv6"),
+    ("-oProxyCommand=x", "is not a host"),
+    ("ip1;reboot", "is not a host"),
+    ("höst", "is not a host"),
+])  # fmt: skip
 def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(DataError) as raised:
         of_file(tmp_path, f"# ours\nip0 slots=1\n{line}\n".encode())
@@ -115,14 +112,11 @@ def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
             read_file(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("variables", "tasks"),
-    [
-        ({"SLURM_JOBID": "7", "SLURM_TASKS_PER_NODE": "4(x2),2,1(x10)"}, 20),
-        ({"SLURM_JOBID": "7"}, 0),
-        ({"SLURM_TASKS_PER_NODE": "4"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("variables", "tasks"), [
+    ({"SLURM_JOBID": "7", "SLURM_TASKS_PER_NODE": "4(x2),2,1(x10)"}, 20),
+    ({"SLURM_JOBID": "7"}, 0),
+    ({"SLURM_TASKS_PER_NODE": "4"}, 0),
+])  # fmt: skip
 def test_the_tasks_of_slurm(monkeypatch: pytest.MonkeyPatch, variables, tasks: int) -> None:
     monkeypatch.setattr(os, "environ", variables)
     assert tasks_of_slurm() == tasks
@@ -168,19 +162,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
-@pytest.mark.parametrize(
-    ("content", "workers", "logins", "note"),
-    [
-        ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
-        ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
-        ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
-        ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
-        # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
-        ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
-        ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
-        ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
-    ],
-)
+@pytest.mark.parametrize(("content", "workers", "logins", "note"), [
+    ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
+    ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
+    ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
+    ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
+    # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
+    ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
+    ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
+    ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
+])  # fmt: skip
 def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins, note) -> None:
     path.write_text(content)
     found = read_hosts(path, workers)
@@ -189,15 +180,12 @@ def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins
     assert bool(found.note) == bool(note) and note in found.note
 
 
-@pytest.mark.parametrize(
-    ("hosts", "content", "groups"),
-    [
-        (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
-        (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
-        # An address means its next slot, or the one that is named.
-        (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "content", "groups"), [
+    (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
+    (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
+    # An address means its next slot, or the one that is named.
+    (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
+])  # fmt: skip
 def test_a_line_is_a_group(path, hosts, content, groups) -> None:
     path.write_text(content)
     assert read_groups(path, hosts) == groups
@@ -232,38 +220,35 @@ def test_text_that_is_written(path: Path) -> None:
     assert read_servers(path, 3, TWO_MACHINES) == (("b", "a", "b"), (2.5, 1.0, 2.5))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("hosts", "# a\n", " has no host"),
-        ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
-        ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
-        ("groups", "", " is empty; each line holds the addresses of a group"),
-        # The empty line counts.
-        ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
-        ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
-        ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
-        ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
-        ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
-        ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
-        ("groups", "a:01 b:0\n", ", line 1: '01' is no slot of a"),
-        ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
-        ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
-        ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
-        ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
-        ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed; give a positive number"),
-        ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
-        ("shares", "# none\n", " is empty; each line holds two numbers"),
-        ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
-        ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
-        ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
-        ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
-        ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
-        ("shares", "0 0.5\n0.5 0.7\n0.7 1.04\n", ", line 3: '1.04' is not a number from 0"),
-        ("shares", "0 0.5\n0.9 0.5\n0.9 1\n", ", line 2: '0.9 0.5' must rise"),
-        ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("hosts", "# a\n", " has no host"),
+    ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
+    ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
+    ("groups", "", " is empty; each line holds the addresses of a group"),
+    # The empty line counts.
+    ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
+    ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
+    ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
+    ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
+    ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
+    ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
+    ("groups", "a:01 b:0\n", ", line 1: '01' is no slot of a"),
+    ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
+    ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
+    ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
+    ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
+    ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed; give a positive number"),
+    ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
+    ("shares", "# none\n", " is empty; each line holds two numbers"),
+    ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
+    ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
+    ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
+    ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
+    ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
+    ("shares", "0 0.5\n0.5 0.7\n0.7 1.04\n", ", line 3: '1.04' is not a number from 0"),
+    ("shares", "0 0.5\n0.9 0.5\n0.9 1\n", ", line 2: '0.9 0.5' must rise"),
+    ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
+])  # fmt: skip
 def test_a_mistake_is_named_with_its_line(path, name, content, message) -> None:
     path.write_text(content)
     with pytest.raises(DataError, match=f"^{re.escape(str(path))}{message}") as caught:
@@ -299,23 +284,20 @@ def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
 
 
-@pytest.mark.parametrize(
-    ("content", "warnings"),
-    [
-        ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
-        ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
-        ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
-        # Decimal fractions that were added up, and rounded to more than the whole.
-        ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
-        # A worker without images; an end above the whole.
-        ("0 .5\n.5 1.03\n1.03 .98\n", []),
-        ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
-        ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
-         "4 lines for 3 workers: those from line 5 on"]),
-        # It reads the first two words of a line.
-        ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "warnings"), [
+    ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
+    ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
+    ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
+    # Decimal fractions that were added up, and rounded to more than the whole.
+    ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
+    # A worker without images; an end above the whole.
+    ("0 .5\n.5 1.03\n1.03 .98\n", []),
+    ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
+    ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
+     "4 lines for 3 workers: those from line 5 on"]),
+    # It reads the first two words of a line.
+    ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
+])  # fmt: skip
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(path, content, warnings) -> None:
     path.write_text(content)
     found = read_shares(path, ONE).warnings

@@ -154,18 +154,15 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
 READS = "read line; sleep 0.3"
 
 
-@pytest.mark.parametrize(
-    ("scripts", "tolerates", "status", "said"),
-    [
-        ((READS, "exit 3", READS, READS), False, 3, "worker 1 on there ended with status 3; end"),
-        ((READS, "exit 255", READS, READS), False, 255, "status 255 (ssh: no connection, or one"),
-        ((READS, READS, "exit 0", READS), True, 1, "server 0 on there ended with status 0; ending"),
-        ((READS, READS, READS, "kill -9 $$"), True, 137, "scheduler on there ended with status 137 "
-         "(SIGKILL); ending the job"),
-        (("sleep 0.5", "exit 7", READS, READS), True, 0, "status 7; the job goes on without it"),
-        (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scripts", "tolerates", "status", "said"), [
+    ((READS, "exit 3", READS, READS), False, 3, "worker 1 on there ended with status 3; end"),
+    ((READS, "exit 255", READS, READS), False, 255, "status 255 (ssh: no connection, or one"),
+    ((READS, READS, "exit 0", READS), True, 1, "server 0 on there ended with status 0; ending"),
+    ((READS, READS, READS, "kill -9 $$"), True, 137, "scheduler on there ended with status 137 "
+     "(SIGKILL); ending the job"),
+    (("sleep 0.5", "exit 7", READS, READS), True, 0, "status 7; the job goes on without it"),
+    (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
+])  # fmt: skip
 def test_a_process_that_dies_ends_a_job_that_does_not_tolerate_it(
     capfd, scripts, tolerates: bool, status: int, said: str
 ) -> None:

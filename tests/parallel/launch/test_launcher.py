@@ -34,38 +34,35 @@ def parsed(line: str) -> dict[str, Any]:
 SYNC = "-- x.py --kv-store dist_sync"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        # An option of the launcher, of which nobody knows whether it is meant for it.
-        ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
-        ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
-        ("--", "the following arguments are required: command"),
-        ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
-        ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
-        ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
-        ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
-        ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
-        ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
-        ("-- x.py --kv-store horovod", "--kv-store horovod has no servers"),
-        ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
-        ("-- x.py", "the command has no --kv-store; give it one of dist_sync"),
-        ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
-        (f"--tolerate-workers {SYNC}", "workers wait for each other"),
-        (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
-        (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
-        (f"--server-speeds 2,1 {SYNC}", "those of one machine need the same"),
-        *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
-        (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
-        (f"--bucket-elements 1023 {SYNC}", "1023 is not from 1024 (MXNet's"),
-        (f"-i ethx {SYNC}", "-i ethx: no such network interface"),
-        (f"-H /nowhere {SYNC}", "/nowhere cannot be read as a list of"),
-        (f"-H hosts {SYNC}", "host 192.0.2.1 cannot be reached on -i"),
-        (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
-        (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
-        (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    # An option of the launcher, of which nobody knows whether it is meant for it.
+    ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
+    ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
+    ("--", "the following arguments are required: command"),
+    ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
+    ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
+    ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
+    ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
+    ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
+    ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
+    ("-- x.py --kv-store horovod", "--kv-store horovod has no servers"),
+    ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
+    ("-- x.py", "the command has no --kv-store; give it one of dist_sync"),
+    ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
+    (f"--tolerate-workers {SYNC}", "workers wait for each other"),
+    (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
+    (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
+    (f"--server-speeds 2,1 {SYNC}", "those of one machine need the same"),
+    *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
+    (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
+    (f"--bucket-elements 1023 {SYNC}", "1023 is not from 1024 (MXNet's"),
+    (f"-i ethx {SYNC}", "-i ethx: no such network interface"),
+    (f"-H /nowhere {SYNC}", "/nowhere cannot be read as a list of"),
+    (f"-H hosts {SYNC}", "host 192.0.2.1 cannot be reached on -i"),
+    (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
+    (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
+    (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
+])  # fmt: skip
 def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
@@ -115,17 +112,14 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     assert not own & {*names_of("classify.py"), *originals.SYNONYMS}
 
 
-@pytest.mark.parametrize(
-    ("command", "groups", "shares"),
-    [
-        ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
-        ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
-        ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
-         None, None),
-        ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
-        ("x.py", None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "groups", "shares"), [
+    ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
+    ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
+    ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
+     None, None),
+    ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
+    ("x.py", None, None),
+])  # fmt: skip
 def test_files_of_this_folder_are_taken_where_they_are_needed(
     tmp_path, monkeypatch, capsys, command, groups, shares
 ) -> None:
@@ -192,16 +186,13 @@ sys.exit({status})
 """
 
 
-@pytest.mark.parametrize(
-    ("measured", "groups"),
-    [
-        ((100, 100, 100, 100), ((0, 1, 2, 3),)),
-        ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
-        ((400, 396, 203, 199, 99, 101), ((0, 1), (2, 3), (4, 5))),
-        ((100,), ((0,),)),
-        ((100, 101, 99, 12), ((0, 1, 2), (3,))),
-    ],
-)
+@pytest.mark.parametrize(("measured", "groups"), [
+    ((100, 100, 100, 100), ((0, 1, 2, 3),)),
+    ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
+    ((400, 396, 203, 199, 99, 101), ((0, 1), (2, 3), (4, 5))),
+    ((100,), ((0,),)),
+    ((100, 101, 99, 12), ((0, 1, 2), (3,))),
+])  # fmt: skip
 def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
     assert grouping.group(measured) == groups
 
@@ -217,17 +208,14 @@ def test_shares_follow_the_slowest_of_each_group():
     assert list(shares) == [(0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "speeds", "count", "placed"),
-    [
-        ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
-        # The workers of a machine together; equal machines in their order.
-        ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
-        # More servers than machines share the speed of theirs.
-        ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
-        ("aa", (50, 60), 1, [("a", 110)]),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "speeds", "count", "placed"), [
+    ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
+    # The workers of a machine together; equal machines in their order.
+    ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
+    # More servers than machines share the speed of theirs.
+    ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
+    ("aa", (50, 60), 1, [("a", 110)]),
+])  # fmt: skip
 def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
     assert grouping.servers(hosts, speeds, count) == placed
 

@@ -75,19 +75,16 @@ def test_hosts_say_their_address_on_the_interface_and_by_their_name(tmp_path: Pa
     assert re.fullmatch(r"(\d+\.){3}\d+|", reports["healthy"].named)
 
 
-@pytest.mark.parametrize(
-    ("host", "message"),
-    [
-        ("unreachable", r"no connection by ssh \(connect to host: No route to host\); it has to"),
-        ("silent", r"no connection by ssh \(no reason given\)"),
-        ("elsewhere", r".*/nowhere; every host needs the project and its environment in the same"),
-        ("other_interface", "-i ethx: no such network interface.*; this machine has"),
-        ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
-        ("chatty", "does not answer with its address but with 'no JSON"),
-        ("wrong", "does not answer"),
-        ("number", "does not answer"),
-    ],
-)
+@pytest.mark.parametrize(("host", "message"), [
+    ("unreachable", r"no connection by ssh \(connect to host: No route to host\); it has to"),
+    ("silent", r"no connection by ssh \(no reason given\)"),
+    ("elsewhere", r".*/nowhere; every host needs the project and its environment in the same"),
+    ("other_interface", "-i ethx: no such network interface.*; this machine has"),
+    ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
+    ("chatty", "does not answer with its address but with 'no JSON"),
+    ("wrong", "does not answer"),
+    ("number", "does not answer"),
+])  # fmt: skip
 def test_a_host_that_cannot_take_part_is_a_line_that_names_it(host: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"^host {host}:? {message}") as raised:
         ssh.ask(["healthy", host], LOOPBACK)
@@ -225,16 +222,13 @@ def test_an_interface_has_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> No
             NetworkInterface.find(name)
 
 
-@pytest.mark.parametrize(
-    ("network", "hosts", "is_local", "message"),
-    [
-        (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
-        (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
-        (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
-        (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
-        (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
-    ],
-)
+@pytest.mark.parametrize(("network", "hosts", "is_local", "message"), [
+    (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
+    (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
+    (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
+    (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
+    (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
+])  # fmt: skip
 def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
     with pytest.raises(ConfigError, match=message) if message else nullcontext():
         network.check(hosts, is_local)

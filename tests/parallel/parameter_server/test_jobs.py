@@ -163,13 +163,10 @@ def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
             assert (tmp_path / scheme / "checkpoints/update-00000008/manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options", "images"),
-    [
-        pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
-        ("dist_ssync", ["--staleness", 2], 480),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "options", "images"), [
+    pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
+    ("dist_ssync", ["--staleness", 2], 480),
+])  # fmt: skip
 def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]

@@ -29,21 +29,18 @@ child.serve(answer)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("good", None),
-        ("print", None),
-        ("crash", r"it ends the process that tries it out \(SIGSEGV\)"),
-        ("end", "the process that tries it out fails .*"),
-        ("memory", "it needs more than 64 MiB of memory"),
-        ("refuse", r"no \?\[2Jnetwork"),
-        ("write", ".+"),
-        ("loop", "it takes more than 6 s for an image, or 120 s in all"),
-        # Its own clock ends it, whether or not the process that asked is still there.
-        ("wait", "it takes more than 6 s for an image, or 120 s in all"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("good", None),
+    ("print", None),
+    ("crash", r"it ends the process that tries it out \(SIGSEGV\)"),
+    ("end", "the process that tries it out fails .*"),
+    ("memory", "it needs more than 64 MiB of memory"),
+    ("refuse", r"no \?\[2Jnetwork"),
+    ("write", ".+"),
+    ("loop", "it takes more than 6 s for an image, or 120 s in all"),
+    # Its own clock ends it, whether or not the process that asked is still there.
+    ("wait", "it takes more than 6 s for an image, or 120 s in all"),
+])  # fmt: skip
 def test_the_reason_is_one_line_and_no_file_is_written(kind, reason, monkeypatch, tmp_path) -> None:
     start, clocks = subprocess.Popen, {"loop": "CPU_SECONDS", "wait": "WALL_SECONDS"}
 
