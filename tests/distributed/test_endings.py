@@ -1,7 +1,5 @@
 """However a job ends, it ends on all ranks, in bounded time, and says why."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Jobs on this host listen where docs/security.md says, whatever another user sends there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -4,8 +4,6 @@ As a program (``OUTPUT RUN...``), rank 0 writes what three updates of each run l
 name of its loss (``arcface:3``: a batch in three parts; ``+teacher``) or of its network.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``train.py`` that stops and goes on, alone and under horovodrun: the same bytes at the end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

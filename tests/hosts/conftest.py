@@ -1,7 +1,5 @@
 """Two hosts, each with a folder of its own, and a project there: made when a module wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``python -m parallel.check`` on two hosts: every mistake is planted, found and named."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 A shell that ssh starts on the second host knows nothing of the environment.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

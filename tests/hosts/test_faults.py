@@ -4,8 +4,6 @@ A job that ends has to say in the time of docs/reliability.md which host or rank
 no process. After that, ``run.sh --restarts`` or a second start goes on to the same last checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -3,8 +3,6 @@
 Each has a file system of its own under ``--models-root``. ``tar`` stands for ``rsync``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

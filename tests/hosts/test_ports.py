@@ -1,7 +1,5 @@
 """Ports that listen while two hosts train, and arguments that all users of the hosts can read."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """Two hosts with own copies of a set train if these are the same; else a line names the host."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs with parameter servers over two hosts: as the document types them, refused, or killed."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

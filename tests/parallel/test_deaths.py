@@ -4,8 +4,6 @@ What the launcher says of any process is in launch/test_guard.py, and whole jobs
 every scheme and with every victim, in tests/hosts/test_servers.py.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

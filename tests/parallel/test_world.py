@@ -1,7 +1,5 @@
 """Worlds of groups, how their ranks find each other, the world of one, and their times."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -213,10 +211,10 @@ class Array:
     def __init__(self, machine: Machine, ready_at: float) -> None:
         self._machine, self.ready_at = machine, ready_at
 
-    def __getitem__(self, rows: object) -> Array:
+    def __getitem__(self, rows: object):
         return self
 
-    def copy(self) -> Array:
+    def copy(self):
         return Array(self._machine, self.ready_at)
 
     def wait_to_read(self) -> None:

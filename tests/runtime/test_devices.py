@@ -1,7 +1,5 @@
 """MXNet's engine, arrays and devices, and a stub of NVIDIA's driver."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Variables for the libraries, the processors that they share, and launchers that are refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import socket

@@ -1,7 +1,5 @@
 """How programs end: errors in one line, signals, and text without commands for a terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -243,7 +241,7 @@ def test_the_first_signal_is_a_request(signals, status, printed) -> None:
     # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
     ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
 ])  # fmt: skip
-def test_control_characters_are_shown_and_letters_are_kept(name: str, shown: str | None) -> None:
+def test_control_characters_are_shown_and_letters_are_kept(name: str, shown) -> None:
     assert printable(name) == one_line(name) == (shown or name)
 
 

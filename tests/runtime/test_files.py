@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -107,7 +105,7 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     ("name", "target"),
     [("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone")],
 )
-def test_no_folder_is_overwritten(tmp_path: Path, name: str, target: str | None) -> None:
+def test_no_folder_is_overwritten(tmp_path: Path, name: str, target) -> None:
     """Nor is a link in place of the hidden one followed, to a folder of the user or to nothing."""
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "a").touch()

@@ -1,7 +1,5 @@
 """What a host says of itself and measures, and conversations with probes, some of them scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

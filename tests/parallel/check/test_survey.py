@@ -1,7 +1,5 @@
 """Findings for hosts with one change each, surveys of hosts that stop to answer, the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The launcher, with small scripts in place of training and of MXNet's servers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """How processes of a job start and end, and their guard, with the shell in place of training."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """What other hosts get and say before a job starts, with scripts in place of ssh."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

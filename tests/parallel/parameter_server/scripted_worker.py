@@ -5,8 +5,6 @@ beginning; whose turn it is pushes a gradient of 1 at the rate of 1, and pulls. 
 workers make three steps together by dist_sync, with gradients of 1, 2, ...
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

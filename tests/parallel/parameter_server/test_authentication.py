@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import queue
 import socket
@@ -81,7 +79,7 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
 
 
 @pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])
-def test_a_caller_without_the_right_proof_is_refused(proof: str | int, door: Door) -> None:
+def test_a_caller_without_the_right_proof_is_refused(proof, door: Door) -> None:
     with socket.create_connection(door.address) as connection:
         # Half a message, and its end.
         connection.sendall(bytes(proof if isinstance(proof, int) else 32))
@@ -140,7 +138,7 @@ def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypa
 @pytest.mark.parametrize(
     "answer", [b"", bytes(40), bytes(range(64)), None], ids=["nothing", "half", "random", "an echo"]
 )
-def test_an_impostor_is_refused(answer: bytes | None, impostor) -> None:
+def test_an_impostor_is_refused(answer, impostor) -> None:
     def reply(connection: socket.socket) -> None:
         own = connection.recv(32, socket.MSG_WAITALL)
         connection.sendall(2 * own if answer is None else answer)

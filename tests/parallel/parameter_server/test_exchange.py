@@ -1,7 +1,5 @@
 """What servers and workers send each other, and a worker's exchange with servers in memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Jobs of a scheduler, servers and workers as processes on 127.0.0.1, also under attack."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +242,7 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
 
 
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
-def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, lead: int) -> None:
+def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound, lead: int) -> None:
     detector = FailureDetector(3, "worker", tolerates=False)
     # The others take their steps; one has finished.
     tables = (table([9, 1, clock], STATE=[0, FINISHED, 0]) for clock in range(3, 12))

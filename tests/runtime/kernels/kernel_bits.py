@@ -3,8 +3,6 @@
 ``test_kernels`` runs it in several processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ONNX files of others: refused alike by all commands, or tried out in a child process."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
