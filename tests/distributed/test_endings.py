@@ -50,9 +50,7 @@ def wait_for_the_end(job: Job, seconds: float) -> tuple[int, float]:
     pytest.param("run.sh", None, signal.SIGINT, [130], marks=pytest.mark.thorough),
     pytest.param("--mpi", None, signal.SIGUSR2, [143], marks=pytest.mark.thorough),
 ])  # fmt: skip
-def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
-    launcher: str, victim: Optional[int], number: int, statuses: list[int], tmp_path: Path
-) -> None:
+def test_a_job_told_to_end_saves_the_same_update(launcher, victim, number, statuses, tmp_path):
     with start(launcher, tmp_path, *(["--restarts", 2] if launcher == "run.sh" else [])) as job:
         assert f"process {job.processes()[0]}, python" in holder(tmp_path)
         os.kill(pid_of(job, victim), number)
@@ -76,9 +74,7 @@ def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
     ("--mpi", None, signal.SIGKILL, 30),
     ("run.sh", 1, signal.SIGSTOP, 60),
 ])  # fmt: skip
-def test_a_process_that_is_killed_or_hangs_ends_all(
-    launcher: str, victim: Optional[int], number: int, longest: int, tmp_path: Path
-) -> None:
+def test_a_process_that_is_killed_or_hangs_ends_all(launcher, victim, number, longest, tmp_path):
     hangs = number == signal.SIGSTOP
     with start(launcher, tmp_path, *(["--stall-timeout", 4] if hangs else [])) as job:
         os.kill(pid_of(job, victim), number)

@@ -106,9 +106,7 @@ def one_process() -> Found:
 @pytest.mark.parametrize(
     ("launcher", "number"), [("--gloo", 2), pytest.param("--mpi", 3, marks=pytest.mark.thorough)]
 )
-def test_three_updates_equal_one_process(
-    launcher: str, number: int, one_process: Found, tmp_path: Path
-) -> None:
+def test_three_updates_equal_one_process(launcher, number, one_process: Found, tmp_path) -> None:
     several = run(launcher, number, tmp_path / "several.npz", (*LOSSES, "arcface:2"))
     for name, found in several.items():
         assert_equal(found, one_process[name.replace(":2", "")], 2e-5)
@@ -141,9 +139,7 @@ def networks() -> Found:
     # Each operator ends before the next begins, also the collectives.
     ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
 ])  # fmt: skip
-def test_synchronized_updates_equal_one_process(
-    launcher: str, number: int, engine: str, runs: Sequence[str], networks: Found, tmp_path: Path
-) -> None:
+def test_synchronized_updates_equal_one_process(launcher, number, engine, runs, networks, tmp_path):
     several = run(launcher, number, tmp_path / "several.npz", runs, MXNET_ENGINE_TYPE=engine)
     for network in runs:
         # Weights are of the order of 1; some shifts are rounding alone.

@@ -19,9 +19,7 @@ FLAGS = (*hosts.MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
 OPTIONS = "--dataset synthetic --debug --network tiny --batch-size 8 --max-update 3".split()
 
 
-def train(
-    two: TwoHosts, models: Path, *command: str, active: bool = True, **variables: str
-) -> None:
+def train(two: TwoHosts, models: Path, *command: str, active=True, **variables: str) -> None:
     result = two.train(models, *command, active=active, **variables)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -205,10 +205,7 @@ def expected(two: TwoHosts, disk: Path) -> dict[str, bytes]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "launcher", "rank"), ROUNDS)
-def test_a_job_ends_or_goes_on_and_has_the_same_result(
-    two: TwoHosts, disk: Path, tmp_path: Path, expected: dict[str, bytes],
-    name: str, launcher: str, rank: int,
-) -> None:  # fmt: skip
+def test_jobs_end_or_go_on_with_one_result(two, disk, tmp_path, expected, name, launcher, rank):
     fault, models, rng = FAULTS[name], disk / tmp_path.name, random.Random(name)
     restarts = ("--restarts", 1) if launcher == "run.sh" else ()
     with FaultyJob(two, launcher, models, *restarts) as job:

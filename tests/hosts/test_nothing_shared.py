@@ -58,9 +58,7 @@ def start(two: TwoHosts, command: list[str], models: Path, host: int = 0) -> Hos
     return HostJob(two, output, *command, models, host=host, **how)
 
 
-def train(
-    two: TwoHosts, command: list[str], models: Path, host: int = 0, status: int = 0
-) -> str:
+def train(two: TwoHosts, command: list[str], models: Path, host=0, status=0) -> str:
     with start(two, command, models, host) as job:
         assert job.process.wait(400) == status, job.said()
     return job.said()
@@ -126,9 +124,7 @@ def assert_spread(parts: list[dict[str, Any]], expected: dict[str, Any]) -> None
     [(horovodrun, "train.py", 1), (run_sh, "train.py", 0), (classify, "classify.py", 1)],
     ids=["horovodrun", "run.sh", "classify"],
 )
-def test_a_killed_run_resumes_to_the_same_bytes(
-    two: TwoHosts, private: Path, on_one_host, command, program: str, dies: int
-) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(two, private, on_one_host, command, program, dies):
     models = private / command.__name__
     saved = models / "checkpoints/update-00000010"
     with start(two, command(ADDRESSES), models) as job:
@@ -150,9 +146,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     (ALONE, ADDRESSES, 0, ["host2"]),
 ], ids=["another order", "a host less", "a host more"])  # fmt: skip
 def test_a_run_continues_after_the_commands_of_its_error(
-    two: TwoHosts, private: Path, on_one_host, tmp_path: Path,
-    before: str, now: str, starts_on: int, typed: list[str],
-) -> None:  # fmt: skip
+    two, private, on_one_host, tmp_path, before, now, starts_on, typed
+) -> None:
     (tmp_path / "rsync").write_text(RSYNC)
     (tmp_path / "rsync").chmod(0o755)
     whole, models = private / f"whole {before}", private / tmp_path.name

@@ -27,6 +27,16 @@ LAUNCHERS = {
     "horovodrun": ("horovodrun", "--mpi", *RANKS),
     "horovodrun --gloo": ("horovodrun", "--gloo", *RANKS),
 }
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
+}  # fmt: skip
+SHOW = "echo $(hostname) $MXNET_KEPT $WANDB_API_KEY $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME "
+SHOW += "$(command -v python); sleep 1"
+SHOWN = ("-np", "2", "-H", NAMES, "sh", "-c", SHOW)
+SERVERS = (
+    "parallel.launch -n 2 -s 1 -H hosts -i eth0 --launcher ssh -- python classify.py --kv-store "
+    "dist_async --dataset synthetic --image-size 16 --num-images 64 --batch-size 16 --epochs 1"
+).split()
 
 
 def set_system_ports(two: TwoHosts, first: int, last: int) -> None:
@@ -68,16 +78,6 @@ def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> N
                 assert ports <= set(SYSTEM_PORTS)
 
 
-SECRETS = {
-    "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
-}  # fmt: skip
-SHOW = "echo $(hostname) $MXNET_KEPT $WANDB_API_KEY $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME "
-SHOW += "$(command -v python); sleep 1"
-SHOWN = ("-np", "2", "-H", NAMES, "sh", "-c", SHOW)
-SERVERS = (
-    "parallel.launch -n 2 -s 1 -H hosts -i eth0 --launcher ssh -- python classify.py --kv-store "
-    "dist_async --dataset synthetic --image-size 16 --num-images 64 --batch-size 16 --epochs 1"
-).split()
 
 
 def objects(text: bytes) -> list[bytes]:
@@ -94,9 +94,7 @@ def objects(text: bytes) -> list[bytes]:
     (("python", "-m", *SERVERS), b"parallel.launch.guard"),
     (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
 ], ids=["mpirun", "mpi", "gloo", "launch", "check"])  # fmt: skip
-def test_no_argument_has_a_key_or_a_value(
-    two: TwoHosts, project: Path, tmp_path: Path, words: tuple[str, ...], process: bytes
-) -> None:
+def test_no_argument_has_a_key_or_a_value(two, project, tmp_path, words, process: bytes) -> None:
     (project / "hosts").write_text("host1\nhost2\n")
     own = {"VIRTUAL_ENV": sys.prefix, "OMP_NUM_THREADS": "1", "NIC": "eth0", **SECRETS}
     if SHOW in words:

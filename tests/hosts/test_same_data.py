@@ -61,9 +61,7 @@ def test_faces(two, copies: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-def test_hosts_draw_the_synthetic_set_together_or_each_its_own(
-    two, copies: Path, private: Path, tmp_path: Path, is_private: bool
-) -> None:
+def test_hosts_draw_the_synthetic_set_once_or_each(two, copies, private, tmp_path, is_private):
     place = (private if is_private else tmp_path) / "drawn"
     drawn = f"--dataset synthetic --num-classes 4 --num-images 40 --rec '{place}' --rec '{copies}'"
     status, said = run(two, tmp_path / "models", f"bash run.sh {drawn}")

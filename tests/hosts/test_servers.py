@@ -16,6 +16,25 @@ from tests.support import server_job as jobs
 from tests.support.hosts import INTERFACES, MARKS
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
+KILLED = "ended with status 137 (SIGKILL); ending the job"
+BROKEN = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
+# Role, host and number of the victim, how the launcher's line names it, and its status.
+VICTIMS = {
+    "worker here": ("worker", 0, 1, f"launch: worker 1 on host1 {KILLED}", 137),
+    "worker there": ("worker", 1, 3, f"launch: worker 3 on host2 {KILLED}", 137),
+    "server": ("server", 1, 0, f"launch: server 1 on host2 {KILLED}", 137),
+    "scheduler": ("scheduler", 0, 0, f"launch: scheduler on 10.77.0.1 {KILLED}", 137),
+    "ssh session": ("worker", 1, 2, f"launch: worker 2 on host2 {BROKEN}", 255),
+    "launcher": ("", 0, 0, "", -signal.SIGKILL),
+}
+# Each scheme and victim, in turn on a quiet and a busy machine; most for ``make cluster``.
+DEATHS = [
+    pytest.param(
+        scheme, victim, 2 * ((place + number) % 2),
+        marks=() if scheme == "dist_gsync" or victim == "worker there" else pytest.mark.cluster,
+    )
+    for place, scheme in enumerate(jobs.SCHEMES) for number, victim in enumerate(VICTIMS)
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("scheme", "active", "names", "options"), [
@@ -25,9 +44,7 @@ pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
     ("dist_gsync", True, jobs.ADDRESSES, jobs.GROUPED),
     ("dist_gsync", False, jobs.NAMES, (*jobs.GROUPED, "--data-sharding", "data_sharding")),
 ])  # fmt: skip
-def test_every_scheme_runs_as_it_is_typed(
-    two, project, tmp_path, scheme, active, names, options
-) -> None:
+def test_every_scheme_runs_as_it_is_typed(two, project, tmp_path, scheme, active, names, options):
     jobs.write_files(project, names)
     shares = ("--data-allocator", "1") if "--data-sharding" in options else ()
     training = (*jobs.SHORT, *shares, "--models-root", str(tmp_path / "models"))
@@ -39,9 +56,7 @@ def test_every_scheme_runs_as_it_is_typed(
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
-def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
-    two, project, tmp_path, scheme
-) -> None:
+def test_an_attack_ends_no_job_and_finds_no_key(two, project, tmp_path, scheme) -> None:
     with jobs.Job(two, project, tmp_path, scheme) as job:
         job.wait_for("update 10/")
         # Of the scheduler, two servers and four workers, on the interface of their addresses.
@@ -119,31 +134,8 @@ def test_every_scheme_learns_mnist(two, project, tmp_path, toolkit_data, scheme)
     assert accuracies[-1] >= 0.98, job.said()
 
 
-KILLED = "ended with status 137 (SIGKILL); ending the job"
-BROKEN = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
-# Role, host and number of the victim, how the launcher's line names it, and its status.
-VICTIMS = {
-    "worker here": ("worker", 0, 1, f"launch: worker 1 on host1 {KILLED}", 137),
-    "worker there": ("worker", 1, 3, f"launch: worker 3 on host2 {KILLED}", 137),
-    "server": ("server", 1, 0, f"launch: server 1 on host2 {KILLED}", 137),
-    "scheduler": ("scheduler", 0, 0, f"launch: scheduler on 10.77.0.1 {KILLED}", 137),
-    "ssh session": ("worker", 1, 2, f"launch: worker 2 on host2 {BROKEN}", 255),
-    "launcher": ("", 0, 0, "", -signal.SIGKILL),
-}
-# Each scheme and victim, in turn on a quiet and a busy machine; most for ``make cluster``.
-DEATHS = [
-    pytest.param(
-        scheme, victim, 2 * ((place + number) % 2),
-        marks=() if scheme == "dist_gsync" or victim == "worker there" else pytest.mark.cluster,
-    )
-    for place, scheme in enumerate(jobs.SCHEMES) for number, victim in enumerate(VICTIMS)
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(("scheme", "victim", "busy"), DEATHS)
-def test_a_killed_process_ends_the_job_on_both_hosts(
-    two, project, tmp_path, scheme, victim, busy
-) -> None:
+def test_a_killed_process_ends_the_job(two, project, tmp_path, scheme, victim, busy) -> None:
     role, place, number, line, expected = VICTIMS[victim]
     with jobs.Job(two, project, tmp_path, scheme) as job:
         job.wait_for("update 10/")

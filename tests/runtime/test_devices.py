@@ -39,6 +39,50 @@ assert mx is sys.modules["mxnet"] and "onnx" not in sys.modules
 assert os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] == "python"
 print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar()))
 """
+ORDERED = """
+import time
+from runtime.engine import settle, submit
+from runtime.mxnet import mx
+
+found = []
+first, second = mx.nd.zeros(1), mx.nd.zeros(1)
+mx.nd.waitall()
+submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
+submit(lambda: found.append("beside"), [], [second])
+submit(lambda: found.append("after"), [first], [])
+submit(lambda: found.append("last"), [], [first])
+settle(first)
+print(*found)
+for number in range(3):
+    submit(lambda: time.sleep(0.1), [], [first])
+submit(lambda: print("the end"), [], [first])
+"""
+_Pair = namedtuple("_Pair", "factor numbers")
+STUB = r"""
+#include <cstdio>
+#include <cstring>
+extern "C" {
+static int started = 0;
+int cuInit(unsigned flags) { started = 1; return flags + INIT; }
+int cuDeviceGetCount(int* count) { *count = 2; return started ? STATUS : 3; }
+int cuDeviceGet(int* device, int index) { *device = 40 + index; return 0; }
+int cuDeviceGetName(char* name, int size, int device) {
+    std::snprintf(name, size, "Tesla %d", device); return 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) << 30); return 0; }
+int cuDeviceGetAttribute(int* value, int key, int device) {
+    *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
+}
+int cuDeviceGetUuid(char* uuid, int device) { std::memset(uuid, device, 16); return 0; }
+#ifdef SLICES
+int cuDeviceGetUuid_v2(char* uuid, int device) { std::memset(uuid, device + 1, 16); return 0; }
+#endif
+int cuDriverGetVersion(int* version) { *version = 11040; return 0; }
+int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
+int cudaDriverGetVersion(int* version) { return 35; }
+size_t cudnnGetVersion() { return 8100; }
+}
+"""
 
 
 def test_mxnet_is_imported_with_its_alias_and_its_environment() -> None:
@@ -131,33 +175,10 @@ def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
     assert not engine._calls
 
 
-ORDERED = """
-import time
-from runtime.engine import settle, submit
-from runtime.mxnet import mx
-
-found = []
-first, second = mx.nd.zeros(1), mx.nd.zeros(1)
-mx.nd.waitall()
-submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
-submit(lambda: found.append("beside"), [], [second])
-submit(lambda: found.append("after"), [first], [])
-submit(lambda: found.append("last"), [], [first])
-settle(first)
-print(*found)
-for number in range(3):
-    submit(lambda: time.sleep(0.1), [], [first])
-submit(lambda: print("the end"), [], [first])
-"""
-
-
 def test_calls_are_ordered_by_their_arrays_and_run_before_the_interpreter_ends() -> None:
     """With one thread for operators they would run in their order whatever their arrays."""
     done = finish(sys.executable, "-c", ORDERED, MXNET_CPU_WORKER_NTHREADS="2")
     assert (done.stdout, done.stderr) == ("beside slow after last\nthe end\n", "")
-
-
-_Pair = namedtuple("_Pair", "factor numbers")
 
 
 def _add_product(sums, pairs) -> None:
@@ -196,33 +217,6 @@ def test_addresses_are_given_when_all_operators_have_run() -> None:
     last = 4 * (size - 1)
     found = [ctypes.c_float.from_address(one + last).value for one in ndarray.addresses(arrays)]
     assert found == [5.0] * 3
-
-
-STUB = r"""
-#include <cstdio>
-#include <cstring>
-extern "C" {
-static int started = 0;
-int cuInit(unsigned flags) { started = 1; return flags + INIT; }
-int cuDeviceGetCount(int* count) { *count = 2; return started ? STATUS : 3; }
-int cuDeviceGet(int* device, int index) { *device = 40 + index; return 0; }
-int cuDeviceGetName(char* name, int size, int device) {
-    std::snprintf(name, size, "Tesla %d", device); return 0;
-}
-int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) << 30); return 0; }
-int cuDeviceGetAttribute(int* value, int key, int device) {
-    *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
-}
-int cuDeviceGetUuid(char* uuid, int device) { std::memset(uuid, device, 16); return 0; }
-#ifdef SLICES
-int cuDeviceGetUuid_v2(char* uuid, int device) { std::memset(uuid, device + 1, 16); return 0; }
-#endif
-int cuDriverGetVersion(int* version) { *version = 11040; return 0; }
-int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
-int cudaDriverGetVersion(int* version) { return 35; }
-size_t cudnnGetVersion() { return 8100; }
-}
-"""
 
 
 def stub(folder: Path, init: int = 0, status: int = 0, *macros: str) -> str:

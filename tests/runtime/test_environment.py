@@ -21,6 +21,12 @@ from runtime.processors import available
 from tests.support.launch import finish
 
 OURS = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_", "OMP_NUM_", "PROGRESS", "DNNL_MAX_")
+STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
+TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+V2 = "sys/fs/cgroup/cpu.max"
+CORE = "avx512f avx512bw avx512vl avx512dq"
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +117,6 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     ]
 
 
-STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
-OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
-
-
 @pytest.mark.parametrize(("prepare", "argument", "names", "expected"), [
     (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
     (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
@@ -123,9 +125,7 @@ OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
     (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
     (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
 ])  # fmt: skip
-def test_libraries_get_their_variables_unless_the_user_has_set_them(
-    prepare, argument, names, expected
-) -> None:
+def test_libraries_get_variables_that_the_user_has_not_set(prepare, argument, names, expected):
     for name in names:
         os.environ.pop(name, None)
     prepare(argument)
@@ -152,10 +152,7 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
     assert environment.allows_progress_bar() == allowed
 
 
-TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
-
-
-@pytest.mark.parametrize(("has_tiles", "has_vectors", "has_avx512", "limit", "unit", "block"), [
+@pytest.mark.parametrize(("tiles", "vectors", "avx512", "limit", "unit", "block"), [
     (True, True, True, None, TILES, 16),
     (True, True, True, "AVX512_CORE_AMX", TILES, 16),
     # For oneDNN that is all but the tiles, and so is what it does not know.
@@ -168,13 +165,11 @@ TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
     (False, False, True, "AVX512_CORE", None, 16),
     (False, False, False, None, None, 8),
 ])  # fmt: skip
-def test_what_multiplies_bfloat16_and_how_many_channels_are_computed_at_once(
-    has_tiles, has_vectors, has_avx512, limit, unit, block, monkeypatch
-) -> None:
-    monkeypatch.setattr("runtime.processors.request_tiles", lambda: has_tiles)
-    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: has_vectors)
-    monkeypatch.setattr("runtime.processors.has_avx512", lambda: has_avx512)
-    assert ("DNNL_MAX_CPU_ISA" in settings()) == has_tiles
+def test_the_unit_and_block_of_bfloat16(tiles, vectors, avx512, limit, unit, block, monkeypatch):
+    monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
+    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
+    monkeypatch.setattr("runtime.processors.has_avx512", lambda: avx512)
+    assert ("DNNL_MAX_CPU_ISA" in settings()) == tiles
     os.environ.update({} if limit is None else {"DNNL_MAX_CPU_ISA": limit})
     assert (environment.bfloat16_unit(), environment.channel_block()) == (unit, block)
 
@@ -202,9 +197,6 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     found = environment.lanes(), environment.visible_threads(), os.environ["OMP_NUM_THREADS"]
     assert found == expected
     assert os.environ["NUMBA_NUM_THREADS"] == expected[2]
-
-
-V2 = "sys/fs/cgroup/cpu.max"
 
 
 def v1(folder: str, quota: int) -> dict[str, str]:
@@ -244,9 +236,6 @@ def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> N
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
     monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)
     assert available() == count
-
-
-CORE = "avx512f avx512bw avx512vl avx512dq"
 
 
 @pytest.mark.parametrize(("flags", "tiles", "avx512", "vectors"), [
@@ -317,9 +306,6 @@ def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words)
         launchers.refuse_foreign_launcher()
 
 
-GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
-
-
 @pytest.mark.parametrize(("name", "others", "message"), [
     ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
     ("host1", {**GLOO, "NIC": "eth0"}, None),
@@ -330,9 +316,7 @@ GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE":
     ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
     ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
 ])  # fmt: skip
-def test_gloo_needs_an_address_of_the_hosts_name_and_takes_its_interface(
-    monkeypatch, name, others, message
-) -> None:
+def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, message) -> None:
     def known(name: str) -> str:
         if name != "host1":
             raise OSError("Name or service not known")

@@ -20,6 +20,49 @@ RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 # Prints how long the program waits instead of waiting.
 PRINT_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', seconds)\n"
 GRACE = "waits 10.0\n"
+CUT = """
+import mmap, os, sys, threading
+import numpy as np
+path = os.environ["CUT"]
+with open(path, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+array = np.frombuffer(mapped, np.uint8)
+print("read", array[-1], flush=True)
+os.truncate(path, 10)
+"""
+STEP = """
+import os, signal
+from runtime.stopping import run_stoppable, undisturbed
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+def main():
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIG)
+        print("the step is done")
+    print("the program goes on")
+    return 7
+
+run_stoppable(main)
+"""
+REQUEST = """
+import os, sys
+from runtime import stopping
+
+now = 0.0
+stopping.time.monotonic = lambda: now
+request = stopping.StopRequest()
+request.listen()
+for argument in sys.argv[1:]:
+    if argument == "wait":
+        now += 1.1
+    elif argument == "soon":
+        now += 0.9
+    else:
+        os.kill(os.getpid(), int(argument))
+        print(request.status, flush=True)
+"""
+INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
 def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, Any, str]:
@@ -139,18 +182,6 @@ def test_closed_outputs_are_no_error() -> None:
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3
 
 
-CUT = """
-import mmap, os, sys, threading
-import numpy as np
-path = os.environ["CUT"]
-with open(path, "rb") as file:
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-array = np.frombuffer(mapped, np.uint8)
-print("read", array[-1], flush=True)
-os.truncate(path, 10)
-"""
-
-
 @pytest.mark.parametrize(
     "read",
     ["bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()"],
@@ -170,49 +201,12 @@ def run(program: str, *arguments: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-STEP = """
-import os, signal
-from runtime.stopping import run_stoppable, undisturbed
-
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-def main():
-    with undisturbed():
-        os.kill(os.getpid(), signal.SIG)
-        print("the step is done")
-    print("the program goes on")
-    return 7
-
-run_stoppable(main)
-"""
-
-
 def test_a_signal_waits_for_the_end_of_a_step() -> None:
     said = "stopped by SIGTERM: no unfinished file is left behind\n"
     assert run(STEP.replace("SIG)", "SIGTERM)")) == (143, "the step is done\n", said)
     # An ignored one stays ignored.
     status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
     assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
-
-
-REQUEST = """
-import os, sys
-from runtime import stopping
-
-now = 0.0
-stopping.time.monotonic = lambda: now
-request = stopping.StopRequest()
-request.listen()
-for argument in sys.argv[1:]:
-    if argument == "wait":
-        now += 1.1
-    elif argument == "soon":
-        now += 0.9
-    else:
-        os.kill(os.getpid(), int(argument))
-        print(request.status, flush=True)
-"""
-INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
 @pytest.mark.parametrize(("signals", "status", "printed"), [

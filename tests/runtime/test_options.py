@@ -11,6 +11,19 @@ from runtime.errors import ConfigError
 from training.config import faces, images
 
 FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
+COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
+SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
+PART = ([1e-9, 1.0], [0.0, 1.01])
+# Options that this option needs.
+GOES_WITH: dict[str, dict[str, Any]] = {
+    "lr_factor": {"lr_schedule": "step"},
+    "max_update": {"epochs": None},
+    "world_size": {"dry_run": True, "num_classes": 9},
+    "memory": {"dry_run": True, "num_classes": 9},
+    "staleness": {"kv_store": "dist_ssync"},
+    "rebalance": {"kv_store": "dist_gsync"},
+}
+ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
 
 
 @pytest.fixture
@@ -57,11 +70,6 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
     assert found.model == "configs/a" and found.command == ["python", "--gpus", "0"]
 
 
-COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
-SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
-PART = ([1e-9, 1.0], [0.0, 1.01])
-
-
 def ranges(names: str, values: Any) -> dict[str, Any]:
     return dict.fromkeys(names.split(), values)
 
@@ -94,15 +102,6 @@ CLASSIFIERS = {
     "image_size": ([8], [7]),
     "label_smoothing": ([0.0, 0.999], [-0.01, 1.0]),
     "data_allocator": ([0, 1], [-1, 2]),
-}
-# Options that this option needs.
-GOES_WITH: dict[str, dict[str, Any]] = {
-    "lr_factor": {"lr_schedule": "step"},
-    "max_update": {"epochs": None},
-    "world_size": {"dry_run": True, "num_classes": 9},
-    "memory": {"dry_run": True, "num_classes": 9},
-    "staleness": {"kv_store": "dist_ssync"},
-    "rebalance": {"kv_store": "dist_gsync"},
 }
 
 
@@ -164,9 +163,6 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
     return ["--config", str(file)]
 
 
-ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
-
-
 @pytest.mark.parametrize(("program", "line", "more"), [
     (faces, "--dataset synthetic", "--max-update 20"),
     (faces, "--dataset synthetic", "--loss arcface"),
@@ -186,9 +182,7 @@ ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
     (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
     (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
 ])  # fmt: skip
-def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
-    program: Any, line: str, more: str, tmp_path: Path
-) -> None:
+def test_a_saved_configuration_gives_the_same_run(program, line, more, tmp_path: Path) -> None:
     saved = saved_by(program, tmp_path, line)
     assert program.parse(saved) == program.parse(line.split())
     found = program.parse([*saved, *more.split()])

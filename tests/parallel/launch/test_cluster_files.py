@@ -18,6 +18,8 @@ from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g
 
 TWO = {"ip1": 8, "ip2": 4}
+TWO_MACHINES = ("a", "b", "a", "b")
+ONE = ("127.0.0.1",) * 3
 
 
 def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]:
@@ -145,8 +147,6 @@ def test_the_folder_of_the_output(tmp_path: Path) -> None:
             make_output_folder(path)
 
 
-TWO_MACHINES = ("a", "b", "a", "b")
-ONE = ("127.0.0.1",) * 3
 READERS: dict[str, Callable[[Path], object]] = {
     "hosts": lambda path: read_hosts(path, 2),
     "groups": lambda path: read_groups(path, TWO_MACHINES),

@@ -46,6 +46,7 @@ def popen(*args, **kwargs):
 subprocess.Popen = popen
 os._exit(guard.main())
 """
+READS = "read line; sleep 0.3"
 
 
 @contextmanager
@@ -149,9 +150,6 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     assert "ssh" not in command and environment is not None and environment["GROUPING_X"] == "3"
 
 
-READS = "read line; sleep 0.3"
-
-
 @pytest.mark.parametrize(("scripts", "tolerates", "status", "said"), [
     ((READS, "exit 3", READS, READS), False, 3, "worker 1 on there ended with status 3; end"),
     ((READS, "exit 255", READS, READS), False, 255, "status 255 (ssh: no connection, or one"),
@@ -161,9 +159,7 @@ READS = "read line; sleep 0.3"
     (("sleep 0.5", "exit 7", READS, READS), True, 0, "status 7; the job goes on without it"),
     (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
 ])  # fmt: skip
-def test_a_process_that_dies_ends_a_job_that_does_not_tolerate_it(
-    capfd, scripts, tolerates: bool, status: int, said: str
-) -> None:
+def test_a_process_that_dies_ends_the_job_or_is_tolerated(capfd, scripts, tolerates, status, said):
     assert job.run(shells(*scripts), plainly, tolerates=tolerates) == status
     announced = capfd.readouterr().err.splitlines()
     assert len(announced) == (2 if "exit 8" in scripts[0] else 1)

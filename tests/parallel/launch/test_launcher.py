@@ -22,14 +22,25 @@ from tests.support import mxnet_g
 from tests.support.typed import names_of
 from training.config import originals
 
+SYNC = "-- x.py --kv-store dist_sync"
+ROOT = Path(__file__).resolve().parents[3]
+# It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
+REPORT = """
+import json, os, pathlib, sys
+words = sys.argv[1:]
+assert words[words.index("--kv-store") + 1] == "dist_async", words
+folder = pathlib.Path(words[words.index("--models-root") + 1])
+if os.environ["GROUPING_WORKER"] == "0":
+    record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate({speeds})}}
+    (folder / "metrics.jsonl").write_text({reports} * (json.dumps(record) + "\\n"))
+sys.exit({status})
+"""
+
 
 def parsed(line: str) -> dict[str, Any]:
     parser = Parser()
     add_options(parser)
     return parse(parser, line.split())
-
-
-SYNC = "-- x.py --kv-store dist_sync"
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -118,9 +129,7 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
     ("x.py", None, None),
 ])  # fmt: skip
-def test_files_of_this_folder_are_taken_where_they_are_needed(
-    tmp_path, monkeypatch, capsys, command, groups, shares
-) -> None:
+def test_files_of_this_folder_are_taken(tmp_path, monkeypatch, capsys, command, groups, shares):
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
     of_command = launcher._options_of(options.command)
@@ -168,20 +177,6 @@ def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> Non
     path.write_text("b 2\na 1\na 1\n")
     named = replace(options, server_hosts=path)
     assert launcher._servers(named, workers) == (["b", "a:2", "a:2"], (2.0, 1.0, 1.0))
-
-
-ROOT = Path(__file__).resolve().parents[3]
-# It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
-REPORT = """
-import json, os, pathlib, sys
-words = sys.argv[1:]
-assert words[words.index("--kv-store") + 1] == "dist_async", words
-folder = pathlib.Path(words[words.index("--models-root") + 1])
-if os.environ["GROUPING_WORKER"] == "0":
-    record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate({speeds})}}
-    (folder / "metrics.jsonl").write_text({reports} * (json.dumps(record) + "\\n"))
-sys.exit({status})
-"""
 
 
 @pytest.mark.parametrize(("measured", "groups"), [

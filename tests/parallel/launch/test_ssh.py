@@ -46,6 +46,18 @@ case $1 in
     number) echo '[7, "127.0.0.1"]' ;;
 esac
 """
+# The paths of this test's folder become those of the host's, in which nothing is at first.
+SSH = """#!/bin/sh
+while [ "${{1#-o}}" != "$1" ]; do shift; done
+case $1 in
+    unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
+    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
+    *) command=$2 ;;
+esac
+echo "$1" >>"{folder}/calls"
+exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
+"""
+PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
 
 @pytest.fixture(autouse=True)
@@ -244,20 +256,6 @@ def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     # A name that its resolver does not know.
     monkeypatch.setattr(socket, "gethostname", lambda: "me.invalid")
     assert is_own_name("me.invalid")
-
-
-# The paths of this test's folder become those of the host's, in which nothing is at first.
-SSH = """#!/bin/sh
-while [ "${{1#-o}}" != "$1" ]; do shift; done
-case $1 in
-    unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
-    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
-    *) command=$2 ;;
-esac
-echo "$1" >>"{folder}/calls"
-exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
-"""
-PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
 
 @pytest.fixture

@@ -40,6 +40,34 @@ FULL = replace(
     bucket_elements=5000,
     trace="/somewhere",
 )
+SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
+DECAYS = [1.0, 0.0] * 4
+ROOT = Path(__file__).resolve().parents[3]
+# ZeroMQ calls connect() on a thread of its own.
+REPLACED = """
+import ctypes, errno, os, threading, time
+from parallel.parameter_server import connections
+from runtime.mxnet import mx
+
+CONNECT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True
+)
+called = threading.Event()
+
+def connect(descriptor, address, length):
+    print(ctypes.string_at(address, length)[2:8].hex(), flush=True)
+    called.set()
+    ctypes.set_errno(errno.ECONNREFUSED)
+    return -1
+
+library = mx.base._LIB
+connections.replace_imports(library, {"connect": CONNECT(connect)})
+library.zmq_ctx_new.restype = library.zmq_socket.restype = ctypes.c_void_p
+socket = library.zmq_socket(ctypes.c_void_p(library.zmq_ctx_new()), 5)
+library.zmq_connect(ctypes.c_void_p(socket), b"tcp://127.0.0.1:9")
+assert called.wait(30)
+os._exit(0)
+"""
 
 
 def test_variables_are_read_as_they_were_written() -> None:
@@ -58,10 +86,6 @@ def test_variables_are_read_as_they_were_written() -> None:
             assignment.find(variables)
     with pytest.raises(ConfigError, match="Expecting value.*start it with"):
         assignment.find({**FULL.variables(), "GROUPING_SHARES": "[[0, 1], half]"})
-
-
-SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
-DECAYS = [1.0, 0.0] * 4
 
 
 def elements(buckets: tuple[Bucket, ...]) -> list[tuple[int, int]]:
@@ -172,34 +196,6 @@ def test_a_worker_begins_with_the_weights_of_the_others(monkeypatch: pytest.Monk
         with nullcontext() if is_equal else differ:
             store.start(settings)
     assert sent == [(0, settings.encode())] * 2
-
-
-ROOT = Path(__file__).resolve().parents[3]
-# ZeroMQ calls connect() on a thread of its own.
-REPLACED = """
-import ctypes, errno, os, threading, time
-from parallel.parameter_server import connections
-from runtime.mxnet import mx
-
-CONNECT = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True
-)
-called = threading.Event()
-
-def connect(descriptor, address, length):
-    print(ctypes.string_at(address, length)[2:8].hex(), flush=True)
-    called.set()
-    ctypes.set_errno(errno.ECONNREFUSED)
-    return -1
-
-library = mx.base._LIB
-connections.replace_imports(library, {"connect": CONNECT(connect)})
-library.zmq_ctx_new.restype = library.zmq_socket.restype = ctypes.c_void_p
-socket = library.zmq_socket(ctypes.c_void_p(library.zmq_ctx_new()), 5)
-library.zmq_connect(ctypes.c_void_p(socket), b"tcp://127.0.0.1:9")
-assert called.wait(30)
-os._exit(0)
-"""
 
 
 def test_a_library_calls_the_function_in_place_of_the_systems_if_it_imports_that() -> None:

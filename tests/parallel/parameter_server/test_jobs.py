@@ -26,6 +26,9 @@ pytestmark = pytest.mark.launcher
 SCRIPT = ["-m", "tests.parallel.parameter_server.scripted_worker"]
 # Seconds, most of which the imports take.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
+# The turn of a worker that does not exist: the others wait until its file is there.
+GATE, NOBODY = 3, 9
+TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
 
 
 def expected(turns: list[int]) -> list[dict]:
@@ -229,11 +232,6 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
     assert reported[-1]["staleness"] == reported[-1]["largest_staleness"] == 1
     # The last of the 36 updates that three such epochs would have.
     assert reported[-1]["lr"] == pytest.approx(0.02 * 0.5 * (1 + math.cos(math.pi * 35 / 36)))
-
-
-# The turn of a worker that does not exist: the others wait until its file is there.
-GATE, NOBODY = 3, 9
-TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
 
 
 @contextmanager

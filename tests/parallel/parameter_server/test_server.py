@@ -14,6 +14,7 @@ from tests.support import mxnet_g
 KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
 ONES, NAN = (1.0, 1.0, 1.0), float("nan")
+FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
 
 
 def table(clocks: Any, **columns: Any) -> SharedTable:
@@ -190,9 +191,6 @@ def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
     assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
     assert server.add_steps(1).rows[1, Column.REFUSED] == 100
     assert not server.clear().rows.any() and server.add_steps(1).rows[1, Column.REFUSED] == 0
-
-
-FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
 
 
 def test_the_slowest_the_numbers_of_a_report_and_what_is_progress() -> None:

@@ -23,6 +23,64 @@ AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
 }
+KERNEL = """
+from runtime.kernels.compiled import unlocked_kernel
+
+@unlocked_kernel
+def doubled(x):
+    return 2 * x
+"""
+CALLED = """
+from runtime.kernels.compiled import extending, inlined, overload, types
+
+def stub(x):
+    raise NotImplementedError
+
+@overload(stub, inline="always")
+def _stub(x):
+    return lambda x: x + 1
+
+@inlined
+def helper(x):
+    return x + 1
+
+@extending.intrinsic
+def intrinsic(context, x):
+    def generate(target, builder, signature, arguments):
+        one = target.get_constant(types.int64, 0 + 1)
+        return builder.add(arguments[0], one)
+    return types.int64(types.int64), generate
+"""
+CALLERS = """
+from called import helper, intrinsic, stub
+from constants import OFFSET
+from runtime.kernels.compiled import inlined, unlocked_kernel
+
+@inlined
+def between(x):
+    return helper(x)
+
+@unlocked_kernel
+def of_helper(x):
+    return between(x)
+
+@unlocked_kernel
+def of_stub(x):
+    return stub(x)
+
+@unlocked_kernel
+def of_intrinsic(x):
+    return intrinsic(x)
+
+@unlocked_kernel
+def of_constant(x):
+    return x + 1 + OFFSET
+"""
+RUN = """
+import callers
+kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "intrinsic", "constant")]
+print(*(kernel(0) for kernel in kernels), *(bool(kernel.stats.cache_hits) for kernel in kernels))
+"""
 
 
 @unlocked_kernel
@@ -112,15 +170,6 @@ def test_a_part_of_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
     assert "call void @llvm.prefetch" in code
 
 
-KERNEL = """
-from runtime.kernels.compiled import unlocked_kernel
-
-@unlocked_kernel
-def doubled(x):
-    return 2 * x
-"""
-
-
 @pytest.fixture
 def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source folder and a home in which root, too, can make no folder; returns the source's."""
@@ -182,68 +231,13 @@ def test_a_folder_of_others_is_not_trusted(unwritable_places: Path, monkeypatch,
     assert not cached() + list(elsewhere.rglob("*.nbi"))
 
 
-def test_without_a_folder_or_on_a_full_disk_kernels_are_not_cached(
-    unwritable_places: Path, monkeypatch
-) -> None:
+def test_without_a_folder_or_on_a_full_disk_nothing_is_cached(unwritable_places, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(unwritable_places / "__pycache__"))
         assert kernel(unwritable_places)(21) == 42
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", Mock(side_effect=full))
     assert kernel(unwritable_places)(21) == 42 and not cached()
-
-
-CALLED = """
-from runtime.kernels.compiled import extending, inlined, overload, types
-
-def stub(x):
-    raise NotImplementedError
-
-@overload(stub, inline="always")
-def _stub(x):
-    return lambda x: x + 1
-
-@inlined
-def helper(x):
-    return x + 1
-
-@extending.intrinsic
-def intrinsic(context, x):
-    def generate(target, builder, signature, arguments):
-        one = target.get_constant(types.int64, 0 + 1)
-        return builder.add(arguments[0], one)
-    return types.int64(types.int64), generate
-"""
-CALLERS = """
-from called import helper, intrinsic, stub
-from constants import OFFSET
-from runtime.kernels.compiled import inlined, unlocked_kernel
-
-@inlined
-def between(x):
-    return helper(x)
-
-@unlocked_kernel
-def of_helper(x):
-    return between(x)
-
-@unlocked_kernel
-def of_stub(x):
-    return stub(x)
-
-@unlocked_kernel
-def of_intrinsic(x):
-    return intrinsic(x)
-
-@unlocked_kernel
-def of_constant(x):
-    return x + 1 + OFFSET
-"""
-RUN = """
-import callers
-kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "intrinsic", "constant")]
-print(*(kernel(0) for kernel in kernels), *(bool(kernel.stats.cache_hits) for kernel in kernels))
-"""
 
 
 def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) -> None:

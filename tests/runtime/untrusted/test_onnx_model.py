@@ -25,6 +25,16 @@ child.CLOCK = 1
 from tests.support.trying_child import answer
 child.serve(answer)
 """
+SIZE = (4, 4)
+_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
+LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
+REFUSED = (
+    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
+    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
+    ("y = Relu(x)", LOOPS, "it has a function"),
+    ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
+)
 
 
 @pytest.mark.parametrize(("kind", "reason"), [
@@ -52,10 +62,6 @@ def test_the_reason_is_one_line_and_no_file_is_written(kind, reason, monkeypatch
     assert time.monotonic() - began < 60
     assert not path.exists() or not path.stat().st_size
     assert said is None if reason is None else re.fullmatch(reason, said or "")
-
-
-SIZE = (4, 4)
-_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 
 
 def model(body: str, *tensors: Any, numbers: str = "", functions: str = "") -> Any:
@@ -116,16 +122,6 @@ def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> N
             with pytest.raises(DataError, match="the tensor 'w' is in another file") as caught:
                 open_model(*given)
             assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
-LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
-REFUSED = (
-    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
-    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
-    ("y = Relu(x)", LOOPS, "it has a function"),
-    ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
-)
 
 
 def test_what_no_network_for_images_needs_is_refused(tmp_path: Path) -> None:
