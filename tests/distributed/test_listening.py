@@ -17,7 +17,6 @@ from tests.support.stranger import AS_ROOT
 
 pytestmark = pytest.mark.launcher
 
-# They do not end by themselves.
 FACES = (
     "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 --frequent 1 "
     "--max-update 100000 --verbose 100000 --save-interval 0"

@@ -32,9 +32,7 @@ BATCH, NUM_CLASSES, EMBEDDING = 12, 31, 16
 # Small: where rounding puts a number on the other side of a PReLU's bend, the gradient jumps.
 # Another rounding of the images alone changes gradients of mbf by a hundredth in some tensors.
 NETWORK_LR = 2e-5
-# Of softmax the gradients are clipped.
 LOSSES = ("arcface", "adaface", "curricularface", "softmax", "arcface+teacher")
-# A batch in parts, beside the batch.
 IN_PARTS = {
     "arcface:3": "arcface", "adaface:12": "adaface", "arcface:2+teacher": "arcface+teacher"
 }  # fmt: skip

@@ -73,7 +73,6 @@ def test_bit_for_bit(ranks: int, faces: Path, whole: Path, tmp_path: Path) -> No
     if ranks > 1:
         whole = tmp_path / "whole"
         train(ranks, faces, whole)
-    # As it was after the first checkpoint.
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
     last = "checkpoints/update-00000004"
     shutil.rmtree(copy / last)

@@ -89,7 +89,6 @@ def test_a_planted_mistake_is_found_and_no_other(two: TwoHosts, private: Path, n
 
 
 @pytest.mark.parametrize(("options", "variables"), [
-    # A user who has logged in from elsewhere.
     (BOTH, {"SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 22"}),
     (("-H", "host1:2,host2:2"), {"NIC": "eth1"}),
     (("--hostfile", "hostfile"), {}),

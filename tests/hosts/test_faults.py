@@ -140,7 +140,6 @@ def fill_disk(job: FaultyJob, rank: int) -> None:
             file.write(bytes(1 << 20))
 
 
-# The rank and its host stand in what is said.
 FAULTS = {
     "kill a rank": Fault(
         kill(lambda rank, one: one.runs("train.py") and one.host == rank),

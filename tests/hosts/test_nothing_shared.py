@@ -153,7 +153,6 @@ def test_a_run_continues_after_the_commands_of_its_error(
     whole, models = private / f"whole {before}", private / tmp_path.name
     if not exists(two.first, whole):
         train(two, horovodrun(before), whole)
-    # As it was after the first checkpoint.
     later = [models / f"checkpoints/update-000000{update}" for update in (20, 30)]
     for host in two.all if before == ADDRESSES else [two.first]:
         host.sh('cp -r "$1" "$2" && rm -rf "$3" "$4" "$2"/model-*', whole, models, *later)

@@ -17,7 +17,6 @@ from tests.support.locks import holder
 
 pytestmark = pytest.mark.grouping
 
-# The longest time in which a job may end.
 SECONDS = 30
 # Hours of small images: the jobs do not end by themselves.
 ENDLESS = (

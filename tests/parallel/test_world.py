@@ -68,7 +68,6 @@ def main(folder: Path, words: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
-    # Other groups, one of all ranks, and again the first groups.
     formations = "0,2 1 then 0 1,2 then 0,1,2 then 0,2 1"
     module = (sys.executable, "-m", "tests.parallel.test_world")
     finish(*ranks("--gloo", 3), *module, tmp_path, *formations.split())
@@ -105,7 +104,6 @@ def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatc
     assert isinstance(join_ranks(), LoneWorld)
     monkeypatch.setenv("HOROVOD_RANK", "0")
     assert join_ranks() is None
-    # Horovod has to see as many ranks as there are.
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     world_module._check_size(2)
     with pytest.raises(ConfigError, match="started 2 ranks, but Horovod sees 1; unset HOROVOD_CON"):

@@ -126,7 +126,6 @@ def test_the_thread_of_operators_runs_all_calls_each_with_its_result_or_error() 
     with pytest.raises(ZeroDivisionError):
         run_on_engine(lambda: 1 // 0)
     with ThreadPoolExecutor(8) as pool:
-        # A call on the engine's thread may call others.
         found = list(pool.map(lambda n: run_on_engine(lambda: run_on_engine(lambda: n)), range(99)))
     assert found == [*range(99)]
 
@@ -140,7 +139,6 @@ def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.Mo
         ended.append(True)
 
     def interrupted(status: int) -> None:
-        # The engine has the call, and begins it.
         assert status == 0
         deadline = time.monotonic() + 5
         while engine._calls and time.monotonic() < deadline:
@@ -235,7 +233,6 @@ def test_the_driver_describes_the_gpus_and_versions(tmp_path: Path) -> None:
     assert installed.gpus(absent) == []
     assert installed.driver_version(path) == 11040
     assert installed.driver_version(absent) is None
-    # The last two: one that fails, and one that is not there.
     for name, version in (
         ("cudaRuntimeGetVersion", 11020),
         ("cudnnGetVersion", 8100),

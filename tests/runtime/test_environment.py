@@ -215,9 +215,7 @@ def v2(folder: str, processors: float) -> dict[str, str]:
     ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
     ("short\n0::/../../b", v2("", 2), 2),
     ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
-    # Both versions at once.
     ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
-    # What is malformed limits nothing.
     *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
 ])  # fmt: skip
 def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
@@ -294,14 +292,12 @@ def test_the_name_of_the_processor(tmp_path) -> None:
     ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
     ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
     ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
-    # Known launchers.
     ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
     ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
     ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
 ])  # fmt: skip
 def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
     os.environ.update(variables)
-    # One line.
     with pytest.raises(ConfigError, match=f"^.*{words}.*$") if words else nullcontext():
         launchers.refuse_foreign_launcher()
 

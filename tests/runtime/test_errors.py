@@ -171,7 +171,6 @@ def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
     shown = r"/faces/\x1b]0;a\x07\x9b2J\u202e" + "\xe9"
     found = run_main(body + "raise errors.DataError(name + '\\nerror: all is well')")
     assert found[1:] == (f"{shown}\n", f"{shown}\nerror: {shown} error: all is well\n")
-    # Neither does what Python itself prints.
     traceback = run_main(body + "raise ValueError(name)")[2]
     assert f"ValueError: {shown}\n" in traceback and "\x1b" not in traceback
 
@@ -204,7 +203,6 @@ def run(program: str, *arguments: object) -> tuple[int, str, str]:
 def test_a_signal_waits_for_the_end_of_a_step() -> None:
     said = "stopped by SIGTERM: no unfinished file is left behind\n"
     assert run(STEP.replace("SIG)", "SIGTERM)")) == (143, "the step is done\n", said)
-    # An ignored one stays ignored.
     status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
     assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
 
@@ -215,7 +213,6 @@ def test_a_signal_waits_for_the_end_of_a_step() -> None:
     ([USR2, "wait", USR2], 0, "143\n143\n"),
     # timeout sends a signal to the program, and to the program's process group.
     ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
-    # A later one ends the process at once.
     ([INT, "wait", TERM, TERM], 130, "130\n"),
     ([USR1, "wait", TERM], 130, "130\n"),
 ])  # fmt: skip

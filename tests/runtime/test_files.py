@@ -240,7 +240,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     held.check()
     root.rename(moved)
     refuse()
-    # Neither another folder there, nor a link to one, is this one.
     root.mkdir()
     refuse()
     root.rmdir()
@@ -261,7 +260,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     held = files.HeldFolder("--models-root", tmp_path, "run.lock")
     held.check()
     lock.unlink()
-    # Nobody else has come.
     held.check()
     lock.touch()
     with pytest.raises(DataError, match=f"--models-root {tmp_path}: run.lock was removed during"):

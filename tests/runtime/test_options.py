@@ -14,7 +14,6 @@ FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs
 COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
 SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
 PART = ([1e-9, 1.0], [0.0, 1.01])
-# Options that this option needs.
 GOES_WITH: dict[str, dict[str, Any]] = {
     "lr_factor": {"lr_schedule": "step"},
     "max_update": {"epochs": None},
@@ -42,7 +41,6 @@ def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
         parser.parse_args(["--model", "a", word, "1"])
     namespace, unknown = parser.parse_known_args(["--model", "a", f"{word}=b"])
     assert namespace.model == "a" and unknown == [f"{word}=b"]
-    # Neither is it one of a subcommand.
     outer = Parser(prog="p")
     outer.add_subparsers().add_parser("run").add_argument("--model")
     with pytest.raises(ConfigError, match=f"unrecognized arguments: {word}=b"):
@@ -112,7 +110,6 @@ def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
     plain = program.resolve({"dataset": "synthetic"})
     fields = [field for group in options.groups(plain) for field in dataclasses.fields(group)]
     assert {field.name for field in fields if "range" in field.metadata} == set(ranges)
-    # No two groups have an option of the same name.
     assert len({field.name for field in fields}) == len(fields)
     for name, (allowed, refused) in ranges.items():
         needed = GOES_WITH.get(name, {})

@@ -27,7 +27,6 @@ def test_seconds_count_for_the_innermost_part() -> None:
         clock.wait(2.0)
     clock.wait(100.0)
     assert stopwatch.lap() == {WAITING: 0.0, BACKBONE: 0.0, HEAD: 3.0, COMMUNICATION: 10.0}
-    # A lap may end within a part.
     with stopwatch.part(BACKBONE):
         clock.wait(1.0)
         assert stopwatch.lap()[BACKBONE] == 1.0
@@ -61,7 +60,6 @@ def test_a_sample_stands_for_its_interval() -> None:
     clock.wait(1.0)
     stopwatch.settle()
     assert waits == [151.0, 154.0]
-    # A quarter, a half, and a quarter for no part.
     assert stopwatch.lap(80.0) == {WAITING: 0.0, BACKBONE: 40.0, HEAD: 20.0, COMMUNICATION: 0.0}
     assert not stopwatch.measures
     assert stopwatch.lap(80.0) == dict.fromkeys(PARTS, 0.0)

@@ -178,7 +178,6 @@ def test_a_conversation(probe) -> None:
     for answer in (f"echo '{NAME}{facts}'", "yes | tr -d '\\n'"):
         with pytest.raises(HostError, match="its project is another version .*; copy this project"):
             probe(answer).answer()
-    # One that says nothing more and does not end.
     with pytest.raises(HostError, match="has ended with status -1"):
         probe("exec >&-; exec sleep 30").answer()
 
@@ -202,7 +201,6 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
     with pytest.raises(OSError):
         serve("192.0.2.1", KEY)
     assert bandwidth("::1", serve("::1", KEY), KEY) > 0
-    # Another key, and a host that does not answer.
     with pytest.raises(OSError, match="another proof"):
         bandwidth(*address, bytes(KEY_BYTES))
     monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
@@ -236,5 +234,4 @@ def test_each_ordered_pair_once_and_no_host_twice_at_a_time(count: int) -> None:
     for pairs in found:
         assert len(set(chain(*pairs))) == 2 * len(pairs)
     assert sorted(chain(*found)) == sorted(permutations(names, 2))
-    # As few rounds as there can be.
     assert len(found) == 2 * (count - 1 + count % 2)

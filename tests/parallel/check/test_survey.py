@@ -57,11 +57,9 @@ def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
     (CUDA, {"cuda_of_driver": 10020}, "its driver is for CUDA 10.2, too old for mx"),
     (CUDA, {"horovod_lacks": ["NCCL"]}, "Horovod is built without NCCL; "),
     (CUDA, {"gpus": [], "errors": {"gpus": "it fails; restart"}}, "it fails; restart"),
-    # At the limits nothing is wrong.
     (CPU, {}, ""),
     (CPU, {"python": "3.11.2", "memory": 8 * GIBIBYTE, "shared_memory": 256 * MEBIBYTE}, ""),
     (CPU, {"disk": 2 * GIBIBYTE, "processors": 8}, ""),
-    # Its driver does not matter.
     (CPU, {"errors": {"gpus": "it fails"}}, ""),
     # Newer; or older within CUDA 11, which is enough.
     *((CUDA, {"cuda_of_driver": version}, "") for version in (12020, 11040, 11000)),
@@ -221,7 +219,6 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
         "GPUs": "8 Tesla T4, CUDA 11.4", "sends": "1100 MB/s a",
     }.items()  # fmt: skip
     assert cells["address"][0] == "10.0.0.0 eth0" and cells["sends"][0] == "2 MB/s c"
-    # Projects that differ look different.
     first, second, third = cells["project"]
     assert len(first) == len(second) == 12 and first == third != second
 
@@ -268,7 +265,6 @@ def test_options_and_the_variables_of_run_sh(asked, tmp_path, monkeypatch, capsy
         ("OMPI_MCA_orte_default_hostfile", str(operator), [], {"c": 3}),
         ("HOSTFILE", str(hosts), [], {"a": 3}),
         ("HOSTS", "a:1", [], {"a": 1}),
-        # Names of this host are one host.
         ("HOSTS", "a:1", ["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
     ):
         monkeypatch.setenv(name, value)

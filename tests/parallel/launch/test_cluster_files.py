@@ -53,7 +53,6 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
         ListedHost(3, "ip1", slots=3, port=22),
     )  # fmt: skip
     assert read_list("ip1:65535", colon=PORT) == (ListedHost(1, "ip1", port=65535),)
-    # Names of this host are one host.
     entries = read_list("127.0.0.1:2,ip2:3,localhost:1,me,ip2:1")
     own = {"localhost", "127.0.0.1", "me"}.__contains__
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
@@ -181,7 +180,6 @@ def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins
 @pytest.mark.parametrize(("hosts", "content", "groups"), [
     (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
     (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
-    # An address means its next slot, or the one that is named.
     (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
 ])  # fmt: skip
 def test_a_line_is_a_group(path, hosts, content, groups) -> None:
@@ -223,7 +221,6 @@ def test_text_that_is_written(path: Path) -> None:
     ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
     ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
     ("groups", "", " is empty; each line holds the addresses of a group"),
-    # The empty line counts.
     ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
     ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
     ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),

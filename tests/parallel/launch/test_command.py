@@ -106,7 +106,6 @@ def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_pat
         line = found[name]
         assert all(part in line for part in parts), errors
         assert f"(role='{name[:6]}'" in line and f"node_host='127.0.0.{number}'" in line
-        # Two workers share the processors of their machine.
         assert line.endswith(f" {max(1, processors.available() // number)}")
     assert "worker=2, local_worker=1" in found["worker 2"]
     for k in range(3):

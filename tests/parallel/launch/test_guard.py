@@ -24,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 # Prints that it is ready; answers a signal with a status of its own.
 LISTENS = "trap 'sleep 0.1; echo saved; exit 3' TERM INT HUP\n"
 LOOP = "\necho ready; while :; do sleep 0.01; done"
-# With less time between its SIGTERM and its SIGKILL.
 GUARD = """
 import os
 from parallel.launch import guard
@@ -145,7 +144,6 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     path = f"PATH={Path(sys.executable).parent}:value of PATH"
     assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_X=3", path} < set(sent)
     assert "SECRET" not in " ".join(sent)
-    # The scheduler stays on this machine.
     command, environment = by_ssh(spec(SCHEDULER))
     assert "ssh" not in command and environment is not None and environment["GROUPING_X"] == "3"
 

@@ -99,7 +99,6 @@ def test_the_parts_of_a_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert found == parsed(later)
     assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
     assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
-    # As many servers as workers, where there is no number.
     assert parsed("-n 5 python x.py")["servers"] == 5
     assert capsys.readouterr().err == ""
     assert "partition" not in parsed("-p 0 -n 5 python x.py")
@@ -203,7 +202,6 @@ def test_shares_follow_the_slowest_of_each_group():
 
 @pytest.mark.parametrize(("hosts", "speeds", "count", "placed"), [
     ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
-    # The workers of a machine together; equal machines in their order.
     ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
     # More servers than machines share the speed of theirs.
     ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
@@ -243,7 +241,6 @@ def test_files_are_written_for_the_addresses_that_read_them(autogrouped, capfd) 
     addresses = ("127.0.0.1", *read_hosts(Path("machines"), 4).addresses[1:])
     found = read_shares(shares, addresses)
     assert found.of_workers == ((0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)) and not found.warnings
-    # Servers by the speed of their machines.
     assert Path("servers").read_text() == "127.0.0.10 126.5\nlocalhost 100\n"
     assert "server 0: 127.0.0.10, 56% of the load\nserver 1: localhost, 44%" in said
     with pytest.raises(DataError, match="^x/y, data_sharding, servers cannot be written: No such"):

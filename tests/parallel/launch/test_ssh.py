@@ -167,7 +167,6 @@ def test_what_libraries_read_is_sent_and_nothing_else() -> None:
         with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
             variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
         assert "hf_abc" not in str(raised.value)
-    # The choices are those of the script.
     text = (ROOT / "config.sh").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == variables.CHOICES
 
@@ -253,7 +252,6 @@ def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
         resolve("no.such.host.invalid")
     assert all(map(is_own_name, ("localhost", "127.0.0.1", "127.3.2.1")))
     assert not any(map(is_own_name, ("192.0.2.77", "no-such-name.invalid")))
-    # A name that its resolver does not know.
     monkeypatch.setattr(socket, "gethostname", lambda: "me.invalid")
     assert is_own_name("me.invalid")
 
@@ -327,7 +325,6 @@ def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Pa
     there = on(here, "damaging")
     there.mkdir(parents=True)
     (there / "run.sh").write_text("the former\n")
-    # A folder in the place of a file stays.
     (on(here, "a") / "run.sh").mkdir(parents=True)
     (here.parents[1] / "b").write_text("no folder")
     for host, reason in (

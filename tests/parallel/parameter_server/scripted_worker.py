@@ -45,7 +45,6 @@ def main() -> None:
         (folder / f"{name}.part").write_text(json.dumps(result))
         (folder / f"{name}.part").rename(folder / name)
 
-    # No worker pushes before all have pulled.
     (folder / f"ready-{own.worker}").touch()
     wait_for(lambda: len(list(folder.glob("ready-*"))) == own.num_workers)
     for turn, worker in enumerate(turns):

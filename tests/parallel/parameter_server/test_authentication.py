@@ -81,7 +81,6 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
 @pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])
 def test_a_caller_without_the_right_proof_is_refused(proof, door: Door) -> None:
     with socket.create_connection(door.address) as connection:
-        # Half a message, and its end.
         connection.sendall(bytes(proof if isinstance(proof, int) else 32))
         if isinstance(proof, int):
             connection.shutdown(socket.SHUT_WR)

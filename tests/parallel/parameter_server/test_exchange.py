@@ -73,13 +73,11 @@ os._exit(0)
 def test_variables_are_read_as_they_were_written() -> None:
     for written in (LONE, FULL):
         assert assignment.find(written.variables()) == written
-    # A program outside of a job has none.
     assert assignment.find({"GROUPING_WORKER": "1"}) is None
     # Each job has a key of its own, which is not printed.
     other = Assignment("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2)
     assert len(LONE.key) == len(other.key) == 64 and LONE.key != other.key
     assert LONE.key not in repr(LONE) and LONE.variables()["GROUPING_KEY"] == LONE.key
-    # An incomplete one is an error.
     for name in ("DMLC_NUM_WORKER", "GROUPING_KEY"):
         variables = {one: text for one, text in FULL.variables().items() if one != name}
         with pytest.raises(ConfigError, match=f"{name}.*start it with python -m parallel.launch"):
@@ -118,7 +116,6 @@ def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
     [((1.0, 5.0, 2.0), [1, 2, 0]), ((1.0, 0.25), [0, 1]), ((1.0, 1.0), [0, 1]), ((), [0, 1, 2])],
 )
 def test_servers_keep_elements_by_their_speeds_the_fastest_the_first_layers(speeds, order) -> None:
-    # A server may have no elements.
     assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]
     buckets = plan(SIZES, [1.0] * len(SIZES), len(order), speeds)
     assert list(dict.fromkeys(bucket.server for bucket in buckets)) == order
@@ -144,7 +141,6 @@ def test_tails_and_settings_travel_exactly_and_nothing_else_does() -> None:
         assert Tail.decode(numbers) == Tail(version, 0.25, 3, 1)
     total: Any = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
     assert (Tail.decode(total).pushes, Tail.decode(total).lr) == (3, 1.5)
-    # A tail is whole numbers and a rate.
     for index, invalid in product(range(TAIL), (float("nan"), float("inf"), -1.0, 0.5)):
         numbers = Tail(7, 0.25, 3).encode()
         numbers[index] = invalid
@@ -310,7 +306,6 @@ def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeyp
     for seconds in [100.0] + [0.5] * 20:
         now[0] += seconds
         saver.step(gradients(), lr=0.001)
-    # An image a step.
     assert saver.numbers()["images_per_second/worker_0"] == pytest.approx(2.0)
     for pause, pauses in ((saver.pause, 1), (lambda: saver.step(gradients(), lr=0.001), 0)):
         pause()

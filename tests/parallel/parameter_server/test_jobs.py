@@ -24,7 +24,6 @@ from tests.support.servers import ROOT, ServerJob
 pytestmark = pytest.mark.launcher
 
 SCRIPT = ["-m", "tests.parallel.parameter_server.scripted_worker"]
-# Seconds, most of which the imports take.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
 # The turn of a worker that does not exist: the others wait until its file is there.
 GATE, NOBODY = 3, 9
@@ -200,7 +199,6 @@ def test_two_groups_train(tmp_path: Path) -> None:
     models = tmp_path / "models"
     assert [record["total"] for record in records(models, "target")] == [60, 60]
     last = records(models, "lr")[-1]
-    # Each of the workers reads 100 images: 3 updates of each group in an epoch.
     assert last["update"] == 6
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
     # Half of the run or more is over, by the count of the weights' updates.
@@ -254,7 +252,6 @@ def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
         assert len(places) == 6 and {address for address, _ in places} == {"127.0.0.1"}
         with attack([f"{address}:{port}" for address, port in places]) as process:
             assert process.stdout.readline() == "attacked\n"
-            # Its many connections stay open while the job goes on.
             time.sleep(2)
             assert process.poll() is None
             assert [one.poll() for one in everyone] == [None] * 6, job.said()

@@ -242,9 +242,7 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
 def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound, lead: int) -> None:
     detector = FailureDetector(3, "worker", tolerates=False)
-    # The others take their steps; one has finished.
     tables = (table([9, 1, clock], STATE=[0, FINISHED, 0]) for clock in range(3, 12))
     assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
     assert len(list(tables)) == 9 - (7 - lead)
-    # A stop ends the wait.
     assert detector.wait_for_slowest(lambda: table([9, 0, 0], STOP=[0, 143, 0]), 0, bound=1) == 9

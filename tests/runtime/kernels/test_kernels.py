@@ -254,7 +254,6 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
     assert run() == "1 1 1 1 False False False False"
     assert run() == "1 1 1 1 True True True True"
     (tmp_path / "called.py").write_text(CALLED.replace("+ 1", "+ 5"))
-    # What calls nothing of that file is taken from the cache.
     assert run() == "5 5 5 1 False False False True"
     # A constant of another file; that of the kernel's file is as old as it was.
     (tmp_path / "constants.py").write_text("OFFSET = 2")
