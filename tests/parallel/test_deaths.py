@@ -1,7 +1,6 @@
 """Whole jobs of classify.py with parameter servers, of which one process is killed.
 
-What the launcher says of any process is in launch/test_guard.py, and whole jobs over two hosts, of
-every scheme and with every victim, in tests/hosts/test_servers.py.
+More are in launch/test_command.py, and of every scheme and victim in tests/hosts/test_servers.py.
 """
 
 import os
