@@ -6,10 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
@@ -72,7 +70,7 @@ def train(launcher: str, models: Path, *options: object) -> Job:
     return job
 
 
-def pid_of(job: Job, victim: Optional[int]) -> int:
+def pid_of(job: Job, victim) -> int:
     return job.process.pid if victim is None else job.processes()[victim]
 
 
@@ -134,7 +132,7 @@ def start(folder: Path, *command: str) -> Started:
     return Started(folder, *words, "--models-root", folder / "models", **OF_A_SHELL)
 
 
-def looking(started: Started) -> Callable[[], dict[str, set[str]]]:
+def looking(started: Started):
     """Return a function that looks at a job, and returns where each role was seen listening."""
     found: dict[str, set[str]] = {}
     before: set[tuple[int, str, str]] = set()

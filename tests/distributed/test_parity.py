@@ -5,9 +5,6 @@ name of its loss (``arcface:3``: a batch in three parts; ``+teacher``) or of its
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +30,7 @@ BATCH, NUM_CLASSES, EMBEDDING = 12, 31, 16
 # Another rounding of the images alone changes gradients of mbf by a hundredth in some tensors.
 NETWORK_LR = 2e-5
 LOSSES = ("arcface", "adaface", "curricularface", "softmax", "arcface+teacher")
-IN_PARTS = {
-    "arcface:3": "arcface", "adaface:12": "adaface", "arcface:2+teacher": "arcface+teacher"
-}  # fmt: skip
+IN_PARTS = {"arcface:3": "arcface", "adaface:12": "adaface", "arcface:2+teacher": "arcface+teacher"}
 NETWORKS = ("tiny", "mbf")
 Arrays = dict[str, np.ndarray]
 Found = dict[str, Arrays]
@@ -77,7 +72,7 @@ def train(world: World, run: str) -> Arrays:
     return {"centers": centers, "losses": np.array(losses), **arrays}
 
 
-def run(launcher: str, number: int, output: Path, runs: Sequence[str], **variables: Any) -> Found:
+def run(launcher: str, number: int, output, runs, **variables) -> Found:
     module = (sys.executable, "-m", "tests.distributed.test_parity", output, *runs)
     finish(*ranks(launcher, number), *module, seconds=200, **variables)
     found: Found = {one: {} for one in runs}

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_report() -> Iterator[None]:
+def no_report():
     """A program of its own writes it; tests/test_train.py reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunLog, "write_report", lambda log: None)

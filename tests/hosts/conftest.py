@@ -1,6 +1,5 @@
 """Two hosts, each with a folder of its own, and a project there: made when a module wants them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(private: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+def two(private: Path, tmp_path_factory: pytest.TempPathFactory):
     with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts", private) as started:
         yield started
 
@@ -32,6 +31,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def nothing_is_left(two: TwoHosts) -> Iterator[None]:
+def nothing_is_left(two: TwoHosts):
     yield
     assert_nothing_left(two)

@@ -4,7 +4,6 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -166,7 +165,7 @@ def test_a_project_behind_a_link_and_a_hostfile(two, one_host, tmp_path) -> None
 
 @pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
 def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> None:
-    def sent(**variables: Any) -> list[int]:
+    def sent(**variables) -> list[int]:
         before = [two.first.bytes_sent(name) for name in INTERFACES]
         words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never")
         train(two, tmp_path, *words, **variables)

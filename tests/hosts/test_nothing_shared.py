@@ -131,11 +131,9 @@ def assert_spread(parts: list[dict[str, Any]], expected: dict[str, Any]) -> None
     assert {**first, **second} == expected
 
 
-@pytest.mark.parametrize(
-    ("command", "program", "dies"),
-    [(horovodrun, "train.py", 1), (run_sh, "train.py", 0), (classify, "classify.py", 1)],
-    ids=["horovodrun", "run.sh", "classify"],
-)
+@pytest.mark.parametrize(("command", "program", "dies"), [
+    (horovodrun, "train.py", 1), (run_sh, "train.py", 0), (classify, "classify.py", 1),
+], ids=["horovodrun", "run.sh", "classify"])  # fmt: skip
 def test_a_killed_run_resumes_to_the_same_bytes(two, private, on_one_host, command, program, dies):
     models = private / command.__name__
     saved = models / "checkpoints/update-00000010"

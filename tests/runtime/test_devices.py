@@ -9,7 +9,6 @@ import time
 import uuid
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -217,7 +216,7 @@ def test_addresses_are_given_when_all_operators_have_run() -> None:
     assert found == [5.0] * 3
 
 
-def stub(folder: Path, init: int = 0, status: int = 0, *macros: str) -> str:
+def stub(folder, init: int = 0, status: int = 0, *macros: str) -> str:
     source, library = folder / "stub.cc", folder / f"libcuda{init}-{status}.so"
     source.write_text(STUB, encoding="utf-8")
     values = [f"-DINIT={init}", f"-DSTATUS={status}", *macros]
@@ -226,7 +225,7 @@ def stub(folder: Path, init: int = 0, status: int = 0, *macros: str) -> str:
     return str(library)
 
 
-def test_the_driver_describes_the_gpus_and_versions(tmp_path: Path) -> None:
+def test_the_driver_describes_the_gpus_and_versions(tmp_path) -> None:
     path, absent = stub(tmp_path), str(tmp_path / "none.so")
     found = installed.gpus(path)
     assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
@@ -245,7 +244,7 @@ def test_the_driver_describes_the_gpus_and_versions(tmp_path: Path) -> None:
     assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
 
 
-def test_a_driver_that_fails(tmp_path: Path) -> None:
+def test_a_driver_that_fails(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
         installed.gpus(stub(tmp_path, status=999))
     with pytest.raises(ConfigError, match="cuInit fails with CUDA error 803"):

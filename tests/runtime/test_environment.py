@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE":
 
 
 @pytest.fixture(autouse=True)
-def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def untouched_environment(monkeypatch: pytest.MonkeyPatch):
     """Start each test with none of the variables set, on 16 processors; restore all afterwards."""
     ours = {name for name in os.environ if name.startswith(OURS)} | {*settings()}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
@@ -71,10 +70,9 @@ def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
     assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
 
 
-@pytest.mark.parametrize(
-    ("threads", "gpus", "cycle"),
-    [("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
-)
+@pytest.mark.parametrize(("threads", "gpus", "cycle"), [
+    ("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1"),
+])  # fmt: skip
 def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -143,10 +141,9 @@ def test_a_variable_is_unset_within_the_context_alone() -> None:
     assert environment.variables()["DMLC_ROLE"] == "server"
 
 
-@pytest.mark.parametrize(
-    ("variables", "allowed"),
-    [({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True)],
-)
+@pytest.mark.parametrize(("variables", "allowed"), [
+    ({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True),
+])  # fmt: skip
 def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, allowed) -> None:
     os.environ.update(variables)
     assert environment.allows_progress_bar() == allowed
@@ -226,10 +223,9 @@ def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
     assert processors.cgroup_quota(tmp_path) == expected
 
 
-@pytest.mark.parametrize(
-    ("bound", "limit", "count"),
-    [(64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4)],
-)
+@pytest.mark.parametrize(("bound", "limit", "count"), [
+    (64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4),
+])  # fmt: skip
 def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
     monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)

@@ -7,8 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -65,7 +63,7 @@ for argument in sys.argv[1:]:
 INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
-def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, Any, str]:
+def run_main(body: str, stdout=subprocess.PIPE, **variables: str):
     lines = "\n".join("    " + line for line in body.splitlines())
     code = f"from runtime import errors\ndef main():\n{lines}\nerrors.run_program(main)"
     environment = {k: v for k, v in os.environ.items() if k not in RANK_NAMES}
@@ -123,10 +121,9 @@ def test_a_config_error_is_left_to_rank_0(name: str) -> None:
     assert run_main(PRINT_WAITING + broken, **{name: "1"}) == (2, "", "error: broken\n")
 
 
-@pytest.mark.parametrize(
-    ("prefix", "local", "host"),
-    [("HOROVOD_", "4", ""), ("OMPI_COMM_WORLD_", "2", f"{os.uname().nodename}: ")],
-)
+@pytest.mark.parametrize(("prefix", "local", "host"), [
+    ("HOROVOD_", "4", ""), ("OMPI_COMM_WORLD_", "2", f"{os.uname().nodename}: "),
+])  # fmt: skip
 def test_a_data_error_names_the_host_among_several(prefix: str, local: str, host: str) -> None:
     sizes = {f"{prefix}SIZE": "4", f"{prefix}LOCAL_SIZE": local}
     wrong = PRINT_WAITING + "raise errors.ConfigError('wrong')"
@@ -181,11 +178,10 @@ def test_closed_outputs_are_no_error() -> None:
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3
 
 
-@pytest.mark.parametrize(
-    "read",
-    ["bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()"],
-)
-def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path: Path, read: str) -> None:
+@pytest.mark.parametrize("read", [
+    "bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()",
+])  # fmt: skip
+def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path, read: str) -> None:
     path = tmp_path / "a \x1bset.rec"
     path.write_bytes(bytes(100_000))
     status, output, said = run_main(f"{CUT}{read}\nprint('never')", CUT=str(path))

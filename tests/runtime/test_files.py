@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from runtime.errors import ConfigError, DataError
 
 
 @pytest.fixture
-def full_disk() -> Iterator[None]:
+def full_disk():
     """Files cannot grow beyond 64 KiB, which the kernel reports as it does a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -101,10 +100,9 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone")],
-)
+@pytest.mark.parametrize(("name", "target"), [
+    ("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone"),
+])  # fmt: skip
 def test_no_folder_is_overwritten(tmp_path: Path, name: str, target) -> None:
     """Nor is a link in place of the hidden one followed, to a folder of the user or to nothing."""
     (tmp_path / "user").mkdir()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -207,7 +206,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path: Path) -
 
 
 @contextmanager
-def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
+def guarded(*command: str, sharers: int = 1, **variables: str):
     with subprocess.Popen(
         ["env", "--default-signal=INT,HUP", sys.executable, "-c", GUARD, str(sharers), *command],
         cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,

@@ -31,15 +31,10 @@ LONE = Assignment(
     "worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1
 )
 FULL = replace(
-    LONE,
-    local_worker=1,
-    groups=((2, 0), (1,)),
+    LONE, local_worker=1, groups=((2, 0), (1,)), tolerates=True, server_speeds=(1.0, 0.25),
     shares=(Share(0.0, 0.1), Share(0.1, 1 / 3), Share(1 / 3, 1.0)),
-    tolerates=True,
-    server_speeds=(1.0, 0.25),
-    bucket_elements=5000,
-    trace="/somewhere",
-)
+    bucket_elements=5000, trace="/somewhere",
+)  # fmt: skip
 SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
 DECAYS = [1.0, 0.0] * 4
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,10 +106,9 @@ def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
     assert table not in keys and table * 9973 % servers == buckets[0].server
 
 
-@pytest.mark.parametrize(
-    ("speeds", "order"),
-    [((1.0, 5.0, 2.0), [1, 2, 0]), ((1.0, 0.25), [0, 1]), ((1.0, 1.0), [0, 1]), ((), [0, 1, 2])],
-)
+@pytest.mark.parametrize(("speeds", "order"), [
+    ((1.0, 5.0, 2.0), [1, 2, 0]), ((1.0, 0.25), [0, 1]), ((1.0, 1.0), [0, 1]), ((), [0, 1, 2]),
+])  # fmt: skip
 def test_servers_keep_elements_by_their_speeds_the_fastest_the_first_layers(speeds, order) -> None:
     assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]
     buckets = plan(SIZES, [1.0] * len(SIZES), len(order), speeds)

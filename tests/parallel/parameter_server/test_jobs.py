@@ -2,11 +2,11 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -14,7 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
+from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import KEY
+from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.schemes import SCHEMES
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from tests.support import attacker
 from tests.support.launch import finish, ranks
@@ -23,15 +27,58 @@ from tests.support.servers import ROOT, ServerJob
 
 pytestmark = pytest.mark.launcher
 
-SCRIPT = ["-m", "tests.parallel.parameter_server.scripted_worker"]
+SCRIPT = ["-m", "tests.parallel.parameter_server.test_jobs"]
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
 # The turn of a worker that does not exist: the others wait until its file is there.
 GATE, NOBODY = 3, 9
 TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
 
 
+def wait_for(true) -> None:
+    while not true():
+        time.sleep(0.01)
+
+
+def main(folder: Path, turns: list[int]) -> None:
+    """Pull and push as a worker in a given order, and write what it got.
+
+    All pull in the beginning; the worker whose turn it is pushes a gradient of 1 at the rate of 1,
+    and pulls. Without turns, all make three steps together by dist_sync, with gradients 1, 2, ...
+    """
+    own = assignment.find(os.environ)
+    assert own is not None
+    scheme = SCHEMES["dist_async" if turns else "dist_sync"]
+    exchange = Exchange(scheme, own, LoneWorld(), staleness=None, images_per_step=1)
+    parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
+    size = 1 if turns else 1 + own.worker
+    gradients = [mx.nd.full((3, 2), size), mx.nd.full((5,), size)]
+    exchange.start(parameters, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
+
+    def step(name: str, lr: float) -> None:
+        exchange.step(gradients, lr=lr)
+        result = {
+            "version": exchange.version,
+            "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
+            "numbers": exchange.numbers(),
+        }
+        (folder / f"{name}.part").write_text(json.dumps(result))
+        (folder / f"{name}.part").rename(folder / name)
+
+    (folder / f"ready-{own.worker}").touch()
+    wait_for(lambda: len(list(folder.glob("ready-*"))) == own.num_workers)
+    for turn, worker in enumerate(turns):
+        if worker == own.worker:
+            before = [folder / str(number) for number in range(turn)]
+            wait_for(lambda: all(path.exists() for path in before))  # noqa: B023 (called at once)
+            step(str(turn), 1.0)
+    for _ in range(0 if turns else 3):
+        step(f"of-{own.worker}", 0.25)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def expected(turns: list[int]) -> list[dict]:
-    """What each turn of ``scripted_worker`` gets, in double precision."""
+    """What each turn of ``main`` gets, in double precision."""
     weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
     pulled, results = dict.fromkeys(turns, 0), []
     stale: dict[int, list[int]] = {}
@@ -233,7 +280,7 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
 
 
 @contextmanager
-def attack(addresses: list[str]) -> Iterator[subprocess.Popen[str]]:
+def attack(addresses: list[str]):
     command = [sys.executable, attacker.__file__, "300", *addresses]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -270,3 +317,7 @@ def test_a_job_starts_while_its_scheduler_is_attacked(tmp_path: Path) -> None:
         with attack([f"127.0.0.1:{port}"]), attack([f"127.0.0.1:{port}"]):
             assert job.wait() == [0, 0], job.said()
     assert json.loads((tmp_path / "1").read_text())["version"] == 2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [*map(int, sys.argv[2:])])

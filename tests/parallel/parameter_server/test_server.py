@@ -3,10 +3,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,7 +134,7 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
     assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
-def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path) -> None:
     first = 2**24 + 5
     server = Server(first, trace=str(tmp_path))
     server.push(2, first, staleness=1)
@@ -286,7 +284,7 @@ def door() -> Door:
 def impostor():
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def start(answer: Callable[[socket.socket], None]) -> tuple[str, int]:
+        def start(answer) -> tuple[str, int]:
             def run() -> None:
                 # The caller may leave before it has the answer.
                 with listener.accept()[0] as connection, suppress(OSError):

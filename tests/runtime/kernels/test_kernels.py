@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import importlib.util
 import os
 import sys
@@ -12,12 +13,17 @@ import numpy as np
 import pytest
 from numba.core import caching, config
 
+from partial_fc import optimizers
+from partial_fc.rows import host, host_logits
 from runtime import processors
 from runtime.kernels import memory
 from runtime.kernels.compiled import unlocked_kernel
 from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
 from tests.support.launch import finish
+from training.update import host_sgd
 
+# Vectors with a rest behind the whole lanes.
+ROWS, SAMPLED, BATCH, LENGTH = 300, 150, 32, 200
 # Another processor, for which Numba compiles then: Intel's Haswell has no AVX-512.
 AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
@@ -136,8 +142,60 @@ def test_lanes_are_added_up() -> None:
     assert np.isnan(_sum(np.where(lanes == 37, np.nan, lanes).astype(np.float32)))
 
 
+def main() -> None:
+    """Print a digest of what each kernel that adds up or fuses makes of the same numbers."""
+    generator = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Any:
+        return generator.standard_normal(shape, np.float32)
+
+    centers, momenta, gradient = normal(ROWS, LENGTH), normal(ROWS, LENGTH), normal(SAMPLED, LENGTH)
+    rows = np.sort(generator.permutation(ROWS)[:SAMPLED])
+    units, inverse_norms = np.empty_like(gradient), np.empty(SAMPLED, np.float32)
+    host._normalize(centers, rows, units, inverse_norms)
+    tell("normalize", units, inverse_norms)
+
+    arrays = [centers.copy(), momenta.copy()]
+    rates: Any = tuple(floats([0.1, 0.9, 5e-4]))
+    optimizers._sgd(*arrays, rows, inverse_norms, gradient, rates)
+    tell("sgd", *arrays)
+    arrays = [momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)]
+    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0]))
+    optimizers._adam(centers, tuple(arrays), rows, inverse_norms, gradient, rates)
+    tell("adam", centers, *arrays)
+
+    bounds, hardness = np.array([0, 70, SAMPLED]), np.full(1, 0.3, np.float32)
+    rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
+    targets = 70 * np.arange(BATCH), floats([0, 1] * (BATCH // 2)), normal(BATCH)
+    for name, given in (("", None), ("ruled ", rules)):
+        logits = 10 * normal(BATCH * SAMPLED)
+        shift, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
+        host_logits.exponentiate(logits, bounds, targets, shift, sums, given)
+        tell(f"{name}exponentials", logits, shift, sums)
+
+    projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
+    host._project(gradient, units, inverse_norms[:, None], projected)
+    host._multiply_shares(
+        np.stack([gradient, units, projected]), units, inverse_norms[:, None], total, scaled
+    )
+    tell("projected shares", projected, total, scaled)
+
+    arrays = [normal(4_001) for _ in range(3)]
+    addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
+    host_sgd._step(addresses, np.array([0, 4_001]), floats([[0.1], [5e-4]]), floats([0.9, 0.5]))
+    tell("sgd of a backbone", *arrays)
+
+
+def floats(values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+def tell(name: str, *arrays: Any) -> None:
+    print(name, hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())
+
+
 def digests(cache: Path, **variables: Any) -> list[str]:
-    words = (sys.executable, "-m", "tests.runtime.kernels.kernel_bits")
+    words = (sys.executable, "-m", "tests.runtime.kernels.test_kernels")
     return finish(*words, NUMBA_CACHE_DIR=str(cache), **variables).stdout.splitlines()
 
 
@@ -258,3 +316,7 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
     # A constant of another file; that of the kernel's file is as old as it was.
     (tmp_path / "constants.py").write_text("OFFSET = 2")
     assert run() == "5 5 5 3 True True True False"
+
+
+if __name__ == "__main__":
+    main()
