@@ -183,8 +183,8 @@ class Machine:
 
     rank, size, local_rank = 0, 2, 0
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now=0.0) -> None:
+        self.now = now
         self.stopwatch = Stopwatch(lambda: self.now)
         self.world = TimedWorld(self, self.stopwatch)  # type: ignore[arg-type]
 
@@ -193,6 +193,9 @@ class Machine:
         return array
 
     allgather = allreduce
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
     def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
         for array in arrays:
@@ -290,19 +293,9 @@ def test_results_are_those_of_the_ranks() -> None:
         assert result == [gathered, gathered, total, total, first] * 2
 
 
-class HandClock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_seconds_count_for_the_innermost_part() -> None:
-    clock = HandClock()
-    stopwatch = Stopwatch(clock)
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
     clock.wait(100.0)
     with stopwatch.part(HEAD):
         clock.wait(1.0)
@@ -322,8 +315,8 @@ def test_seconds_count_for_the_innermost_part() -> None:
 
 def test_a_sample_stands_for_its_interval() -> None:
     """Outside of it nothing waits, and what is queued there counts for nothing."""
-    clock = HandClock()
-    stopwatch = Stopwatch(clock)
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
     waits: list[float] = []
     stopwatch.sample()
     array = SimpleNamespace(wait_to_read=lambda: waits.append(clock.now))
@@ -351,8 +344,8 @@ def test_a_sample_stands_for_its_interval() -> None:
 
 
 def test_deferred_waits_run_in_order() -> None:
-    clock = HandClock()
-    stopwatch = Stopwatch(clock)
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
     with stopwatch.part(BACKBONE):
         stopwatch.defer(lambda: clock.wait(2.0))
         stopwatch.defer(lambda: clock.wait(3.0), COMMUNICATION)

@@ -41,11 +41,15 @@ def untouched_environment(monkeypatch: pytest.MonkeyPatch):
     forget()
 
 
-@pytest.mark.parametrize("name", ["HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"])
-def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
+def test_ranks_share_processors_and_gloo_is_for_a_single_process(monkeypatch, prefix) -> None:
+    alone = settings()
+    assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    monkeypatch.setenv(f"{prefix}RANK", "0")
+    assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
     assert environment.visible_threads() == 16
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
-        monkeypatch.setenv(name, str(ranks))
+        monkeypatch.setenv(f"{prefix}LOCAL_SIZE", str(ranks))
         assert environment.visible_threads() == share
         assert settings()["OMP_NUM_THREADS"] == settings()["NUMBA_NUM_THREADS"] == str(share)
 
@@ -60,14 +64,6 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", wrong)
         with pytest.raises(ConfigError, match=f"OMP_NUM_THREADS='{wrong}' is not a positive"):
             environment.prepare()
-
-
-@pytest.mark.parametrize("name", ["HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"])
-def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
-    alone = settings()
-    assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
-    monkeypatch.setenv(name, "0")
-    assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
 
 
 @pytest.mark.parametrize(("threads", "gpus", "cycle"), [
