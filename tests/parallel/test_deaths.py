@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ PROGRAM = ("classify.py", *ENDLESS)
 class Job(Started):
     """Four workers and two servers on this machine, some updates after their start."""
 
-    def __init__(self, folder: Path, scheme: str, *options, program=PROGRAM, until="update 10/"):
+    def __init__(self, folder, scheme: str, *options, program=PROGRAM, until="update 10/"):
         (folder / "groups").write_text("127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n")
         if scheme == "dist_gsync":
             options = (*options, "--groups", str(folder / "groups"))
@@ -63,7 +62,7 @@ class Job(Started):
     # Of a group, the leader.
     [("dist_gsync", "worker-2"), ("dist_async", "server")],
 )
-def test_a_killed_process_ends_the_job_and_is_named(tmp_path: Path, scheme, victim) -> None:
+def test_a_killed_process_ends_the_job_and_is_named(tmp_path, scheme, victim) -> None:
     with Job(tmp_path, scheme) as job:
         job.kill(victim)
         assert job.ends() == 128 + signal.SIGKILL
@@ -73,7 +72,7 @@ def test_a_killed_process_ends_the_job_and_is_named(tmp_path: Path, scheme, vict
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_gsync"])
-def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path: Path) -> None:
+def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path) -> None:
     """Also with --rebalance while a group waits for the other, which is slow, at an epoch's end."""
     slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8", *ENDLESS)
     options: dict = {}
@@ -92,7 +91,7 @@ def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path: Path) -> None:
         assert list(saved), job.said()
 
 
-def test_a_tolerant_job_continues_without_a_dead_worker(tmp_path: Path) -> None:
+def test_a_tolerant_job_continues_without_a_dead_worker(tmp_path) -> None:
     # 800 updates of each worker, of which the killed one has done a few.
     short = (*PROGRAM, "--num-images", "12800", "--epochs", "4", "--staleness", "3")
     with Job(tmp_path, "dist_ssync", "--tolerate-workers", program=short) as job:

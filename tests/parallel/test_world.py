@@ -8,7 +8,6 @@ import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -27,7 +26,7 @@ from tests.support.thread_world import run_ranks
 COMPUTING, EXCHANGING = 1.0, 10.0
 
 
-def answers(world: World, number: int) -> dict[str, Any]:
+def answers(world: World, number: int):
     total, first = mx.nd.array([number]), mx.nd.array([number])
     world.allreduce(total, "total")
     several = [mx.nd.array([number, 1]), mx.nd.array([2.0 * number])]
@@ -188,7 +187,7 @@ class Machine:
         self.stopwatch = Stopwatch(lambda: self.now)
         self.world = TimedWorld(self, self.stopwatch)  # type: ignore[arg-type]
 
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+    def allreduce(self, array, name: str, op: str = "sum"):
         array.ready_at += EXCHANGING
         return array
 
@@ -197,7 +196,7 @@ class Machine:
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
+    def allreduce_all(self, arrays, name: str, *_: object) -> None:
         for array in arrays:
             self.allreduce(array, name)
 
@@ -222,13 +221,9 @@ class Array:
         self._machine.now = max(self._machine.now, self.ready_at)
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_computing_does_not_count_as_communication(collective: str, machine: Machine) -> None:
+def test_computing_does_not_count_as_communication(collective: str) -> None:
+    machine = Machine()
     array = Array(machine, COMPUTING)
     with machine.stopwatch.part(HEAD):
         assert getattr(machine.world, collective)(array, "head.maximum") is array
@@ -236,8 +231,9 @@ def test_computing_does_not_count_as_communication(collective: str, machine: Mac
     assert machine.seconds(HEAD) == [COMPUTING, EXCHANGING]
 
 
-def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> None:
+def test_a_rank_that_waits_for_labels_is_in_communication() -> None:
     """In every update: the watchdog asks for the part. A device is not waited for."""
+    machine = Machine()
     waits = []
     machine.stopwatch.sample()
     for context in (mx.cpu(), mx.cpu(1)):
@@ -251,7 +247,8 @@ def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> N
     assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
 
 
-def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
+def test_an_overlapped_reduction_does_not_count() -> None:
+    machine = Machine()
     (name,) = OVERLAPPING
     with machine.stopwatch.part(HEAD):
         array = machine.world.allreduce(Array(machine, COMPUTING), name)
@@ -261,8 +258,9 @@ def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
     assert machine.seconds(HEAD) == [COMPUTING + 0.75 * EXCHANGING, 0.25 * EXCHANGING]
 
 
-def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> None:
+def test_gradients_are_reduced_behind_the_backward_pass() -> None:
     """Those of the last layer are ready, and reduced, long before those of the first."""
+    machine = Machine()
     first, last = Array(machine, 3 * EXCHANGING), Array(machine, COMPUTING)
     with machine.stopwatch.part(BACKBONE):
         machine.world.allreduce_all([first, last], "backbone.gradient")
@@ -272,7 +270,7 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> Non
 
 
 def test_results_are_those_of_the_ranks() -> None:
-    def timed(plain: Any) -> list[list[float]]:
+    def timed(plain) -> list[list[float]]:
         stopwatch = Stopwatch()
         world, found = TimedWorld(plain, stopwatch), []
         for _ in range(2):

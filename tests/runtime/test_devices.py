@@ -10,7 +10,6 @@ import uuid
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -288,8 +287,8 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
-    def choose(world: ThreadWorld) -> Any:
+def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32"):
+    def choose(world: ThreadWorld):
         own = seen[world.rank]
         driver = SimpleNamespace(identity=lambda number: uuid.UUID(int=own[number]).bytes)
         patch.setattr(mx.context, "num_gpus", lambda: len(own))
@@ -339,7 +338,7 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])
-def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: Any) -> None:
+def test_uploads_have_the_values_that_were_there_when_they_were_queued(context) -> None:
     upload, values, copies = devices.Uploads(context), np.zeros((64, 1000), np.int32), []
     for number in range(5):
         values[:] = number

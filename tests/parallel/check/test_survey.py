@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ PAIR, PAIR_NIC = (BOTH, "mxnet"), (BOTH, "mxnet", "eth0")
 H100 = Gpu("H100", (9, 0), 80 << 30)
 
 
-def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
+def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     survey.facts[host] = replace(survey.facts[host], **changes)
     return [str(one) for one in findings(survey)]
 
@@ -80,7 +79,7 @@ def found(survey: Survey, host: str = "b", **changes: Any) -> list[str]:
      "lo, eth5"),
     (PAIR_NIC, {}, ""),
 ])  # fmt: skip
-def test_a_change_is_one_finding_or_none(hosts: Any, change: dict[str, Any], line: str) -> None:
+def test_a_change_is_one_finding_or_none(hosts, change, line: str) -> None:
     lines = found(healthy(*hosts), **change)
     assert len(lines) == bool(line) and all(one.startswith(f"b: {line}") for one in lines)
 
@@ -120,7 +119,7 @@ def test_the_same_address_on_two_hosts() -> None:
     # Two hosts do not say which of them is usual.
     (BOTH, [("b", "a", 118e6)], ""),
 ])  # fmt: skip
-def test_links(slots: dict[str, int], links: list[Any], line: str) -> None:
+def test_links(slots: dict[str, int], links, line: str) -> None:
     survey = healthy(slots)
     for sender, receiver, *link in links:
         others = [one for one in survey.pairs if (one.sender, one.receiver) != (sender, receiver)]

@@ -34,11 +34,6 @@ GATE, NOBODY = 3, 9
 TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
 
 
-def wait_for(true) -> None:
-    while not true():
-        time.sleep(0.01)
-
-
 def main(folder: Path, turns: list[int]) -> None:
     """Pull and push as a worker in a given order, and write what it got.
 
@@ -65,11 +60,12 @@ def main(folder: Path, turns: list[int]) -> None:
         (folder / f"{name}.part").rename(folder / name)
 
     (folder / f"ready-{own.worker}").touch()
-    wait_for(lambda: len(list(folder.glob("ready-*"))) == own.num_workers)
+    while len(list(folder.glob("ready-*"))) < own.num_workers:
+        time.sleep(0.01)
     for turn, worker in enumerate(turns):
         if worker == own.worker:
-            before = [folder / str(number) for number in range(turn)]
-            wait_for(lambda: all(path.exists() for path in before))  # noqa: B023 (called at once)
+            while not all((folder / str(number)).exists() for number in range(turn)):
+                time.sleep(0.01)
             step(str(turn), 1.0)
     for _ in range(0 if turns else 3):
         step(f"of-{own.worker}", 0.25)

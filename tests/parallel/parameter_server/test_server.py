@@ -5,7 +5,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
 OWN, OTHER = b"the key of the job", b"another key"
 
 
-def table(clocks: Any, **columns: Any) -> SharedTable:
+def table(clocks, **columns) -> SharedTable:
     made = SharedTable.empty(len(clocks))
     made.rows[:, Column.CLOCK] = clocks
     for name, values in columns.items():
@@ -34,7 +33,7 @@ def table(clocks: Any, **columns: Any) -> SharedTable:
     return made
 
 
-def numbers(gradient: Any = ONES, **tail: Any) -> np.ndarray:
+def numbers(gradient=ONES, **tail) -> np.ndarray:
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
     whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
     return np.concatenate([np.array(gradient, np.float32), whole])
@@ -61,7 +60,7 @@ class Server:
         self.apply(numbers(gradient, version=pulled, lr=lr, pusher=pusher))
         self.expect(np.array(gradient) / staleness, lr)
 
-    def push_sum(self, gradients: Any, pulled: int) -> None:
+    def push_sum(self, gradients, pulled: int) -> None:
         tail = {"version": pulled, "lr": 0.125}
         rows = [numbers(one, pusher=number, **tail) for number, one in enumerate(gradients)]
         self.apply(np.sum(rows, axis=0))
