@@ -28,7 +28,8 @@ ELSEWHERE = {
     "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
-        "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "
+        "parallel/parameter_server/connections.py parallel/parameter_server/exchange.py "
+        "parallel/parameter_server/s[et]* "
         "training/exchange/[sw]* parallel/launch/launcher.py"
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
