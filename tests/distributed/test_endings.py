@@ -1,29 +1,65 @@
-"""However a job ends, it ends on all ranks, in bounded time, and says why."""
-
-from __future__ import annotations
+"""Jobs end on all ranks in bounded time, and listen only where docs/security.md says."""
 
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+from functools import lru_cache
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
-from tests.support.job import Job
+from tests.support.job import Job, Started
+from tests.support.launch import ROOT
+from tests.support.listeners import listeners
 from tests.support.locks import holder
+from tests.support.security_page import ONE_HOST, role, table
+from tests.support.stranger import AS_ROOT
 
-OPTIONS = (
-    "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 "
-    "--max-update 100000 --frequent 1 --verbose 100000 --save-interval 0"
-).split()
 pytestmark = pytest.mark.launcher
+FACES = (
+    "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 --frequent 1 "
+    "--max-update 100000 --verbose 100000 --save-interval 0"
+).split()
+IMAGES = (
+    "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
+    "--frequent 5 --eval-frequency 1000"
+).split()
+# Ranks with Gloo listen until all are connected, which takes milliseconds if they start together.
+LATER = 'sleep "$((2 * HOROVOD_RANK))"; exec bash config.sh "$@"'
+RANKS = ("bash", "-c", LATER, "config.sh", *FACES)
+# The second and third would have MXNet's scheduler listen elsewhere.
+OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}
+MPIRUN, HOROVODRUN = (str(Path(sys.executable).with_name(one)) for one in ("mpirun", "horovodrun"))
+TWO = ("-np", "2", "-H", "localhost:2")
+LAUNCH = (sys.executable, "-m", "parallel.launch", "-n", "2", "-s", "1")
+CLASSIFY = ("--", sys.executable, "classify.py", *IMAGES, "--kv-store")
+GROUPED = (*LAUNCH, "--groups", "{folder}/groups", *CLASSIFY, "dist_gsync")
+COMMANDS = {
+    "run.sh": ("bash", "run.sh", *FACES),
+    "mpirun": (MPIRUN, "-np", "2", "-bind-to", "none", *RANKS),
+    "horovodrun": (HOROVODRUN, "--mpi", *TWO, *RANKS),
+    "horovodrun --gloo": (HOROVODRUN, "--gloo", *TWO, *RANKS),
+    "train.py": (sys.executable, "train.py", "--dataset", "synthetic", "--network", "tiny", *FACES),
+    "dist_sync": (*LAUNCH, *CLASSIFY, "dist_sync"),
+    "dist_async": (*LAUNCH, *CLASSIFY, "dist_async"),
+    "dist_ssync": (*LAUNCH, *CLASSIFY, "dist_ssync", "--staleness", "1"),
+    "dist_gsync": GROUPED,
+}
+# The others are looked at while they are disturbed, or start the same processes as these.
+LOOKED_AT = ("horovodrun", "horovodrun --gloo", "train.py", "dist_async")
+FEW = ("--max-update", "12")
+DISTURBED = {
+    "run.sh": (*COMMANDS["run.sh"], *FEW),
+    "horovodrun --gloo": (HOROVODRUN, "--gloo", *TWO, "bash", "config.sh", *FACES, *FEW),
+    "dist_gsync": (*GROUPED, "--num-examples", "160", "--epochs", "1"),
+}
 
 
-def start(launcher: str, models: Path, *options: object) -> Job:
-    """Start a job and wait until it trains."""
-    job = Job(launcher, 2, models, *OPTIONS, *options)
+def train(launcher: str, models: Path, *options: object) -> Job:
+    job = Job(launcher, 2, models, *FACES, *options)
     try:
         job.wait_until(lambda: "update 3/" in job.log(0))
         assert sorted(job.processes()) == [0, 1]
@@ -34,8 +70,7 @@ def start(launcher: str, models: Path, *options: object) -> Job:
     return job
 
 
-def pid_of(job: Job, victim: Optional[int]) -> int:
-    """Return the process of a rank, or that of the launcher."""
+def pid_of(job: Job, victim) -> int:
     return job.process.pid if victim is None else job.processes()[victim]
 
 
@@ -49,18 +84,13 @@ def wait_for_the_end(job: Job, seconds: float) -> tuple[int, float]:
     return status, time.monotonic() - began
 
 
-@pytest.mark.parametrize(
-    ("launcher", "victim", "number", "statuses"),
-    [
-        ("--gloo", 1, signal.SIGTERM, range(1, 256)),
-        pytest.param("run.sh", None, signal.SIGINT, [130], marks=pytest.mark.thorough),
-        pytest.param("--mpi", None, signal.SIGUSR2, [143], marks=pytest.mark.thorough),
-    ],
-)
-def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
-    launcher: str, victim: Optional[int], number: int, statuses: list[int], tmp_path: Path
-) -> None:
-    with start(launcher, tmp_path, *(["--restarts", 2] if launcher == "run.sh" else [])) as job:
+@pytest.mark.parametrize(("launcher", "victim", "number", "statuses"), [
+    ("--gloo", 1, signal.SIGTERM, range(1, 256)),
+    pytest.param("run.sh", None, signal.SIGINT, [130], marks=pytest.mark.thorough),
+    pytest.param("--mpi", None, signal.SIGUSR2, [143], marks=pytest.mark.thorough),
+])  # fmt: skip
+def test_a_job_told_to_end_saves_the_same_update(launcher, victim, number, statuses, tmp_path):
+    with train(launcher, tmp_path, *(["--restarts", 2] if launcher == "run.sh" else [])) as job:
         assert f"process {job.processes()[0]}, python" in holder(tmp_path)
         os.kill(pid_of(job, victim), number)
         if launcher == "run.sh":
@@ -76,21 +106,16 @@ def test_a_job_that_is_told_to_ends_after_the_same_update_which_is_saved(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("launcher", "victim", "number", "longest"),
-    [
-        ("--gloo", 0, signal.SIGKILL, 30),
-        ("run.sh", 1, signal.SIGKILL, 30),
-        ("--gloo", None, signal.SIGKILL, 30),
-        ("--mpi", None, signal.SIGKILL, 30),
-        ("run.sh", 1, signal.SIGSTOP, 60),
-    ],
-)
-def test_a_process_that_is_killed_or_hangs_ends_all(
-    launcher: str, victim: Optional[int], number: int, longest: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("launcher", "victim", "number", "longest"), [
+    ("--gloo", 0, signal.SIGKILL, 30),
+    ("run.sh", 1, signal.SIGKILL, 30),
+    ("--gloo", None, signal.SIGKILL, 30),
+    ("--mpi", None, signal.SIGKILL, 30),
+    ("run.sh", 1, signal.SIGSTOP, 60),
+])  # fmt: skip
+def test_a_process_that_is_killed_or_hangs_ends_all(launcher, victim, number, longest, tmp_path):
     hangs = number == signal.SIGSTOP
-    with start(launcher, tmp_path, *(["--stall-timeout", 4] if hangs else [])) as job:
+    with train(launcher, tmp_path, *(["--stall-timeout", 4] if hangs else [])) as job:
         os.kill(pid_of(job, victim), number)
         status, seconds = wait_for_the_end(job, 90)
         assert seconds < longest and (victim is None or status not in (0, 2))
@@ -98,3 +123,107 @@ def test_a_process_that_is_killed_or_hangs_ends_all(
             said = job.log(0)
             assert re.search("error: rank 0 on .* has made no progress for .*communication", said)
             assert "training/loop.py" in said, "the stacks of all threads"
+
+
+def start(folder: Path, *command: str) -> Started:
+    folder.mkdir(exist_ok=True)
+    (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
+    words = [word.replace("{folder}", str(folder)) for word in command]
+    return Started(folder, *words, "--models-root", folder / "models", **OF_A_SHELL)
+
+
+def looking(started: Started):
+    """Return a function that looks at a job, and returns where each role was seen listening."""
+    found: dict[str, set[str]] = {}
+    before: set[tuple[int, str, str]] = set()
+
+    def look() -> dict[str, set[str]]:
+        nonlocal before
+        now = {
+            (running.pid, role(running.words, running.variables), address)
+            for running in started.running()
+            for address, _ in listeners(running.pid)
+        }
+        # A process that has just become another program may still have the sockets of the one that
+        # started it.
+        for _, name, address in now & before:
+            found.setdefault(name, set()).add(address)
+        before = now
+        return found
+
+    return look
+
+
+def said_of(job: str) -> dict[str, set[str]]:
+    return {name: addresses for name, addresses in table(ONE_HOST)[job].items() if addresses}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("job", LOOKED_AT)
+def test_processes_listen_where_the_page_says(job: str, tmp_path: Path) -> None:
+    with start(tmp_path, *COMMANDS[job]) as started:
+        look = looking(started)
+
+        def has_trained() -> bool:
+            look()
+            return "update 10/" in started.said()
+
+        started.wait_until(has_trained, 200)
+        assert look() == said_of(job)
+
+
+def test_the_table_has_these_jobs_and_no_open_address() -> None:
+    said = table(ONE_HOST)
+    assert said.keys() == COMMANDS.keys()
+    everywhere = {address for job in said.values() for one in job.values() for address in one}
+    assert everywhere <= {"127.0.0.1", "::1"}
+
+
+def weights(folder: Path) -> bytes:
+    (file,) = (folder / "models").rglob("model-0000.params")
+    return file.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):
+    """Return what a job trains alone; two ranks' sums are the same however they are made."""
+
+    @lru_cache(None)
+    def alone(job: str, number: int = 0) -> bytes:
+        folder = tmp_path_factory.mktemp("alone")
+        with start(folder, *DISTURBED[job]) as started:
+            assert started.wait(300) == 0, started.said()
+        return weights(folder)
+
+    return alone
+
+
+@AS_ROOT
+@pytest.mark.thorough
+@pytest.mark.parametrize("job", DISTURBED)
+def test_another_user_changes_nothing(job: str, tmp_path: Path, undisturbed) -> None:
+    like = "dist_gsync" if job == "dist_gsync" else "run.sh"
+    undisturbed(like)
+    command = [sys.executable, "-m", "tests.support.stranger"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        try:
+            with start(tmp_path, *DISTURBED[job]) as started:
+                look = looking(started)
+                found = look()
+                while started.process.poll() is None:
+                    time.sleep(0.25)
+                    look()
+                status, said = started.wait(), started.said()
+        finally:
+            process.kill()
+            reached = process.stdout.read().split("\n")[:-1]
+    assert reached
+    if status and job != "run.sh":
+        assert "accept: Software caused connection abort" in said
+        return
+    assert status == 0, said
+    if weights(tmp_path) != undisturbed(like):
+        # The first job of all compiles, and may round differently.
+        assert weights(tmp_path) == undisturbed(like, 1), said
+    assert job == "horovodrun --gloo" or found == said_of(job)

@@ -1,17 +1,10 @@
 """Several ranks under a real launcher leave what one process with the whole batch leaves.
 
 As a program (``OUTPUT RUN...``), rank 0 writes what three updates of each run leave. A run has the
-name of its loss, or of its network. The network of the former has no BatchNorm, whose statistics
-are those of a rank's own images; the others have ``--sync-bn``. A rank of ``arcface:3`` computes
-its batch in three parts. ``arcface+teacher`` has a teacher.
+name of its loss (``arcface:3``: a batch in three parts; ``+teacher``) or of its network.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,19 +29,14 @@ BATCH, NUM_CLASSES, EMBEDDING = 12, 31, 16
 # Small: where rounding puts a number on the other side of a PReLU's bend, the gradient jumps.
 # Another rounding of the images alone changes gradients of mbf by a hundredth in some tensors.
 NETWORK_LR = 2e-5
-# Of softmax the gradients are clipped.
 LOSSES = ("arcface", "adaface", "curricularface", "softmax", "arcface+teacher")
-# A batch in parts, beside the batch.
-IN_PARTS = {
-    "arcface:3": "arcface", "adaface:12": "adaface", "arcface:2+teacher": "arcface+teacher"
-}  # fmt: skip
+IN_PARTS = {"arcface:3": "arcface", "adaface:12": "adaface", "arcface:2+teacher": "arcface+teacher"}
 NETWORKS = ("tiny", "mbf")
 Arrays = dict[str, np.ndarray]
 Found = dict[str, Arrays]
 
 
 def train(world: World, run: str) -> Arrays:
-    """Train; returns what is left, on rank 0."""
     run, _, teacher = run.partition("+")
     run, _, parts = run.partition(":")
     if is_network := run in backbones.names():
@@ -84,8 +72,7 @@ def train(world: World, run: str) -> Arrays:
     return {"centers": centers, "losses": np.array(losses), **arrays}
 
 
-def run(launcher: str, number: int, output: Path, runs: Sequence[str], **variables: Any) -> Found:
-    """Do these runs on some ranks, in the same processes; returns what is left by each."""
+def run(launcher: str, number: int, output, runs, **variables) -> Found:
     module = (sys.executable, "-m", "tests.distributed.test_parity", output, *runs)
     finish(*ranks(launcher, number), *module, seconds=200, **variables)
     found: Found = {one: {} for one in runs}
@@ -112,9 +99,7 @@ def one_process() -> Found:
 @pytest.mark.parametrize(
     ("launcher", "number"), [("--gloo", 2), pytest.param("--mpi", 3, marks=pytest.mark.thorough)]
 )
-def test_three_updates_equal_one_process(
-    launcher: str, number: int, one_process: Found, tmp_path: Path
-) -> None:
+def test_three_updates_equal_one_process(launcher, number, one_process: Found, tmp_path) -> None:
     several = run(launcher, number, tmp_path / "several.npz", (*LOSSES, "arcface:2"))
     for name, found in several.items():
         assert_equal(found, one_process[name.replace(":2", "")], 2e-5)
@@ -142,18 +127,12 @@ def networks() -> Found:
 
 @pytest.mark.thorough
 @pytest.mark.launcher
-@pytest.mark.parametrize(
-    ("launcher", "number", "engine", "runs"),
-    [
-        ("--mpi", 3, "ThreadedEnginePerDevice", NETWORKS),
-        # Each operator ends before the next begins, also the collectives.
-        ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
-    ],
-)
-def test_synchronized_updates_equal_one_process(
-    launcher: str, number: int, engine: str, runs: Sequence[str], networks: Found, tmp_path: Path
-) -> None:
-    """The loss, the backbone, its statistics and the centers."""
+@pytest.mark.parametrize(("launcher", "number", "engine", "runs"), [
+    ("--mpi", 3, "ThreadedEnginePerDevice", NETWORKS),
+    # Each operator ends before the next begins, also the collectives.
+    ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
+])  # fmt: skip
+def test_synchronized_updates_equal_one_process(launcher, number, engine, runs, networks, tmp_path):
     several = run(launcher, number, tmp_path / "several.npz", runs, MXNET_ENGINE_TYPE=engine)
     for network in runs:
         # Weights are of the order of 1; some shifts are rounding alone.

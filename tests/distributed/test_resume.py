@@ -1,10 +1,7 @@
 """``train.py`` that stops and goes on, alone and under horovodrun: the same bytes at the end."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_report() -> Iterator[None]:
+def no_report():
     """A program of its own writes it; tests/test_train.py reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunLog, "write_report", lambda log: None)
@@ -38,7 +35,6 @@ def no_report() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(faces: Path, no_report: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of one rank."""
     models = tmp_path_factory.mktemp("whole") / "models"
     assert "starting anew" in train(1, faces, models)
     return models
@@ -46,7 +42,6 @@ def whole(faces: Path, no_report: None, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def models(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(whole, tmp_path / "models"))
 
 
@@ -77,7 +72,6 @@ def test_bit_for_bit(ranks: int, faces: Path, whole: Path, tmp_path: Path) -> No
     if ranks > 1:
         whole = tmp_path / "whole"
         train(ranks, faces, whole)
-    # As it was after the first checkpoint.
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
     last = "checkpoints/update-00000004"
     shutil.rmtree(copy / last)

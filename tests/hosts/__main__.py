@@ -3,8 +3,6 @@
 The hosts are named host1 and host2, on the interface eth0 and on eth1.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,9 +1,5 @@
 """Two hosts, each with a folder of its own, and a project there: made when a module wants them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +8,7 @@ from tests.support.server_job import assert_nothing_left, copy_product
 
 
 @pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private(tmp_path_factory: pytest.TempPathFactory):
     """A folder that each host has for itself, with a name that a shell has to be told of."""
     folder = tmp_path_factory.mktemp("nothing shared") / "own disk"
     folder.mkdir()
@@ -20,13 +16,13 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(private: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+def two(private, tmp_path_factory: pytest.TempPathFactory):
     with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts", private) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory):
     """The product, and the files of a job with parameter servers, in a folder with a space."""
     folder = tmp_path_factory.mktemp("project") / "two words"
     copy_product(folder)
@@ -34,7 +30,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def nothing_is_left(two: TwoHosts) -> Iterator[None]:
-    """After a test, sshd alone runs on each host."""
+def nothing_is_left(two: TwoHosts):
     yield
     assert_nothing_left(two)

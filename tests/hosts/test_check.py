@@ -1,19 +1,22 @@
-"""``python -m parallel.check`` on two hosts: every mistake is planted, found and named; no other.
+"""Commands of the README, planted mistakes, open ports and readable arguments on two hosts."""
 
-Ssh, network, disks and packages are real; what the second host has instead is mounted there.
-"""
-
-from __future__ import annotations
-
+import base64
+import os
 import re
+import sys
 import time
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import MARKS, PROGRAMS, ROOT, TwoHosts
+from tests.support import hosts
+from tests.support.hosts import ADDRESSES, INTERFACES, NAMES, PROGRAMS, ROOT, TwoHosts, repeated
+from tests.support.listeners import listeners
+from tests.support.security_page import HOSTS, role, table
 
-pytestmark = MARKS
+pytestmark = hosts.MARKS
 FIRST, SECOND = "10.77.0.1", "10.77.0.2"
 BOTH = ("-H", f"{FIRST}:1,{SECOND}:1")
 # A host that hangs is given up after 20 s; a busy machine needs some to start Python.
@@ -71,6 +74,32 @@ MISTAKES = {
         'kill -STOP "$5"', 'kill -CONT "$5"', f"{SECOND}: ssh gets no answer; "
     ),
 }  # fmt: skip
+CONFIG, RUN = ("bash", "config.sh", "--debug"), ("bash", "run.sh", "--debug")
+LAUNCHERS = [("mpirun",), ("horovodrun",), ("horovodrun", "--gloo")]
+FLAGS = (*hosts.MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
+OPTIONS = "--dataset synthetic --debug --network tiny --batch-size 8 --max-update 3".split()
+_PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+PINNED = dict(re.findall(r"^export (OMPI_MCA_\w+)=(\S+)$", _PAGE, re.MULTILINE))
+# Every port that is open with these variables; those of the system while a test runs.
+RANKS_PORTS, DAEMONS_PORTS = range(41000, 41100), range(42000, 42008)
+SYSTEM_PORTS = range(43000, 44000)
+RANKS = ("-np", "2", "-H", NAMES, "bash", "config.sh")
+LISTENING = {
+    "run.sh": ("bash", "run.sh"),
+    "mpirun": ("mpirun", *RANKS),
+    "horovodrun": ("horovodrun", "--mpi", *RANKS),
+    "horovodrun --gloo": ("horovodrun", "--gloo", *RANKS),
+}
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
+}  # fmt: skip
+SHOW = "echo $(hostname) $MXNET_KEPT $WANDB_API_KEY $CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME "
+SHOW += "$(command -v python); sleep 1"
+SHOWN = ("-np", "2", "-H", NAMES, "sh", "-c", SHOW)
+SERVERS = (
+    "parallel.launch -n 2 -s 1 -H hosts -i eth0 --launcher ssh -- python classify.py --kv-store "
+    "dist_async --dataset synthetic --image-size 16 --num-images 64 --batch-size 16 --epochs 1"
+).split()
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -93,17 +122,12 @@ def test_a_planted_mistake_is_found_and_no_other(two: TwoHosts, private: Path, n
     assert result.stdout.endswith(f"{len(lines)} wrong\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "variables"),
-    [
-        # A user who has logged in from elsewhere.
-        (BOTH, {"SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 22"}),
-        (("-H", "host1:2,host2:2"), {"NIC": "eth1"}),
-        (("--hostfile", "hostfile"), {}),
-        ((), {}),
-    ],
-    ids=["addresses", "names and NIC", "hostfile", "alone"],
-)
+@pytest.mark.parametrize(("options", "variables"), [
+    (BOTH, {"SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 22"}),
+    (("-H", "host1:2,host2:2"), {"NIC": "eth1"}),
+    (("--hostfile", "hostfile"), {}),
+    ((), {}),
+], ids=["addresses", "names and NIC", "hostfile", "alone"])  # fmt: skip
 def test_healthy_hosts_have_no_findings(two: TwoHosts, tmp_path, options, variables) -> None:
     (tmp_path / "hostfile").write_text("host1 slots=2\nhost2 slots=1 # the last\n")
     words = [str(tmp_path / word) if word == "hostfile" else word for word in options]
@@ -117,3 +141,186 @@ def test_healthy_hosts_have_no_findings(two: TwoHosts, tmp_path, options, variab
     assert "0.28.1" in result.stdout and ("host2" in result.stdout) == bool(options)
     # Those that an earlier test has stopped may have ended meanwhile.
     assert all(len(host.processes()) <= old for host, old in zip(two.all, before))
+
+
+def train(two: TwoHosts, models: Path, *command: str, active=True, **variables: str) -> None:
+    result = two.train(models, *command, active=active, **variables)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def results(models: Path) -> dict[str, bytes]:
+    """The exported weights (the best ones if there is a set to verify), and both ranks' arrays."""
+    found = [*models.glob("*.params"), *models.glob("checkpoints/*/rank-*.bin")]
+    names = {path.name for path in found}
+    assert {"model-0000.params", "rank-0000.bin", "rank-0001.bin"} <= names, found
+    return {path.name: path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def one_host(two: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What two ranks on one host compute; the first process compiles, and may round differently."""
+    folder = tmp_path_factory.mktemp("one")
+    for name in ("compiled", "loaded"):
+        train(two, folder / name, *RUN, NP="2")
+    return results(folder / "loaded")
+
+
+@pytest.mark.parametrize(("active", "names"), [(True, ADDRESSES), (False, NAMES)])
+@pytest.mark.parametrize("launcher", ["run.sh", "mpirun", "horovodrun", "horovodrun --gloo"])
+def test_two_hosts_compute_what_one_does(two, one_host, tmp_path, launcher, active, names) -> None:
+    command = (*launcher.split(), "-np", "2", "-H", names)
+    if launcher == "run.sh":
+        train(two, tmp_path, *RUN, active=active, HOSTS=names)
+    elif launcher == "mpirun":
+        options = ("python", "train.py", *OPTIONS, "--models-root", str(tmp_path))
+        train(two, tmp_path, *command, *FLAGS, *options, active=active)
+    else:
+        train(two, tmp_path, *command, *CONFIG, active=active)
+    assert results(tmp_path) == one_host
+
+
+def test_a_project_behind_a_link_and_a_hostfile(two, one_host, tmp_path) -> None:
+    """Open MPI's ranks on the other host waited for themselves, three times of three."""
+    (tmp_path / "link").symlink_to(Path(sys.prefix).parent)
+    hostfile, models = tmp_path / "hosts", tmp_path / "models"
+    hostfile.write_text("host1 slots=1\nhost2 slots=1\n")
+    programs = tmp_path / "link" / Path(sys.prefix).name / "bin"
+    command = (f"{programs}/mpirun", "-np", "2", "-hostfile", str(hostfile), *FLAGS)
+    options = (f"{programs}/python", "train.py", *OPTIONS, "--models-root", str(models))
+    train(two, models, *command, *options, active=False)
+    assert results(models) == one_host
+
+
+@pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
+def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> None:
+    def sent(**variables) -> list[int]:
+        before = [two.first.bytes_sent(name) for name in INTERFACES]
+        words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG, "--resume", "never")
+        train(two, tmp_path, *words, **variables)
+        return [two.first.bytes_sent(name) - old for name, old in zip(INTERFACES, before)]
+
+    try:
+        for number, chosen in enumerate(INTERFACES):
+            if "--gloo" in command:
+                two.name_on(chosen)
+            found = sent(NIC=chosen)
+            # Three updates send 13 MB; the hosts' addresses, which ssh takes, are on the first.
+            assert found[number] > 5_000_000 and found[1 - number] < 100_000
+    finally:
+        two.name_on(INTERFACES[0])
+    if command == ("mpirun",):
+        assert min(sent()) > 1_000_000
+
+
+@pytest.mark.parametrize("controller", [None, "--mpi", "--gloo"])
+def test_hosts_with_docker_find_each_other(two, one_host, tmp_path, controller) -> None:
+    added = ("link add docker0 type bridge", "addr add 172.17.0.1/16 dev docker0",
+             "link set docker0 up")  # fmt: skip
+    for host in two.all:
+        for words in added:
+            host.ip(*words.split())
+    try:
+        command = ("horovodrun", controller, "-np", "2", "-H", ADDRESSES, *CONFIG)
+        train(two, tmp_path, *(command if controller else RUN), HOSTS=NAMES)
+    finally:
+        for host in two.all:
+            host.ip("link", "del", "docker0")
+    assert results(tmp_path) == one_host
+
+
+@pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
+def test_a_host_that_cannot_be_used_is_named(two, tmp_path, command) -> None:
+    words = (*command, "-np", "2", "-H", "10.77.0.1:1,10.77.0.9:1", "true")
+    result = two.run(*words, folder=ROOT, path=[PROGRAMS], HOST_TIMEOUT="10")
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("error: host 10.77.0.9: no connection by ssh (")
+    if "--gloo" in command:
+        words = (*command, "-np", "2", "-H", ADDRESSES, *CONFIG)
+        result = two.run(*words, folder=ROOT, path=[PROGRAMS], NIC="eth1")
+        line = "error: NIC=eth1: Gloo takes the address of the host's name host1, 10.77.0.1, which"
+        assert result.returncode == 1 and line in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def set_system_ports(two: TwoHosts, first: int, last: int) -> None:
+    for host in two.all:
+        host.sh(f"sysctl -qw 'net.ipv4.ip_local_port_range={first} {last}'")
+
+
+@pytest.mark.parametrize("launcher", LISTENING)
+def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> None:
+    """Gloo at ports of the system, Open MPI at those that the page pins."""
+    said = table(HOSTS)[launcher]
+    found: list[dict[str, set[tuple[str, int]]]] = [defaultdict(set), defaultdict(set)]
+
+    def look() -> None:
+        for seen, host in zip(found, two.all):
+            for process, words in host.running():
+                name, places = role(words, {}), listeners(process.pid)
+                if name and places:
+                    seen[name].update(places)
+
+    pinned = PINNED if launcher == "mpirun" else {}
+    command = (*LISTENING[launcher], "--debug")
+    set_system_ports(two, SYSTEM_PORTS[0], SYSTEM_PORTS[-1])
+    try:
+        with repeated(look, 0.2):
+            result = two.train(tmp_path, *command, HOSTS=NAMES, NIC="eth0", **pinned)
+    finally:
+        set_system_ports(two, 32768, 60999)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {name for one in found for name in one} == said.keys()
+    for host, one in zip(two.all, found):
+        for name, places in one.items():
+            assert {address for address, _ in places} == (said[name] or {host.address}), name
+            ports = {port for address, port in places if address != "127.0.0.1"}
+            if launcher == "mpirun":
+                assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)
+                assert name == "rank" or 42000 in ports
+            elif "--gloo" in launcher:
+                assert ports <= set(SYSTEM_PORTS)
+
+
+
+
+def objects(text: bytes) -> list[bytes]:
+    """Return the objects of Horovod that a text has in base64, each as it is pickled."""
+    words = (word.rstrip(b"=") for word in re.findall(rb"[A-Za-z0-9+/]{80,}={0,2}", text))
+    decoded = (base64.b64decode(word[: len(word) - (len(word) % 4 == 1)] + b"==") for word in words)
+    return [one for one in decoded if b"horovod" in one]
+
+
+@pytest.mark.parametrize(("words", "process"), [
+    (("mpirun", *SHOWN), b"orted"),
+    (("horovodrun", "--mpi", *SHOWN), b"orted"),
+    (("horovodrun", "--gloo", *SHOWN), b"remote-guard"),
+    (("python", "-m", *SERVERS), b"parallel.launch.guard"),
+    (("python", "-m", "parallel.check", "-H", NAMES), b"parallel.check.probe"),
+], ids=["mpirun", "mpi", "gloo", "launch", "check"])  # fmt: skip
+def test_no_argument_has_a_key_or_a_value(two, project, tmp_path, words, process: bytes) -> None:
+    (project / "hosts").write_text("host1\nhost2\n")
+    own = {"VIRTUAL_ENV": sys.prefix, "OMP_NUM_THREADS": "1", "NIC": "eth0", **SECRETS}
+    if SHOW in words:
+        own["CUDA_VISIBLE_DEVICES"] = "2,3"
+    if "parallel.launch" in words:
+        folder, words = project, (*words, "--models-root", str(tmp_path))
+    else:
+        folder, own["SEND_VARIABLES"] = ROOT, "WANDB_API_KEY"
+    seen: set[bytes] = set()
+
+    def look() -> None:
+        for name in filter(str.isdecimal, set(os.listdir("/proc")) - {str(os.getpid())}):
+            with suppress(OSError):
+                seen.add(Path("/proc", name, "cmdline").read_bytes())
+
+    with repeated(look, 0.005):
+        path = (ROOT / "setup-utils/launchers", PROGRAMS)
+        said = two.run(*words, folder=folder, path=path, **own)
+    if SHOW in words:
+        for host in two.all:
+            shown = f"{host.name} Mz9e4f6071 Wq2b8d3c55 2,3 eth0 {PROGRAMS / 'python'}\n"
+            assert shown in said.stdout, said
+    assert "Traceback" not in said.stderr and (said.returncode == 0 or "check" in words[2])
+    assert all(any(word in one for one in seen) for word in (b"sshd", process))
+    secrets = [secret.encode() for secret in SECRETS.values()]
+    assert [one for one in seen if objects(one) or any(word in one for word in secrets)] == []

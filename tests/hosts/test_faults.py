@@ -1,13 +1,8 @@
 """Faults between two hosts: each job ends in time or goes on, and has the result of another.
 
-A process is killed on either host, the hosts are cut off from each other for good or for twenty
-seconds, the network between them delays and loses frames, or the disk fills up. A job that ends has
-to do so in the time that docs/reliability.md promises, to say which host or rank is why, and to
-leave no process on either host; then ``run.sh --restarts``, or a second start by the same launcher,
-goes on. Whatever happened, the last checkpoint has to be that of an undisturbed job, byte by byte.
+A job that ends has to say in the time of docs/reliability.md which host or rank is why, and leaves
+no process. After that, ``run.sh --restarts`` or a second start goes on to the same last checkpoint.
 """
-
-from __future__ import annotations
 
 import os
 import random
@@ -64,8 +59,6 @@ class Process(NamedTuple):
 
 
 class FaultyJob(HostJob):
-    """One job, by one of ``LAUNCHERS``, started or started again."""
-
     def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
         self.models = models
         choices = {"NETWORK": "tiny", "MODELS_ROOT": str(models), "HOSTS": NAMES}
@@ -76,7 +69,6 @@ class FaultyJob(HostJob):
         )  # fmt: skip
 
     def processes(self) -> list[Process]:
-        """What runs on the hosts, without the ssh servers."""
         return [
             Process(number, process.pid, tuple(words))
             for number, host in enumerate(self.two.all)
@@ -96,13 +88,11 @@ class FaultyJob(HostJob):
         self.wait_until(lambda: not {*processes} & {*self.processes()}, seconds, may_end=True)
 
     def end(self) -> int:
-        """Wait for its end; return the status, which may be that of a user's error."""
         status = self.process.wait(250)
         assert status in (0, 2), self.said()[-3000:]
         return status
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind, whatever state the job is in."""
         self.two.disturb()
         super().__exit__()
         for process in self.processes():
@@ -135,8 +125,6 @@ def kill(matches: Callable[[int, Process], object]) -> Moment:
 
 
 def disturb(seconds: float = 0, **effects: float) -> Moment:
-    """Disturb the network for some time, or for good."""
-
     def begin(job: FaultyJob, rank: int) -> None:
         job.two.disturb(**effects)
         if seconds:
@@ -152,7 +140,6 @@ def fill_disk(job: FaultyJob, rank: int) -> None:
             file.write(bytes(1 << 20))
 
 
-# The rank and its host stand in what is said.
 FAULTS = {
     "kill a rank": Fault(
         kill(lambda rank, one: one.runs("train.py") and one.host == rank),
@@ -192,7 +179,6 @@ ROUNDS = [
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A small disk."""
     disk = tmp_path_factory.mktemp("disk")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(disk)], check=True)
     yield disk
@@ -218,10 +204,7 @@ def expected(two: TwoHosts, disk: Path) -> dict[str, bytes]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "launcher", "rank"), ROUNDS)
-def test_a_job_ends_or_goes_on_and_has_the_same_result(
-    two: TwoHosts, disk: Path, tmp_path: Path, expected: dict[str, bytes],
-    name: str, launcher: str, rank: int,
-) -> None:  # fmt: skip
+def test_jobs_end_or_go_on_with_one_result(two, disk, tmp_path, expected, name, launcher, rank):
     fault, models, rng = FAULTS[name], disk / tmp_path.name, random.Random(name)
     restarts = ("--restarts", 1) if launcher == "run.sh" else ()
     with FaultyJob(two, launcher, models, *restarts) as job:

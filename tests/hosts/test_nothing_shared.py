@@ -1,23 +1,32 @@
-"""Two hosts that share nothing but the code: what they train, save and resume is that of one host.
-
-Each has a file system of its own under the path of ``--models-root``. With MPI and two ranks, every
-array has the same bytes as on one host. ``tar`` stands for ``rsync``, which may not be installed.
-"""
-
-from __future__ import annotations
+"""Two hosts that share nothing but the code train, save and resume the bytes of one host."""
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
 from runtime.state import REPLICATED
-from tests.support.hosts import ADDRESSES, MARKS, MPI_FLAGS, PROGRAMS, ROOT, Host, HostJob, TwoHosts
+from tests.support.hosts import (
+    ADDRESSES,
+    MARKS,
+    MPI_FLAGS,
+    NAMES,
+    PROGRAMS,
+    ROOT,
+    Host,
+    HostJob,
+    TwoHosts,
+)
 from training.checkpoint import layout
 
 pytestmark = MARKS
@@ -61,10 +70,7 @@ def start(two: TwoHosts, command: list[str], models: Path, host: int = 0) -> Hos
     return HostJob(two, output, *command, models, host=host, **how)
 
 
-def train(
-    two: TwoHosts, command: list[str], models: Path, host: int = 0, status: int = 0
-) -> str:
-    """The same, to its end; returns what it has printed."""
+def train(two: TwoHosts, command: list[str], models: Path, host=0, status=0) -> str:
     with start(two, command, models, host) as job:
         assert job.process.wait(400) == status, job.said()
     return job.said()
@@ -119,21 +125,16 @@ def ranks_of(found: dict[str, Any]) -> set[str]:
 
 
 def assert_spread(parts: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    """Each host has the arrays of its rank and no other; the first has the model."""
     first, second = parts
     assert ranks_of(first) == {"rank 0"} and "model-0000.params" in first
     assert ranks_of(second) == {"rank 1"} and "model-0000.params" not in second
     assert {**first, **second} == expected
 
 
-@pytest.mark.parametrize(
-    ("command", "program", "dies"),
-    [(horovodrun, "train.py", 1), (run_sh, "train.py", 0), (classify, "classify.py", 1)],
-    ids=["horovodrun", "run.sh", "classify"],
-)
-def test_a_killed_run_resumes_to_the_same_bytes(
-    two: TwoHosts, private: Path, on_one_host, command, program: str, dies: int
-) -> None:
+@pytest.mark.parametrize(("command", "program", "dies"), [
+    (horovodrun, "train.py", 1), (run_sh, "train.py", 0), (classify, "classify.py", 1),
+], ids=["horovodrun", "run.sh", "classify"])  # fmt: skip
+def test_a_killed_run_resumes_to_the_same_bytes(two, private, on_one_host, command, program, dies):
     models = private / command.__name__
     saved = models / "checkpoints/update-00000010"
     with start(two, command(ADDRESSES), models) as job:
@@ -149,25 +150,19 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     assert second == ["checkpoints", "logs", "run.lock"]
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "starts_on", "typed"),
-    [
-        (ADDRESSES, SWAPPED, 1, ["host2", "host1"]),
-        (ADDRESSES, ALONE, 0, ["host1"]),
-        (ALONE, ADDRESSES, 0, ["host2"]),
-    ],
-    ids=["another order", "a host less", "a host more"],
-)
+@pytest.mark.parametrize(("before", "now", "starts_on", "typed"), [
+    (ADDRESSES, SWAPPED, 1, ["host2", "host1"]),
+    (ADDRESSES, ALONE, 0, ["host1"]),
+    (ALONE, ADDRESSES, 0, ["host2"]),
+], ids=["another order", "a host less", "a host more"])  # fmt: skip
 def test_a_run_continues_after_the_commands_of_its_error(
-    two: TwoHosts, private: Path, on_one_host, tmp_path: Path,
-    before: str, now: str, starts_on: int, typed: list[str],
-) -> None:  # fmt: skip
+    two, private, on_one_host, tmp_path, before, now, starts_on, typed
+) -> None:
     (tmp_path / "rsync").write_text(RSYNC)
     (tmp_path / "rsync").chmod(0o755)
     whole, models = private / f"whole {before}", private / tmp_path.name
     if not exists(two.first, whole):
         train(two, horovodrun(before), whole)
-    # As it was after the first checkpoint.
     later = [models / f"checkpoints/update-000000{update}" for update in (20, 30)]
     for host in two.all if before == ADDRESSES else [two.first]:
         host.sh('cp -r "$1" "$2" && rm -rf "$3" "$4" "$2"/model-*', whole, models, *later)
@@ -188,3 +183,60 @@ def test_a_run_continues_after_the_commands_of_its_error(
         assert parts[0] == on_one_host["train.py"]
     else:
         assert_spread(parts[::-1] if now == SWAPPED else parts, on_one_host["train.py"])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original")
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 112, 112, 3), np.uint8)
+    images = [bytes(cv2.imencode(".jpg", image)[1]) for image in pixels]
+    with RecordWriter(folder, image_size=(112, 112)) as writer:
+        for number, image in enumerate(images):
+            writer.write(image, number // 3)
+    write_bin(folder / "lfw.bin", images[:10] * 4, [True, False] * 10)
+    return folder
+
+
+@pytest.fixture
+def copies(two: TwoHosts, original: Path, private: Path) -> Path:
+    for host in two.all:
+        host.sh('rm -rf "$1"/*; cp -r "$2" "$1/faces"', private, original)
+    return private / "faces"
+
+
+def run(two: TwoHosts, models: Path, command: str) -> tuple[int, str]:
+    words = shlex.split(command)
+    result = two.train(models, *words, BATCH_SIZE="4", MAX_UPDATE="2", HOSTS=NAMES)
+    return result.returncode, result.stdout + result.stderr
+
+
+def test_faces(two, copies: Path, tmp_path: Path) -> None:
+    """Equal copies train; files that differ and folders that one host lacks are named."""
+    train = f"bash run.sh --rec '{copies}' --val-targets lfw"
+    status, said = run(two, tmp_path / "equal", train)
+    assert status == 0 and (tmp_path / "equal/model-0000.params").exists(), said
+    two.second.sh('truncate -s +1 "$1/lfw.bin"', copies)
+    status, said = run(two, tmp_path, train)
+    (line,) = [line for line in said.splitlines() if "error: " in line]
+    assert status == 2 and f"error: host2 has another {copies}/lfw.bin than host1: " in line
+    assert "Traceback" not in said and not (tmp_path / "checkpoints").exists()
+    two.second.sh('truncate -s -1000 "$1/train.rec"', copies)
+    for controller in ("--mpi", "--gloo"):
+        command = f"horovodrun {controller} -np 2 -H {NAMES} bash config.sh --rec '{copies}'"
+        status, said = run(two, tmp_path / controller, command)
+        assert status != 0
+        assert f"error: host2 has another {copies}/train.rec than host1: " in said
+    two.second.sh('rm -r "$1"', copies)
+    status, said = run(two, tmp_path, train)
+    assert status == 2 and f"error: host2: --rec {copies} does not exist" in said
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_hosts_draw_the_synthetic_set_once_or_each(two, copies, private, tmp_path, is_private):
+    place = (private if is_private else tmp_path) / "drawn"
+    drawn = f"--dataset synthetic --num-classes 4 --num-images 40 --rec '{place}' --rec '{copies}'"
+    status, said = run(two, tmp_path / "models", f"bash run.sh {drawn}")
+    assert status == 0, said
+    first, second = (host.sh('ls "$1"', place).split() for host in two.all)
+    assert first == second and "synthetic.json" in first
+    assert "part" not in two.first.sh('ls -A "$1"', place.parent)

@@ -1,6 +1,4 @@
-"""Jobs with parameter servers over two hosts: as the document types them, and what is refused."""
-
-from __future__ import annotations
+"""Jobs with parameter servers over two hosts: as the document types them, refused, or killed."""
 
 import re
 import signal
@@ -8,53 +6,58 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
+from tests.soak.soak import busy_loops
 from tests.support import attacker
+from tests.support import server_job as jobs
 from tests.support.hosts import INTERFACES, MARKS
-from tests.support.server_job import (
-    ADDRESSES,
-    GROUPED,
-    NAMES,
-    SCHEMES,
-    SECONDS,
-    SHORT,
-    Job,
-    run,
-    write_files,
-)
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
+KILLED = "ended with status 137 (SIGKILL); ending the job"
+BROKEN = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
+# Role, host and number of the victim, how the launcher's line names it, and its status.
+VICTIMS = {
+    "worker here": ("worker", 0, 1, f"launch: worker 1 on host1 {KILLED}", 137),
+    "worker there": ("worker", 1, 3, f"launch: worker 3 on host2 {KILLED}", 137),
+    "server": ("server", 1, 0, f"launch: server 1 on host2 {KILLED}", 137),
+    "scheduler": ("scheduler", 0, 0, f"launch: scheduler on 10.77.0.1 {KILLED}", 137),
+    "ssh session": ("worker", 1, 2, f"launch: worker 2 on host2 {BROKEN}", 255),
+    "launcher": ("", 0, 0, "", -signal.SIGKILL),
+}
+# Each scheme and victim, in turn on a quiet and a busy machine; most for ``make cluster``.
+DEATHS = [
+    pytest.param(
+        scheme, victim, 2 * ((place + number) % 2),
+        marks=() if scheme == "dist_gsync" or victim == "worker there" else pytest.mark.cluster,
+    )
+    for place, scheme in enumerate(jobs.SCHEMES) for number, victim in enumerate(VICTIMS)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("scheme", "active", "names", "options"),
-    [
-        ("dist_sync", True, NAMES, ()),
-        ("dist_async", False, ADDRESSES, ()),
-        ("dist_ssync", False, NAMES, ()),
-        ("dist_gsync", True, ADDRESSES, GROUPED),
-        ("dist_gsync", False, NAMES, (*GROUPED, "--data-sharding", "data_sharding")),
-    ],
-)
-def test_every_scheme_runs_as_it_is_typed(
-    two, project, tmp_path, scheme, active, names, options
-) -> None:
-    write_files(project, names)
+@pytest.mark.parametrize(("scheme", "active", "names", "options"), [
+    ("dist_sync", True, jobs.NAMES, ()),
+    ("dist_async", False, jobs.ADDRESSES, ()),
+    ("dist_ssync", False, jobs.NAMES, ()),
+    ("dist_gsync", True, jobs.ADDRESSES, jobs.GROUPED),
+    ("dist_gsync", False, jobs.NAMES, (*jobs.GROUPED, "--data-sharding", "data_sharding")),
+])  # fmt: skip
+def test_every_scheme_runs_as_it_is_typed(two, project, tmp_path, scheme, active, names, options):
+    jobs.write_files(project, names)
     shares = ("--data-allocator", "1") if "--data-sharding" in options else ()
-    training = (*SHORT, *shares, "--models-root", str(tmp_path / "models"))
-    result = run(two, project, scheme, "-i", "eth0", *options, active=active, training=training)
+    training = (*jobs.SHORT, *shares, "--models-root", str(tmp_path / "models"))
+    words = (scheme, "-i", "eth0", *options)
+    result = jobs.run(two, project, *words, active=active, training=training)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "worker 0: " in result.stdout and "epoch 1: training loss" in result.stdout
     assert list((tmp_path / "models").glob("*.params"))
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
-def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
-    two, project, tmp_path, scheme
-) -> None:
-    with Job(two, project, tmp_path, scheme) as job:
+def test_an_attack_ends_no_job_and_finds_no_key(two, project, tmp_path, scheme) -> None:
+    with jobs.Job(two, project, tmp_path, scheme) as job:
         job.wait_for("update 10/")
         # Of the scheduler, two servers and four workers, on the interface of their addresses.
         ports = [
@@ -74,17 +77,17 @@ def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
         job.wait_until(lambda: job.said().count(" update ") >= before + 4, 60)
         assert "no process of this job" in job.said()
         job.process.send_signal(signal.SIGINT)
-        assert job.process.wait(SECONDS) == 130, job.said()
+        assert job.process.wait(jobs.SECONDS) == 130, job.said()
 
 
 def test_a_run_continues_where_nothing_is_shared(two, project, private) -> None:
     """Worker 0 writes on its host; the other needs a copy, and says so."""
-    write_files(project, NAMES)
+    jobs.write_files(project, jobs.NAMES)
     models = private / "models"
-    longer = (*SHORT, "--models-root", str(models), "--lr", "0.01", "--epochs", "2")
+    longer = (*jobs.SHORT, "--models-root", str(models), "--lr", "0.01", "--epochs", "2")
 
     def train(training: tuple[str, ...], status: int) -> str:
-        result = run(two, project, "dist_async", "-i", "eth0", training=training)
+        result = jobs.run(two, project, "dist_async", "-i", "eth0", training=training)
         said = result.stdout + result.stderr
         assert result.returncode == status, said
         return said
@@ -102,14 +105,14 @@ def test_a_run_continues_where_nothing_is_shared(two, project, private) -> None:
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
 def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme) -> None:
-    write_files(project, ADDRESSES)
+    jobs.write_files(project, jobs.ADDRESSES)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
-    groups = GROUPED if scheme == "dist_gsync" else ()
-    training = (*SHORT, "--models-root", str(tmp_path))
+    groups = jobs.GROUPED if scheme == "dist_gsync" else ()
+    training = (*jobs.SHORT, "--models-root", str(tmp_path))
     # The names of grouped hosts stand for addresses that ssh does not listen on.
     two.name_on("eth1" if groups else "eth0")
     try:
-        result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+        result = jobs.run(two, project, scheme, *groups, training=training, NIC="eth1")
     finally:
         two.name_on("eth0")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -120,12 +123,34 @@ def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, scheme
 
 @pytest.mark.cluster
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", jobs.SCHEMES)
 def test_every_scheme_learns_mnist(two, project, tmp_path, toolkit_data, scheme) -> None:
     data = ("--dataset", "mnist_cosine", "--data-dir", str(toolkit_data / "mnist"))
     begin = time.monotonic()
-    with Job(two, project, tmp_path, scheme, data) as job:
+    with jobs.Job(two, project, tmp_path, scheme, data) as job:
         assert job.process.wait(1700) == 0, job.said()
     accuracies = [float(word) for word in re.findall(r"best (0\.\d+)", job.said())]
     print(f"{scheme}: {accuracies[-1]} after {time.monotonic() - begin:.0f} s")
     assert accuracies[-1] >= 0.98, job.said()
+
+
+@pytest.mark.parametrize(("scheme", "victim", "busy"), DEATHS)
+def test_a_killed_process_ends_the_job(two, project, tmp_path, scheme, victim, busy) -> None:
+    role, place, number, line, expected = VICTIMS[victim]
+    with jobs.Job(two, project, tmp_path, scheme) as job:
+        job.wait_for("update 10/")
+        host = two.all[place]
+        killed = jobs.process_of(host, role, number) if role else psutil.Process(job.process.pid)
+        if victim == "ssh session":
+            # The ssh server's process that serves the connection.
+            killed = next(one for one in killed.parents() if one.name().startswith("sshd"))
+            assert killed.pid != host.server_pid
+        with busy_loops(busy):
+            begin = time.monotonic()
+            killed.kill()
+            seconds = jobs.assert_nothing_left(two, begin)
+        status = job.process.wait(jobs.SECONDS)
+    print(f"{scheme}, {victim}, {busy} busy loops: gone after {seconds:.1f} s, status {status}")
+    announced = [one for one in job.said().splitlines() if one.startswith("launch: ")]
+    assert announced == ([line] if line else []), job.said()
+    assert status == expected

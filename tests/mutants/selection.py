@@ -27,11 +27,13 @@ ELSEWHERE = {
     "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
-        "parallel/parameter_server/exchange.py parallel/parameter_server/s[et]* "
+        "parallel/parameter_server/connections.py parallel/parameter_server/exchange.py "
+        "parallel/parameter_server/s[et]* "
         "training/exchange/[sw]* parallel/launch/launcher.py"
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",
+    "tests/runtime/test_errors.py": "runtime/stopping.py",
     "tests/distributed/test_endings.py": "training/exchange/ranks.py",
 }
 # Tests of programs and of whole updates, which import a part of the product to make their data and

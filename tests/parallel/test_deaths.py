@@ -1,16 +1,12 @@
 """Whole jobs of classify.py with parameter servers, of which one process is killed.
 
-What the launcher says of any process is in launch/test_guard.py, and whole jobs over two hosts, of
-every scheme and with every victim, in tests/hosts/test_server_deaths.py.
+More are in launch/test_command.py, and of every scheme and victim in tests/hosts/test_servers.py.
 """
-
-from __future__ import annotations
 
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +15,6 @@ from tests.support.locks import holder
 
 pytestmark = pytest.mark.grouping
 
-# The longest time in which a job may end.
 SECONDS = 30
 # Hours of small images: the jobs do not end by themselves.
 ENDLESS = (
@@ -32,7 +27,7 @@ PROGRAM = ("classify.py", *ENDLESS)
 class Job(Started):
     """Four workers and two servers on this machine, some updates after their start."""
 
-    def __init__(self, folder: Path, scheme: str, *options, program=PROGRAM, until="update 10/"):
+    def __init__(self, folder, scheme: str, *options, program=PROGRAM, until="update 10/"):
         (folder / "groups").write_text("127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n")
         if scheme == "dist_gsync":
             options = (*options, "--groups", str(folder / "groups"))
@@ -47,7 +42,6 @@ class Job(Started):
             raise
 
     def kill(self, name: str) -> None:
-        """The first process of a role, worker-k or server or scheduler, without its guard."""
         for running in self.running():
             role = running.variables.get("DMLC_ROLE", "launcher")
             number = running.variables.get("GROUPING_WORKER")
@@ -58,7 +52,6 @@ class Job(Started):
         raise AssertionError(f"no {name}")
 
     def ends(self, seconds: int = SECONDS) -> int:
-        """The status, after which no process is left."""
         status = self.wait(seconds)
         assert not self.running()
         return status
@@ -69,7 +62,7 @@ class Job(Started):
     # Of a group, the leader.
     [("dist_gsync", "worker-2"), ("dist_async", "server")],
 )
-def test_a_killed_process_ends_the_job_and_is_named(tmp_path: Path, scheme, victim) -> None:
+def test_a_killed_process_ends_the_job_and_is_named(tmp_path, scheme, victim) -> None:
     with Job(tmp_path, scheme) as job:
         job.kill(victim)
         assert job.ends() == 128 + signal.SIGKILL
@@ -79,7 +72,7 @@ def test_a_killed_process_ends_the_job_and_is_named(tmp_path: Path, scheme, vict
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_gsync"])
-def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path: Path) -> None:
+def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path) -> None:
     """Also with --rebalance while a group waits for the other, which is slow, at an epoch's end."""
     slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8", *ENDLESS)
     options: dict = {}
@@ -98,7 +91,7 @@ def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path: Path) -> None:
         assert list(saved), job.said()
 
 
-def test_a_tolerant_job_continues_without_a_dead_worker(tmp_path: Path) -> None:
+def test_a_tolerant_job_continues_without_a_dead_worker(tmp_path) -> None:
     # 800 updates of each worker, of which the killed one has done a few.
     short = (*PROGRAM, "--num-images", "12800", "--epochs", "4", "--staleness", "3")
     with Job(tmp_path, "dist_ssync", "--tolerate-workers", program=short) as job:

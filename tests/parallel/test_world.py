@@ -1,19 +1,16 @@
-"""Worlds of groups, how their ranks find each other, the world of one, and the time that they take.
-
-Communication is what passes between this rank's own part and the result of all ranks.
-"""
-
-from __future__ import annotations
+"""Worlds of groups, how their ranks find each other, the world of one, and the stopwatch."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.error import URLError
 
+import numpy as np
 import pytest
 
 from parallel import world as world_module
@@ -21,7 +18,7 @@ from parallel.horovod import rendezvous
 from parallel.world import OVERLAPPING, HorovodWorld, LoneWorld, TimedWorld, World, join_ranks
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, PARTS, WAITING, Stopwatch
 from tests.support.launch import ROOT, finish, ranks
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 from tests.support.thread_world import run_ranks
@@ -29,12 +26,49 @@ from tests.support.thread_world import run_ranks
 COMPUTING, EXCHANGING = 1.0, 10.0
 
 
+def answers(world: World, number: int):
+    total, first = mx.nd.array([number]), mx.nd.array([number])
+    world.allreduce(total, "total")
+    several = [mx.nd.array([number, 1]), mx.nd.array([2.0 * number])]
+    world.allreduce_all(several, "several")
+    world.broadcast(first, "first")
+    return {
+        "rank": [world.rank, world.size],
+        "total": total.asscalar().item(),
+        "several": np.concatenate([array.asnumpy() for array in several]).tolist(),
+        "gathered": world.allgather(mx.nd.array([number]), "gathered").asnumpy().tolist(),
+        "first": first.asscalar().item(),
+        "object": world.broadcast_object({"from": number}, "object"),
+    }
+
+
+def main(folder: Path, words: str) -> None:
+    """Write what a rank gets from collectives of its last group, as in "0,2 1 then 0 1,2"."""
+    number = int(os.environ["HOROVOD_RANK"])
+    first, *others = (
+        [list(map(int, group.split(","))) for group in groups.split()]
+        for groups in words.split("then")
+    )
+    world = HorovodWorld(first, regroups=bool(others))
+    answers(world, number)
+    for groups in others:
+        world.all_ranks().barrier()
+        world.regroup(groups)
+        result = answers(world, number)
+    result["all"] = answers(world.all_ranks(), number)["gathered"]
+    world.barrier()
+    # The end of one rank is that of all groups: no rank may be in a collective any more.
+    (folder / str(number)).write_text(json.dumps(result))
+    while not all((folder / str(int(other))).exists() for other in result["all"]):
+        time.sleep(0.05)
+    world.close()
+
+
 @pytest.mark.thorough
 @pytest.mark.launcher
 def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
-    # Other groups, one of all ranks, and again the first groups.
     formations = "0,2 1 then 0 1,2 then 0,1,2 then 0,2 1"
-    module = (sys.executable, "-m", "tests.parallel.group_ranks")
+    module = (sys.executable, "-m", "tests.parallel.test_world")
     finish(*ranks("--gloo", 3), *module, tmp_path, *formations.split())
     for group in ([0, 2], [1]):
         for rank, number in enumerate(group):
@@ -69,7 +103,6 @@ def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatc
     assert isinstance(join_ranks(), LoneWorld)
     monkeypatch.setenv("HOROVOD_RANK", "0")
     assert join_ranks() is None
-    # Horovod has to see as many ranks as there are.
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     world_module._check_size(2)
     with pytest.raises(ConfigError, match="started 2 ranks, but Horovod sees 1; unset HOROVOD_CON"):
@@ -149,18 +182,21 @@ class Machine:
 
     rank, size, local_rank = 0, 2, 0
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now=0.0) -> None:
+        self.now = now
         self.stopwatch = Stopwatch(lambda: self.now)
         self.world = TimedWorld(self, self.stopwatch)  # type: ignore[arg-type]
 
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+    def allreduce(self, array, name: str, op: str = "sum"):
         array.ready_at += EXCHANGING
         return array
 
     allgather = allreduce
 
-    def allreduce_all(self, arrays: list[Any], name: str, *_: object) -> None:
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def allreduce_all(self, arrays, name: str, *_: object) -> None:
         for array in arrays:
             self.allreduce(array, name)
 
@@ -175,23 +211,19 @@ class Array:
     def __init__(self, machine: Machine, ready_at: float) -> None:
         self._machine, self.ready_at = machine, ready_at
 
-    def __getitem__(self, rows: object) -> Array:
+    def __getitem__(self, rows: object):
         return self
 
-    def copy(self) -> Array:
+    def copy(self):
         return Array(self._machine, self.ready_at)
 
     def wait_to_read(self) -> None:
         self._machine.now = max(self._machine.now, self.ready_at)
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_computing_does_not_count_as_communication(collective: str, machine: Machine) -> None:
+def test_computing_does_not_count_as_communication(collective: str) -> None:
+    machine = Machine()
     array = Array(machine, COMPUTING)
     with machine.stopwatch.part(HEAD):
         assert getattr(machine.world, collective)(array, "head.maximum") is array
@@ -199,8 +231,9 @@ def test_computing_does_not_count_as_communication(collective: str, machine: Mac
     assert machine.seconds(HEAD) == [COMPUTING, EXCHANGING]
 
 
-def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> None:
+def test_a_rank_that_waits_for_labels_is_in_communication() -> None:
     """In every update: the watchdog asks for the part. A device is not waited for."""
+    machine = Machine()
     waits = []
     machine.stopwatch.sample()
     for context in (mx.cpu(), mx.cpu(1)):
@@ -214,7 +247,8 @@ def test_a_rank_that_waits_for_labels_is_in_communication(machine: Machine) -> N
     assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
 
 
-def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
+def test_an_overlapped_reduction_does_not_count() -> None:
+    machine = Machine()
     (name,) = OVERLAPPING
     with machine.stopwatch.part(HEAD):
         array = machine.world.allreduce(Array(machine, COMPUTING), name)
@@ -224,8 +258,9 @@ def test_an_overlapped_reduction_does_not_count(machine: Machine) -> None:
     assert machine.seconds(HEAD) == [COMPUTING + 0.75 * EXCHANGING, 0.25 * EXCHANGING]
 
 
-def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> None:
+def test_gradients_are_reduced_behind_the_backward_pass() -> None:
     """Those of the last layer are ready, and reduced, long before those of the first."""
+    machine = Machine()
     first, last = Array(machine, 3 * EXCHANGING), Array(machine, COMPUTING)
     with machine.stopwatch.part(BACKBONE):
         machine.world.allreduce_all([first, last], "backbone.gradient")
@@ -235,9 +270,7 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine: Machine) -> Non
 
 
 def test_results_are_those_of_the_ranks() -> None:
-    """Whether or not the stopwatch measures."""
-
-    def timed(plain: Any) -> list[list[float]]:
+    def timed(plain) -> list[list[float]]:
         stopwatch = Stopwatch()
         world, found = TimedWorld(plain, stopwatch), []
         for _ in range(2):
@@ -256,3 +289,72 @@ def test_results_are_those_of_the_ranks() -> None:
     gathered, total, first = [1.0, 2.0, 2.0, 2.0], [3.0, 4.0], [1.0, 2.0]
     for result in run_ranks(2, timed):
         assert result == [gathered, gathered, total, total, first] * 2
+
+
+def test_seconds_count_for_the_innermost_part() -> None:
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
+    clock.wait(100.0)
+    with stopwatch.part(HEAD):
+        clock.wait(1.0)
+        with pytest.raises(StopIteration), stopwatch.part(COMMUNICATION):
+            clock.wait(10.0)
+            raise StopIteration
+        clock.wait(2.0)
+    clock.wait(100.0)
+    assert stopwatch.lap() == {WAITING: 0.0, BACKBONE: 0.0, HEAD: 3.0, COMMUNICATION: 10.0}
+    with stopwatch.part(BACKBONE):
+        clock.wait(1.0)
+        assert stopwatch.lap()[BACKBONE] == 1.0
+        clock.wait(4.0)
+    assert stopwatch.lap()[BACKBONE] == 4.0
+    assert stopwatch.lap() == dict.fromkeys(PARTS, 0.0)
+
+
+def test_a_sample_stands_for_its_interval() -> None:
+    """Outside of it nothing waits, and what is queued there counts for nothing."""
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
+    waits: list[float] = []
+    stopwatch.sample()
+    array = SimpleNamespace(wait_to_read=lambda: waits.append(clock.now))
+    assert not stopwatch.measures
+    with stopwatch.part(HEAD):
+        clock.wait(100.0)
+        stopwatch.wait(array)
+        stopwatch.defer(lambda: waits.append(clock.now))
+    stopwatch.settle()
+    assert waits == []
+    stopwatch.begin_sample()
+    assert stopwatch.measures
+    with stopwatch.part(HEAD):
+        clock.wait(1.0)
+        stopwatch.wait(array)
+        stopwatch.defer(lambda: waits.append(clock.now), COMMUNICATION)
+    with stopwatch.part(BACKBONE):
+        clock.wait(2.0)
+    clock.wait(1.0)
+    stopwatch.settle()
+    assert waits == [151.0, 154.0]
+    assert stopwatch.lap(80.0) == {WAITING: 0.0, BACKBONE: 40.0, HEAD: 20.0, COMMUNICATION: 0.0}
+    assert not stopwatch.measures
+    assert stopwatch.lap(80.0) == dict.fromkeys(PARTS, 0.0)
+
+
+def test_deferred_waits_run_in_order() -> None:
+    clock = Machine(50.0)
+    stopwatch = clock.stopwatch
+    with stopwatch.part(BACKBONE):
+        stopwatch.defer(lambda: clock.wait(2.0))
+        stopwatch.defer(lambda: clock.wait(3.0), COMMUNICATION)
+        stopwatch.defer(lambda: clock.wait(4.0))
+    assert clock.now == 50.0
+    stopwatch.settle()
+    stopwatch.settle()
+    seconds = stopwatch.lap()
+    assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (6.0, 3.0)
+    assert clock.now == 59.0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), " ".join(sys.argv[2:]))

@@ -1,18 +1,284 @@
-from __future__ import annotations
+"""MXNet's engine, arrays and devices, and a stub of NVIDIA's driver."""
 
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
 import uuid
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from parallel.world import LoneWorld
-from runtime import devices
+from runtime import devices, engine, installed, ndarray
+from runtime.engine import run_on_engine, settle, submit
 from runtime.errors import ConfigError
+from runtime.installed import Gpu
+from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from tests.device.stalled_device import stalled
+from tests.support.launch import finish
 from tests.support.thread_world import ThreadWorld, run_ranks
+
+PROGRAM = """
+import os, sys
+import numpy as np
+vars(np).pop("bool", None)
+from runtime.mxnet import mx
+assert np.bool is bool
+assert mx is sys.modules["mxnet"] and "onnx" not in sys.modules
+# protobuf's compiled form, which Python 3.9 and 3.10 have, crashes with libmxnet.so.
+assert os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] == "python"
+print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar()))
+"""
+ORDERED = """
+import time
+from runtime.engine import settle, submit
+from runtime.mxnet import mx
+
+found = []
+first, second = mx.nd.zeros(1), mx.nd.zeros(1)
+mx.nd.waitall()
+submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
+submit(lambda: found.append("beside"), [], [second])
+submit(lambda: found.append("after"), [first], [])
+submit(lambda: found.append("last"), [], [first])
+settle(first)
+print(*found)
+for number in range(3):
+    submit(lambda: time.sleep(0.1), [], [first])
+submit(lambda: print("the end"), [], [first])
+"""
+_Pair = namedtuple("_Pair", "factor numbers")
+STUB = r"""
+#include <cstdio>
+#include <cstring>
+extern "C" {
+static int started = 0;
+int cuInit(unsigned flags) { started = 1; return flags + INIT; }
+int cuDeviceGetCount(int* count) { *count = 2; return started ? STATUS : 3; }
+int cuDeviceGet(int* device, int index) { *device = 40 + index; return 0; }
+int cuDeviceGetName(char* name, int size, int device) {
+    std::snprintf(name, size, "Tesla %d", device); return 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) << 30); return 0; }
+int cuDeviceGetAttribute(int* value, int key, int device) {
+    *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
+}
+int cuDeviceGetUuid(char* uuid, int device) { std::memset(uuid, device, 16); return 0; }
+#ifdef SLICES
+int cuDeviceGetUuid_v2(char* uuid, int device) { std::memset(uuid, device + 1, 16); return 0; }
+#endif
+int cuDriverGetVersion(int* version) { *version = 11040; return 0; }
+int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
+int cudaDriverGetVersion(int* version) { return 35; }
+size_t cudnnGetVersion() { return 8100; }
+}
+"""
+
+
+def test_mxnet_is_imported_with_its_alias_and_its_environment() -> None:
+    options = ("-W", "error::FutureWarning")
+    done = finish(sys.executable, *options, "-c", PROGRAM, HOROVOD_LOCAL_SIZE="9999")
+    assert done.stdout == "1 6\n"
+
+
+def test_mxnet_needs_docstrings() -> None:
+    said = finish(sys.executable, "-OO", "-c", PROGRAM, status=1).stderr
+    assert "python -OO (PYTHONOPTIMIZE=2) removes" in said
+
+
+@parallel_kernel
+def _add_one(numbers):
+    for n in prange(numbers.size):
+        numbers[n] += 1
+
+
+def test_kernels_and_operators_have_the_same_threads() -> None:
+    # Numba reads its settings when it is imported, which the project does.
+    import numba
+
+    numbers = np.zeros(1 << 16)
+    big = mx.nd.ones((512, 512))
+    mx.nd.dot(big, big).wait_to_read()
+    mx.nd.exp(big).wait_to_read()
+    before = set(os.listdir("/proc/self/task"))
+    _add_one(numbers)
+    assert numba.threading_layer() == "omp"
+    assert numbers.tolist() == [1.0] * numbers.size
+    assert set(os.listdir("/proc/self/task")) == before
+    # Else an operator below a kernel's thread, or an operator's own, would start others.
+    openmp = ctypes.CDLL("libgomp.so.1")
+    assert run_on_engine(openmp.omp_get_nested) == 0
+
+
+def test_the_thread_of_operators_runs_all_calls_each_with_its_result_or_error() -> None:
+    threads = {run_on_engine(threading.get_ident) for _ in range(8)}
+    assert len(threads) == 1 and threading.get_ident() not in threads
+    with pytest.raises(ZeroDivisionError):
+        run_on_engine(lambda: 1 // 0)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: run_on_engine(lambda: run_on_engine(lambda: n)), range(99)))
+    assert found == [*range(99)]
+
+
+def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal may arrive anywhere, also before the caller begins to wait."""
+    ended = []
+
+    def call() -> None:
+        time.sleep(0.1)
+        ended.append(True)
+
+    def interrupted(status: int) -> None:
+        assert status == 0
+        deadline = time.monotonic() + 5
+        while engine._calls and time.monotonic() < deadline:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base, "check_call", interrupted)
+        run_on_engine(call)
+    assert ended == [True] and run_on_engine(lambda: 1) == 1
+
+
+def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the caller would wait for what never begins."""
+    interrupt = Mock(side_effect=KeyboardInterrupt)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base._LIB, "MXEnginePushSyncND", interrupt)
+        run_on_engine(lambda: pytest.fail("it was taken back"))
+    assert not engine._calls and run_on_engine(lambda: 1) == 1
+
+
+def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
+    order = mx.nd.zeros(1)
+    submit(lambda: 1 // 0, [], [order])
+    with pytest.raises(ZeroDivisionError):
+        settle(order)
+    submit(lambda: [][1], [], [order])
+    order.wait_to_read()
+    with pytest.raises(IndexError):
+        submit(lambda: pytest.fail("it comes behind a failure"), [], [order])
+    settle(order)
+    assert not engine._calls
+
+
+def test_calls_are_ordered_by_their_arrays_and_run_before_the_interpreter_ends() -> None:
+    """With one thread for operators they would run in their order whatever their arrays."""
+    done = finish(sys.executable, "-c", ORDERED, MXNET_CPU_WORKER_NTHREADS="2")
+    assert (done.stdout, done.stderr) == ("beside slow after last\nthe end\n", "")
+
+
+def _add_product(sums, pairs) -> None:
+    for factor, numbers in pairs:
+        sums += factor * numbers
+
+
+def test_a_queued_call_comes_between_the_operators_before_and_behind_it() -> None:
+    size = 1 << 20
+    sums, numbers = mx.nd.zeros(size), mx.nd.zeros(size)
+    for turn in range(1, 21):
+        # As many as are under way when the next ones are queued.
+        numbers[:] = turn
+        ndarray.queue(_add_product, sums, (_Pair(2.0, numbers),), writes=[sums])
+        ndarray.queue(_add_one, numbers, writes=[numbers])
+        ndarray.queue(_add_product, sums, (_Pair(0.5, numbers),), writes=[sums])
+        sums += 1
+    expected = sum(2 * turn + 0.5 * (turn + 1) + 1 for turn in range(1, 21))
+    assert np.array_equal(sums.asnumpy(), np.full(size, expected, np.float32))
+
+
+def test_an_array_of_values() -> None:
+    copied = ndarray.array_of(np.array([True, False]))
+    assert copied.dtype == np.float32 and copied.asnumpy().tolist() == [1.0, 0.0]
+    large = ndarray.array_of(np.array([2**40 + 1]), np.int64)
+    assert large.dtype == np.int64 and large.asnumpy().tolist() == [2**40 + 1]
+    assert ndarray.memory(large).tolist() == [2**40 + 1]
+
+
+def test_addresses_are_given_when_all_operators_have_run() -> None:
+    size = 1 << 22
+    arrays = [mx.nd.zeros(size) for _ in range(3)]
+    for array in arrays:
+        for _ in range(5):
+            array += 1
+    last = 4 * (size - 1)
+    found = [ctypes.c_float.from_address(one + last).value for one in ndarray.addresses(arrays)]
+    assert found == [5.0] * 3
+
+
+def stub(folder, init: int = 0, status: int = 0, *macros: str) -> str:
+    source, library = folder / "stub.cc", folder / f"libcuda{init}-{status}.so"
+    source.write_text(STUB, encoding="utf-8")
+    values = [f"-DINIT={init}", f"-DSTATUS={status}", *macros]
+    command = ["c++", "-shared", "-fPIC", *values, "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    return str(library)
+
+
+def test_the_driver_describes_the_gpus_and_versions(tmp_path) -> None:
+    path, absent = stub(tmp_path), str(tmp_path / "none.so")
+    found = installed.gpus(path)
+    assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
+    assert installed.gpus(absent) == []
+    assert installed.driver_version(path) == 11040
+    assert installed.driver_version(absent) is None
+    for name, version in (
+        ("cudaRuntimeGetVersion", 11020),
+        ("cudnnGetVersion", 8100),
+        ("cudaDriverGetVersion", None),
+        ("ncclGetVersion", None),
+    ):
+        assert installed.version(ctypes.CDLL(path), name) == version
+    # By the call that CUDA 11.4 has brought, slices of a GPU have UUIDs of their own.
+    assert installed.CudaDriver(path).identity(1) == bytes([41] * 16)
+    assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
+
+
+def test_a_driver_that_fails(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
+        installed.gpus(stub(tmp_path, status=999))
+    with pytest.raises(ConfigError, match="cuInit fails with CUDA error 803"):
+        installed.gpus(stub(tmp_path, init=803))
+    # CUDA_ERROR_NO_DEVICE
+    assert installed.gpus(stub(tmp_path, init=100)) == []
+
+
+@pytest.mark.parametrize(("package", "cuda", "runs", "does_not"), [
+    ("mxnet-cu101", (10, 1), [(3, 0), (5, 0), (6, 0), (7, 0), (7, 5)], [(8, 0)]),
+    ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
+    ("mxnet-cu110", (11, 0), [(5, 0), (6, 0), (7, 0), (8, 0), (8, 9)], [(3, 5)]),
+    ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
+    ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
+    ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
+    ("mxnet", None, [], []),
+])  # fmt: skip
+def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None:
+    assert installed.cuda_of(package) == cuda
+    assert [Gpu("x", one, 1).runs(package) for one in runs] == [True] * len(runs)
+    assert [Gpu("x", one, 1).runs(package) for one in does_not] == [False] * len(does_not)
+    assert Gpu("x", (8, 0), 1).runs("mxnet-cu999") is None
+
+
+@pytest.mark.parametrize(("driver", "cuda", "is_too_old"), [
+    (10010, 10020, True),
+    (10020, 10020, False),
+    (10020, 11000, True),
+    # From 11 on, an older driver of the same major version is enough.
+    (11000, 11070, False),
+    (12000, 11070, False),
+])  # fmt: skip
+def test_a_driver_serves_earlier_versions_and_those_of_its_family(driver, cuda, is_too_old):
+    assert installed.is_too_old(driver, cuda) == is_too_old
+    assert f"{driver // 1000}.{driver % 1000 // 10}" == installed.dotted(driver)
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +287,8 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
-    """The device of each rank, or its error, if it sees the GPUs with these UUIDs."""
-
-    def choose(world: ThreadWorld) -> Any:
+def chosen(patch: pytest.MonkeyPatch, seen: list[list[int]], dtype: str = "float32"):
+    def choose(world: ThreadWorld):
         own = seen[world.rank]
         driver = SimpleNamespace(identity=lambda number: uuid.UUID(int=own[number]).bytes)
         patch.setattr(mx.context, "num_gpus", lambda: len(own))
@@ -47,17 +311,14 @@ def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(monkeypatch) -> No
         assert chosen(monkeypatch, [[], []], dtype) == [mx.cpu()] * 2
 
 
-@pytest.mark.parametrize(
-    ("seen", "dtype", "message"),
-    [
-        ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
-        ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
-        ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
-        ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
-        ([[], []], "float16", "--dtype float16 needs a GPU"),
-        ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "dtype", "message"), [
+    ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
+    ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
+    ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
+    ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
+    ([[], []], "float16", "--dtype float16 needs a GPU"),
+    ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
+])  # fmt: skip
 def test_ranks_are_refused_with_the_same_line(seen, dtype, message, monkeypatch) -> None:
     (line,) = set(chosen(monkeypatch, seen, dtype))
     assert line.startswith(message) and "\n" not in line
@@ -77,7 +338,7 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])
-def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: Any) -> None:
+def test_uploads_have_the_values_that_were_there_when_they_were_queued(context) -> None:
     upload, values, copies = devices.Uploads(context), np.zeros((64, 1000), np.int32), []
     for number in range(5):
         values[:] = number

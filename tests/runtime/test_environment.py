@@ -1,38 +1,55 @@
-from __future__ import annotations
+"""Variables for the libraries, the processors that they share, and launchers that are refused."""
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from runtime import environment
+from runtime import environment, launchers, processors
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
+from runtime.processors import available
 from tests.support.launch import finish
 
-LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+OURS = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_", "OMP_NUM_", "PROGRESS", "DNNL_MAX_")
+STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
+TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+V2 = "sys/fs/cgroup/cpu.max"
+CORE = "avx512f avx512bw avx512vl avx512dq"
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 
 
 @pytest.fixture(autouse=True)
-def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def untouched_environment(monkeypatch: pytest.MonkeyPatch):
     """Start each test with none of the variables set, on 16 processors; restore all afterwards."""
-    ours = {"OMP_NUM_THREADS", "PROGRESS", "GROUPING_WORKER", "DNNL_MAX_CPU_ISA", *settings()}
-    ours |= {*LOCAL_SIZE_NAMES, *RANK_NAMES}
+    ours = {name for name in os.environ if name.startswith(OURS)} | {*settings()}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     monkeypatch.setattr(os, "environ", kept)
     monkeypatch.setattr("runtime.processors.available", lambda: 16)
+    forget = processors.request_tiles.cache_clear
+    forget()
+    yield
+    forget()
 
 
-@pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
-def test_the_ranks_of_a_host_share_its_processors(monkeypatch, name) -> None:
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
+def test_ranks_share_processors_and_gloo_is_for_a_single_process(monkeypatch, prefix) -> None:
+    alone = settings()
+    assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    monkeypatch.setenv(f"{prefix}RANK", "0")
+    assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
     assert environment.visible_threads() == 16
     for ranks, share in ((1, 16), (2, 8), (3, 5), (16, 1), (40, 1)):
-        monkeypatch.setenv(name, str(ranks))
+        monkeypatch.setenv(f"{prefix}LOCAL_SIZE", str(ranks))
         assert environment.visible_threads() == share
         assert settings()["OMP_NUM_THREADS"] == settings()["NUMBA_NUM_THREADS"] == str(share)
 
@@ -49,18 +66,9 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
             environment.prepare()
 
 
-@pytest.mark.parametrize("name", RANK_NAMES)
-def test_gloo_is_chosen_only_for_a_single_process(monkeypatch, name) -> None:
-    alone = settings()
-    assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
-    monkeypatch.setenv(name, "0")
-    assert set(settings()) == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
-
-
-@pytest.mark.parametrize(
-    ("threads", "gpus", "cycle"),
-    [("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
-)
+@pytest.mark.parametrize(("threads", "gpus", "cycle"), [
+    ("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1"),
+])  # fmt: skip
 def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -70,17 +78,14 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in settings()) == gpus
 
 
-@pytest.mark.parametrize(
-    ("package", "visible", "for_gpus"),
-    [
-        ("mxnet_cu112-1.9.1", None, True),
-        ("mxnet_cu112-1.9.1", "1,3", True),
-        ("mxnet_cu112-1.9.1", "", False),
-        ("mxnet_cu112-1.9.1", "-1", False),
-        ("mxnet-1.9.1", "0", False),
-        (None, None, False),
-    ],
-)
+@pytest.mark.parametrize(("package", "visible", "for_gpus"), [
+    ("mxnet_cu112-1.9.1", None, True),
+    ("mxnet_cu112-1.9.1", "1,3", True),
+    ("mxnet_cu112-1.9.1", "", False),
+    ("mxnet_cu112-1.9.1", "-1", False),
+    ("mxnet-1.9.1", "0", False),
+    (None, None, False),
+])  # fmt: skip
 def test_the_package_tells_that_it_is_for_gpus(package, visible, for_gpus, tmp_path, monkeypatch):
     (tmp_path / f"{package}.dist-info").mkdir()
     found = SimpleNamespace(origin=str(tmp_path / "mxnet" / "__init__.py")) if package else None
@@ -106,24 +111,15 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     ]
 
 
-STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
-OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
-
-
-@pytest.mark.parametrize(
-    ("prepare", "argument", "names", "expected"),
-    [
-        (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
-        (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
-        (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
-        (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
-        (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
-        (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
-    ],
-)
-def test_libraries_get_their_variables_unless_the_user_has_set_them(
-    prepare, argument, names, expected
-) -> None:
+@pytest.mark.parametrize(("prepare", "argument", "names", "expected"), [
+    (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
+    (environment.prepare_stall_check, 300, STALL, ["30", "0"]),
+    (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
+    (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
+    (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
+    (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
+])  # fmt: skip
+def test_libraries_get_variables_that_the_user_has_not_set(prepare, argument, names, expected):
     for name in names:
         os.environ.pop(name, None)
     prepare(argument)
@@ -141,58 +137,46 @@ def test_a_variable_is_unset_within_the_context_alone() -> None:
     assert environment.variables()["DMLC_ROLE"] == "server"
 
 
-@pytest.mark.parametrize(
-    ("variables", "allowed"),
-    [({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True)],
-)
+@pytest.mark.parametrize(("variables", "allowed"), [
+    ({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True),
+])  # fmt: skip
 def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, allowed) -> None:
     os.environ.update(variables)
     assert environment.allows_progress_bar() == allowed
 
 
-TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
-
-
-@pytest.mark.parametrize(
-    ("has_tiles", "has_vectors", "has_avx512", "limit", "unit", "block"),
-    [
-        (True, True, True, None, TILES, 16),
-        (True, True, True, "AVX512_CORE_AMX", TILES, 16),
-        # For oneDNN that is all but the tiles, and so is what it does not know.
-        (True, True, True, "ALL", VECTORS, 16),
-        (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
-        (True, True, True, "AVX512_CORE_VNNI", None, 16),
-        (True, True, True, "AVX2", None, 8),
-        (False, True, True, None, VECTORS, 16),
-        (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
-        (False, False, True, "AVX512_CORE", None, 16),
-        (False, False, False, None, None, 8),
-    ],
-)
-def test_what_multiplies_bfloat16_and_how_many_channels_are_computed_at_once(
-    has_tiles, has_vectors, has_avx512, limit, unit, block, monkeypatch
-) -> None:
-    monkeypatch.setattr("runtime.processors.request_tiles", lambda: has_tiles)
-    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: has_vectors)
-    monkeypatch.setattr("runtime.processors.has_avx512", lambda: has_avx512)
-    assert ("DNNL_MAX_CPU_ISA" in settings()) == has_tiles
+@pytest.mark.parametrize(("tiles", "vectors", "avx512", "limit", "unit", "block"), [
+    (True, True, True, None, TILES, 16),
+    (True, True, True, "AVX512_CORE_AMX", TILES, 16),
+    # For oneDNN that is all but the tiles, and so is what it does not know.
+    (True, True, True, "ALL", VECTORS, 16),
+    (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
+    (True, True, True, "AVX512_CORE_VNNI", None, 16),
+    (True, True, True, "AVX2", None, 8),
+    (False, True, True, None, VECTORS, 16),
+    (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
+    (False, False, True, "AVX512_CORE", None, 16),
+    (False, False, False, None, None, 8),
+])  # fmt: skip
+def test_the_unit_and_block_of_bfloat16(tiles, vectors, avx512, limit, unit, block, monkeypatch):
+    monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
+    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
+    monkeypatch.setattr("runtime.processors.has_avx512", lambda: avx512)
+    assert ("DNNL_MAX_CPU_ISA" in settings()) == tiles
     os.environ.update({} if limit is None else {"DNNL_MAX_CPU_ISA": limit})
     assert (environment.bfloat16_unit(), environment.channel_block()) == (unit, block)
 
 
-@pytest.mark.parametrize(
-    ("given", "is_gpu", "expected"),
-    [
-        ({"OMP_NUM_THREADS": "1"}, False, (1, 1, "1")),
-        ({"OMP_NUM_THREADS": "2"}, False, (2, 2, "1")),
-        # Two of eight lanes' threads each; twenty do not divide.
-        ({"OMP_NUM_THREADS": "16"}, False, (8, 16, "2")),
-        ({"OMP_NUM_THREADS": "20"}, False, (8, 16, "2")),
-        # Others set MXNet's threads for a training, where operators follow each other.
-        ({"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}, False, (1, 3, "3")),
-        ({"OMP_NUM_THREADS": "3"}, True, (1, 3, "3")),
-    ],
-)
+@pytest.mark.parametrize(("given", "is_gpu", "expected"), [
+    ({"OMP_NUM_THREADS": "1"}, False, (1, 1, "1")),
+    ({"OMP_NUM_THREADS": "2"}, False, (2, 2, "1")),
+    # Two of eight lanes' threads each; twenty do not divide.
+    ({"OMP_NUM_THREADS": "16"}, False, (8, 16, "2")),
+    ({"OMP_NUM_THREADS": "20"}, False, (8, 16, "2")),
+    # Others set MXNet's threads for a training, where operators follow each other.
+    ({"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}, False, (1, 3, "3")),
+    ({"OMP_NUM_THREADS": "3"}, True, (1, 3, "3")),
+])  # fmt: skip
 def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     os.environ.update(given)
     monkeypatch.setattr(environment, "computes_on_gpus", lambda: is_gpu)
@@ -206,3 +190,134 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     found = environment.lanes(), environment.visible_threads(), os.environ["OMP_NUM_THREADS"]
     assert found == expected
     assert os.environ["NUMBA_NUM_THREADS"] == expected[2]
+
+
+def v1(folder: str, quota: int) -> dict[str, str]:
+    place = f"sys/fs/cgroup/cpu/{folder}"
+    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": "100000"}
+
+
+def v2(folder: str, processors: float) -> dict[str, str]:
+    return {f"sys/fs/cgroup/{folder}cpu.max": f"{processors * 100_000:.0f} 100000"}
+
+
+@pytest.mark.parametrize(("groups", "files", "expected"), [
+    # Of all groups that contain the process, the smallest counts.
+    ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
+    # A container sees its own group as the outermost.
+    ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
+    ("short\n0::/../../b", v2("", 2), 2),
+    ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
+    ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
+    *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
+])  # fmt: skip
+def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
+    assert processors.cgroup_quota(tmp_path) is None
+    for name, content in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    assert processors.cgroup_quota(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("bound", "limit", "count"), [
+    (64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4),
+])  # fmt: skip
+def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
+    monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)
+    assert available() == count
+
+
+@pytest.mark.parametrize(("flags", "tiles", "avx512", "vectors"), [
+    ("fpu sse avx512f amx_bf16 amx_tile amx_int8", True, False, False),
+    ("fpu sse avx512f amx_tile amx_int8", False, False, False),
+    (f"{CORE} avx512_bf16", False, True, True),
+    (f"{CORE} avx512_vnni", False, True, False),
+    # A hypervisor may hide what oneDNN asks for with it.
+    ("avx512f avx512bw avx512vl avx512_bf16", False, False, False),
+    ("avx2 avx_vnni", False, False, False),
+])  # fmt: skip
+def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
+    found = processors._flags(cpuinfo)
+    assert processors._flags(tmp_path / "missing") == set()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processors._flags(cpuinfo) == set()
+    monkeypatch.setattr(processors, "_flags", lambda: found)
+    assert (processors.has_avx512(), processors.has_bfloat16_vectors()) == (avx512, vectors)
+    # oneDNN may use only tiles that were granted.
+    for status in (-1, 0):
+        processors.request_tiles.cache_clear()
+        monkeypatch.setattr(processors, "_request_tiles_from_kernel", Mock(return_value=status))
+        assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (tiles and status == 0)
+
+
+def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:
+    """Feature 63 does not exist, on a kernel that knows tiles or not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(processors, "_TILE_DATA", 63)
+        assert processors._request_tiles_from_kernel() == -1
+    library = Mock()
+    library.syscall.return_value = 0
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
+    assert processors._request_tiles_from_kernel() == 0
+    library.syscall.assert_called_once_with(158, 0x1023, 18)
+
+
+def test_the_name_of_the_processor(tmp_path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A processor: fast\nmodel name\t: another\n")
+    assert processors.model(info) == "A processor: fast"
+    assert processors.model(tmp_path / "missing") == os.uname().machine
+
+
+@pytest.mark.parametrize(("variables", "words"), [
+    ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
+    ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
+    ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
+    ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
+    # A single task, also within an allocation for many, as of an interactive shell.
+    ({}, None),
+    ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+    ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
+    ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
+    ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
+    ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
+    ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
+])  # fmt: skip
+def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
+    os.environ.update(variables)
+    with pytest.raises(ConfigError, match=f"^.*{words}.*$") if words else nullcontext():
+        launchers.refuse_foreign_launcher()
+
+
+@pytest.mark.parametrize(("name", "others", "message"), [
+    ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
+    ("host1", {**GLOO, "NIC": "eth0"}, None),
+    ("host1", {**GLOO, "NIC": ""}, None),
+    ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
+    ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
+    ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
+    ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
+    ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
+])  # fmt: skip
+def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, message) -> None:
+    def known(name: str) -> str:
+        if name != "host1":
+            raise OSError("Name or service not known")
+        return "10.0.0.1"
+
+    addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
+    interfaces = {
+        interface: [SimpleNamespace(address=one) for one in found]
+        for interface, found in addresses.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(socket, "gethostbyname", known)
+    os.environ.update(others)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        launchers.refuse_hosts_name()

@@ -1,26 +1,69 @@
-from __future__ import annotations
+"""How programs end: errors in one line, signals, and text without commands for a terminal."""
 
+import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runtime.errors import did_you_mean
+from runtime.process.terminal import PrintableOutput, one_line, printable
+from tests.support.launch import ROOT, finish
 
-ROOT = Path(__file__).parents[2]
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 # Prints how long the program waits instead of waiting.
 PRINT_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', seconds)\n"
 GRACE = "waits 10.0\n"
+CUT = """
+import mmap, os, sys, threading
+import numpy as np
+path = os.environ["CUT"]
+with open(path, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+array = np.frombuffer(mapped, np.uint8)
+print("read", array[-1], flush=True)
+os.truncate(path, 10)
+"""
+STEP = """
+import os, signal
+from runtime.stopping import run_stoppable, undisturbed
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+def main():
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIG)
+        print("the step is done")
+    print("the program goes on")
+    return 7
+
+run_stoppable(main)
+"""
+REQUEST = """
+import os, sys
+from runtime import stopping
+
+now = 0.0
+stopping.time.monotonic = lambda: now
+request = stopping.StopRequest()
+request.listen()
+for argument in sys.argv[1:]:
+    if argument == "wait":
+        now += 1.1
+    elif argument == "soon":
+        now += 0.9
+    else:
+        os.kill(os.getpid(), int(argument))
+        print(request.status, flush=True)
+"""
+INT, TERM, USR1, USR2 = map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
 
 
-def run_main(body: str, stdout: Any = subprocess.PIPE, **variables: str) -> tuple[int, Any, str]:
-    """Run a program whose main function has the given body; returns its status and outputs."""
+def run_main(body: str, stdout=subprocess.PIPE, **variables: str):
     lines = "\n".join("    " + line for line in body.splitlines())
     code = f"from runtime import errors\ndef main():\n{lines}\nerrors.run_program(main)"
     environment = {k: v for k, v in os.environ.items() if k not in RANK_NAMES}
@@ -41,15 +84,12 @@ def test_did_you_mean_names_the_closest_choice() -> None:
     assert did_you_mean("SENET18", models) == " (did you mean 'SENet18'?)"
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
-        ("raise errors.ConfigError('no such\\nfile')", 2, "error: no such file\n"),
-        ("raise errors.DataError('no such\\nfile')", 2, "error: no such file\n"),
-        ("return None", 0, ""),
-        ("return 3", 3, ""),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "said"), [
+    ("raise errors.ConfigError('no such\\nfile')", 2, "error: no such file\n"),
+    ("raise errors.DataError('no such\\nfile')", 2, "error: no such file\n"),
+    ("return None", 0, ""),
+    ("return 3", 3, ""),
+])  # fmt: skip
 def test_a_user_error_is_one_line_and_status_2(body: str, status: int, said: str) -> None:
     """And exit handlers run after success alone; a hanging thread does not delay the end."""
     hang = "import threading, time\nthreading.Thread(target=time.sleep, args=(300,)).start()\n"
@@ -58,16 +98,13 @@ def test_a_user_error_is_one_line_and_status_2(body: str, status: int, said: str
     assert run_main((hang if status == 2 else "") + register + body) == (status, printed, said)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said"),
-    [
-        ("import numpy\nnumpy.zeros(1 << 60, 'u1')", 2, r"error: the memory does not suffice "
-         r"\(Unable to allocate 1\.00 E.*; take less at a time, such as a smaller --batch-size\n"),
-        ("raise ValueError('a bug')", 1, r"Traceback(.|\n)*ValueError: a bug\n"),
-        ("open('/dev/full', 'w').write('x' * 100000)", 1,
-         r"Traceback(.|\n)*OSError: \[Errno 28\] No space left(.|\n)*"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "status", "said"), [
+    ("import numpy\nnumpy.zeros(1 << 60, 'u1')", 2, r"error: the memory does not suffice "
+     r"\(Unable to allocate 1\.00 E.*; take less at a time, such as a smaller --batch-size\n"),
+    ("raise ValueError('a bug')", 1, r"Traceback(.|\n)*ValueError: a bug\n"),
+    ("open('/dev/full', 'w').write('x' * 100000)", 1,
+     r"Traceback(.|\n)*OSError: \[Errno 28\] No space left(.|\n)*"),
+])  # fmt: skip
 def test_too_little_memory_is_one_line_and_others_keep_their_traceback(body, status, said) -> None:
     found, _, errors = run_main(body)
     assert found == status and re.fullmatch(said, errors)
@@ -84,10 +121,9 @@ def test_a_config_error_is_left_to_rank_0(name: str) -> None:
     assert run_main(PRINT_WAITING + broken, **{name: "1"}) == (2, "", "error: broken\n")
 
 
-@pytest.mark.parametrize(
-    ("prefix", "local", "host"),
-    [("HOROVOD_", "4", ""), ("OMPI_COMM_WORLD_", "2", f"{os.uname().nodename}: ")],
-)
+@pytest.mark.parametrize(("prefix", "local", "host"), [
+    ("HOROVOD_", "4", ""), ("OMPI_COMM_WORLD_", "2", f"{os.uname().nodename}: "),
+])  # fmt: skip
 def test_a_data_error_names_the_host_among_several(prefix: str, local: str, host: str) -> None:
     sizes = {f"{prefix}SIZE": "4", f"{prefix}LOCAL_SIZE": local}
     wrong = PRINT_WAITING + "raise errors.ConfigError('wrong')"
@@ -132,7 +168,6 @@ def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
     shown = r"/faces/\x1b]0;a\x07\x9b2J\u202e" + "\xe9"
     found = run_main(body + "raise errors.DataError(name + '\\nerror: all is well')")
     assert found[1:] == (f"{shown}\n", f"{shown}\nerror: {shown} error: all is well\n")
-    # Neither does what Python itself prints.
     traceback = run_main(body + "raise ValueError(name)")[2]
     assert f"ValueError: {shown}\n" in traceback and "\x1b" not in traceback
 
@@ -143,23 +178,10 @@ def test_closed_outputs_are_no_error() -> None:
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3
 
 
-CUT = """
-import mmap, os, sys, threading
-import numpy as np
-path = os.environ["CUT"]
-with open(path, "rb") as file:
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-array = np.frombuffer(mapped, np.uint8)
-print("read", array[-1], flush=True)
-os.truncate(path, 10)
-"""
-
-
-@pytest.mark.parametrize(
-    "read",
-    ["bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()"],
-)
-def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path: Path, read: str) -> None:
+@pytest.mark.parametrize("read", [
+    "bytes(mapped[50_000:])", "t = threading.Thread(target=array.sum)\nt.start()\nt.join()",
+])  # fmt: skip
+def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path, read: str) -> None:
     path = tmp_path / "a \x1bset.rec"
     path.write_bytes(bytes(100_000))
     status, output, said = run_main(f"{CUT}{read}\nprint('never')", CUT=str(path))
@@ -167,3 +189,55 @@ def test_a_mapped_file_that_is_cut_off_is_named_in_one_line(tmp_path: Path, read
     shown = str(path).replace("\x1b", r"\x1b")
     assert said.startswith(f"error: {shown} was cut off while it was in use")
     assert said.count("\n") == 1 and "start the same command again" in said
+
+
+def run(program: str, *arguments: object) -> tuple[int, str, str]:
+    done = finish(sys.executable, "-c", program, *arguments, status=None)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_signal_waits_for_the_end_of_a_step() -> None:
+    said = "stopped by SIGTERM: no unfinished file is left behind\n"
+    assert run(STEP.replace("SIG)", "SIGTERM)")) == (143, "the step is done\n", said)
+    status, output, errors = run(STEP.replace("SIG)", "SIGHUP)"))
+    assert (status, errors) == (7, "") and output.endswith("the program goes on\n")
+
+
+@pytest.mark.parametrize(("signals", "status", "printed"), [
+    # mpirun forwards these instead, which may be repeated.
+    ([USR1, "wait", USR1], 0, "130\n130\n"),
+    ([USR2, "wait", USR2], 0, "143\n143\n"),
+    # timeout sends a signal to the program, and to the program's process group.
+    ([TERM, TERM, "soon", TERM], 0, "143\n143\n143\n"),
+    ([INT, "wait", TERM, TERM], 130, "130\n"),
+    ([USR1, "wait", TERM], 130, "130\n"),
+])  # fmt: skip
+def test_the_first_signal_is_a_request(signals, status, printed) -> None:
+    assert run(REQUEST, *signals) == (status, printed, "")
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+    ("\x9b31m\x7f\x85", r"\x9b31m\x7f\x85"),
+    ("a\rb\x00\x08", r"a\rb\x00\x08"),
+    ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
+    ("a\udcff\ud800", r"a\udcff\ud800"),
+    ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
+    ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
+    (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
+    # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
+    ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
+])  # fmt: skip
+def test_control_characters_are_shown_and_letters_are_kept(name: str, shown) -> None:
+    assert printable(name) == one_line(name) == (shown or name)
+
+
+def test_lines_are_kept_in_a_text_and_the_carriage_return_of_a_progress_bar() -> None:
+    assert printable("a\tb\nc\x1b") == "a\tb\nc\\x1b"
+    assert one_line("a\tb\nc") == r"a\tb\nc"
+    raw = io.BytesIO()
+    output = PrintableOutput(raw, encoding="utf-8", newline="\n", write_through=True)
+    print("set \x1b[2Jé\rerror: forged", file=output)
+    assert output.write("\r 50%|█\x1b") == 8
+    output.writelines(["\x9b\n"])
+    assert raw.getvalue().decode() == "set \\x1b[2Jé\\rerror: forged\n\r 50%|█\\x1b\\x9b\n"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -10,32 +8,17 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from runtime import files
 from runtime.errors import ConfigError, DataError
-from runtime.files import (
-    APPENDING,
-    HeldFolder,
-    StagedFiles,
-    create,
-    make_folder,
-    new_folder,
-    open_kept,
-    open_regular,
-    read_file,
-    read_lines,
-    read_text,
-    sha256,
-    write_atomically,
-)
 
 
 @pytest.fixture
-def full_disk() -> Iterator[None]:
+def full_disk():
     """Files cannot grow beyond 64 KiB, which the kernel reports as it does a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -53,16 +36,16 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path, monkeypatch) -> Non
     """All of them are flushed before any gets its name, and after that the folder."""
     old, new = tmp_path / "a", tmp_path / "b"
     old.write_bytes(b"old")
-    with pytest.raises(KeyError), StagedFiles() as files:
-        files.open(old).write(b"new")
+    with pytest.raises(KeyError), files.StagedFiles() as staged:
+        staged.open(old).write(b"new")
         raise KeyError
     assert names(tmp_path) == ["a"] and old.read_bytes() == b"old"
     events: list[list[str]] = []
     flush = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (events.append(names(tmp_path)), flush(file)))
-    with StagedFiles() as files:
-        files.open(old).write(b"new a")
-        files.open(new).write(b"new b")
+    with files.StagedFiles() as staged:
+        staged.open(old).write(b"new a")
+        staged.open(new).write(b"new b")
         assert old.read_bytes() == b"old" and not new.exists()
     assert old.read_bytes() + new.read_bytes() == b"new anew b"
     assert events[0] == events[1] and events[2:] == [["a", "b"]] == [names(tmp_path)]
@@ -75,7 +58,7 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
     """Whether the buffer is written in between or only at the end."""
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OSError) as caught:
-        write_atomically(tmp_path / "a", bytes(size))
+        files.write_atomically(tmp_path / "a", bytes(size))
     assert caught.value.errno == errno.EFBIG
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
@@ -83,16 +66,17 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
 @pytest.mark.parametrize("name", ["out", "new/folder/out"])
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path, name: str) -> None:
     for error in (DataError("broken"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), new_folder(tmp_path / name) as hidden:
+        with pytest.raises(type(error)), files.new_folder(tmp_path / name) as hidden:
             (hidden / "a").write_text("1")
             raise error
         assert not names(tmp_path)
-    with pytest.raises(DataError, match="cannot be written: No space"), new_folder(tmp_path / name):
+    full = pytest.raises(DataError, match="cannot be written: No space")
+    with full, files.new_folder(tmp_path / name):
         raise OSError(28, "No space left on device")
     assert not names(tmp_path)
     if name == "out":
         (tmp_path / name).mkdir()
-    with new_folder(tmp_path / name) as hidden:
+    with files.new_folder(tmp_path / name) as hidden:
         (hidden / "a").write_text("1")
         assert not (tmp_path / name / "a").exists()
     assert names((tmp_path / name).parent) == ["out"]
@@ -103,11 +87,11 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     def write(hidden: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             for number in range(100_000):
-                create(hidden / str(number)).close()
+                files.create(hidden / str(number)).close()
             raise AssertionError("the folder is still there")
 
     with ThreadPoolExecutor(1) as threads:
-        with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "out") as hidden:
+        with pytest.raises(KeyboardInterrupt), files.new_folder(tmp_path / "out") as hidden:
             writer = threads.submit(write, hidden)
             while len(list(hidden.iterdir())) < 100:
                 time.sleep(0.001)
@@ -116,11 +100,10 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone")],
-)
-def test_no_folder_is_overwritten(tmp_path: Path, name: str, target: str | None) -> None:
+@pytest.mark.parametrize(("name", "target"), [
+    ("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone"),
+])  # fmt: skip
+def test_no_folder_is_overwritten(tmp_path: Path, name: str, target) -> None:
     """Nor is a link in place of the hidden one followed, to a folder of the user or to nothing."""
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "a").touch()
@@ -129,14 +112,16 @@ def test_no_folder_is_overwritten(tmp_path: Path, name: str, target: str | None)
     else:
         (tmp_path / name).symlink_to(target)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match=f"{name} exists already"), new_folder(tmp_path / "out"):
+    refused = pytest.raises(ConfigError, match=f"{name} exists already")
+    with refused, files.new_folder(tmp_path / "out"):
         raise AssertionError
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "opened", [open_regular, read_file, read_text, lambda path: open_kept(path, APPENDING)]
-)
+@pytest.mark.parametrize("opened", [
+    files.open_regular, files.read_file, files.read_text,
+    lambda path: files.open_kept(path, files.APPENDING),
+])  # fmt: skip
 def test_only_regular_files_are_read_or_appended_to(tmp_path: Path, opened) -> None:
     """A pipe would make its reader wait forever, and so the test."""
     os.mkfifo(tmp_path / "pipe")
@@ -155,47 +140,44 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
     path, link = tmp_path / "file", tmp_path / "link"
     path.write_bytes(b"content")
     link.symlink_to("file")
-    assert read_file(link, 7) == b"content"
-    assert sha256(link, path) == hashlib.sha256(b"contentcontent").hexdigest()
-    with open_regular(str(link)) as file:
+    assert files.read_file(link, 7) == b"content"
+    assert files.sha256(link, path) == hashlib.sha256(b"contentcontent").hexdigest()
+    with files.open_regular(str(link)) as file:
         assert file.name == str(link) and file.read() == b"content"
     os.truncate(path, 1 << 40)
     with pytest.raises(OSError, match="it has more than 7 bytes"):
-        read_file(path, 7)
+        files.read_file(path, 7)
     with pytest.raises(DataError, match="file cannot be read as a list: it has more than 4,294"):
-        read_lines(path, "a list")
+        files.read_lines(path, "a list")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "a é\n\nb\n".encode(),
-        "a é\n\nb".encode(),
-        "\ufeffa é\r\n\r\nb\r\n".encode(),
-        "a é\r\rb\r".encode(),
-        "a é\r\n\r\nb".encode("utf-16"),
-        "\ufeffa é\n\nb\n".encode("utf-16-be"),
-    ],
-)
+@pytest.mark.parametrize("content", [
+    "a é\n\nb\n".encode(),
+    "a é\n\nb".encode(),
+    "\ufeffa é\r\n\r\nb\r\n".encode(),
+    "a é\r\rb\r".encode(),
+    "a é\r\n\r\nb".encode("utf-16"),
+    "\ufeffa é\n\nb\n".encode("utf-16-be"),
+])  # fmt: skip
 def test_lines_of_any_system(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "list").write_bytes(content)
-    assert read_lines(tmp_path / "list", "a list") == ["a é", "", "b"]
-    assert read_text(tmp_path / "list").rstrip("\n") == "a é\n\nb"
+    assert files.read_lines(tmp_path / "list", "a list") == ["a é", "", "b"]
+    assert files.read_text(tmp_path / "list").rstrip("\n") == "a é\n\nb"
 
 
 def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
     content = b"m\xfc.jpg\nx\x0cy\xc2\x85z\xe2\x80\xa8.jpg\n"
     (tmp_path / "list").write_bytes(content)
-    found = read_lines(tmp_path / "list", "a list", errors="surrogateescape")
+    found = files.read_lines(tmp_path / "list", "a list", errors="surrogateescape")
     assert [os.fsencode(line) for line in found] == content.split(b"\n")[:-1]
     with pytest.raises(DataError, match="it is not text in UTF-8 or UTF-16"):
-        read_lines(tmp_path / "list", "a list")
+        files.read_lines(tmp_path / "list", "a list")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "binary").write_bytes(b"\xff\xd8\xff\0\x10")
     for name in ("pipe", "odd", "binary", "nowhere", "."):
         with pytest.raises(DataError, match="cannot be read as a list of pairs: "):
-            read_lines(tmp_path / name, "a list of pairs", errors="surrogateescape")
+            files.read_lines(tmp_path / name, "a list of pairs", errors="surrogateescape")
 
 
 def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
@@ -207,16 +189,16 @@ def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
     os.link(user, tmp_path / "hard")
     for name in ("symbolic", "to nothing", "hard"):
         with pytest.raises(OSError, match="it is a (hard )?link"):
-            open_kept(tmp_path / name, APPENDING)
-        with create(tmp_path / name) as file:
+            files.open_kept(tmp_path / name, files.APPENDING)
+        with files.create(tmp_path / name) as file:
             file.write(b"new")
         assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
     for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
         (tmp_path / name).symlink_to(user)
-    write_atomically(tmp_path / "a", b"new")
+    files.write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
-    with StagedFiles() as files:
-        assert len({files.open(tmp_path / "a").name for _ in range(20)}) == 20
+    with files.StagedFiles() as staged:
+        assert len({staged.open(tmp_path / "a").name for _ in range(20)}) == 20
     assert user.read_bytes() == b"precious" and not (tmp_path / "gone").exists()
 
 
@@ -226,20 +208,20 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"")
     os.chown(tmp_path / "log", 12345, -1)
     with pytest.raises(OSError, match="belongs to another user"):
-        open_kept(tmp_path / "log", APPENDING)
+        files.open_kept(tmp_path / "log", files.APPENDING)
     os.chown(tmp_path, 12345, -1)
     for line in (b"one\n", b"two\n"):
-        with open(open_kept(tmp_path / "log", APPENDING), "ab") as file:
+        with open(files.open_kept(tmp_path / "log", files.APPENDING), "ab") as file:
             file.write(line)
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
     # The user's own link may lead to another disk.
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
-    make_folder(tmp_path / "link")
+    files.make_folder(tmp_path / "link")
     os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
     with pytest.raises(OSError, match="it is a link of another user"):
-        make_folder(tmp_path / "link")
-    make_folder(tmp_path / "new" / "folder")
+        files.make_folder(tmp_path / "link")
+    files.make_folder(tmp_path / "new" / "folder")
     assert (tmp_path / "new" / "folder").is_dir()
 
 
@@ -251,12 +233,11 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
 
     root, moved = tmp_path / "run", tmp_path / "moved"
     root.mkdir()
-    held = HeldFolder("--models-root", root, "run.lock")
+    held = files.HeldFolder("--models-root", root, "run.lock")
     (root / "file").touch()
     held.check()
     root.rename(moved)
     refuse()
-    # Neither another folder there, nor a link to one, is this one.
     root.mkdir()
     refuse()
     root.rmdir()
@@ -274,10 +255,9 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     # A lock that another run has made ends this one.
     lock = tmp_path / "run.lock"
     lock.touch()
-    held = HeldFolder("--models-root", tmp_path, "run.lock")
+    held = files.HeldFolder("--models-root", tmp_path, "run.lock")
     held.check()
     lock.unlink()
-    # Nobody else has come.
     held.check()
     lock.touch()
     with pytest.raises(DataError, match=f"--models-root {tmp_path}: run.lock was removed during"):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -8,12 +6,66 @@ from typing import Any
 import pytest
 
 from runtime import options
+from runtime.command_line import Parser
 from runtime.errors import ConfigError
 from training.config import faces, images
 
+FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
 COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
 SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
 PART = ([1e-9, 1.0], [0.0, 1.01])
+GOES_WITH: dict[str, dict[str, Any]] = {
+    "lr_factor": {"lr_schedule": "step"},
+    "max_update": {"epochs": None},
+    "world_size": {"dry_run": True, "num_classes": 9},
+    "memory": {"dry_run": True, "num_classes": 9},
+    "staleness": {"kv_store": "dist_ssync"},
+    "rebalance": {"kv_store": "dist_gsync"},
+}
+ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser(prog="p", foreign=FOREIGN, synonyms={"--epochs": "--length"})
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--length", type=int)
+    parser.add_argument("-np", "--ranks")
+    parser.add_argument("-p", "--port", type=int)
+    return parser
+
+
+@pytest.mark.parametrize("word", ["--mode", "--m", "--len", "--rank", "-n"])
+def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
+    with pytest.raises(ConfigError, match=f"unrecognized arguments: {word} 1"):
+        parser.parse_args(["--model", "a", word, "1"])
+    namespace, unknown = parser.parse_known_args(["--model", "a", f"{word}=b"])
+    assert namespace.model == "a" and unknown == [f"{word}=b"]
+    outer = Parser(prog="p")
+    outer.add_subparsers().add_parser("run").add_argument("--model")
+    with pytest.raises(ConfigError, match=f"unrecognized arguments: {word}=b"):
+        outer.parse_args(["run", f"{word}=b"])
+
+
+@pytest.mark.parametrize("words", [["-p22"], ["-p", "22"], ["-p=22"]])
+def test_values_of_short_names_and_synonyms(parser: Parser, words: list[str]) -> None:
+    found = parser.parse_args(["--model", "a", "-np", "2", "--epochs=3", *words])
+    assert (found.port, found.ranks, found.length) == (22, "2", 3)
+
+
+def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:
+    with pytest.raises(ConfigError) as failure:
+        parser.parse_args(["--gpus=0,1", "-es", "512"])
+    assert str(failure.value) == (
+        "--gpus is not an option here: set CUDA_VISIBLE_DEVICES; -es is not an option here: leave "
+        "it out (docs/porting.md has the others)"
+    )
+    with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
+        parser.parse_args(["--model", "a", "configs/a"])
+    parser.add_argument("command", nargs="*")
+    # Values, and the command after two dashes, are none of another program.
+    found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
+    assert found.model == "configs/a" and found.command == ["python", "--gpus", "0"]
 
 
 def ranges(names: str, values: Any) -> dict[str, Any]:
@@ -49,15 +101,6 @@ CLASSIFIERS = {
     "label_smoothing": ([0.0, 0.999], [-0.01, 1.0]),
     "data_allocator": ([0, 1], [-1, 2]),
 }
-# Options that this option needs.
-GOES_WITH: dict[str, dict[str, Any]] = {
-    "lr_factor": {"lr_schedule": "step"},
-    "max_update": {"epochs": None},
-    "world_size": {"dry_run": True, "num_classes": 9},
-    "memory": {"dry_run": True, "num_classes": 9},
-    "staleness": {"kv_store": "dist_ssync"},
-    "rebalance": {"kv_store": "dist_gsync"},
-}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +110,6 @@ def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
     plain = program.resolve({"dataset": "synthetic"})
     fields = [field for group in options.groups(plain) for field in dataclasses.fields(group)]
     assert {field.name for field in fields if "range" in field.metadata} == set(ranges)
-    # No two groups have an option of the same name.
     assert len({field.name for field in fields}) == len(fields)
     for name, (allowed, refused) in ranges.items():
         needed = GOES_WITH.get(name, {})
@@ -113,40 +155,31 @@ def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
 
 
 def saved_by(program: Any, folder: Path, line: str) -> list[str]:
-    """Return the option that names what a run with this command line would write."""
     file = folder / "config.json"
     options.write(program.parse(line.split()).values(), file)
     return ["--config", str(file)]
 
 
-ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
-
-
-@pytest.mark.parametrize(
-    ("program", "line", "more"),
-    [
-        (faces, "--dataset synthetic", "--max-update 20"),
-        (faces, "--dataset synthetic", "--loss arcface"),
-        (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
-        (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
-        (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
-        (faces, "--dataset synthetic", "--models-root other --network r18"),
-        (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
-        (faces, ADAM, "--lr 2e-3"),
-        (faces, "--dataset synthetic", "--dataset synthetic"),
-        (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
-        (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
-        (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
-        (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
-        (images, "--dataset synthetic", "--dataset synthetic"),
-        (images, "--dataset synthetic", "--epochs 9 --models-root other"),
-        (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
-        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
-    ],
-)
-def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
-    program: Any, line: str, more: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("program", "line", "more"), [
+    (faces, "--dataset synthetic", "--max-update 20"),
+    (faces, "--dataset synthetic", "--loss arcface"),
+    (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
+    (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
+    (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
+    (faces, "--dataset synthetic", "--models-root other --network r18"),
+    (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
+    (faces, ADAM, "--lr 2e-3"),
+    (faces, "--dataset synthetic", "--dataset synthetic"),
+    (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
+    (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
+    (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
+    (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
+    (images, "--dataset synthetic", "--dataset synthetic"),
+    (images, "--dataset synthetic", "--epochs 9 --models-root other"),
+    (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
+    (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
+])  # fmt: skip
+def test_a_saved_configuration_gives_the_same_run(program, line, more, tmp_path: Path) -> None:
     saved = saved_by(program, tmp_path, line)
     assert program.parse(saved) == program.parse(line.split())
     found = program.parse([*saved, *more.split()])
@@ -156,42 +189,35 @@ def test_a_saved_configuration_gives_the_same_run_but_for_the_command_line(
     assert "models-root" not in more or found.run.models_root == "other"
 
 
-@pytest.mark.parametrize(
-    ("program", "line", "more", "message"),
-    [
-        (faces, "--dataset synthetic", "--optimizer adam", "--optimizer adam needs --lr and --wd"),
-        (faces, ADAM, "--momentum 0.5", "--momentum 0.5 is of sgd"),
-        (faces, "--dataset synthetic", "--dataset emore --debug", "is another data set than synt"),
-        (images, "--dataset synthetic", "--dataset mnist --data-dir d", "is another data set than"),
-    ],
-)
+@pytest.mark.parametrize(("program", "line", "more", "message"), [
+    (faces, "--dataset synthetic", "--optimizer adam", "--optimizer adam needs --lr and --wd"),
+    (faces, ADAM, "--momentum 0.5", "--momentum 0.5 is of sgd"),
+    (faces, "--dataset synthetic", "--dataset emore --debug", "is another data set than synt"),
+    (images, "--dataset synthetic", "--dataset mnist --data-dir d", "is another data set than"),
+])  # fmt: skip
 def test_words_that_contradict_a_saved_configuration(program, line, more, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         program.parse([*saved_by(program, tmp_path, line), *more.split()])
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (None, ["cannot be read (No such file"]),
-        ("{", ["is no JSON"]),
-        ("[" * 100_000, ["is no JSON"]),
-        ("[1]", ["no table of options"]),
-        ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
-        ('{"lr": "fast"}', ["--lr: 'fast' is not a finite number"]),
-        ('{"lr": NaN}', ["--lr: 'nan'"]),
-        ('{"epochs": 1.5}', ["--epochs: '1.5' is not a whole number"]),
-        ('{"epochs": true}', ["--epochs: expected one argument"]),
-        ('{"epochs": false}', ["--epochs: 'False'"]),
-        ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
-        ('{"margins": [1, 0]}', ["--margins: '1,0' is not three numbers"]),
-        ('{"lr_steps": [1, "two"]}', ["--lr-steps: 'two' is not a whole number"]),
-        ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
-        ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
-        ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("content", "parts"), [
+    (None, ["cannot be read (No such file"]),
+    ("{", ["is no JSON"]),
+    ("[" * 100_000, ["is no JSON"]),
+    ("[1]", ["no table of options"]),
+    ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
+    ('{"lr": "fast"}', ["--lr: 'fast' is not a finite number"]),
+    ('{"lr": NaN}', ["--lr: 'nan'"]),
+    ('{"epochs": 1.5}', ["--epochs: '1.5' is not a whole number"]),
+    ('{"epochs": true}', ["--epochs: expected one argument"]),
+    ('{"epochs": false}', ["--epochs: 'False'"]),
+    ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
+    ('{"margins": [1, 0]}', ["--margins: '1,0' is not three numbers"]),
+    ('{"lr_steps": [1, "two"]}', ["--lr-steps: 'two' is not a whole number"]),
+    ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
+    ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
+    ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
+], ids=str)  # fmt: skip
 def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
     file = tmp_path / "config.json"
     if content is not None:

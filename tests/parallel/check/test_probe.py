@@ -1,7 +1,5 @@
 """What a host says of itself and measures, and conversations with probes, some of them scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -48,7 +46,6 @@ def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
 
 
 def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
-    """Without the programs that import MXNet."""
     monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
     for name, replaced in {
         "_check_mxnet": lambda package: "1.9.1",
@@ -98,7 +95,6 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
-    """It imports MXNet and Horovod in processes of their own."""
     key, other = "ab" * KEY_BYTES, "cd" * KEY_BYTES
     with Sessions() as sessions:
         probe = Probe(sessions, "localhost", tmp_path / "run" / "of" / "mine")
@@ -126,25 +122,22 @@ def test_the_probe_of_this_host(tmp_path: Path) -> None:
     assert not [name for name in facts.files if name.startswith(("tests", "docs"))]
 
 
-@pytest.mark.parametrize(
-    ("status", "errors", "what"),
-    [
-        (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
-        (255, "Host key verification failed.\n", "ssh does not know its host key"),
-        (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
-         "its host key is another one than known_hosts has"),
-        (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
-        (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
-        (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
-        (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
-        (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
-        (255, "", "ssh gets no answer"),
-        (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
-        (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
-        (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
-        (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "errors", "what"), [
+    (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
+    (255, "Host key verification failed.\n", "ssh does not know its host key"),
+    (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
+     "its host key is another one than known_hosts has"),
+    (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
+    (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
+    (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
+    (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
+    (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
+    (255, "", "ssh gets no answer"),
+    (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
+    (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
+    (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
+    (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
+])  # fmt: skip
 def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None:
     found = explain("h", status, errors)
     assert found.host == "h" and found.what.startswith(what)
@@ -153,8 +146,6 @@ def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A probe that is a shell script."""
-
     started: list[Probe] = []
 
     def start(script: str) -> Probe:
@@ -187,7 +178,6 @@ def test_a_conversation(probe) -> None:
     for answer in (f"echo '{NAME}{facts}'", "yes | tr -d '\\n'"):
         with pytest.raises(HostError, match="its project is another version .*; copy this project"):
             probe(answer).answer()
-    # One that says nothing more and does not end.
     with pytest.raises(HostError, match="has ended with status -1"):
         probe("exec >&-; exec sleep 30").answer()
 
@@ -211,7 +201,6 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
     with pytest.raises(OSError):
         serve("192.0.2.1", KEY)
     assert bandwidth("::1", serve("::1", KEY), KEY) > 0
-    # Another key, and a host that does not answer.
     with pytest.raises(OSError, match="another proof"):
         bandwidth(*address, bytes(KEY_BYTES))
     monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
@@ -245,5 +234,4 @@ def test_each_ordered_pair_once_and_no_host_twice_at_a_time(count: int) -> None:
     for pairs in found:
         assert len(set(chain(*pairs))) == 2 * len(pairs)
     assert sorted(chain(*found)) == sorted(permutations(names, 2))
-    # As few rounds as there can be.
     assert len(found) == 2 * (count - 1 + count % 2)

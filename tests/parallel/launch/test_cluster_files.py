@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import os
 import random
 import re
 from collections.abc import Callable
@@ -9,15 +8,144 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallel.host_lists import PORT, ListedHost, read_file, read_list, slots_by_host
 from parallel.launch import cluster_files
+from parallel.launch.allocations import make_output_folder, refuse_unread_hosts, tasks_of_slurm
 from parallel.launch.cluster_files import format_groups, read_groups, read_hosts, read_servers
 from parallel.launch.data_sharding import format_shares, read_shares, unread_in_groups
 from parallel.parameter_server.assignment import Share
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g
 
+TWO = {"ip1": 8, "ip2": 4}
 TWO_MACHINES = ("a", "b", "a", "b")
 ONE = ("127.0.0.1",) * 3
+
+
+def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]:
+    file = folder / "hosts"
+    file.write_bytes(data)
+    return read_file(file, **options)
+
+
+def test_a_file_means_the_same_in_every_spelling(tmp_path: Path) -> None:
+    for data in (
+        b"ip1 slots=8\rip2 slots=4\r",
+        b"\xef\xbb\xbfip1 slots=8\nip2 slots=4",
+        "\ufeffip1 slots=8\r\nip2 slots=4\r\n".encode("utf-16-le"),
+        b"# ours\n\nip1 slots=8 # fast\n  \nip2 slots=4#slow\n",
+        b"\tip1\tslots = 8\t\n ip2   slots= 4 \n",
+        b"ip1 max_slots=9 slots=8\nip2 slots=4 max-slots = 4\n",
+        b"ip1 slots=7\nip2 slots=2\nip1\nip2:2",
+    ):
+        assert slots_by_host(of_file(tmp_path, data)) == TWO
+
+
+def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) -> None:
+    for text in (" ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:3,ip2\n"):
+        assert list(slots_by_host(read_list(text)).items()) == list(TWO.items())
+    found = of_file(tmp_path, b"# ours\r\nip2\r\n\r\nip1 slots=3\r\n")
+    assert found == (ListedHost(2, "ip2"), ListedHost(4, "ip1", slots=3))
+    assert slots_by_host(found) == {"ip2": None, "ip1": 3}
+    found = of_file(tmp_path, b"ip1:2222\nip2 slots=2\nip1:22 slots=3\n", colon=PORT)
+    assert found == (
+        ListedHost(1, "ip1", port=2222), ListedHost(2, "ip2", slots=2),
+        ListedHost(3, "ip1", slots=3, port=22),
+    )  # fmt: skip
+    assert read_list("ip1:65535", colon=PORT) == (ListedHost(1, "ip1", port=65535),)
+    entries = read_list("127.0.0.1:2,ip2:3,localhost:1,me,ip2:1")
+    own = {"localhost", "127.0.0.1", "me"}.__contains__
+    assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    ("ip1 slots=0", "has '0' for slots; give a number from 1 to 9999"),
+    ("ip1 slots=-1", "has '-1' for slots"),
+    ("ip1 slots=10000", "has '10000' for slots"),
+    ("ip1 slots=２", "has '２' for slots"),
+    ("ip1 max_slots=", "has '' for max_slots"),
+    ("ip1 slots=4 max_slots=3", "has more slots than max_slots=3"),
+    ("ip1 slots=2 slots=3", "has two numbers of slots"),
+    ("ip1:2 slots=3", "has two numbers of slots"),
+    ("ip1:", "has '' for slots"),
+    ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
+    ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
+    ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
+    ("fe80::1 slots=2", "IPv6"),
+    ("-oProxyCommand=x", "is not a host"),
+    ("ip1;reboot", "is not a host"),
+    ("höst", "is not a host"),
+])  # fmt: skip
+def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    with pytest.raises(DataError) as raised:
+        of_file(tmp_path, f"# ours\nip0 slots=1\n{line}\n".encode())
+    said = str(raised.value)
+    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} ") and reason in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_list_that_no_launcher_can_use() -> None:
+    with pytest.raises(ConfigError, match="has '65536' for port; give a number from 1 to 65535"):
+        read_list("ip1:65536", colon=PORT)
+    for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
+        with pytest.raises(ConfigError) as raised:
+            read_list(text)
+        said = str(raised.value)
+        assert reason in said and said.startswith(f"-H {text!r}{', ' if ',,' in text else ' '}")
+        with pytest.raises(ConfigError, match="^HOSTS "):
+            read_list(text, name="HOSTS")
+
+
+def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
+    for name, data, reason in (
+        ("hosts", b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
+        ("hosts", b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
+        ("hosts", b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
+        ("none", b"", "cannot be read as a list of hosts, a line for each .*: No such file"),
+        (".", b"", "it is not a regular file"),
+        ("/dev/null", b"", "it is not a regular file"),
+    ):
+        if data:
+            (tmp_path / name).write_bytes(data)
+        with pytest.raises(DataError, match=reason):
+            read_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(("variables", "tasks"), [
+    ({"SLURM_JOBID": "7", "SLURM_TASKS_PER_NODE": "4(x2),2,1(x10)"}, 20),
+    ({"SLURM_JOBID": "7"}, 0),
+    ({"SLURM_TASKS_PER_NODE": "4"}, 0),
+])  # fmt: skip
+def test_the_tasks_of_slurm(monkeypatch: pytest.MonkeyPatch, variables, tasks: int) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    assert tasks_of_slurm() == tasks
+
+
+@pytest.mark.parametrize("name", ["PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE"])
+def test_hosts_of_other_systems_are_not_left_out(monkeypatch, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "hosts"
+    monkeypatch.setenv(name, str(file))
+    refuse_unread_hosts({"me"}.__contains__)
+    file.write_text("me 4 all.q\n\nme 4\n")
+    refuse_unread_hosts({"me"}.__contains__)
+    file.write_text("me 4\n\nnode2 4 all.q\n")
+    with pytest.raises(ConfigError, match=f"^{name} names other hosts, such as node2, but .*-H a"):
+        refuse_unread_hosts({"me"}.__contains__)
+
+
+def test_the_folder_of_the_output(tmp_path: Path) -> None:
+    """Its whole path is named, however long: its end tells it from others."""
+    folder = tmp_path / ("long" * 25)
+    for _ in range(2):
+        make_output_folder(str(folder / "b"))
+    assert (folder / "b").is_dir()
+    file = folder / "file"
+    file.touch()
+    for path, reason in ((str(file), "File exists"), (str(file / "b"), "Not a directory")):
+        with pytest.raises(ConfigError, match=f"^--output-filename {path} is no .*{reason}.; na"):
+            make_output_folder(path)
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "hosts": lambda path: read_hosts(path, 2),
     "groups": lambda path: read_groups(path, TWO_MACHINES),
@@ -31,19 +159,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
-@pytest.mark.parametrize(
-    ("content", "workers", "logins", "note"),
-    [
-        ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
-        ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
-        ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
-        ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
-        # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
-        ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
-        ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
-        ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
-    ],
-)
+@pytest.mark.parametrize(("content", "workers", "logins", "note"), [
+    ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
+    ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
+    ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
+    ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
+    # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
+    ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
+    ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
+    ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
+])  # fmt: skip
 def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins, note) -> None:
     path.write_text(content)
     found = read_hosts(path, workers)
@@ -52,15 +177,11 @@ def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins
     assert bool(found.note) == bool(note) and note in found.note
 
 
-@pytest.mark.parametrize(
-    ("hosts", "content", "groups"),
-    [
-        (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
-        (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
-        # An address means its next slot, or the one that is named.
-        (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "content", "groups"), [
+    (tuple("abcd"), "d b\na\nc\n", ((3, 1), (0,), (2,))),
+    (TWO_MACHINES, "\ufeff# two\r\na:0\tb:0 # fast\r\n\r\na:1 b:1", ((0, 1), (2, 3))),
+    (TWO_MACHINES, "a b\nb a\n", ((0, 1), (3, 2))),
+])  # fmt: skip
 def test_a_line_is_a_group(path, hosts, content, groups) -> None:
     path.write_text(content)
     assert read_groups(path, hosts) == groups
@@ -95,38 +216,33 @@ def test_text_that_is_written(path: Path) -> None:
     assert read_servers(path, 3, TWO_MACHINES) == (("b", "a", "b"), (2.5, 1.0, 2.5))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("hosts", "# a\n", " has no host"),
-        ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
-        ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
-        ("groups", "", " is empty; each line holds the addresses of a group"),
-        # The empty line counts.
-        ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
-        ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
-        ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
-        ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
-        ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
-        ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
-        ("groups", "a:01 b:0\n", ", line 1: '01' is no slot of a"),
-        ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
-        ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
-        ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
-        ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
-        ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed; give a positive number"),
-        ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
-        ("shares", "# none\n", " is empty; each line holds two numbers"),
-        ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
-        ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
-        ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
-        ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
-        ("shares", "0 0.5\n0.5 0.7\n0.7 2\n", ", line 3: '2' is not a number from 0 to 1"),
-        ("shares", "0 0.5\n0.5 0.7\n0.7 1.04\n", ", line 3: '1.04' is not a number from 0"),
-        ("shares", "0 0.5\n0.9 0.5\n0.9 1\n", ", line 2: '0.9 0.5' must rise"),
-        ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("hosts", "# a\n", " has no host"),
+    ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
+    ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
+    ("groups", "", " is empty; each line holds the addresses of a group"),
+    ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is in the group of line 1 already"),
+    ("groups", "a b\na b\na\n", ", line 3: 'a' is in the group of line 2 already; a has 2 s"),
+    ("groups", "a b\na\n", ": 'b' of worker 3 is in no group; give it to one, or a line of"),
+    ("groups", "a b\na c\n", ", line 2: 'c' is no address of a worker"),
+    ("groups", "a:0 b:0\na:2 b:1\n", ", line 2: '2' is no slot of a, which has 0 to 1"),
+    ("groups", "a:² b:0\n", ", line 1: '²' is no slot of a"),
+    ("groups", "a:01 b:0\n", ", line 1: '01' is no slot of a"),
+    ("groups", "a:0 b\na b\n", ", line 2: 'a', but a stands both with the number"),
+    ("servers", "a 1\nb 1 2\n", ", line 2: 'b 1 2' is not the address"),
+    ("servers", "a 1\nc 1\n", ", line 2: 'c' is no address of a worker.*; they are a, b"),
+    ("servers", "a 0\nb 1\n", ", line 1: '0' is not a speed"),
+    ("servers", "a 1\nb inf\n", ", line 2: 'inf' is not a speed; give a positive number"),
+    ("servers", "a 1\n", " has 1 lines, but there are 2 servers; .* or -s 1"),
+    ("shares", "# none\n", " is empty; each line holds two numbers"),
+    ("shares", "0 0.5\n0.5 1\n", " has 2 lines, but there are 3 workers"),
+    ("shares", "0 0.5\n0.5\n0.5 1\n", ", line 2: '0.5' is not two numbers"),
+    ("shares", "0 0.5\n\n0.5 all\n0.5 1\n", ", line 3: 'all' is not a number from 0 to 1"),
+    ("shares", "0 0.5\n0.7 0.5\n0.7 1\n", ", line 2: '0.7 0.5' must rise"),
+    ("shares", "0 0.5\n0.5 0.7\n0.7 1.04\n", ", line 3: '1.04' is not a number from 0"),
+    ("shares", "0 0.5\n0.9 0.5\n0.9 1\n", ", line 2: '0.9 0.5' must rise"),
+    ("shares", "-0.1 0.5\n0.5 0.7\n0.7 1\n", ", line 1: '-0.1' is not a number from 0"),
+])  # fmt: skip
 def test_a_mistake_is_named_with_its_line(path, name, content, message) -> None:
     path.write_text(content)
     with pytest.raises(DataError, match=f"^{re.escape(str(path))}{message}") as caught:
@@ -162,23 +278,20 @@ def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
     assert [note.split()[1] for note in found.notes] == ["1", "3", "2", "0"]
 
 
-@pytest.mark.parametrize(
-    ("content", "warnings"),
-    [
-        ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
-        ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
-        ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
-        # Decimal fractions that were added up, and rounded to more than the whole.
-        ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
-        # A worker without images; an end above the whole.
-        ("0 .5\n.5 1.03\n1.03 .98\n", []),
-        ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
-        ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
-         "4 lines for 3 workers: those from line 5 on"]),
-        # It reads the first two words of a line.
-        ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "warnings"), [
+    ("0.1 0.5\n0.5 0.7\n0.7 0.96\n", ["nobody reads 14 % of the data: 0 to 0.1, 0.96 to 1"]),
+    ("0 0.5\n0.4 0.7\n0.7 1\n", ["several workers read 10 % of the data: 0.4 to 0.5"]),
+    ("0 0.2\n0.1 0.3\n0.4 1\n", ["nobody reads 10 %", "several workers read 10 %"]),
+    # Decimal fractions that were added up, and rounded to more than the whole.
+    ("0 0.1\n0.1 0.30000000000000004\n0.3 1.0000000000000002\n", []),
+    # A worker without images; an end above the whole.
+    ("0 .5\n.5 1.03\n1.03 .98\n", []),
+    ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
+    ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
+     "4 lines for 3 workers: those from line 5 on"]),
+    # It reads the first two words of a line.
+    ("0 .2 a\n.2 .5 0.9 b\n.5 1\n", ["1 has '0 .2 a': what follows .* is not used, nor on 1"]),
+])  # fmt: skip
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(path, content, warnings) -> None:
     path.write_text(content)
     found = read_shares(path, ONE).warnings

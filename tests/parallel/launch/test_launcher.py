@@ -1,16 +1,18 @@
-from __future__ import annotations
-
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
-from parallel import autogroup
+from parallel import autogroup, grouping
 from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
-from parallel.launch.cluster_files import WorkerHosts
+from parallel.launch.cluster_files import WorkerHosts, read_hosts
+from parallel.launch.data_sharding import read_shares
 from parallel.launch.options import JobOptions, add_options, parse
 from parallel.launch.originals import PROGRAMS
 from parallel.parameter_server.schemes import SCHEMES
@@ -20,6 +22,20 @@ from tests.support import mxnet_g
 from tests.support.typed import names_of
 from training.config import originals
 
+SYNC = "-- x.py --kv-store dist_sync"
+ROOT = Path(__file__).resolve().parents[3]
+# It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
+REPORT = """
+import json, os, pathlib, sys
+words = sys.argv[1:]
+assert words[words.index("--kv-store") + 1] == "dist_async", words
+folder = pathlib.Path(words[words.index("--models-root") + 1])
+if os.environ["GROUPING_WORKER"] == "0":
+    record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate({speeds})}}
+    (folder / "metrics.jsonl").write_text({reports} * (json.dumps(record) + "\\n"))
+sys.exit({status})
+"""
+
 
 def parsed(line: str) -> dict[str, Any]:
     parser = Parser()
@@ -27,41 +43,35 @@ def parsed(line: str) -> dict[str, Any]:
     return parse(parser, line.split())
 
 
-SYNC = "-- x.py --kv-store dist_sync"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        # An option of the launcher, of which nobody knows whether it is meant for it.
-        ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
-        ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
-        ("--", "the following arguments are required: command"),
-        ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
-        ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
-        ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
-        ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
-        ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
-        ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
-        ("-- x.py --kv-store horovod", "--kv-store horovod has no servers"),
-        ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
-        ("-- x.py", "the command has no --kv-store; give it one of dist_sync"),
-        ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
-        (f"--tolerate-workers {SYNC}", "workers wait for each other"),
-        (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
-        (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
-        (f"--server-speeds 2,1 {SYNC}", "those of one machine need the same"),
-        *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
-        (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
-        (f"--bucket-elements 1023 {SYNC}", "1023 is not from 1024 (MXNet's"),
-        (f"-i ethx {SYNC}", "-i ethx: no such network interface"),
-        (f"-H /nowhere {SYNC}", "/nowhere cannot be read as a list of"),
-        (f"-H hosts {SYNC}", "host 192.0.2.1 cannot be reached on -i"),
-        (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
-        (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
-        (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    # An option of the launcher, of which nobody knows whether it is meant for it.
+    ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
+    ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
+    ("--", "the following arguments are required: command"),
+    ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
+    ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
+    ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
+    ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
+    ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
+    ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
+    ("-- x.py --kv-store horovod", "--kv-store horovod has no servers"),
+    ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
+    ("-- x.py", "the command has no --kv-store; give it one of dist_sync"),
+    ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
+    (f"--tolerate-workers {SYNC}", "workers wait for each other"),
+    (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
+    (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
+    (f"--server-speeds 2,1 {SYNC}", "those of one machine need the same"),
+    *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
+    (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
+    (f"--bucket-elements 1023 {SYNC}", "1023 is not from 1024 (MXNet's"),
+    (f"-i ethx {SYNC}", "-i ethx: no such network interface"),
+    (f"-H /nowhere {SYNC}", "/nowhere cannot be read as a list of"),
+    (f"-H hosts {SYNC}", "host 192.0.2.1 cannot be reached on -i"),
+    (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
+    (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
+    (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
+])  # fmt: skip
 def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("192.0.2.1\n192.0.2.2\n")
@@ -89,7 +99,6 @@ def test_the_parts_of_a_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert found == parsed(later)
     assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
     assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
-    # As many servers as workers, where there is no number.
     assert parsed("-n 5 python x.py")["servers"] == 5
     assert capsys.readouterr().err == ""
     assert "partition" not in parsed("-p 0 -n 5 python x.py")
@@ -111,20 +120,15 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     assert not own & {*names_of("classify.py"), *originals.SYNONYMS}
 
 
-@pytest.mark.parametrize(
-    ("command", "groups", "shares"),
-    [
-        ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
-        ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
-        ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
-         None, None),
-        ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
-        ("x.py", None, None),
-    ],
-)  # fmt: skip
-def test_files_of_this_folder_are_taken_where_they_are_needed(
-    tmp_path, monkeypatch, capsys, command, groups, shares
-) -> None:
+@pytest.mark.parametrize(("command", "groups", "shares"), [
+    ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
+    ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
+    ("x.py --kv-store dist_gsync --data-allocator 1 --kv-store dist_async --data-allocator=0",
+     None, None),
+    ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
+    ("x.py", None, None),
+])  # fmt: skip
+def test_files_of_this_folder_are_taken(tmp_path, monkeypatch, capsys, command, groups, shares):
     monkeypatch.chdir(tmp_path)
     options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
     of_command = launcher._options_of(options.command)
@@ -172,3 +176,99 @@ def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> Non
     path.write_text("b 2\na 1\na 1\n")
     named = replace(options, server_hosts=path)
     assert launcher._servers(named, workers) == (["b", "a:2", "a:2"], (2.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(("measured", "groups"), [
+    ((100, 100, 100, 100), ((0, 1, 2, 3),)),
+    ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
+    ((400, 396, 203, 199, 99, 101), ((0, 1), (2, 3), (4, 5))),
+    ((100,), ((0,),)),
+    ((100, 101, 99, 12), ((0, 1, 2), (3,))),
+])  # fmt: skip
+def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
+    assert grouping.group(measured) == groups
+
+
+def test_noise_of_a_few_percent_is_no_structure():
+    for noise in np.random.default_rng(0).uniform(0.98, 1.02, (3, 6)):
+        assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
+        assert grouping.group(noise * (100, 30, 100, 30, 100, 30)) == ((0, 2, 4), (1, 3, 5))
+
+
+def test_shares_follow_the_slowest_of_each_group():
+    shares = grouping.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
+    assert list(shares) == [(0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)]
+
+
+@pytest.mark.parametrize(("hosts", "speeds", "count", "placed"), [
+    ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
+    ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
+    # More servers than machines share the speed of theirs.
+    ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
+    ("aa", (50, 60), 1, [("a", 110)]),
+])  # fmt: skip
+def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
+    assert grouping.servers(hosts, speeds, count) == placed
+
+
+@pytest.fixture
+def autogrouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(speeds: list[float], *options: str, reports: int = 8, status: int = 0) -> int:
+        program = REPORT.format(speeds=speeds, reports=reports, status=status)
+        words = ["-n", str(len(speeds)), *options, "--", sys.executable, "-c", program]
+        try:
+            return autogroup.main(words, ("sleep", "300"))
+        finally:
+            assert not list(tmp_path.glob(".autogroup-*"))
+
+    return run
+
+
+def test_files_are_written_for_the_addresses_that_read_them(autogrouped, capfd) -> None:
+    """By descending address, as MXNet-G writes and reads them, also of a host that has a name."""
+    Path("machines").write_text("localhost\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
+    assert autogrouped([100.0, 25.0, 101.0, 25.5], "-H", "machines", "-s", "2") == 0
+    said = capfd.readouterr().out
+    assert Path("groups").read_text() == "localhost 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n"
+    # Of 127.0.0.9, of the two slots of 127.0.0.10, and of 127.0.0.1.
+    shares = Path("data_sharding")
+    assert shares.read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
+    assert "group 0: worker 0 on localhost 100 images/s, worker 2" in said
+    assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in said
+    addresses = ("127.0.0.1", *read_hosts(Path("machines"), 4).addresses[1:])
+    found = read_shares(shares, addresses)
+    assert found.of_workers == ((0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)) and not found.warnings
+    assert Path("servers").read_text() == "127.0.0.10 126.5\nlocalhost 100\n"
+    assert "server 0: 127.0.0.10, 56% of the load\nserver 1: localhost, 44%" in said
+    with pytest.raises(DataError, match="^x/y, data_sharding, servers cannot be written: No such"):
+        autogrouped([100.0], "-s", "1", "--groups", "x/y")
+
+
+def test_a_run_that_fails_or_is_too_short_writes_nothing(autogrouped) -> None:
+    assert autogrouped([25.0, 100.0], "-s", "1", status=7) == 7
+    with pytest.raises(DataError, match="made 3 reports of all workers, but 4 are needed; let it"):
+        autogrouped([25.0, 100.0], "-s", "1", reports=3)
+    assert not Path("groups").exists()
+
+
+def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    pairs = [(10, 0), (900, 900), (100, 20), (100, 21), (110, 22), (100, 500)]
+    names = [f"images_per_second/worker_{worker}" for worker in (0, 1)]
+    records: list[Any] = [dict(zip(names, pair)) for pair in pairs]
+    records.insert(3, {"target": "validation", "accuracy": 0.5})
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert autogroup.read_speeds(path, 2) == [100, 21.5]
+    with pytest.raises(DataError, match="made 0 reports"):
+        autogroup.read_speeds(tmp_path / "nothing", 2)
+
+
+def test_the_command_that_measures_is_asynchronous_and_short():
+    command = ["python", "classify.py", "--kv-store", "dist_gsync", "--data-allocator=1"]
+    made = autogroup.measuring_command([*command, "--rebalance", "3", "--lr", "0.1"], Path("m"))
+    assert made[:6] == ["python", "classify.py", "--kv-store", "dist_gsync", "--lr", "0.1"]
+    assert made[6:10] == ["--kv-store", "dist_async", "--epochs", "1"]
+    assert made[-2:] == ["--models-root", "m"]

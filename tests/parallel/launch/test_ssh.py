@@ -1,6 +1,4 @@
-"""What other hosts get and say before a job starts, with a script in place of ssh."""
-
-from __future__ import annotations
+"""What other hosts get and say before a job starts, with scripts in place of ssh."""
 
 import os
 import re
@@ -18,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from parallel.launch import launcher, ssh, variables
+from parallel.launch import launcher, ssh, sync, variables
 from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
@@ -48,14 +46,31 @@ case $1 in
     number) echo '[7, "127.0.0.1"]' ;;
 esac
 """
+# The paths of this test's folder become those of the host's, in which nothing is at first.
+SSH = """#!/bin/sh
+while [ "${{1#-o}}" != "$1" ]; do shift; done
+case $1 in
+    unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
+    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
+    *) command=$2 ;;
+esac
+echo "$1" >>"{folder}/calls"
+exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
+"""
+PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
 
 @pytest.fixture(autouse=True)
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "ssh"
-    program.write_text(HOSTS)
-    program.chmod(0o755)
+def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Put a script in place of ssh; return a function that puts another one there."""
+
+    def put(text: str) -> None:
+        (tmp_path / "ssh").write_text(text)
+
+    put(HOSTS)
+    (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return put
 
 
 def test_hosts_say_their_address_on_the_interface_and_by_their_name(tmp_path: Path) -> None:
@@ -70,19 +85,16 @@ def test_hosts_say_their_address_on_the_interface_and_by_their_name(tmp_path: Pa
     assert re.fullmatch(r"(\d+\.){3}\d+|", reports["healthy"].named)
 
 
-@pytest.mark.parametrize(
-    ("host", "message"),
-    [
-        ("unreachable", r"no connection by ssh \(connect to host: No route to host\); it has to"),
-        ("silent", r"no connection by ssh \(no reason given\)"),
-        ("elsewhere", r".*/nowhere; every host needs the project and its environment in the same"),
-        ("other_interface", "-i ethx: no such network interface.*; this machine has"),
-        ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
-        ("chatty", "does not answer with its address but with 'no JSON"),
-        ("wrong", "does not answer"),
-        ("number", "does not answer"),
-    ],
-)
+@pytest.mark.parametrize(("host", "message"), [
+    ("unreachable", r"no connection by ssh \(connect to host: No route to host\); it has to"),
+    ("silent", r"no connection by ssh \(no reason given\)"),
+    ("elsewhere", r".*/nowhere; every host needs the project and its environment in the same"),
+    ("other_interface", "-i ethx: no such network interface.*; this machine has"),
+    ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
+    ("chatty", "does not answer with its address but with 'no JSON"),
+    ("wrong", "does not answer"),
+    ("number", "does not answer"),
+])  # fmt: skip
 def test_a_host_that_cannot_take_part_is_a_line_that_names_it(host: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"^host {host}:? {message}") as raised:
         ssh.ask(["healthy", host], LOOPBACK)
@@ -155,7 +167,6 @@ def test_what_libraries_read_is_sent_and_nothing_else() -> None:
         with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
             variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
         assert "hf_abc" not in str(raised.value)
-    # The choices are those of the script.
     text = (ROOT / "config.sh").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == variables.CHOICES
 
@@ -220,16 +231,13 @@ def test_an_interface_has_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> No
             NetworkInterface.find(name)
 
 
-@pytest.mark.parametrize(
-    ("network", "hosts", "is_local", "message"),
-    [
-        (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
-        (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
-        (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
-        (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
-        (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
-    ],
-)
+@pytest.mark.parametrize(("network", "hosts", "is_local", "message"), [
+    (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
+    (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
+    (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
+    (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
+    (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
+])  # fmt: skip
 def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
     with pytest.raises(ConfigError, match=message) if message else nullcontext():
         network.check(hosts, is_local)
@@ -244,6 +252,111 @@ def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
         resolve("no.such.host.invalid")
     assert all(map(is_own_name, ("localhost", "127.0.0.1", "127.3.2.1")))
     assert not any(map(is_own_name, ("192.0.2.77", "no-such-name.invalid")))
-    # A name that its resolver does not know.
     monkeypatch.setattr(socket, "gethostname", lambda: "me.invalid")
     assert is_own_name("me.invalid")
+
+
+@pytest.fixture
+def here(tmp_path: Path, put_ssh, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of two files in a folder with other things, from which commands are typed."""
+    put_ssh(SSH.format(folder=tmp_path))
+    folder = tmp_path / "here" / "two words"
+    own = {"room/__pycache__/one.pyc": "compiled", "models/big": "none of the project"}
+    for name, text in {**PROJECT, **own}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "run.sh").chmod(0o755)
+    monkeypatch.setattr(sync, "_PROJECT", folder)
+    monkeypatch.setattr(sync, "PROJECT_NAMES", ("room", "run*", "absent.md"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def on(here: Path, host: str) -> Path:
+    return here.parents[1] / host / here.name
+
+
+def content(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path) -> None:
+    (here / "cifar" / "train").mkdir(parents=True)
+    (here / "cifar" / "train" / "1.png").write_text("image")
+    for host, line in zip("ab", sync.copy_to(["a", "b"], ["cifar"])):
+        assert content(on(here, host)) == {**PROJECT, "cifar/train/1.png": "image"}
+        assert os.access(on(here, host) / "run.sh", os.X_OK)
+        assert line.startswith(f"{host} got 3 of 3 files, 0.0 MB: room/one's.py, run.sh, ")
+    there = on(here, "a")
+    (there / "cifar" / "own").write_text("a host's own")
+    before = (there / "run.sh").stat().st_ino
+    assert sync.copy_to(["a"], []) == ["a has all 2 files already"]
+    (here / "room" / "one's.py").write_text("red = 2\n")
+    for number in range(5):
+        (here / "room" / f"{number}.py").write_text("x" * 100_000)
+    (line,) = sync.copy_to(["a"], [])
+    assert line.startswith("a got 6 of 7 files, 0.5 MB: ") and line.endswith(" and 1 more")
+    assert (there / "run.sh").stat().st_ino == before
+    assert content(there)["room/one's.py"] == "red = 2\n"
+    assert content(there)["cifar/own"] == "a host's own"
+
+
+def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: Path) -> None:
+    data = tmp_path / "here" / "data"
+    data.mkdir()
+    (data / "train.rec").write_text("records")
+    os.mkfifo(data / "pipe")
+    (here / "link").symlink_to(data)
+    for said in ("a got 4 of 4 files", "a has all 4 files already"):
+        (line,) = sync.copy_to(["a"], [str(data / "train.rec"), "link"])
+        assert line.startswith(said) and line.endswith("; left out, as no files: 1")
+    assert (tmp_path / "a" / "data" / "train.rec").read_text() == "records"
+    assert content(on(here, "a")) == {**PROJECT, "link/train.rec": "records"}
+    # This host, and one that shares the folder, keep their links.
+    (line,) = sync.copy_to(["here"], [str(data / "train.rec"), "link"])
+    assert line.startswith("here has all 4 files already") and (here / "link").is_symlink()
+    (data / "b").symlink_to("nothing")
+    with pytest.raises(ConfigError, match=r"^--sync: .*link/b cannot be read here \(No such"):
+        sync.copy_to(["a"], ["link"])
+
+
+def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Path) -> None:
+    there = on(here, "damaging")
+    there.mkdir(parents=True)
+    (there / "run.sh").write_text("the former\n")
+    (on(here, "a") / "run.sh").mkdir(parents=True)
+    (here.parents[1] / "b").write_text("no folder")
+    for host, reason in (
+        ("damaging", "--sync has not copied all files there: .*did NOT match"),
+        ("a", "--sync has not copied all files there: mv: "),
+        ("b", "--sync has not copied all.*mkdir"),
+        ("unreachable", r"no connection by ssh \(connect to"),
+    ):
+        with pytest.raises(ConfigError, match=f"^host {host}: {reason}") as raised:
+            sync.copy_to([host], [])
+        assert "\n" not in str(raised.value)
+    assert content(there) == {"run.sh": "the former\n"} and not list(there.glob(".sync-*"))
+    assert (on(here, "a") / "run.sh").is_dir()
+
+
+def test_mistakes_are_found_before_anything_is_sent(here: Path) -> None:
+    os.mkfifo(here / "pipe")
+    (here / "data\\sets").touch()
+    for name, message in (
+        ("cifar", "^--sync cifar does not exist here"),
+        ("pipe", "^--sync pipe is neither a file nor a folder"),
+        ("data\\sets", "a line break or a backslash"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            sync.copy_to(["a"], [name])
+    assert not (here.parents[1] / "calls").exists()
+
+
+def test_the_project_is_what_git_has() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no checkout of git")
+    names = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    found = {path.name for name in sync.PROJECT_NAMES for path in ROOT.glob(name)}
+    assert {name for name in names if not name.startswith(".")} == found

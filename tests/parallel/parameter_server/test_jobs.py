@@ -1,33 +1,80 @@
-"""Jobs of a scheduler, servers and workers as processes, on 127.0.0.1."""
-
-from __future__ import annotations
+"""Jobs of a scheduler, servers and workers as processes on 127.0.0.1, also under attack."""
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import KEY
+from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.schemes import SCHEMES
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
+from tests.support import attacker
 from tests.support.launch import finish, ranks
+from tests.support.listeners import listeners
 from tests.support.servers import ROOT, ServerJob
 
 pytestmark = pytest.mark.launcher
 
-SCRIPT = ["-m", "tests.parallel.parameter_server.scripted_worker"]
-# Seconds, most of which the imports take.
+SCRIPT = ["-m", "tests.parallel.parameter_server.test_jobs"]
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
+# The turn of a worker that does not exist: the others wait until its file is there.
+GATE, NOBODY = 3, 9
+TURNS = [0, 1, 2, NOBODY, 2, 0, 1]
+
+
+def main(folder: Path, turns: list[int]) -> None:
+    """Pull and push as a worker in a given order, and write what it got.
+
+    All pull in the beginning; the worker whose turn it is pushes a gradient of 1 at the rate of 1,
+    and pulls. Without turns, all make three steps together by dist_sync, with gradients 1, 2, ...
+    """
+    own = assignment.find(os.environ)
+    assert own is not None
+    scheme = SCHEMES["dist_async" if turns else "dist_sync"]
+    exchange = Exchange(scheme, own, LoneWorld(), staleness=None, images_per_step=1)
+    parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
+    size = 1 if turns else 1 + own.worker
+    gradients = [mx.nd.full((3, 2), size), mx.nd.full((5,), size)]
+    exchange.start(parameters, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
+
+    def step(name: str, lr: float) -> None:
+        exchange.step(gradients, lr=lr)
+        result = {
+            "version": exchange.version,
+            "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
+            "numbers": exchange.numbers(),
+        }
+        (folder / f"{name}.part").write_text(json.dumps(result))
+        (folder / f"{name}.part").rename(folder / name)
+
+    (folder / f"ready-{own.worker}").touch()
+    while len(list(folder.glob("ready-*"))) < own.num_workers:
+        time.sleep(0.01)
+    for turn, worker in enumerate(turns):
+        if worker == own.worker:
+            while not all((folder / str(number)).exists() for number in range(turn)):
+                time.sleep(0.01)
+            step(str(turn), 1.0)
+    for _ in range(0 if turns else 3):
+        step(f"of-{own.worker}", 0.25)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def expected(turns: list[int]) -> list[dict]:
-    """What each turn of ``scripted_worker`` gets, in double precision."""
+    """What each turn of ``main`` gets, in double precision."""
     weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
     pulled, results = dict.fromkeys(turns, 0), []
     stale: dict[int, list[int]] = {}
@@ -45,7 +92,6 @@ def expected(turns: list[int]) -> list[dict]:
 
 
 def check(folder: Path, turns: list[int], nobody: int = -1) -> None:
-    """Compare what each turn of ``scripted_worker`` got, but for those of nobody."""
     files = [number for number, turn in enumerate(turns) if turn != nobody]
     for number, wanted in zip(files, expected([turns[number] for number in files])):
         result = json.loads((folder / str(number)).read_text())
@@ -114,7 +160,6 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -> None:
-    """With a checkpoint; the learning rate continues where it was."""
     models = tmp_path / "models"
     options = [*SMALL, "--num-images", 640, "--epochs", 40, "--lr", 0.02, "--frequent", 1]
     options += ["--kv-store", "dist_async", "--models-root", models, "--lr-schedule", "poly"]
@@ -161,13 +206,10 @@ def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
             assert (tmp_path / scheme / "checkpoints/update-00000008/manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options", "images"),
-    [
-        pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
-        ("dist_ssync", ["--staleness", 2], 480),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "options", "images"), [
+    pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
+    ("dist_ssync", ["--staleness", 2], 480),
+])  # fmt: skip
 def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
     models = tmp_path / "models"
     options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]
@@ -186,7 +228,6 @@ def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, 
 
 
 def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
-    """Run a job of groups of Horovod ranks, among which a parameter server stands."""
     (folder / "groups").write_text(groups)
     launch = ["-m", "parallel.launch", "-n", workers, "-s", 1, "--groups", folder / "groups"]
     options = [*SMALL, "--num-classes", 4, "--lr", 0.005, "--kv-store", "dist_gsync"]
@@ -201,7 +242,6 @@ def test_two_groups_train(tmp_path: Path) -> None:
     models = tmp_path / "models"
     assert [record["total"] for record in records(models, "target")] == [60, 60]
     last = records(models, "lr")[-1]
-    # Each of the workers reads 100 images: 3 updates of each group in an epoch.
     assert last["update"] == 6
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
     # Half of the run or more is over, by the count of the weights' updates.
@@ -233,3 +273,47 @@ def test_new_groups_while_training(tmp_path: Path) -> None:
     assert reported[-1]["staleness"] == reported[-1]["largest_staleness"] == 1
     # The last of the 36 updates that three such epochs would have.
     assert reported[-1]["lr"] == pytest.approx(0.02 * 0.5 * (1 + math.cos(math.pi * 35 / 36)))
+
+
+@contextmanager
+def attack(addresses: list[str]):
+    command = [sys.executable, attacker.__file__, "300", *addresses]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.thorough
+def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
+    profiles = set(ROOT.glob("*.json"))
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *TURNS, workers=3, servers=2) as job:
+        job.wait_until(lambda: (tmp_path / "2").exists())
+        everyone = (*job.workers, *job.others)
+        places = [place for process in everyone for place in listeners(process.pid)]
+        assert len(places) == 6 and {address for address, _ in places} == {"127.0.0.1"}
+        with attack([f"{address}:{port}" for address, port in places]) as process:
+            assert process.stdout.readline() == "attacked\n"
+            time.sleep(2)
+            assert process.poll() is None
+            assert [one.poll() for one in everyone] == [None] * 6, job.said()
+            (tmp_path / str(GATE)).touch()
+            assert job.wait() == [0, 0, 0], job.said()
+            assert [one.poll() for one in job.others] == [None] * 3, job.said()
+        assert "no process of this job" in job.said()
+    check(tmp_path, TURNS, NOBODY)
+    assert set(ROOT.glob("*.json")) == profiles
+
+
+@pytest.mark.thorough
+def test_a_job_starts_while_its_scheduler_is_attacked(tmp_path: Path) -> None:
+    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, 0, 1, workers=2) as job:
+        port = psutil.Process(job.others[0].pid).environ()["DMLC_PS_ROOT_PORT"]
+        with attack([f"127.0.0.1:{port}"]), attack([f"127.0.0.1:{port}"]):
+            assert job.wait() == [0, 0], job.said()
+    assert json.loads((tmp_path / "1").read_text())["version"] == 2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [*map(int, sys.argv[2:])])

@@ -1,11 +1,16 @@
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+import errno
+import queue
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from parallel.parameter_server import authentication
+from parallel.parameter_server.authentication import Admission, Refused, call
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.server import Updater
 from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
@@ -16,9 +21,11 @@ from tests.support import mxnet_g
 KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
 ONES, NAN = (1.0, 1.0, 1.0), float("nan")
+FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
+OWN, OTHER = b"the key of the job", b"another key"
 
 
-def table(clocks: Any, **columns: Any) -> SharedTable:
+def table(clocks, **columns) -> SharedTable:
     made = SharedTable.empty(len(clocks))
     made.rows[:, Column.CLOCK] = clocks
     for name, values in columns.items():
@@ -26,15 +33,13 @@ def table(clocks: Any, **columns: Any) -> SharedTable:
     return made
 
 
-def numbers(gradient: Any = ONES, **tail: Any) -> np.ndarray:
+def numbers(gradient=ONES, **tail) -> np.ndarray:
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
     whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
     return np.concatenate([np.array(gradient, np.float32), whole])
 
 
 class Server:
-    """A bucket and a table, and what the weights should be."""
-
     def __init__(self, version: int = 0, together: int = 1, trace: str = "") -> None:
         settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3, together)
         self.updater = Updater(settings, Trace(trace, "s"))
@@ -55,7 +60,7 @@ class Server:
         self.apply(numbers(gradient, version=pulled, lr=lr, pusher=pusher))
         self.expect(np.array(gradient) / staleness, lr)
 
-    def push_sum(self, gradients: Any, pulled: int) -> None:
+    def push_sum(self, gradients, pulled: int) -> None:
         tail = {"version": pulled, "lr": 0.125}
         rows = [numbers(one, pusher=number, **tail) for number, one in enumerate(gradients)]
         self.apply(np.sum(rows, axis=0))
@@ -128,8 +133,7 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
     assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
-def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path: Path) -> None:
-    """A line for each push that was applied."""
+def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path) -> None:
     first = 2**24 + 5
     server = Server(first, trace=str(tmp_path))
     server.push(2, first, staleness=1)
@@ -140,23 +144,20 @@ def test_a_run_that_goes_on_counts_from_its_version_and_writes_a_trace(tmp_path:
     assert lines == [f"4 2 {first} {first} 1", f"4 1 {first} {first + 1} 2"]
 
 
-@pytest.mark.parametrize(
-    ("pushed", "reason"),
-    [
-        (numbers(version=3), "version from the future"),
-        (numbers((1.0, NAN, 1.0)), "not finite"),
-        # Its square is more than float32 holds.
-        (numbers((1.0, 1e20, 1.0)), "not finite"),
-        (numbers(pusher=3), "unknown pusher"),
-        (numbers(pushes=0), "wrong count"),
-        (numbers(pushes=2), "wrong count"),
-        (numbers(lr=-0.5), "no tail"),
-        (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail"),
-        (numbers()[1:], "wrong size"),
-        (numbers((1.0,) * 4), "wrong size"),
-        (numbers().astype(np.float64), "wrong size"),
-    ],
-)
+@pytest.mark.parametrize(("pushed", "reason"), [
+    (numbers(version=3), "version from the future"),
+    (numbers((1.0, NAN, 1.0)), "not finite"),
+    # Its square is more than float32 holds.
+    (numbers((1.0, 1e20, 1.0)), "not finite"),
+    (numbers(pusher=3), "unknown pusher"),
+    (numbers(pushes=0), "wrong count"),
+    (numbers(pushes=2), "wrong count"),
+    (numbers(lr=-0.5), "no tail"),
+    (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail"),
+    (numbers()[1:], "wrong size"),
+    (numbers((1.0,) * 4), "wrong size"),
+    (numbers().astype(np.float64), "wrong size"),
+])  # fmt: skip
 def test_an_invalid_push_is_refused_and_counted(pushed: np.ndarray, reason: str, caplog) -> None:
     server = Server()
     for version in range(2):
@@ -175,7 +176,6 @@ def test_an_invalid_push_is_refused_and_counted(pushed: np.ndarray, reason: str,
 
 
 def test_sums_changes_keys_and_commands_that_are_none_are_refused(caplog) -> None:
-    """A NaN of one worker; and pushes of two workers where three make an update."""
     server = Server(together=3)
     for gradients in ([[NAN, 1.0, 1.0], ONES, ONES], [ONES, ONES]):
         server.push_sum(gradients, 0)
@@ -199,9 +199,6 @@ def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
     assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
     assert server.add_steps(1).rows[1, Column.REFUSED] == 100
     assert not server.clear().rows.any() and server.add_steps(1).rows[1, Column.REFUSED] == 0
-
-
-FINISHED, LEFT = PusherState.FINISHED, PusherState.LEFT
 
 
 def test_the_slowest_the_numbers_of_a_report_and_what_is_progress() -> None:
@@ -251,11 +248,167 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
 
 
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
-def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound: int | None, lead: int) -> None:
+def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound, lead: int) -> None:
     detector = FailureDetector(3, "worker", tolerates=False)
-    # The others take their steps; one has finished.
     tables = (table([9, 1, clock], STATE=[0, FINISHED, 0]) for clock in range(3, 12))
     assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
     assert len(list(tables)) == 9 - (7 - lead)
-    # A stop ends the wait.
     assert detector.wait_for_slowest(lambda: table([9, 0, 0], STOP=[0, 143, 0]), 0, bound=1) == 9
+
+
+class Door(socket.socket):
+    """A listener that admits the processes of a job; at first it has no file descriptors left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.listen(1000)
+        self.address, self.failures = self.getsockname(), 3
+        self.admitted: queue.Queue[socket.socket] = queue.Queue()
+        Admission(self, OWN, self.admitted.put).start()
+
+    def accept(self):
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+@pytest.fixture
+def impostor():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def start(answer) -> tuple[str, int]:
+            def run() -> None:
+                # The caller may leave before it has the answer.
+                with listener.accept()[0] as connection, suppress(OSError):
+                    answer(connection)
+
+            threading.Thread(target=run, daemon=True).start()
+            return listener.getsockname()
+
+        yield start
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait until the other end has closed it; what has arrived before is dropped."""
+    connection.settimeout(10)
+    with suppress(ConnectionResetError):
+        while connection.recv(1000):
+            pass
+    return True
+
+
+def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(door: Door) -> None:
+    with ThreadPoolExecutor(50) as pool:
+        called = list(pool.map(lambda _: call(door.address, OWN), range(50)))
+    admitted = {one.getpeername(): one for one in (door.admitted.get(timeout=10) for _ in called)}
+    assert len(admitted) == 50 and door.failures == 0
+    for connection in called:
+        other = admitted[connection.getsockname()]
+        with connection, other:
+            connection.sendall(b"the first bytes")
+            other.setblocking(True)
+            assert other.recv(100) == b"the first bytes"
+            other.sendall(b"the answer")
+            assert connection.recv(100) == b"the answer"
+
+
+@pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])
+def test_a_caller_without_the_right_proof_is_refused(proof, door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(proof if isinstance(proof, int) else 32))
+        if isinstance(proof, int):
+            connection.shutdown(socket.SHUT_WR)
+        else:
+            answer = connection.recv(64, socket.MSG_WAITALL)
+            nonces = bytes(32) + answer[:32]
+            other = authentication.proof(OTHER, b"caller", door.address, nonces)
+            connection.sendall(other if proof == "another key" else answer[32:])
+        assert is_closed(connection)
+    with pytest.raises(Refused, match="another proof"):
+        call(door.address, OTHER)
+    assert door.admitted.empty()
+
+
+def test_parts_of_a_message_are_put_together_and_a_proof_cannot_be_used_again(door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(32):
+            connection.sendall(b"\0")
+            time.sleep(0.001)
+        nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
+        right = authentication.proof(OWN, b"caller", door.address, nonces)
+        connection.sendall(right[:5])
+        time.sleep(0.01)
+        connection.sendall(right[5:])
+        door.admitted.get(timeout=10).close()
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(32) + right)
+        assert is_closed(connection)
+    assert door.admitted.empty()
+
+
+def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypatch, caplog):
+    silent = [socket.create_connection(door.address, 10) for _ in range(300)]
+    with call(door.address, OWN):
+        door.admitted.get(timeout=10).close()
+    # At most 256 are waited for, those that came last, the call among them.
+    assert all(is_closed(connection) for connection in silent[:45])
+    silent[45].settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        silent[45].recv(1)
+    for connection in silent:
+        connection.close()
+    caplog.clear()
+    monkeypatch.setattr(authentication, "SECONDS", 0.3)
+    late = Door()
+    with socket.create_connection(late.address) as connection:
+        port = connection.getsockname()[1]
+        assert is_closed(connection)
+    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job:"
+    assert f"{refused} it gives no proof; 1 so far" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", bytes(40), bytes(range(64)), None], ids=["nothing", "half", "random", "an echo"]
+)
+def test_an_impostor_is_refused(answer, impostor) -> None:
+    def reply(connection: socket.socket) -> None:
+        own = connection.recv(32, socket.MSG_WAITALL)
+        connection.sendall(2 * own if answer is None else answer)
+
+    with pytest.raises((Refused, ConnectionResetError)):
+        call(impostor(reply), OWN)
+
+
+def test_an_impostor_that_says_little_at_a_time_is_left(impostor) -> None:
+    def drip(connection: socket.socket) -> None:
+        for _ in range(60):
+            time.sleep(0.1)
+            connection.sendall(b"\0")
+
+    start = time.monotonic()
+    with pytest.raises(OSError):
+        call(impostor(drip), OWN, seconds=0.5)
+    assert time.monotonic() - start < 3
+
+
+def test_an_impostor_cannot_pass_on_the_proof_of_another_address(door: Door, impostor) -> None:
+    """The caller has called the impostor, and the listener would see a process of the job."""
+
+    def relay(connection: socket.socket) -> None:
+        with socket.create_connection(door.address) as onward:
+            onward.sendall(connection.recv(32, socket.MSG_WAITALL))
+            connection.sendall(onward.recv(64, socket.MSG_WAITALL))
+            onward.sendall(connection.recv(32, socket.MSG_WAITALL))
+
+    with pytest.raises(Refused, match="another proof"):
+        call(impostor(relay), OWN)
+    time.sleep(0.1)
+    assert door.admitted.empty()

@@ -1,9 +1,10 @@
-"""ONNX files of others: what no network for images needs is refused, by every command alike."""
-
-from __future__ import annotations
+"""ONNX files of others: refused alike by all commands, or tried out in a child process."""
 
 import os
+import re
+import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,54 @@ import pytest
 
 from evaluation.network import open_network
 from runtime.errors import ConfigError, DataError
+from runtime.untrusted import child
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime, read_model
 
+MODULE = "tests.support.trying_child"
+# With a clock of a second; an unchanged process has those of the module.
+SHORT = """
+from runtime.untrusted import child
+child.CLOCK = 1
+from tests.support.trying_child import answer
+child.serve(answer)
+"""
 SIZE = (4, 4)
 _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
+LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
+REFUSED = (
+    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
+    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
+    ("y = Relu(x)", LOOPS, "it has a function"),
+    ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
+)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("good", None),
+    ("print", None),
+    ("crash", r"it ends the process that tries it out \(SIGSEGV\)"),
+    ("end", "the process that tries it out fails .*"),
+    ("memory", "it needs more than 64 MiB of memory"),
+    ("refuse", r"no \?\[2Jnetwork"),
+    ("write", ".+"),
+    ("loop", "it takes more than 6 s for an image, or 120 s in all"),
+    # Its own clock ends it, whether or not the process that asked is still there.
+    ("wait", "it takes more than 6 s for an image, or 120 s in all"),
+])  # fmt: skip
+def test_the_reason_is_one_line_and_no_file_is_written(kind, reason, monkeypatch, tmp_path) -> None:
+    start, clocks = subprocess.Popen, {"loop": "CPU_SECONDS", "wait": "WALL_SECONDS"}
+
+    def with_short_clock(command: list[str], **rest: Any) -> object:
+        return start([command[0], "-c", SHORT.replace("CLOCK", clocks[kind])], **rest)
+
+    if kind in clocks:
+        monkeypatch.setattr(subprocess, "Popen", with_short_clock)
+    began, path = time.monotonic(), tmp_path / "made"
+    said = child.ask(MODULE, {"path": str(path)}, kind.encode(), memory=64 << 20)
+    assert time.monotonic() - began < 60
+    assert not path.exists() or not path.stat().st_size
+    assert said is None if reason is None else re.fullmatch(reason, said or "")
 
 
 def model(body: str, *tensors: Any, numbers: str = "", functions: str = "") -> Any:
@@ -29,7 +74,6 @@ def model(body: str, *tensors: Any, numbers: str = "", functions: str = "") -> A
 
 
 def added(tensor: Any) -> Any:
-    """x + a tensor [3, 4, 4]."""
     return model("y = Add(x, w)", tensor)
 
 
@@ -78,16 +122,6 @@ def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> N
             with pytest.raises(DataError, match="the tensor 'w' is in another file") as caught:
                 open_model(*given)
             assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
-LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
-REFUSED = (
-    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
-    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
-    ("y = Relu(x)", LOOPS, "it has a function"),
-    ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
-)
 
 
 def test_what_no_network_for_images_needs_is_refused(tmp_path: Path) -> None:

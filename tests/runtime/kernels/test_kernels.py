@@ -1,0 +1,322 @@
+import errno
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numba
+import numpy as np
+import pytest
+from numba.core import caching, config
+
+from partial_fc import optimizers
+from partial_fc.rows import host, host_logits
+from runtime import processors
+from runtime.kernels import memory
+from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
+from tests.support.launch import finish
+from training.update import host_sgd
+
+# Vectors with a rest behind the whole lanes.
+ROWS, SAMPLED, BATCH, LENGTH = 300, 150, 32, 200
+# Another processor, for which Numba compiles then: Intel's Haswell has no AVX-512.
+AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
+}
+KERNEL = """
+from runtime.kernels.compiled import unlocked_kernel
+
+@unlocked_kernel
+def doubled(x):
+    return 2 * x
+"""
+CALLED = """
+from runtime.kernels.compiled import extending, inlined, overload, types
+
+def stub(x):
+    raise NotImplementedError
+
+@overload(stub, inline="always")
+def _stub(x):
+    return lambda x: x + 1
+
+@inlined
+def helper(x):
+    return x + 1
+
+@extending.intrinsic
+def intrinsic(context, x):
+    def generate(target, builder, signature, arguments):
+        one = target.get_constant(types.int64, 0 + 1)
+        return builder.add(arguments[0], one)
+    return types.int64(types.int64), generate
+"""
+CALLERS = """
+from called import helper, intrinsic, stub
+from constants import OFFSET
+from runtime.kernels.compiled import inlined, unlocked_kernel
+
+@inlined
+def between(x):
+    return helper(x)
+
+@unlocked_kernel
+def of_helper(x):
+    return between(x)
+
+@unlocked_kernel
+def of_stub(x):
+    return stub(x)
+
+@unlocked_kernel
+def of_intrinsic(x):
+    return intrinsic(x)
+
+@unlocked_kernel
+def of_constant(x):
+    return x + 1 + OFFSET
+"""
+RUN = """
+import callers
+kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "intrinsic", "constant")]
+print(*(kernel(0) for kernel in kernels), *(bool(kernel.stats.cache_hits) for kernel in kernels))
+"""
+
+
+@unlocked_kernel
+def _product(first, second):
+    return product_of(first, second)
+
+
+@unlocked_kernel
+def _sum(lanes):
+    return sum_of(lanes)
+
+
+@unlocked_kernel
+def _largest(numbers, least):
+    return largest_of(numbers, least)
+
+
+@pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 7])
+@pytest.mark.parametrize("types", ["ff", "fb", "bf", "bb"])
+def test_every_number_counts_once(length: int, types: str) -> None:
+    """Powers of two, whose products and sums are exact in either type."""
+    generator = np.random.default_rng(length)
+    given = [2.0 ** generator.integers(-3, 4, length) for _ in types]
+    given[0] *= generator.choice([-1, 1], length)
+    vectors = [
+        bfloat16_of(values) if kind == "b" else values.astype(np.float32)
+        for kind, values in zip(types, given)
+    ]
+    assert _product(*vectors) == np.dot(*given)
+
+
+@pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, 2 * LANES + 3])
+def test_the_largest_is_found_wherever_it_stands(length: int) -> None:
+    assert _largest(np.full(length, -9.5, np.float32), np.float32(-9.0)) == -9.0
+    for place in range(length):
+        numbers = np.full(length, -2.0, np.float32)
+        numbers[place] = -1.0
+        # What is not a number neither counts nor hides what does.
+        numbers[place - 1 : place] = np.nan
+        numbers[place + 16 : place + 17] = np.nan
+        for given in (numbers, bfloat16_of(numbers)):
+            assert _largest(given, np.float32(-9.0)) == -1.0
+            assert _largest(given, np.float32(-0.5)) == -0.5
+
+
+def bfloat16_of(values: Any) -> Any:
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def test_lanes_are_added_up() -> None:
+    lanes = np.arange(LANES, dtype=np.float32)
+    assert _sum(lanes) == lanes.sum() == LANES * (LANES - 1) / 2
+    assert np.isnan(_sum(np.where(lanes == 37, np.nan, lanes).astype(np.float32)))
+
+
+def main() -> None:
+    """Print a digest of what each kernel that adds up or fuses makes of the same numbers."""
+    generator = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Any:
+        return generator.standard_normal(shape, np.float32)
+
+    centers, momenta, gradient = normal(ROWS, LENGTH), normal(ROWS, LENGTH), normal(SAMPLED, LENGTH)
+    rows = np.sort(generator.permutation(ROWS)[:SAMPLED])
+    units, inverse_norms = np.empty_like(gradient), np.empty(SAMPLED, np.float32)
+    host._normalize(centers, rows, units, inverse_norms)
+    tell("normalize", units, inverse_norms)
+
+    arrays = [centers.copy(), momenta.copy()]
+    rates: Any = tuple(floats([0.1, 0.9, 5e-4]))
+    optimizers._sgd(*arrays, rows, inverse_norms, gradient, rates)
+    tell("sgd", *arrays)
+    arrays = [momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)]
+    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0]))
+    optimizers._adam(centers, tuple(arrays), rows, inverse_norms, gradient, rates)
+    tell("adam", centers, *arrays)
+
+    bounds, hardness = np.array([0, 70, SAMPLED]), np.full(1, 0.3, np.float32)
+    rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
+    targets = 70 * np.arange(BATCH), floats([0, 1] * (BATCH // 2)), normal(BATCH)
+    for name, given in (("", None), ("ruled ", rules)):
+        logits = 10 * normal(BATCH * SAMPLED)
+        shift, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
+        host_logits.exponentiate(logits, bounds, targets, shift, sums, given)
+        tell(f"{name}exponentials", logits, shift, sums)
+
+    projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
+    host._project(gradient, units, inverse_norms[:, None], projected)
+    host._multiply_shares(
+        np.stack([gradient, units, projected]), units, inverse_norms[:, None], total, scaled
+    )
+    tell("projected shares", projected, total, scaled)
+
+    arrays = [normal(4_001) for _ in range(3)]
+    addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
+    host_sgd._step(addresses, np.array([0, 4_001]), floats([[0.1], [5e-4]]), floats([0.9, 0.5]))
+    tell("sgd of a backbone", *arrays)
+
+
+def floats(values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+def tell(name: str, *arrays: Any) -> None:
+    print(name, hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())
+
+
+def digests(cache: Path, **variables: Any) -> list[str]:
+    words = (sys.executable, "-m", "tests.runtime.kernels.test_kernels")
+    return finish(*words, NUMBA_CACHE_DIR=str(cache), **variables).stdout.splitlines()
+
+
+@pytest.mark.thorough
+def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
+    """Else a resumed run could end with other numbers, if its first process was the first."""
+    compiled = digests(tmp_path)
+    assert len(compiled) == 7 and list(tmp_path.rglob("*.nbc"))
+    assert digests(tmp_path) == compiled
+    assert digests(tmp_path, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1") == compiled
+    if processors.has_avx512():
+        assert digests(tmp_path, **AVX2) == compiled
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_a_part_of_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
+    """The request changes nothing that could be tested but the code that runs."""
+
+    # Not cached, as the code of cached kernels cannot be inspected.
+    @numba.njit
+    def first(array, row, start):
+        memory.prefetch_part(array, row, start)
+        return array[row, start]
+
+    width = memory.PART + 96
+    matrix = (np.arange(6 * width) % 1000).astype(dtype).reshape(6, width)
+    for start in (0, memory.PART):
+        assert [first(matrix, row, start) for row in range(6)] == matrix[:, start].tolist()
+    (code,) = first.inspect_llvm().values()
+    assert "call void @llvm.prefetch" in code
+
+
+@pytest.fixture
+def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source folder and a home in which root, too, can make no folder; returns the source's."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "__pycache__").write_text("no folder")
+    (tmp_path / "home").write_text("no folder")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return source
+
+
+def kernel(source: Path) -> Any:
+    path = source / "kernels.py"
+    if not path.exists():
+        path.write_text(KERNEL)
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.doubled
+
+
+def cached() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).rglob("*.nbi"))
+
+
+def test_kernels_are_cached_in_a_folder_of_this_user_alone(unwritable_places: Path) -> None:
+    assert kernel(unwritable_places)(21) == 42
+    folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700 and cached()
+    # What the next process looks for, and those that this one starts.
+    again = kernel(unwritable_places)
+    assert again(1) == 2 and again.stats.cache_hits
+    assert os.environ["NUMBA_CACHE_DIR"] == str(folder)
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "another user's"])
+def test_a_folder_of_others_is_not_trusted(unwritable_places: Path, monkeypatch, kind) -> None:
+    owner = os.getuid()
+    folder = Path(tempfile.gettempdir()) / f"numba-of-user-{owner}"
+    elsewhere = unwritable_places / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if kind == "a link":
+        folder.symlink_to(elsewhere)
+    elif kind == "a file":
+        folder.touch()
+    elif kind == "open to others":
+        folder.mkdir()
+        folder.chmod(0o722)
+    else:
+        folder.with_name(f"numba-of-user-{owner + 1}").mkdir(mode=0o700)
+        monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert kernel(unwritable_places)(21) == 42
+    assert not cached() + list(elsewhere.rglob("*.nbi"))
+
+
+def test_without_a_folder_or_on_a_full_disk_nothing_is_cached(unwritable_places, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(unwritable_places / "__pycache__"))
+        assert kernel(unwritable_places)(21) == 42
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", Mock(side_effect=full))
+    assert kernel(unwritable_places)(21) == 42 and not cached()
+
+
+def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) -> None:
+    """In new processes, as after an update, with the file of the kernel as old as it was."""
+    (tmp_path / "called.py").write_text(CALLED)
+    (tmp_path / "callers.py").write_text(CALLERS)
+    (tmp_path / "constants.py").write_text("OFFSET = 0")
+
+    def run() -> str:
+        places: dict[str, Any]
+        places = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        return finish(sys.executable, "-B", "-c", RUN, **places).stdout.strip()
+
+    assert run() == "1 1 1 1 False False False False"
+    assert run() == "1 1 1 1 True True True True"
+    (tmp_path / "called.py").write_text(CALLED.replace("+ 1", "+ 5"))
+    assert run() == "5 5 5 1 False False False True"
+    # A constant of another file; that of the kernel's file is as old as it was.
+    (tmp_path / "constants.py").write_text("OFFSET = 2")
+    assert run() == "5 5 5 3 True True True False"
+
+
+if __name__ == "__main__":
+    main()
