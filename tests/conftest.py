@@ -10,14 +10,9 @@ import pytest
 from tests.support.signals import keep_ignored_signals_from_children
 
 # Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
-_THOROUGH = (
-    *("benchmarks", "endurance", "examples", "faults", "mutants", "newcomer", "pythons", "soak"),
-)
+_THOROUGH = "benchmarks endurance examples faults mutants newcomer pythons soak".split()
 # Marks of tests that other commands run.
-_ELSEWHERE = (
-    *("cleaning", "device", "documents", "grouping", "hosts", "kernels"),
-    *("measurements", "models"),
-)
+_ELSEWHERE = "cleaning device documents grouping hosts kernels measurements models".split()
 keep_ignored_signals_from_children()
 # Some machines set it for all programs: what a test starts shall not rely on that.
 os.environ.pop("PYTHONUNBUFFERED", None)

@@ -1,8 +1,6 @@
-"""Every option of the programs, from the command line to the part that obeys it.
+"""Every option of the programs arrives in the part that obeys it; without a row it fails.
 
-A few runs in this process are given all options, each another value than its default, and are
-watched (``tests.support.witness``). A table says of each option where its value has to arrive; an
-option without a row fails.
+A few runs get all options, no value the default, and are watched (``tests.support.witness``).
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def rates(seen: Witness) -> list[float]:
 
 
 def last(path: str) -> Seen:
-    """Make a function that tells what the last call was given: of the network that trains."""
+    """Make a function that returns what the last call got, of the network that trains."""
     return lambda seen: seen.values(path)[-1]
 
 
@@ -306,15 +304,11 @@ PLACES = {
 
 
 class GroupWorld(LoneWorld):
-    """A rank alone in its group."""
-
     def all_ranks(self) -> LoneWorld:
-        """It is the only one."""
         return self
 
 
 def one_of_two() -> LoneWorld:
-    """Rank 0 of two; nothing is trained with it."""
     world = LoneWorld()
     world.size = 2
     return world
@@ -322,7 +316,6 @@ def one_of_two() -> LoneWorld:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two record sets, a verification set, centers, and the models of earlier runs."""
     root = tmp_path_factory.mktemp("options")
     pixels = np.random.default_rng(1).integers(256, size=(24, 32, 32, 3), dtype=np.uint8)
     encoded = [cv2.imencode(".jpg", image)[1].tobytes() for image in pixels]
@@ -345,8 +338,6 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def witnessed(folder: Path) -> Callable[[Any, str], Witness]:
-    """Make a run once."""
-
     @functools.lru_cache(None)
     def witness(program: Any, name: str) -> Witness:
         further, rows = PROGRAMS[program][name]

@@ -1,8 +1,8 @@
-"""What is changed of Horovod's launcher, beside what jobs on two hosts show."""
+"""Programs of setup-utils, in-process: Horovod's launcher, MXNet's libraries, pages, releases."""
 
 from __future__ import annotations
 
-import argparse
+import ctypes
 import os
 import shlex
 import subprocess
@@ -24,7 +24,14 @@ from horovod.runner.http import http_server
 
 from runtime.errors import ConfigError
 from tests.setup.conftest import loaded
+from tests.support.launch import ROOT, write_program
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
+
+
+@pytest.fixture
+def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda script: write_program(tmp_path / "ssh", script)
 
 
 @pytest.fixture
@@ -48,18 +55,16 @@ def started(horovodrun: ModuleType, *words: str) -> Any:
     return run.call_args.args[0]
 
 
-def refusal(horovodrun: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The line with which a command line is refused."""
+def refusal(horovodrun: ModuleType, capsys, *words: str, start: Any = started) -> str:
+    """Return the line with which a command line is refused."""
     with pytest.raises(SystemExit, match="2"):
-        started(horovodrun, *words)
+        start(horovodrun, *words)
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
     return said.err[len("error: ") :].rstrip("\n")
 
 
-def test_a_command_reaches_another_host_as_it_is(
-    horovodrun, tmp_path, monkeypatch, put_ssh
-) -> None:
+def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypatch, put_ssh):
     folder = tmp_path / "a b"
     folder.mkdir()
     # The shell of the other host gets one string.
@@ -80,9 +85,7 @@ def test_a_command_reaches_another_host_as_it_is(
     assert sent == ["MINE", "NCCL_DEBUG"]
 
 
-def test_hosts_are_asked_every_time_but_kubernetes(
-    horovodrun, tmp_path, monkeypatch, put_ssh
-) -> None:
+def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeypatch, put_ssh):
     put_ssh(f'echo "$*" >>"{tmp_path}/asked"\n')
     assert horovodrun.check_ssh(["ip1"], None, None, None)
     asked = (tmp_path / "asked").read_text()
@@ -143,29 +146,11 @@ def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason
     assert reason in refusal(horovodrun, capsys, *words.split())
 
 
-def elastic_options() -> list[str]:
-    """All spellings, as the installed Horovod has them."""
-    found: list[str] = []
-
-    def record(parser: Any, *_: object) -> None:
-        (group,) = [one for one in parser._action_groups if one.title == "elastic arguments"]
-        found.extend(name for action in group._group_actions for name in action.option_strings)
-        raise InterruptedError
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", record), pytest.raises(
-        InterruptedError
-    ):
-        launch.parse_args()
-    return [*found, "--host-discovery-script"]
-
-
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
     """With its reason, whatever else is missing or wrong in the command line."""
-    names = elastic_options()
-    known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
-    known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
-    assert set(known.split()) == set(names)
-    for name in names:
+    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    for name in names.split():
         for words in ((f"{name}=1", "q"), ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "q")):
             said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
@@ -183,11 +168,8 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
     setattr(options, name, 2)
     monkeypatch.setattr(horovodrun, "_parse", lambda: options)
     monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
-    with pytest.raises(SystemExit, match="2"):
-        horovodrun.main()
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    assert said.err.startswith("error: Horovod's elastic and run-function modes are closed")
+    said = refusal(horovodrun, capsys, start=lambda module: module.main())
+    assert said.startswith("Horovod's elastic and run-function modes are closed")
 
 
 @pytest.mark.parametrize(
@@ -233,21 +215,17 @@ def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None
     assert capsys.readouterr().err == "horovodrun: error: of ranks\n"
 
 
-class Left(BaseException):
-    """The process has ended, whatever its threads do."""
-
-
 def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
     """``NIC`` decides; a search that fails ends the process with one line."""
 
-    def leave(status: int) -> None:
-        raise Left(status)
+    class Left(BaseException):
+        """The process has ended, whatever its threads do."""
 
     def ask(chosen: Any, *remote: str) -> Any:
         settings = SimpleNamespace(nics=chosen, verbose=0)
         return horovodrun.interfaces(settings, ["a", *remote], remote, None)
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", mock.Mock(side_effect=Left))
     for name in (".", "..", "", "none", "lo;touch made", "l" * 300):
         with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
             ask({name}, "ip1")
@@ -262,12 +240,13 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
     monkeypatch.delenv("NIC")
     with pytest.raises(ConfigError, match="known"):
         ask(None, "ip1")
-    with pytest.raises(Left, match="2"):
+    with pytest.raises(Left):
         ask(None, "ip1")
     said = capsys.readouterr().err
     assert said.startswith("error: the hosts find no interface by which all reach each other (no s")
-    with pytest.raises(Left, match="130"):
+    with pytest.raises(Left):
         ask(None, "ip1")
+    assert os._exit.mock_calls == [mock.call(2), mock.call(130)]
 
 
 def test_a_search_on_one_host_that_fails_names_it(horovodrun, monkeypatch, capsys) -> None:
@@ -308,3 +287,96 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
     monkeypatch.setenv("RANK_OF_TEST", "0")
     horovodrun.launch_gloo(None, None, None, None, {"RANK_OF_TEST": "1"}, "127.0.0.1")
     assert os.environ["RANK_OF_TEST"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("package", "runtime", "cudnn", "mistake"),
+    [
+        ("", 0, 0, None),
+        ("11.2", 11020, 11020, None),
+        ("11.7", 11080, 11000, None),
+        ("11.2", 0, 11020, None),
+        ("11.2", 11010, 11020, "/a/libcudart.so.11.0 is of CUDA 11.1, older than the package's 1"),
+        ("11.2", 11020, 12010, "/a/libcudnn.so.8 is a cuDNN for CUDA 12.1, not for the package's"),
+        ("10.2", 10020, 10010, "/a/libcudnn.so.8 is a cuDNN for CUDA 10.1, not for the package's"),
+    ],
+)
+def test_cuda_that_does_not_fit_is_told(monkeypatch, package, runtime, cudnn, mistake) -> None:
+    def get_version(out) -> int:
+        # Without a GPU it fails, and leaves the number as it is.
+        out._obj.value = runtime
+        return 100 if runtime == 0 else 0
+
+    library = {"cudaRuntimeGetVersion": get_version, "cudnnGetCudartVersion": lambda: cudnn}
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(**library))
+    monkeypatch.setitem(sys.modules, "mxnet", ModuleType("mxnet"))
+    maps = "7f r 0 08:01 1 /a/libcudart.so.11.0\n7f r 0 08:01 1 /a/libcudnn.so.8\n7f r 0 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: maps)
+    said = loaded("check_mxnet").main(package)
+    assert said == mistake or (mistake and said.startswith(mistake))
+
+
+def test_documents_are_pages_of_the_site() -> None:
+    pages = loaded("site_pages")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="lab/one.md"))
+    text = (
+        "1. first\n   more\n\n   ```\n   code\n\n   ```\n2. second\n"
+        "[a](../../CONTRIBUTING.md#style) [b](../../run.sh) [c](../data.md) ![d](../../x.svg)\n"
+    )
+    assert pages.on_page_markdown(text, page) == (
+        "1. first\n    more\n\n    ```\n    code\n\n    ```\n\n2. second\n"
+        "[a](../contributing.md#style) b [c](../data.md) ![d](../../x.svg)\n"
+    )
+
+
+release = loaded("release")
+CITATION = "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
+NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
+CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
+
+
+def shell(folder: Path, script: str) -> str:
+    return subprocess.check_output(["bash", "-ec", script], cwd=folder, text=True)
+
+
+def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    changes.write_text(text)
+    with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
+        release.main()
+    script = "git init -q; git config user.name tests; git config user.email t@localhost"
+    shell(tmp_path, f"{script}; git add .; git commit -qm release")
+    changes.write_text(f"{text}- More.\n")
+    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
+        release.main()
+    assert shell(tmp_path, "git tag") == ""
+    changes.write_text(text)
+    release.main()
+    assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
+    told = shell(tmp_path, "git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
+    assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
+    with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
+        release.main()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
+        (CHANGES.format("0.2.0", "unreleased", NOTES), r"0.2.0 is dated \(unreleased\)"),
+        (CHANGES.format("0.2.0", "2026-11-25", NOTES), "2026-11-24 as date-released"),
+        ("# Changes\n", "no section"),
+    ],
+)
+def test_what_does_not_agree(tmp_path: Path, changes: str, said: str) -> None:
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    (tmp_path / "CHANGELOG.md").write_text(changes)
+    with pytest.raises(ConfigError, match=said):
+        release.read(tmp_path)
+
+
+def test_the_versions_of_this_project_agree() -> None:
+    version, _, _ = release.read(ROOT)
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,7 +1,4 @@
-"""What ``mpirun.py`` gives to Open MPI, and what it refuses before.
-
-Called by its ``main``, with a program that is not started; ``test_commands`` calls it by the shell.
-"""
+"""What ``mpirun.py`` gives to Open MPI, and what it refuses; ``test_commands`` has the shell's."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -29,14 +25,13 @@ echo "$*" >>"$HOME/asked"
 for word; do [[ $word == true ]] || host=$word; done
 [[ " $GONE " != *" $host "* ]] || exit 255
 """
-Launch = Callable[..., tuple[str, dict[str, str]]]
 
 
 @pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
-    """Start Open MPI with words and nothing but these variables, in a folder with some files.
+def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Start Open MPI with words and only these variables; return its words and its variables.
 
-    Returns its words, with the lines of a file of hosts in its place, and its variables.
+    A file of hosts is replaced by its lines.
     """
     for name, content in {
         "hosts": FILE, "own": b"localhost slots=2\n", "other": b"localhost slots=1\nip1 slots=1\n",
@@ -87,29 +82,21 @@ SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", 
         ("-np 2 --default-hostfile none train", {}, "-np 2 --default-hostfile none train"),
         ("-H ip1:1,ip1:1, -np 2 train -H a,,", {}, "-H ip1:2 -np 2 train -H a,,"),
         ("-host ip1 -np 1 train", {}, "-host ip1 -np 1 train"),
-        (
-            "-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q", {},
-            "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q",
-        ),
+        ("-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q", {},
+         "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q"),
         ("-np 2 -H +n0 train", {}, "-np 2 -H +n0 train"),
         ("train", DEFAULT, f"-mca orte_default_hostfile {LISTED} train"),
-        (
-            "-mca orte_default_hostfile other train", DEFAULT,
-            "-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train",
-        ),
+        ("-mca orte_default_hostfile other train", DEFAULT,
+         "-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train"),
         # For run.sh a host of a file without a number has one slot; the sum is the ranks' number.
-        (
-            "--hostfile hosts train", {**RUN_SH, **DEFAULT},
-            f"-np 8 --hostfile {LISTED.replace('ip3', 'ip3 slots=1')} train",
-        ),
+        ("--hostfile hosts train", {**RUN_SH, **DEFAULT},
+         f"-np 8 --hostfile {LISTED.replace('ip3', 'ip3 slots=1')} train"),
         ("-H a:2,b train", RUN_SH, "-np 3 -H a:2,b train"),
         ("-np 1 -H a:2,b train", RUN_SH, "-np 1 -H a:2,b train"),
         ("train", SENT, "train"),
     ],
 )  # fmt: skip
-def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(
-    launch: Launch, words: str, variables: dict[str, str], given: str
-) -> None:
+def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(launch, words, variables, given):
     sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
     assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
     assert Path("hosts").read_bytes() == FILE
@@ -147,9 +134,7 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
     ],
 )
-def test_what_cannot_work_is_one_line(
-    launch: Launch, words: str, variables: dict[str, str], reason: str
-) -> None:
+def test_what_cannot_work_is_one_line(launch, words, variables, reason) -> None:
     with pytest.raises(UserError, match=re.escape(reason)) as raised:
         launch(words, **variables)
     assert len(str(raised.value).splitlines()) == 1
@@ -178,17 +163,13 @@ def test_what_cannot_work_is_one_line(
         ("-np 4 p", {"PBS_NODEFILE": "own"}),
     ],
 )
-def test_what_works_is_not_refused(
-    launch: Launch, words: str, variables: dict[str, str]
-) -> None:
+def test_what_works_is_not_refused(launch, words, variables) -> None:
     said, found = launch(words, **variables)
     assert said.endswith(words) or "hostfile" in words
     assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
 
 
-def test_ranks_of_this_host_need_shared_memory(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_this_host_need_shared_memory(launch, monkeypatch) -> None:
     usage = SimpleNamespace(free=4 * (4 << 20))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     hosts = "-H localhost:4,ip1:9"
@@ -231,9 +212,7 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         ("--app programs", {}, ""),
     ],
 )
-def test_the_ports_of_a_job_on_this_host_are_closed(
-    launch: Launch, words: str, variables: dict[str, str], transports: str
-) -> None:
+def test_the_ports_of_a_job_on_this_host_are_closed(launch, words, variables, transports) -> None:
     said, found = launch(words, **variables)
     # A typed one wins.
     typed = re.findall(r"mca btl (\S+)", said)
@@ -259,9 +238,7 @@ THREE = "-H ip1:1,ip2:2,ip3:3 train"
         (THREE, {"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, f"-np 6 {THREE}"),
     ],
 )
-def test_a_restart_leaves_out_hosts_that_do_not_answer(
-    launch: Launch, capfd, words: str, variables: dict[str, str], left: str
-) -> None:
+def test_a_restart_leaves_out_hosts_that_do_not_answer(launch, capfd, words, variables, left):
     said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
     assert said.endswith(f" {left}")
     alive = left.split()[3].replace(",", " ")
@@ -269,7 +246,7 @@ def test_a_restart_leaves_out_hosts_that_do_not_answer(
     assert capfd.readouterr().err == ("" if THREE in left else f"{line}{alive}\n")
 
 
-def test_hosts_are_asked_by_ssh_before_a_start(launch: Launch, capfd) -> None:
+def test_hosts_are_asked_by_ssh_before_a_start(launch, capfd) -> None:
     launch("-mca plm_rsh_args -p -H ip1:1,localhost:1 train", **SSH_AGENT, GONE="other")
     (asked,) = Path("asked").read_text().splitlines()
     assert asked.startswith("-oBatchMode=yes -oConnectTimeout=44 ")

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -25,7 +25,6 @@ from tests.support.attacker import NOBODY
 from tests.support.launch import ROOT
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
-SOURCE = ROOT / "setup-utils/loopback.c"
 # Prints where a socket listens that asks for an address, and whether it hears its own process.
 LISTEN = """\
 import socket, sys
@@ -79,13 +78,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler, built = shutil.which("c++"), tmp_path_factory.mktemp("library") / "loopback.so"
     if compiler is None:
         pytest.skip("needs a compiler")
-    command = [compiler, "-x", "c", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"]
-    subprocess.run([*command, "-o", str(built), str(SOURCE)], check=True)
+    options = "-x c -Wall -Wextra -Werror -O2 -shared -fPIC -o".split()
+    source = ROOT / "setup-utils/loopback.c"
+    subprocess.run([compiler, *options, built, source], check=True)
     return built
 
 
 def python(library: Path, code: str, *words: str, name: str = "python") -> str:
-    """What a program of a name prints that has the library."""
+    """Return what a program of this name prints that has the library."""
     return subprocess.check_output(
         [name, "-c", code, *words], executable=sys.executable, text=True, timeout=60,
         env={"LD_PRELOAD": str(library)}, stderr=subprocess.STDOUT,
@@ -113,13 +113,10 @@ def test_the_library_binds_to_the_loopback(library: Path) -> None:
     assert python(library, code) == "0.0.0.0 b'\\x00a name of this test'\n"
 
 
-def accept(
-    library: Path, address: str, *words: str, strangers: Sequence[tuple[str, str]] = (),
-    own: Optional[str] = None, wrapper: Sequence[str] = (),
-) -> tuple[list[str], list[str]]:  # fmt: skip
-    """What a listener says after strangers and this process have called it; its warnings.
+def accept(library: Path, address: str, *words: str, strangers=(), own="", wrapper=()):
+    """Let strangers and this process call a listener.
 
-    What it says is the port of its caller, and then that of this process.
+    Return the port of its caller and of this process, and its warnings.
     """
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
@@ -135,7 +132,7 @@ def accept(
             stack.callback(process.kill)
             assert process.stdout.readline() == "connected\n"
         own_port = []
-        if own is not None:
+        if own:
             caller = stack.enter_context(socket.create_connection((own, int(port))))
             caller.sendall(b"own")
             own_port = [str(caller.getsockname()[1])]
@@ -154,9 +151,7 @@ def accept(
         ("::1", "::1", "polls", "reset"),
     ],
 )
-def test_accept_returns_connections_of_this_user_only(
-    library: Path, listens: str, caller: str, blocks: str, closes: str
-) -> None:
+def test_accept_returns_connections_of_this_user(library, listens, caller, blocks, closes) -> None:
     """Of a connection whose other end is closed already, the system has no user."""
     strangers = [(caller, closes)] * 3
     said, errors = accept(library, listens, blocks, strangers=strangers, own=caller)
@@ -195,34 +190,25 @@ def test_a_system_that_lists_no_connections_is_told(library: Path) -> None:
 
 @AS_ROOT
 @pytest.mark.parametrize("is_built", [True, False])
-def test_a_server_in_python_hears_this_user_only(
-    library: Path, monkeypatch: pytest.MonkeyPatch, is_built: bool
-) -> None:
+def test_a_server_in_python_hears_this_user_only(library, monkeypatch, is_built: bool) -> None:
     """Without the library, a job starts with a warning and hears all users."""
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"answer")
-
     monkeypatch.setattr(loopback, "_LIBRARY", library if is_built else Path("missing"))
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         loopback.hear_this_user(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert (b"answer" in answer_to_a_stranger(server.server_port)) != is_built
-        with urlopen(f"http://127.0.0.1:{server.server_port}") as reply:
-            assert reply.read() == b"answer"
+        assert (answer_to_a_stranger(server.server_port) == b"") == is_built
+        with pytest.raises(HTTPError, match="501") as raised:
+            urlopen(f"http://127.0.0.1:{server.server_port}")
+        raised.value.close()
         server.shutdown()
     # One that other hosts reach hears them.
-    with HTTPServer(("", 0), Answer) as server:
+    with HTTPServer(("", 0), BaseHTTPRequestHandler) as server:
         loopback.hear_this_user(server)
         assert "verify_request" not in vars(server)
 
 
-def test_programs_get_the_library_beside_those_of_the_user(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_programs_get_the_library_beside_those_of_the_user(library, tmp_path, monkeypatch, capsys):
     place = tmp_path / "two words/loopback.so"
     monkeypatch.setattr(loopback, "_LIBRARY", place)
     monkeypatch.setenv("LD_PRELOAD", "libc.so.6")
