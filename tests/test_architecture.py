@@ -37,16 +37,13 @@ from training.config.presets import RECIPES
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
-# Programs among the modules: their main is where rooms meet.
 ROOMS_OF_PROGRAMS = {
     **{f"evaluation/{name}/__main__.py": {"parallel"}
        for name in ("verification", "embed", "ijb", "clean")},
     "evaluation/compare.py": {"parallel"},
     "evaluation/export/__main__.py": {"backbones"},
-    # What several of the programs of this room begin with.
     "evaluation/network.py": {"backbones"},
 }  # fmt: skip
-# Rooms above others, which all of their modules may import.
 BELOW = {"evaluation": {"data"}}
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60
@@ -185,7 +182,6 @@ def test_functions_fit_on_a_screen_and_take_few_parameters() -> None:
 
 
 def test_the_environment_is_read_in_runtime_alone() -> None:
-    """So one file tells what a variable does; Horovod's and MXNet's are set before their import."""
     names = ("environ", "getenv", "putenv")
     touching = {name(path) for path, one in nodes(PRODUCT, ast.Attribute) if one.attr in names}
     assert touching and all(path.startswith("runtime/") for path in touching), touching
@@ -199,7 +195,6 @@ OPENERS = (
 ).split()
 METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "touch"}
 FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}
-# Several files together, and parts of an open one.
 OPEN_ONES = ("files", "staged", "self._files", "archive", "tarfile", "gzip")
 
 
@@ -224,7 +219,6 @@ def test_files_are_opened_in_one_place() -> None:
 
 
 def test_command_lines_take_no_abbreviations() -> None:
-    """An option of another program is an abbreviation of ours: --mode of --model."""
     for path, node in nodes((*ALL, *modules("setup-utils", "tests")), ast.Call, ast.Attribute):
         if isinstance(node, ast.Attribute):
             assert node.attr != "allow_abbrev" or name(path) == "runtime/command_line.py"
@@ -255,7 +249,7 @@ def test_every_row_of_a_checklist_names_its_place_and_a_test() -> None:
         assert REFERENCE.findall(where) and (all(are_tests) if tests else "is measured" in do), do
 
 
-def test_every_margin_has_a_row() -> None:
+def test_every_margin_has_a_row_and_is_tested() -> None:
     has_state = {"__call__", "export_state", "load_state"}
     classes = {
         name
@@ -263,10 +257,6 @@ def test_every_margin_has_a_row() -> None:
         if inspect.isclass(found) and found is not margins.Margin and has_state <= set(dir(found))
     }
     assert classes == {loss.margin for loss in LOSSES.values()}
-
-
-def test_every_margin_is_tested() -> None:
-    """At the head, against float64 on several ranks; the test of slopes takes all losses."""
     tested = {**head_tests.LOSSES, **head_tests.ADAPTIVE_LOSSES}.values()
     made = {type(loss.margin()).__name__ for loss in tested}
     missing = {loss.margin for loss in LOSSES.values()} - made
@@ -274,7 +264,6 @@ def test_every_margin_is_tested() -> None:
 
 
 def as_saved(state: State) -> Any:
-    """A state as it comes back from a checkpoint."""
     arrays = {name: stored.array for name, stored in state.arrays.items()}
     return SimpleNamespace(
         names=lambda: list(arrays),
@@ -295,8 +284,8 @@ def test_a_margin_continues_where_it_was_saved(loss: str) -> None:
     def rank_main(world: ThreadWorld) -> None:
         options, shape = HeadOptions(loss=loss, scale=16.0, sample_ratio=0.5), (10, 4)
         head, resumed = (
-            PartialFC.create(options, shape, world, mx.cpu(), optimizer=rows, seed=1)
-            for rows in (optimizers.build("sgd", 0.9, 5e-4), optimizers.build("sgd", 0.9, 5e-4))
+            PartialFC.create(options, shape, world, mx.cpu(), optimizer=make(), seed=1)
+            for make in [lambda: optimizers.build("sgd", 0.9, 5e-4)] * 2
         )
         for update in range(3):
             step(head, update)
@@ -333,7 +322,6 @@ def test_nothing_asks_for_a_scheme_by_its_name() -> None:
 
 
 def test_every_scheme_is_tested() -> None:
-    """Whole jobs: deaths, the replay of staleness (BSP has none), time to an accuracy."""
     assert set(grouping_runs.SCHEMES) == set(SCHEMES)
     soaked = {words[words.index("--kv-store") + 1] for words in soak.SCHEMES.values()}
     assert soaked == {name for name, scheme in SCHEMES.items() if not scheme.is_synchronous}

@@ -237,7 +237,6 @@ def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_and_the_readme_can_be_read(site: Path, readme: Path, scheme: str) -> None:
     backgrounds = set()
-    # 404.html has the paths of a server.
     pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
     # A window of its own: the theme remembers the first scheme that it has seen.
     with Browser() as window:
@@ -259,7 +258,6 @@ def test_every_page_and_the_readme_can_be_read(site: Path, readme: Path, scheme:
 
 
 TEXT = DOCUMENTS[ROOT / "docs/porting.md"]
-# Two options that go together stand in one row.
 PAIRS = {"--rec-val": "--rec-train"}
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
 NETWORKS = {
@@ -359,7 +357,6 @@ def check_network(row: Row, _: Path) -> None:
         message = refusal(PROGRAMS[program].parse, *SYNTHETIC, "--network", name)
         assert f"{option} {name!r} does not exist here" in message
         assert set(here) <= set(known) and (here or row.here in message)
-        # Of a family, a row has one of several.
         assert name.startswith("iresnet") or all(one in message for one in here[:1])
 
 
@@ -373,7 +370,6 @@ CHECKS: dict[str, Callable[[Row, Path], object]] = {
 
 
 def test_every_table_has_a_check() -> None:
-    # Those of files are looked up by the test of all documents.
     others = {"files", "variables", "output"}
     assert {kind for kind, _ in _TABLE.findall(TEXT)} == {*CHECKS, *others}
     # Those without a comment are the presets, which have a test of their own, and the differences.

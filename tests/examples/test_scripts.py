@@ -126,6 +126,5 @@ def test_as_typed(scheme: str, tmp_path: Path) -> None:
     result = run(tmp_path, scheme, seconds=1700)
     assert_has_trained(tmp_path)
     if scheme == "gsp":
-        # The workers were measured first.
         assert re.search(r"^group 0: worker \d on 127\.0\.0\.1 \d+ images/s", result.stdout, re.M)
         assert (tmp_path / "groups").read_text().count("127.0.0.1") == 2

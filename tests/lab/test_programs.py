@@ -24,7 +24,6 @@ pytestmark = pytest.mark.documents
 
 
 def test_a_sample_is_the_softmax_with_another_margin() -> None:
-    """Exactly so where every kept class stands for as many others."""
     # The target and 99 others, in which each of the four cosines is as often as in the sample.
     cosines = np.array([[0.9, *np.tile(np.linspace(0.2, -0.2, 4), 25)[:99]]])
     kept = np.zeros(100)

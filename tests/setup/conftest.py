@@ -5,12 +5,12 @@ Each is a small shell script that notes its call in ``calls`` and answers as the
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -63,10 +63,9 @@ echo "mpirun $*" >>"$CALLS"
 
 def loaded(name: str) -> ModuleType:
     """Return a program of setup-utils as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"setup-utils/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = ModuleType(name)
+    module.__file__ = str(ROOT / f"setup-utils/{name}.py")
+    SourceFileLoader(name, module.__file__).exec_module(module)
     return module
 
 

@@ -33,14 +33,12 @@ exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin bash -c "$command" \
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
 }  # fmt: skip
-# Ranks see what they get, and are there for a while.
 SHOW = 'sleep 1; echo "rank $HOROVOD_RANK$OMPI_COMM_WORLD_RANK '
 SHOW += '$MXNET_KEPT $WANDB_API_KEY ${AWS_SECRET_ACCESS_KEY:-none}"'
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{80,}={0,2}")
 
 
 def objects(text: bytes) -> list[bytes]:
-    """Return the objects of Horovod that a text has in base64, each as it is pickled."""
     words = (word.rstrip(b"=") for word in _BASE64.findall(text))
     decoded = (base64.b64decode(word[: len(word) - (len(word) % 4 == 1)] + b"==") for word in words)
     return [one for one in decoded if b"horovod" in one]

@@ -124,7 +124,6 @@ def test_all_hosts_are_told_which_gpus_ranks_see(sandbox: Sandbox) -> None:
 
 
 def test_open_mpi_on_other_hosts(sandbox: Sandbox) -> None:
-    """Its daemon runs under the guard, and with the prefix by which orterun was called here."""
     guard = f"bash {sandbox.folder}/setup-utils/launchers/remote-guard 120"
     agent = f"-mca orte_launch_agent {guard} env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
     words = "-np 2 true"
@@ -161,7 +160,6 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox, nam
     shutil.move(sandbox.stubs / "python", sandbox.programs)
     (sandbox.programs / name).symlink_to(f"../../setup-utils/launchers/{name}")
     sandbox.run("-c", f"{sandbox.programs}/{name} -np 2 'a b'")
-    # mpirun finds its remote shell there.
     added = f":{sandbox.folder}/setup-utils/launchers" if name == "mpirun" else ""
     assert sandbox.calls.startswith(f"{sandbox.programs}:{sandbox.stubs}{added}: ")
     assert sandbox.calls.endswith(" -np 2 a b\n")
@@ -284,7 +282,6 @@ def test_run_forwards_signals(sandbox: Sandbox, stub: str, ends: dict[int, str])
 
 
 SLURM_SCRIPT = "setup-utils/slurm.sh"
-# Tells which variables a program gets.
 SETTINGS = """\
 echo "python $*" >>"$CALLS"
 [[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
@@ -303,7 +300,6 @@ def config_call(sandbox: Sandbox, typed: str = "", **variables: Any) -> str:
 
 
 def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
-    # Options win over variables: they come last.
     assert config_call(sandbox, "--lr 0.5", LR="0.1") == "--dataset synthetic --lr 0.1 --lr 0.5"
     choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
     said = config_call(sandbox, **choices)

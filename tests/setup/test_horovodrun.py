@@ -99,7 +99,6 @@ def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeyp
 
 
 def test_ranks_are_words_and_variables_of_this_process(horovodrun, monkeypatch, capsys) -> None:
-    """What starts ranks gets no variables; mpirun takes the place of the shell that Horovod has."""
     statuses, become = iter([0, 137]), []
     start = lambda *_: (next(statuses), 0.0)  # noqa: E731
     monkeypatch.setattr(horovodrun, "_gloo_starter", lambda settings: start)
@@ -136,7 +135,6 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
         ("-np 2 --output-filename /proc/x true", "--output-filename /proc/x is no folder, and"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
         ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
-        # No abbreviations.
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
@@ -147,7 +145,6 @@ def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason
 
 
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
-    """With its reason, whatever else is missing or wrong in the command line."""
     names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
     names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
     for name in names.split():
@@ -155,14 +152,12 @@ def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
             said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
         assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
-        # They belong to the program.
         found = started(horovodrun, "-np", "2", "train", name, "1")
         assert found.command == ["train", name, "1"]
 
 
 @pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
 def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
-    """Also where no option of this version leads."""
     monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
     options = launch.parse_args()
     setattr(options, name, 2)
@@ -216,7 +211,6 @@ def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None
 
 
 def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
-    """``NIC`` decides; a search that fails ends the process with one line."""
 
     class Left(BaseException):
         """The process has ended, whatever its threads do."""
@@ -250,7 +244,6 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
 
 
 def test_a_search_on_one_host_that_fails_names_it(horovodrun, monkeypatch, capsys) -> None:
-    """Its arguments are in a variable and in no word of a command."""
     ended, calls = threading.Event(), []
 
     def execute(command: str, variables: dict[str, str], **output: Any) -> int:

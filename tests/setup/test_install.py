@@ -169,7 +169,6 @@ def test_tools_get_separate_environments(sandbox, script: str, folder: str, word
     assert words in install and (sandbox.folder / folder / "installed").is_file()
     added = {*(sandbox.folder / ".venv").rglob("*")} - before
     assert {path.suffix for path in added} == {".log"}
-    # A second call finds it in place.
     assert sandbox.run(script).stdout == "" and not sandbox.calls_with("pip install")
 
 
@@ -206,7 +205,6 @@ def toolkit(folder: Path, version="11.2", header="2.8.4", nccl="2.8.4+cuda11.2")
 
 
 def show(sandbox: Sandbox, folder: Path) -> None:
-    """Put a toolkit's compiler on the PATH, by a script elsewhere."""
     sandbox.stub("nvcc", f'exec "{folder}/bin/nvcc" "$@"\n')
 
 
@@ -217,7 +215,6 @@ def built(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> dict[str
 
 
 def refused(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> str:
-    """Return the line with which a package for GPUs is refused before anything is installed."""
     said = sandbox.refusal(MXNET_PACKAGE=f"mxnet-cu{package}", **variables)
     assert not (sandbox.folder / ".venv").exists()
     return said
@@ -225,7 +222,6 @@ def refused(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> str:
 
 @pytest.mark.parametrize("way", ["HOROVOD_CUDA_HOME", "CUDA_HOME", "PATH"])
 def test_the_build_gets_one_toolkit_by_all_names(sandbox, tmp_path: Path, way: str) -> None:
-    """Although another one is on the PATH, and other names lead to it."""
     sandbox.install()
     home = toolkit(tmp_path / "cuda toolkits/11.2")
     other = toolkit(tmp_path / "12.1", "12.1")
@@ -268,7 +264,6 @@ def test_a_toolkit_of_another_version_is_refused_first(sandbox, tmp_path, way, v
 
 
 def test_horovods_own_installer_takes_the_package_of_the_environment(sandbox, tmp_path) -> None:
-    """InsightFace's users start it by itself, without a word about the package."""
     home = toolkit(tmp_path / "11.2")
     built(sandbox, CUDA_HOME=home)
     (sandbox.programs / "horovodrun").unlink()
@@ -284,7 +279,6 @@ def test_horovods_own_installer_takes_the_package_of_the_environment(sandbox, tm
 
 
 def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
-    """In NVIDIA's folder, beside a newer one of PATH and CUDA_HOME; NCCL is where Debian has it."""
     said = refused(sandbox, 117)
     assert "needs the compiler of CUDA 11.7, and there is none: install the CUDA" in said
     newer = toolkit(tmp_path / "12.1", "12.1")
@@ -299,7 +293,6 @@ def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
         assert found["HOROVOD_NCCL_INCLUDE"] == f"{debian}/include"
         assert found["HOROVOD_NCCL_LIB"] == str(libraries)
         shutil.rmtree(sandbox.folder / ".venv")
-    # The named one decides even if another would fit.
     said = refused(sandbox, HOROVOD_CUDA_HOME="/nowhere")
     assert "there is no bin/nvcc in HOROVOD_CUDA_HOME=/nowhere: " in said
 
@@ -375,7 +368,6 @@ def test_every_requirement_is_locked_in_one_version(python: str) -> None:
 
 @pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
 def test_a_lock_has_what_its_requirements_need_and_nothing_else(name: str) -> None:
-    """Compare with the metadata of the packages that this Python has installed."""
     python = "{}.{}".format(*sys.version_info)
     needed = pins.needed_by({*pins.pinned_for(python, f"{name}.txt")})
     assert pins.pinned_for(python, f"{name}.lock").keys() == needed

@@ -141,21 +141,20 @@ def test_what_cannot_work_is_one_line(launch, words, variables, reason) -> None:
     assert Path("log.txt").read_text() == "kept"
 
 
+FINE = (
+    "-np 2 -H a:1 -H b:1 p", "-np 2 -H a,b p", "-np 9 -hostfile bare p", "--app programs",
+    "-np 9 -H a:1 -hostfile bare p : q", "-np 3 --oversubscribe -H a:1,b:1 p", "--version",
+    "-np 1 -hostfile own -H 127.0.0.1 train", "-np 1 -H ip1:2 of-that-host",
+    "-np 1 -H localhost:2 --flag-of-another-version train nothing",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "variables"),
     [
-        ("-np 2 -H a:1 -H b:1 p", {}),
-        ("-np 2 -H a,b p", {}),
-        ("-np 9 -hostfile bare p", {}),
-        ("-np 9 -H a:1 -hostfile bare p : q", {}),
+        *((words, {}) for words in FINE),
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
-        ("-np 3 --oversubscribe -H a:1,b:1 p", {}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
-        ("-np 1 -hostfile own -H 127.0.0.1 train", {}),
-        ("-np 1 -H ip1:2 of-that-host", {}),
-        ("--version", {}),
-        ("--app programs", {}),
-        ("-np 1 -H localhost:2 --flag-of-another-version train nothing", {}),
         ("-np 2 -H a:1,b:1 p", SLURM),
         ("-np 3 -H a:2,b:1 p", {**SLURM, "OMPI_MCA_ras": "^slurm"}),
         ("-np 3 -H localhost:3 train", SLURM),
@@ -214,7 +213,6 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
 )
 def test_the_ports_of_a_job_on_this_host_are_closed(launch, words, variables, transports) -> None:
     said, found = launch(words, **variables)
-    # A typed one wins.
     typed = re.findall(r"mca btl (\S+)", said)
     assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
     is_closed = bool(transports)

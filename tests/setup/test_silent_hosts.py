@@ -96,7 +96,6 @@ def ends(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
 
 
 def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
-    """All at once: most of them wait."""
     started = []
     for number, launcher in enumerate(LAUNCHERS):
         folder = tmp_path / str(number)
@@ -151,7 +150,6 @@ def start_script(folder: Path, *words: object, ssh: str = SESSION, **variables: 
 
 
 def guard(folder: Path, command: str):
-    """Start a command as another host does."""
     return start_script(folder, FOLDER / "remote-guard", 2, "bash", "-c", command)
 
 
@@ -223,7 +221,6 @@ WORKS = "; it has to work without a question: ssh -oBatchMode=yes host7 true; th
         ("exit 3", BEGUN, "3$"),
         ("exit 255", "Permission denied (publickey).",
          rf"{REFUSED}\(Permission denied \(publickey\).\){WORKS}$"),
-        # Errors of a command come as they are.
         (f"printf 'motd\\n{BEGUN}\\n 1%%\\r 2%%\\n\\n' >&2; exit 3", "", "motd\n 1%\n 2%\n\n"),
     ],
 )  # fmt: skip
@@ -264,7 +261,6 @@ def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
     words = (FOLDER / "remote-shell", "--send=SECRET,EMPTY", "-p", "77", "host7", "daemon")
     with start_script(tmp_path, *words, ssh=ssh, SECRET="a b\nc=*", EMPTY="") as process:
         assert process.communicate(timeout=30)[0] == "" and process.returncode == 3
-    # The empty one ends them.
     assert (tmp_path / "input").read_text() == "SECRET=a b\nc=*|EMPTY=||"
     call = (tmp_path / "call").read_text()
     assert call.startswith("-x\n-p\n77\n") and call.endswith("\nhost7\ndaemon\n")
