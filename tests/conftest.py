@@ -30,11 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(config.rootpath / "tests").parts[0]
         if folder in _THOROUGH and not any(map(item.get_closest_marker, _ELSEWHERE)):
             item.add_marker("thorough")
-    long = {
-        item.path
-        for item in items
-        if item.get_closest_marker("launcher") or item.get_closest_marker("waits")
-    }
+    marks = ("launcher", "waits")
+    long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in long)
 
 

@@ -115,8 +115,10 @@ ALL = [*PRODUCT, *modules("benchmarks")]
 
 def test_packages_that_read_variables_have_one_door_each() -> None:
     """They are imported after the table of the environment has been set."""
-    for door in ("parallel/horovod.py", "runtime/mxnet.py", "runtime/kernels/compiled.py"):
-        package = {"compiled": "numba"}.get(Path(door).stem, Path(door).stem)
+    for package, door in (
+        ("horovod", "parallel/horovod.py"), ("mxnet", "runtime/mxnet.py"),
+        ("numba", "runtime/kernels/compiled.py"),
+    ):  # fmt: skip
         assert [name(path) for path in ALL if package in roots(path)] == [door]
     # The compiled form of protobuf crashes with MXNet's unless our import of MXNet turns it off.
     found = {"google.protobuf", "onnx", "mxboard"}

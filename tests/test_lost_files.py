@@ -19,11 +19,9 @@ from tests.support.launch import finish
 pytestmark = [pytest.mark.thorough, pytest.mark.waits]
 
 TRAIN = (
-    *("train.py", "--dataset", "synthetic", "--debug", "--num-classes", 50, "--num-images", 50),
-    *("--network", "tiny", "--embedding-size", 16, "--batch-size", 4),
-    *("--verbose", 100_000, "--max-update"),
-)
-CLASSIFY = ("classify.py", "--dataset", "synthetic", "--num-examples", 40, "--batch-size", 8)
+    "train.py --dataset synthetic --debug --num-classes 50 --num-images 50 --network tiny "
+    "--embedding-size 16 --batch-size 4 --verbose 100000 --max-update"
+).split()
 
 
 @pytest.mark.parametrize("often", ["--frequent", "--save-interval"])
@@ -43,27 +41,24 @@ def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path: Path, often: st
     (error,) = re.findall("^error: .*", job.said(), re.MULTILINE)
     assert "Traceback" not in job.said()
     if is_replaced:
-        assert f"--models-root {models} is no longer the folder in which this run" in error
-        assert "move it back" in error
+        about = f"--models-root {models} is no longer the folder in which this run .* move it back"
+        assert re.search(about, error)
     assert not (any(models.iterdir()) if is_replaced else models.exists())
     assert "stopped after update" in (tmp_path / "moved/logs/rank-0000.log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("optimize", "words"), [("1", (*CLASSIFY, "--epochs", 1)), ("2", (*TRAIN, 2))]
-)
-def test_programs_run_without_assertions_and_not_without_docstrings(tmp_path, optimize, words):
-    command = (sys.executable, *words, "--models-root", tmp_path)
-    done = finish(*command, status=None, PYTHONOPTIMIZE=optimize)
-    if optimize == "1":
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    else:
-        assert done.stderr.count("\n") == 1
-        assert_one_line(done, "error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
-    shown, expected = (
-        finish(*command[:2], "--help", PYTHONOPTIMIZE=level) for level in (optimize, "")
-    )
-    assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
+def test_programs_run_without_assertions_and_not_without_docstrings(tmp_path: Path) -> None:
+    classify = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
+    for optimize, words in (("1", classify), ("2", [*TRAIN, "2"])):
+        command, level = (sys.executable, *words), {"PYTHONOPTIMIZE": optimize}
+        done = finish(*command, "--models-root", tmp_path, status=None, **level)
+        if optimize == "1":
+            assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        else:
+            assert done.stderr.count("\n") == 1
+            assert_one_line(done, "error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
+        shown, expected = finish(*command[:2], "--help", **level), finish(*command[:2], "--help")
+        assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
 
 
 ELSEWHERE = ("unshare", "-u", "sh", "-c", 'hostname no-such-name-here && exec "$@"', "sh")

@@ -84,16 +84,13 @@ def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(variables, job, tmp
     assert result.stdout == f"-H hosts --launcher ssh {job}\n"
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    for variables, message in (
         ({"HOSTFILE": "\x1b[31mx"}, "error: HOSTFILE=' [31mx' cannot be read; give a file with"),
         ({"WORKERS": "two"}, "error: WORKERS='two' is not a number of processes; give one from 1"),
         ({"DATA_DIR": "none"}, "none/data_batch_1 does not exist; --data-dir needs data_batch_1"),
-    ],
-)
-def test_mistakes_are_one_line(variables: dict[str, str], message: str, tmp_path: Path) -> None:
-    assert message in run(tmp_path, "bsp", status=2, **variables).stderr
+    ):
+        assert message in run(tmp_path, "bsp", status=2, **variables).stderr
 
 
 def test_a_command_of_grouping_sgd_runs(tmp_path: Path) -> None:

@@ -68,9 +68,8 @@ EACH = (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun")
 TWO = {"HOSTS": "ip1:2,ip2:2"}
 
 
-@pytest.mark.parametrize(
-    ("commands", "variables", "reason"),
-    [
+def test_wrong_variables_are_one_line(sandbox) -> None:
+    for commands, variables, reason in (
         (EACH, {"HOST_TIMEOUT": "5"}, "HOST_TIMEOUT='5' is not a number of seconds"),
         (EACH, {"HOST_TIMEOUT": "2 minutes"}, "HOST_TIMEOUT='2 minutes' is not a number"),
         (EACH, {"NIC": "eth77"}, "NIC='eth77': "),
@@ -87,13 +86,10 @@ TWO = {"HOSTS": "ip1:2,ip2:2"}
          "error: CUDA_VISIBLE_DEVICES='GPU-5fa2,GPU-77' names GPUs of a "),
         (["run.sh"], {"CUDA_VISIBLE_DEVICES": "0,MIG-5fa2", "HOSTFILE": "hosts"},
          "error: CUDA_VISIBLE_DEVICES='0,MIG-5fa2' names GPUs of a "),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_wrong_variables_are_one_line(sandbox, commands, variables, reason) -> None:
-    for command in commands:
-        said = sandbox.refusal(*command.split(" "), **variables)
-        assert reason in said and "\x1b" not in said and sandbox.calls == ""
+    ):  # fmt: skip
+        for command in commands:
+            said = sandbox.refusal(*command.split(" "), **variables)
+            assert reason in said and "\x1b" not in said and sandbox.calls == ""
 
 
 def test_choices_and_settings_reach_the_other_hosts(sandbox: Sandbox) -> None:
@@ -386,9 +382,9 @@ def test_mpirun_or_srun_starts_a_rank_for_each_task_of_slurm(sandbox: Sandbox) -
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
+def test_mistakes_with_slurm_are_one_line(sandbox: Sandbox) -> None:
+    sandbox.stub("scontrol", SCONTROL)
+    for variables, words in (
         ({}, "SLURM_JOB_ID is not set: start it in an allocation"),
         ({**JOB, "SLURM_HET_SIZE": "2"}, "SLURM_HET_SIZE=2: each part of a heterogeneous job has"),
         (TASK, "srun has started 20 tasks without PMIx"),
@@ -398,9 +394,6 @@ def test_mpirun_or_srun_starts_a_rank_for_each_task_of_slurm(sandbox: Sandbox) -
         ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1"}, "SLURM_JOB_NODELIST is not set"),
         ({**JOB, "SLURM_STEP_NUM_TASKS": "a"}, "SLURM_STEP_NUM_TASKS='a' is not a number"),
         ({**JOB, "SLURM_STEP_NUM_TASKS": "2", "PMIX_RANK": "0"}, "SLURM_STEP_TASKS_PER_NODE is"),
-    ],
-)
-def test_mistakes_with_slurm_are_one_line(sandbox: Sandbox, variables, words: str) -> None:
-    sandbox.stub("scontrol", SCONTROL)
-    assert sandbox.refusal(SLURM_SCRIPT, **variables).startswith(f"error: {words}")
-    assert sandbox.calls == ""
+    ):
+        assert sandbox.refusal(SLURM_SCRIPT, **variables).startswith(f"error: {words}")
+        assert sandbox.calls == ""

@@ -48,9 +48,8 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
     """Run the program up to where Horovod would start ranks; returns its options."""
-    with mock.patch.object(sys, "argv", ["horovodrun", *words]), mock.patch.object(
-        launch, "_run"
-    ) as run:
+    words = ("horovodrun", *words)
+    with mock.patch.object(sys, "argv", words), mock.patch.object(launch, "_run") as run:
         horovodrun.main()
     return run.call_args.args[0]
 
@@ -126,9 +125,8 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
     assert found.command == "echo --network r50 --check --config-file x".split()
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_a_wrong_command_line_is_one_line(horovodrun, capsys) -> None:
+    for words, reason in (
         ("-np 2 -H a:0 true", "has '0' for slots"),
         ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
@@ -138,10 +136,8 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason: str) -> None:
-    assert reason in refusal(horovodrun, capsys, *words.split())
+    ):
+        assert reason in refusal(horovodrun, capsys, *words.split())
 
 
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
@@ -167,9 +163,10 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
     assert said.startswith("Horovod's elastic and run-function modes are closed")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("-np", "2", "--config-file", "config", "true")
+    for text, reason in (
         ("min-np: 1\n", " config has min-np: Horovod's elastic"),
         ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
         ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
@@ -179,20 +176,12 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
         ("[" * 5000, " config is no YAML"),
         ("params: 3\n", ": a section or a number in it has another type"),
         ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
-    ],
-)
-def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path, text, reason) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("-np", "2", "--config-file", "config", "true")
-    Path("config").write_text(text)
-    said = refusal(horovodrun, capsys, *words)
-    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
+    ):
+        Path("config").write_text(text)
+        said = refusal(horovodrun, capsys, *words)
+        assert said.startswith("--config-file") and reason in said and not Path("made").exists()
     Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
     assert started(horovodrun, *words).cycle_time_ms == 4
-
-
-def test_a_file_of_options_is_a_small_file(horovodrun, monkeypatch, capsys, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("endless").symlink_to("/dev/zero")
     Path("large").write_bytes(b"#" * ((1 << 20) + 1))
@@ -211,7 +200,6 @@ def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None
 
 
 def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
-
     class Left(BaseException):
         """The process has ended, whatever its threads do."""
 
@@ -328,11 +316,10 @@ NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
 CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
 
 
-def shell(folder: Path, script: str) -> str:
-    return subprocess.check_output(["bash", "-ec", script], cwd=folder, text=True)
-
-
 def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path, monkeypatch, capsys) -> None:
+    def shell(script: str) -> str:
+        return subprocess.check_output(["bash", "-ec", script], cwd=tmp_path, text=True)
+
     monkeypatch.setattr(release, "ROOT", tmp_path)
     changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
     (tmp_path / "CITATION.cff").write_text(CITATION)
@@ -340,36 +327,30 @@ def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path, monkeypatch, cap
     with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
         release.main()
     script = "git init -q; git config user.name tests; git config user.email t@localhost"
-    shell(tmp_path, f"{script}; git add .; git commit -qm release")
+    shell(f"{script}; git add .; git commit -qm release")
     changes.write_text(f"{text}- More.\n")
     with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
         release.main()
-    assert shell(tmp_path, "git tag") == ""
+    assert shell("git tag") == ""
     changes.write_text(text)
     release.main()
     assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
-    told = shell(tmp_path, "git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
+    told = shell("git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
     with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
         release.main()
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_versions_and_dates_have_to_agree(tmp_path: Path) -> None:
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    for changes, said in (
         (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
         (CHANGES.format("0.2.0", "unreleased", NOTES), r"0.2.0 is dated \(unreleased\)"),
         (CHANGES.format("0.2.0", "2026-11-25", NOTES), "2026-11-24 as date-released"),
         ("# Changes\n", "no section"),
-    ],
-)
-def test_what_does_not_agree(tmp_path: Path, changes: str, said: str) -> None:
-    (tmp_path / "CITATION.cff").write_text(CITATION)
-    (tmp_path / "CHANGELOG.md").write_text(changes)
-    with pytest.raises(ConfigError, match=said):
-        release.read(tmp_path)
-
-
-def test_the_versions_of_this_project_agree() -> None:
+    ):
+        (tmp_path / "CHANGELOG.md").write_text(changes)
+        with pytest.raises(ConfigError, match=said):
+            release.read(tmp_path)
     version, _, _ = release.read(ROOT)
     assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

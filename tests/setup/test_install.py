@@ -153,23 +153,19 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(tmp_path, whee
         assert "MPI_CXX_COMPILER" not in cmake and cmake.endswith(";/opt/mpi/lib;/x")
 
 
-@pytest.mark.parametrize(
-    ("script", "folder", "words"),
-    [
-        (BENCH, ".venv-bench", "--constraint constraints-bench.txt --requirement requirements-b"),
-        (DOCS, ".venv-docs", "--require-hashes"),
-    ],
-)
-def test_tools_get_separate_environments(sandbox, script: str, folder: str, words: str) -> None:
-    assert "'make env' first" in sandbox.refusal(script)
+def test_tools_get_separate_environments(sandbox: Sandbox) -> None:
+    constrained = "--constraint constraints-bench.txt --requirement requirements-b"
+    tools = {BENCH: (".venv-bench", constrained), DOCS: (".venv-docs", "--require-hashes")}
+    assert all("'make env' first" in sandbox.refusal(script) for script in tools)
     sandbox.install()
     before = {*(sandbox.folder / ".venv").rglob("*")}
-    sandbox.run(script)
-    (install,) = sandbox.calls_with("pip install")
-    assert words in install and (sandbox.folder / folder / "installed").is_file()
-    added = {*(sandbox.folder / ".venv").rglob("*")} - before
-    assert {path.suffix for path in added} == {".log"}
-    assert sandbox.run(script).stdout == "" and not sandbox.calls_with("pip install")
+    for script, (folder, words) in tools.items():
+        sandbox.run(script)
+        (install,) = sandbox.calls_with("pip install")
+        assert words in install and (sandbox.folder / folder / "installed").is_file()
+        added = {*(sandbox.folder / ".venv").rglob("*")} - before
+        assert {path.suffix for path in added} == {".log"}
+        assert sandbox.run(script).stdout == "" and not sandbox.calls_with("pip install")
 
 
 def test_an_environment_of_another_folder_is_not_cleared(sandbox: Sandbox) -> None:

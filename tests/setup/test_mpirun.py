@@ -48,9 +48,9 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def run(words: str, **given: str) -> tuple[str, dict[str, str]]:
         own = {"PATH": path, "HOME": str(tmp_path), "HOST_TIMEOUT": "44"}
         command = ["mpirun.py", "orterun", "-mca", "a", "b", "--", *words.split()]
-        with mock.patch.dict(os.environ, {**own, **given}, clear=True), mock.patch.object(
-            sys, "argv", command
-        ), mock.patch.object(os, "execv") as program:
+        monkeypatch.setattr(sys, "argv", command)
+        variables = mock.patch.dict(os.environ, {**own, **given}, clear=True)
+        with variables, mock.patch.object(os, "execv") as program:
             mpirun.main()
             (name, (_, *found)) = program.call_args.args
             assert name == "orterun"
@@ -72,9 +72,8 @@ DEFAULT = {"OMPI_MCA_orte_default_hostfile": "hosts"}
 SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", "OMPI_MCA_a": "x"}
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "given"),
-    [
+def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(launch) -> None:
+    for words, variables, given in (
         ("-np 2 -hostfile hosts train -H a,,", {}, f"-np 2 -hostfile {LISTED} train -H a,,"),
         ("--machinefile hosts train", {}, f"--machinefile {LISTED} train"),
         ("--default-hostfile hosts train", {}, f"--default-hostfile {LISTED} train"),
@@ -94,21 +93,18 @@ SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", 
         ("-H a:2,b train", RUN_SH, "-np 3 -H a:2,b train"),
         ("-np 1 -H a:2,b train", RUN_SH, "-np 1 -H a:2,b train"),
         ("train", SENT, "train"),
-    ],
-)  # fmt: skip
-def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(launch, words, variables, given):
-    sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
-    assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
-    assert Path("hosts").read_bytes() == FILE
+    ):  # fmt: skip
+        sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
+        assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
+        assert Path("hosts").read_bytes() == FILE
 
 
 SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x2)"}
 PLACES = {"PBS_NODEFILE": "other"}
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "reason"),
-    [
+def test_what_cannot_work_is_one_line(launch) -> None:
+    for words, variables, reason in (
         # Open MPI answers these with pages of text.
         ("-np 3 -H a:1,b:1 p", {}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1; add slots"),
         ("-np 3 -H a:1,b:1 p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTS a:1,b:1; add"),
@@ -132,13 +128,11 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("-H a:2,b:1 p", {**SLURM, **RUN_SH}, "as in salloc --ntasks=3, or start fewer"),
         ("-np 4 p", PLACES, "PBS_NODEFILE names other hosts, such as ip1, but this"),
         ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
-    ],
-)
-def test_what_cannot_work_is_one_line(launch, words, variables, reason) -> None:
-    with pytest.raises(UserError, match=re.escape(reason)) as raised:
-        launch(words, **variables)
-    assert len(str(raised.value).splitlines()) == 1
-    assert Path("log.txt").read_text() == "kept"
+    ):
+        with pytest.raises(UserError, match=re.escape(reason)) as raised:
+            launch(words, **variables)
+        assert len(str(raised.value).splitlines()) == 1
+        assert Path("log.txt").read_text() == "kept"
 
 
 FINE = (
@@ -149,9 +143,8 @@ FINE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "variables"),
-    [
+def test_what_works_is_not_refused(launch) -> None:
+    for words, variables in (
         *((words, {}) for words in FINE),
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
@@ -160,12 +153,10 @@ FINE = (
         ("-np 3 -H localhost:3 train", SLURM),
         ("-np 2 -H localhost:2 train", PLACES),
         ("-np 4 p", {"PBS_NODEFILE": "own"}),
-    ],
-)
-def test_what_works_is_not_refused(launch, words, variables) -> None:
-    said, found = launch(words, **variables)
-    assert said.endswith(words) or "hostfile" in words
-    assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
+    ):
+        said, found = launch(words, **variables)
+        assert said.endswith(words) or "hostfile" in words
+        assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
 
 
 def test_ranks_of_this_host_need_shared_memory(launch, monkeypatch) -> None:
@@ -188,13 +179,10 @@ def test_ranks_of_this_host_need_shared_memory(launch, monkeypatch) -> None:
 ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "transports"),
-    [
-        ("-np 2 train", {}, "^tcp"),
-        ("-np 2 --hostfile own train", {}, "^tcp"),
-        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
-        ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
+def test_the_ports_of_a_job_on_this_host_are_closed(launch) -> None:
+    for words, variables, transports in (
+        ("-np 2 train", {}, "^tcp"), ("-np 2 --hostfile own train", {}, "^tcp"),
+        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"), ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
         # What the user types or sets of transports stays.
         (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
         (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
@@ -202,31 +190,26 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
         (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
         # Other hosts, or hosts that may stand elsewhere.
-        ("-np 2 --hostfile other train", {}, ""),
+        ("-np 2 --hostfile other train", {}, ""), ("--app programs", {}, ""),
         ("-np 1 -H localhost:1 train : -np 1 -H ip1:1 train", {}, ""),
-        ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""),
+        ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""), ("-np 2 -H +n0 train", {}, ""),
         ("-np 2 train", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
         ("-np 2 --default-hostfile other train", {}, ""),
-        ("-np 2 -H +n0 train", {}, ""),
-        ("--app programs", {}, ""),
-    ],
-)
-def test_the_ports_of_a_job_on_this_host_are_closed(launch, words, variables, transports) -> None:
-    said, found = launch(words, **variables)
-    typed = re.findall(r"mca btl (\S+)", said)
-    assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
-    is_closed = bool(transports)
-    assert ("loopback.so" in found.get("LD_PRELOAD", "")) == is_closed
-    assert (found.get("OMPI_MCA_plm") == "^slurm") == is_closed
+    ):  # fmt: skip
+        said, found = launch(words, **variables)
+        typed = re.findall(r"mca btl (\S+)", said)
+        assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
+        is_closed = bool(transports)
+        assert ("loopback.so" in found.get("LD_PRELOAD", "")) == is_closed
+        assert (found.get("OMPI_MCA_plm") == "^slurm") == is_closed
 
 
 SSH_AGENT = {"OMPI_MCA_plm_rsh_agent": "remote-shell"}
 THREE = "-H ip1:1,ip2:2,ip3:3 train"
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "left"),
-    [
+def test_a_restart_leaves_out_hosts_that_do_not_answer(launch, capfd) -> None:
+    for words, variables, left in (
         (THREE, {"GONE": "ip2"}, "-np 4 -H ip1:1,ip3:3 train"),
         (f"-np 5 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
         (f"-np 6 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
@@ -234,14 +217,12 @@ THREE = "-H ip1:1,ip2:2,ip3:3 train"
         # Neither the allocation of a cluster nor another agent is asked.
         (THREE, {"GONE": "ip2", "SLURM_JOB_ID": "7"}, f"-np 6 {THREE}"),
         (THREE, {"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, f"-np 6 {THREE}"),
-    ],
-)
-def test_a_restart_leaves_out_hosts_that_do_not_answer(launch, capfd, words, variables, left):
-    said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
-    assert said.endswith(f" {left}")
-    alive = left.split()[3].replace(",", " ")
-    line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without, on "
-    assert capfd.readouterr().err == ("" if THREE in left else f"{line}{alive}\n")
+    ):
+        said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
+        assert said.endswith(f" {left}")
+        line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without"
+        line += f", on {left.split()[3].replace(',', ' ')}\n"
+        assert capfd.readouterr().err == ("" if THREE in left else line)
 
 
 def test_hosts_are_asked_by_ssh_before_a_start(launch, capfd) -> None:

@@ -155,7 +155,6 @@ def test_accept_returns_connections_of_this_user(library, listens, caller, block
 
 @pytest.mark.thorough
 def test_accept_does_not_wait_forever_for_this_user(library: Path) -> None:
-
     def end(words: str) -> float:
         began, closed = time.monotonic(), [("127.0.0.1", "closed")]
         said, _ = accept(library, "127.0.0.1", *words.split(), strangers=closed)
@@ -182,7 +181,6 @@ def test_a_system_that_lists_no_connections_is_told(library: Path) -> None:
 @AS_ROOT
 @pytest.mark.parametrize("is_built", [True, False])
 def test_a_server_in_python_hears_this_user_only(library, monkeypatch, is_built: bool) -> None:
-
     monkeypatch.setattr(loopback, "_LIBRARY", library if is_built else Path("missing"))
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         loopback.hear_this_user(server)

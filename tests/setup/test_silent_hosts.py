@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support import processes
+from tests.support.job import Started
 from tests.support.launch import ROOT, write_program
 
 pytestmark = pytest.mark.thorough
@@ -52,80 +53,54 @@ LAUNCHERS = {
 }
 
 
-def left(folder: Path) -> list[str]:
-    """Return the processes of launchers and clients that still use a folder's ssh."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        words = " ".join(process.info["cmdline"] or ())
-        path = (process.info["environ"] or {}).get("PATH", "")
-        if str(folder) in words or str(folder) in path.split(":"):
-            found.append(words)
-    return found
-
-
-def start(folder: Path, launcher: str) -> subprocess.Popen[str]:
+def start(folder: Path, launcher: str) -> Started:
     """Start a launcher of this checkout, whatever .venv/bin has links to."""
     kind, *words = LAUNCHERS[launcher]
     if "--launcher" in words and not INTERFACES:
         pytest.skip("this machine has no network")
+    folder.mkdir(exist_ok=True)
     (folder / "one").write_text("ip2\n")
     write_program(folder / "ssh", SSH[kind])
     path = (folder, FOLDER, Path(sys.prefix) / "bin", os.environ["PATH"])
-    variables = {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
-    variables.update(PATH=":".join(map(str, path)), VIRTUAL_ENV=sys.prefix)
-    return subprocess.Popen(
-        [word.format(folder=folder) for word in words], cwd=ROOT, env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    variables = {"PATH": ":".join(map(str, path)), "VIRTUAL_ENV": sys.prefix}
+    variables |= {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
+    return Started(folder, *(word.format(folder=folder) for word in words), **variables)
 
 
-def ends(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
-    """Return what it prints until it ends in time; nothing is left then."""
-    try:
-        output, errors = process.communicate(timeout=LONGEST)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"still there after {LONGEST} s: {process.communicate()}")
-    # What was killed may take a moment to be gone on a busy machine.
-    end = time.monotonic() + 5
-    while left(folder):
-        assert time.monotonic() < end, left(folder)
-        time.sleep(0.05)
-    return output, errors
+def ends(job: Started) -> str:
+    """Return what a launcher says until it ends in time; nothing is left then."""
+    job.wait(LONGEST)
+    assert not processes.left([one.pid for one in job.running()], 5)
+    return job.said()
 
 
 def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
-    started = []
-    for number, launcher in enumerate(LAUNCHERS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        started.append((launcher, folder, start(folder, launcher)))
-    for launcher, folder, process in started:
-        output, errors = ends(process, folder)
-        assert process.returncode == 2, (launcher, errors)
-        if launcher == "check":
-            assert not errors and "\nwrong  ip2: " in output
-            continue
-        assert not output
-        assert errors.startswith("error: host ip2: no connection by ssh ("), launcher
-        assert len(errors.splitlines()) == 1
+    with ExitStack() as stack:
+        jobs = {
+            launcher: stack.enter_context(start(tmp_path / f"{number}", launcher))
+            for number, launcher in enumerate(LAUNCHERS)
+        }
+        for launcher, job in jobs.items():
+            said = ends(job)
+            assert job.process.returncode == 2, (launcher, said)
+            if launcher == "check":
+                assert "\nwrong  ip2: " in said
+            else:
+                assert said.startswith("error: host ip2: no connection by ssh ("), launcher
+                assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("launcher", ["run.sh", "mpirun", "horovodrun", "launch", "check"])
 def test_a_launcher_that_is_asked_to_stop_while_it_connects(launcher: str, tmp_path: Path) -> None:
     number = signal.SIGINT if launcher in ("run.sh", "horovodrun") else signal.SIGTERM
-    process = start(tmp_path, launcher)
-    end = time.monotonic() + LONGEST
-    while "sleep 300" not in left(tmp_path):
-        assert process.poll() is None and time.monotonic() < end, "no ssh"
-        time.sleep(0.05)
-    began = time.monotonic()
-    process.send_signal(number)
-    _, errors = ends(process, tmp_path)
-    assert time.monotonic() - began < 8
-    assert process.returncode == 128 + number, errors
-    assert len(errors.splitlines()) == launcher.startswith("run.sh"), errors
+    with start(tmp_path, launcher) as job:
+        job.wait_until(lambda: any(one.words == ["sleep", "300"] for one in job.running()))
+        began = time.monotonic()
+        job.process.send_signal(number)
+        said = ends(job)
+        assert time.monotonic() - began < 8
+    assert job.process.returncode == 128 + number, said
+    assert len(said.splitlines()) == launcher.startswith("run.sh"), said
 
 
 # Says when it is there; a child in the background has to end with it.
