@@ -71,17 +71,14 @@ def test_short(scheme: str, tmp_path: Path) -> None:
     assert ("launch: --groups groups" in result.stderr) == (scheme == "gsp")
 
 
-@pytest.mark.parametrize(
-    ("variables", "job"),
-    [({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")],
-)
-def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(variables, job, tmp_path) -> None:
+def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(tmp_path: Path) -> None:
     """A comment, an empty line and line ends of Windows are no workers; slots are."""
     lines = b"\xef\xbb\xbf# two\r\n\r\n127.0.0.1 slots=2\r\n127.0.0.2:22\r\n"
     (tmp_path / "hosts").write_bytes(lines)
     script = f'source {ROOT}/examples/common.sh && echo "${{job[@]}}"'
-    result = finish("bash", "-c", script, folder=tmp_path, HOSTFILE="hosts", **variables)
-    assert result.stdout == f"-H hosts --launcher ssh {job}\n"
+    for variables, job in (({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")):
+        result = finish("bash", "-c", script, folder=tmp_path, HOSTFILE="hosts", **variables)
+        assert result.stdout == f"-H hosts --launcher ssh {job}\n"
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module; what its ``main`` changes of Horovod is as before afterwards."""
+    """Yield the module and restore what its ``main`` changes of Horovod."""
     monkeypatch.setattr(os, "execve", os.execve)
     monkeypatch.setenv("HOST_TIMEOUT", "40")
     monkeypatch.delenv("NIC", raising=False)
@@ -47,7 +47,7 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
-    """Run the program up to where Horovod would start ranks; returns its options."""
+    """Run the program up to where Horovod would start ranks and return its options."""
     words = ("horovodrun", *words)
     with mock.patch.object(sys, "argv", words), mock.patch.object(launch, "_run") as run:
         horovodrun.main()

@@ -189,20 +189,17 @@ REFUSED = "error: host host7: no connection by ssh "
 WORKS = "; it has to work without a question: ssh -oBatchMode=yes host7 true; the job ends"
 
 
-@pytest.mark.parametrize(
-    ("ends", "says", "said"),
-    [
+def test_a_command_that_fails(tmp_path: Path) -> None:
+    for ends, says, said in (
         ("exit 137", BEGUN, "error: on host7 a signal has ended .*status 137"),
         ("exit 3", BEGUN, "3$"),
         ("exit 255", "Permission denied (publickey).",
          rf"{REFUSED}\(Permission denied \(publickey\).\){WORKS}$"),
         (f"printf 'motd\\n{BEGUN}\\n 1%%\\r 2%%\\n\\n' >&2; exit 3", "", "motd\n 1%\n 2%\n\n"),
-    ],
-)  # fmt: skip
-def test_a_command_that_fails(tmp_path: Path, ends: str, says: str, said: str) -> None:
-    with shell(tmp_path, ends, says=says) as process:
-        lines = [process.stdout.readline() for _ in range(max(1, said.count("\n")))]
-        assert re.match(said, "".join(lines))
+    ):  # fmt: skip
+        with shell(tmp_path, ends, says=says) as process:
+            lines = [process.stdout.readline() for _ in range(max(1, said.count("\n")))]
+            assert re.match(said, "".join(lines)), said
 
 
 def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
@@ -242,13 +239,12 @@ def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
     assert "a b" not in call
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["-Fx.conf,daemon -mca x", "-x,-oProxyCommand=touch y,/usr/bin/daemon", "-F,daemon",
-     "-p,77,--,-Fx.conf,daemon", "-x,,daemon", "a host,daemon"],
-)  # fmt: skip
-def test_a_host_is_no_option(tmp_path: Path, words: str) -> None:
-    with start_script(tmp_path, FOLDER / "remote-shell", *words.split(",")) as process:
-        said, _ = process.communicate(timeout=30)
-    assert process.returncode == 2 and said.startswith("error: no host after 'ssh ")
-    assert len(said.splitlines()) == 1 and not (tmp_path / "call").exists()
+def test_a_host_is_no_option(tmp_path: Path) -> None:
+    for words in (
+        "-Fx.conf,daemon -mca x", "-x,-oProxyCommand=touch y,/usr/bin/daemon", "-F,daemon",
+        "-p,77,--,-Fx.conf,daemon", "-x,,daemon", "a host,daemon",
+    ):  # fmt: skip
+        with start_script(tmp_path, FOLDER / "remote-shell", *words.split(",")) as process:
+            said, _ = process.communicate(timeout=30)
+        assert process.returncode == 2 and said.startswith("error: no host after 'ssh "), words
+        assert len(said.splitlines()) == 1 and not (tmp_path / "call").exists()
