@@ -127,7 +127,6 @@ def test_packages_that_read_variables_have_one_door_each() -> None:
     assert [name(path) for path in users] == doors
     mxboard, onnx = map(text_of, users)
     assert 0 < mxboard.index("import runtime.mxnet") < mxboard.index("from mxboard")
-    # It sets the environment that the import of MXNet would.
     assert 0 < onnx.index("environment.prepare()") < onnx.index("import onnx\n")
 
 

@@ -10,12 +10,12 @@ import ast
 import re
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -262,13 +262,7 @@ NETWORKS = {
     "models": ("classify.py", "--model", classifiers.names()),
 }
 SYNTHETIC = ("--dataset", "synthetic")
-
-
-class Row(NamedTuple):
-    kind: str
-    there: str
-    here: str
-    why: str = ""
+Row = namedtuple("Row", "kind there here why", defaults=[""])
 
 
 def rows(kind: str) -> list[Row]:

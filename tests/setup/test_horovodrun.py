@@ -273,15 +273,13 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
 @pytest.mark.parametrize(
     ("package", "runtime", "cudnn", "mistake"),
     [
-        ("", 0, 0, None),
-        ("11.2", 11020, 11020, None),
-        ("11.7", 11080, 11000, None),
-        ("11.2", 0, 11020, None),
+        ("", 0, 0, None), ("11.2", 11020, 11020, None),
+        ("11.7", 11080, 11000, None), ("11.2", 0, 11020, None),
         ("11.2", 11010, 11020, "/a/libcudart.so.11.0 is of CUDA 11.1, older than the package's 1"),
         ("11.2", 11020, 12010, "/a/libcudnn.so.8 is a cuDNN for CUDA 12.1, not for the package's"),
         ("10.2", 10020, 10010, "/a/libcudnn.so.8 is a cuDNN for CUDA 10.1, not for the package's"),
     ],
-)
+)  # fmt: skip
 def test_cuda_that_does_not_fit_is_told(monkeypatch, package, runtime, cudnn, mistake) -> None:
     def get_version(out) -> int:
         # Without a GPU it fails, and leaves the number as it is.
