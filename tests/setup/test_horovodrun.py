@@ -48,8 +48,8 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
     """Run the program up to where Horovod would start ranks and return its options."""
-    words = ("horovodrun", *words)
-    with mock.patch.object(sys, "argv", words), mock.patch.object(launch, "_run") as run:
+    argv = ["horovodrun", *words]
+    with mock.patch.object(sys, "argv", argv), mock.patch.object(launch, "_run") as run:
         horovodrun.main()
     return run.call_args.args[0]
 
