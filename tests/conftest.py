@@ -10,14 +10,9 @@ import pytest
 from tests.support.signals import keep_ignored_signals_from_children
 
 # Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
-_THOROUGH = (
-    *("benchmarks", "endurance", "examples", "faults", "mutants", "newcomer", "pythons", "soak"),
-)
+_THOROUGH = "benchmarks endurance examples faults mutants newcomer pythons soak".split()
 # Marks of tests that other commands run.
-_ELSEWHERE = (
-    *("cleaning", "device", "documents", "grouping", "hosts", "kernels"),
-    *("measurements", "models"),
-)
+_ELSEWHERE = "cleaning device documents grouping hosts kernels measurements models".split()
 keep_ignored_signals_from_children()
 # Some machines set it for all programs: what a test starts shall not rely on that.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -35,11 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(config.rootpath / "tests").parts[0]
         if folder in _THOROUGH and not any(map(item.get_closest_marker, _ELSEWHERE)):
             item.add_marker("thorough")
-    long = {
-        item.path
-        for item in items
-        if item.get_closest_marker("launcher") or item.get_closest_marker("waits")
-    }
+    marks = ("launcher", "waits")
+    long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in long)
 
 

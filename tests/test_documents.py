@@ -1,19 +1,34 @@
-"""Files, names and links of the documents exist; their commands: ``tests/newcomer``."""
+"""The documents, the image, and the site; ``tests/newcomer`` has the commands of the documents.
+
+Tables of docs/porting.md have the word of another program in the first column, in the second what
+to type here, or why not. A comment before each says what is in it.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 import backbones
+from backbones import classifiers
+from parallel.launch.options import parse
 from parallel.parameter_server.schemes import SCHEMES
 from partial_fc.options import LOSSES
+from runtime.errors import ConfigError
+from tests.support.browser import Browser, is_installed
+from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
+from training.config import originals
 from training.config.presets import PRESETS, RECIPES
 
 pytestmark = pytest.mark.documents
@@ -31,14 +46,11 @@ _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 @lru_cache(maxsize=None)
 def names_in(path: Path) -> frozenset[str]:
-    """The classes, functions and values at the top of a file."""
-    found: list[str] = []
+    """Return the classes, functions and values at the top of a file."""
+    found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets: list[Any] = [getattr(node, "target", None)]
-        targets = node.targets if isinstance(node, ast.Assign) else targets
-        found += [target.id for target in targets if isinstance(target, ast.Name)]
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            found.append(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        found.update(getattr(one, "id", getattr(one, "name", "")) for one in targets)
     return frozenset(found)
 
 
@@ -95,3 +107,293 @@ def test_documents_name_every_row() -> None:
         assert not missing, f"{path} says nothing of {missing}"
     mathematics = DOCUMENTS[ROOT / "docs/partial-fc.md"].lower()
     assert [name for name in LOSSES if name != "softmax" and name not in mathematics] == []
+
+
+DOCUMENT, DOCKERFILE, INSTALLER, IGNORED, KEPT_OUT = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("docs/many-hosts.md", "Dockerfile", "setup-utils/install.sh", ".gitignore",
+                 ".dockerignore")
+)  # fmt: skip
+# Instructions of the image, each on one line.
+LINES = re.sub(r"^#.*\n|\\\n\s*", "", DOCKERFILE, flags=re.M)
+OMPI_INFO = Path(sys.executable).with_name("ompi_info")
+ROW = re.compile(r"^\| `(\w+?)(?:=\w+)?` \| .* \| ([^|]*) \|$", re.MULTILINE)
+VARIABLES = {name: default.strip("`") for name, default in ROW.findall(DOCUMENT)}
+
+
+def test_what_the_installer_runs_is_copied_before_it() -> None:
+    before = LINES[: LINES.index("install.sh")]
+    copied = " ".join(re.findall(r"^COPY (.*)$", before, re.MULTILINE)).split()
+    scripts = "".join(path.read_text() for path in (ROOT / "setup-utils").glob("install*.sh"))
+    modules = re.findall(r"python\" -m (runtime\.\w+)", scripts)
+    files = [f"{module.replace('.', '/')}.py" for module in modules]
+    assert not {*files, "requirements.lock", "requirements-single.lock", "setup-utils"} - {*copied}
+
+
+@pytest.mark.parametrize("text", [DOCUMENT, DOCKERFILE], ids=["document", "Dockerfile"])
+def test_the_image_for_gpus_has_the_version_of_its_package(text: str) -> None:
+    text = re.sub(r"\\\n[# ]*", "", text)
+    (cuda,) = re.findall(r"BASE=nvidia/cuda:(\d+\.\d+)\.\d+-cudnn8-devel-ubuntu20\.04", text)
+    (package,) = re.findall(r"MXNET_PACKAGE=(mxnet-cu\d+)", text)
+    assert package == f"mxnet-cu{cuda.replace('.', '')}" and package in INSTALLER
+    assert re.search(r"PYTHON=python3\.9\b", text), "that of Ubuntu 20.04 is 3.8"
+
+
+def test_what_git_ignores_and_keys_do_not_get_into_the_image() -> None:
+    kept_out, ignored = set(KEPT_OUT.split()), [name.strip("/") for name in IGNORED.split()]
+    assert [name for name in ignored if not {name, f"**/{name}"} & kept_out] == []
+    assert {".git", "keys", "**/*.pem", "**/id_ed25519*", "**/.ssh"} <= kept_out
+    assert "mkdir keys && ssh-keygen -t ed25519 -N '' -f keys/id_rsa" in DOCUMENT
+    for path in ("keys/id_rsa", "keys/known_hosts", "a/id_ed25519", "a/b.pem", ".ssh/config"):
+        assert any(fnmatch(part, one) for part in path.split("/") for one in ignored), path
+
+
+def test_the_job_for_kubernetes_fits_the_image() -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    job = yaml.safe_load(block)["spec"]
+    launcher, worker = (
+        job["mpiReplicaSpecs"][name]["template"]["spec"]["containers"][0]
+        for name in ("Launcher", "Worker")
+    )
+    assert launcher["command"] == ["bash", "run.sh"]
+    assert launcher["env"][0]["name"] == "HOSTFILE"
+    (ssh,) = re.findall(r"^RUN .*sshd_trainer.*$", LINES, re.MULTILINE)
+    assert f">{worker['command'][-1]} " in ssh
+    assert f"'HostKey {job['sshAuthMountPath']}/id_rsa'" in ssh
+    # Server and client of the image speak on one port, and mpirun accepts their user.
+    assert re.findall(r"Port (\d+)", ssh) == ["2222", "2222"]
+    assert re.findall(r"^USER (.*)$", LINES, re.MULTILINE) == ["trainer"]
+    assert " ".join(worker["command"]) in DOCUMENT.replace("\\\n", "")
+
+
+@pytest.mark.skipif(not OMPI_INFO.exists(), reason="the system's Open MPI")
+def test_open_mpi_has_the_variables() -> None:
+    named = {name: said for name, said in VARIABLES.items() if name.startswith("OMPI_MCA_")}
+    del named["OMPI_MCA_btl_tcp_if_exclude"]
+    assert len(named) == 7
+    command, variables = [OMPI_INFO, "--all", "--parsable"], {"PATH": str(OMPI_INFO.parent)}
+    text = subprocess.check_output(command, text=True, env=variables)
+    defaults = dict(re.findall(r"^mca:\w+:\w+:param:(\w+):value:(.*)$", text, re.MULTILINE))
+    has = {name: defaults.get(name.removeprefix("OMPI_MCA_")) for name in named}
+    assert has == {name: {"any": "", "none": ""}.get(said, said) for name, said in named.items()}
+
+
+def test_horovod_has_the_variables() -> None:
+    (library,) = Path(sys.prefix).glob("lib/python*/site-packages/horovod/mxnet/mpi_lib*.so")
+    named = [name for name in VARIABLES if name.startswith("HOROVOD_")]
+    assert len(named) == 6
+    assert all(f"\0{name}\0".encode() in library.read_bytes() for name in named)
+
+
+MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
+_WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+_BROKEN = "return [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
+# About what GitHub does with a README.
+_GITHUB = """<!doctype html><meta charset=utf-8><base href="{base}/">
+<meta name=viewport content="width=device-width"><style>
+:root {{ color-scheme: light dark }} body {{ margin: 0 auto; padding: 16px; max-width: 980px;
+background: light-dark(#fff, #0d1117); font: 16px sans-serif }} img {{ max-width: 100% }}
+table {{ display: block; overflow: auto }} pre {{ overflow: auto }} </style>
+{content}"""
+_RENDER = """import markdown, sys
+print(markdown.markdown(sys.stdin.read(), extensions=["fenced_code", "tables", "sane_lists"]))"""
+_BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; a warning is an error of MkDocs."""
+    if not MKDOCS.exists():
+        pytest.skip("needs .venv-docs: make docs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(MKDOCS), "--quiet", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr + done.stdout == "", done.stdout + done.stderr
+    return folder
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
+    found = {page.name: loaded.findall(page.read_text()) for page in site.rglob("*.html")}
+    assert len(found) > 40 and {name: urls for name, urls in found.items() if urls} == {}
+
+
+@pytest.fixture(scope="module")
+def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 150, "the README is short"
+    command = [str(MKDOCS.with_name("python")), "-c", _RENDER]
+    content = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    page = tmp_path_factory.mktemp("readme") / "readme.html"
+    page.write_text(_GITHUB.format(base=ROOT.as_uri(), content=content))
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_and_the_readme_can_be_read(site: Path, readme: Path, scheme: str) -> None:
+    backgrounds = set()
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    # A window of its own: the theme remembers the first scheme that it has seen.
+    with Browser() as window:
+        for page in (readme, *pages):
+            for width in (1280, 390):
+                window.open(page, width=width, scheme=scheme)
+                where = f"{page} {width} {scheme}"
+                assert window.console() == [], where
+                content, visible = window.ask(_WIDTHS)
+                assert content <= visible <= width, where
+                assert window.ask(_BROKEN) == [], where
+            if page == readme:
+                assert window.ask("return document.images.length") == 4
+            else:
+                backgrounds.add(window.ask(_BACKGROUND))
+    (background,) = backgrounds
+    red = int(re.findall(r"\d+", background)[0])
+    assert red > 200 if scheme == "light" else red < 60, background
+
+
+TEXT = DOCUMENTS[ROOT / "docs/porting.md"]
+PAIRS = {"--rec-val": "--rec-train"}
+_TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
+NETWORKS = {
+    "networks": ("train.py", "--network", backbones.names()),
+    "models": ("classify.py", "--model", classifiers.names()),
+}
+SYNTHETIC = ("--dataset", "synthetic")
+Row = namedtuple("Row", "kind there here why", defaults=[""])
+
+
+def rows(kind: str) -> list[Row]:
+    tables = [table.splitlines()[2:] for named, table in _TABLE.findall(TEXT) if named == kind]
+    found = [Row(kind, *cells_of(line)[:3]) for line in chain(*tables)]
+    assert len(found) > 3, kind
+    return found
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def spans(cell: str) -> list[str]:
+    return re.findall("`([^`]+)`", cell)
+
+
+def refusal(parse_line: Callable[[list[str]], object], *words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_line([*words])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def check_commands(row: Row, folder: Path, program: str = "") -> list[str]:
+    """Check what the second column says to type; returns the first word of each."""
+    for command in spans(row.here):
+        if command.startswith("--"):
+            accept(program, command.split(), folder)
+        else:
+            check(command, folder)
+    assert program or spans(row.here)
+    return [command.split()[0] for command in spans(row.here)]
+
+
+def check_option(row: Row, folder: Path) -> None:
+    program = row.kind.rpartition(" ")[2]
+    typed = check_commands(row, folder, program)
+    for there in spans(row.there):
+        is_variable = re.fullmatch("[a-z_0-9]+", there)
+        name, *values = (f"--{there.replace('_', '-')}" if is_variable else there).split()
+        if name in names_of(program):
+            assert typed in ([name], [PAIRS.get(name)])
+        elif program == "classify.py" and name in originals.SYNONYMS:
+            assert typed == [originals.SYNONYMS[name]]
+            accept(program, [name, *values], folder)
+        else:
+            message = refusal(PROGRAMS[program].parse, *SYNTHETIC, name, *values)
+            assert f"{name} is not an option here: {'' if typed else row.here}" in message
+            assert all(one in message for one in typed)
+
+
+def check_option_of_the_launcher(row: Row, _: Path) -> None:
+    """Each is taken for what the second column says, or refused with it."""
+
+    def parse_options(words: list[str]) -> object:
+        return parse(launch_parser(), ["-n", "2", *words, "--", "python", "x.py"])
+
+    here = spans(row.here)
+    for there in spans(row.there):
+        name, *values = there.split()
+        if row.why.startswith(("both", "all", "taken")):
+            (typed,) = here
+            assert parse_options([name, *values]) == parse_options(typed.split())
+            continue
+        message = refusal(parse_options, name, *values)
+        assert name in message
+        if name in ("--launcher", "--cluster"):
+            assert f"{values[0]} is not ported; give --launcher ssh" in message
+        elif here and here[0].startswith("-"):
+            assert here[0].split()[0] in message
+        else:
+            assert "leave it out" in message or "NAME=VALUE before" in message or row.why in message
+
+
+def check_network(row: Row, _: Path) -> None:
+    program, option, known = NETWORKS[row.kind]
+    here = spans(row.here)
+    for name in spans(row.there):
+        if row.here == "the same":
+            assert name in known
+            continue
+        message = refusal(PROGRAMS[program].parse, *SYNTHETIC, "--network", name)
+        assert f"{option} {name!r} does not exist here" in message
+        assert set(here) <= set(known) and (here or row.here in message)
+        assert name.startswith("iresnet") or all(one in message for one in here[:1])
+
+
+CHECKS: dict[str, Callable[[Row, Path], object]] = {
+    "options of train.py": check_option,
+    "options of classify.py": check_option,
+    "options of the launcher": check_option_of_the_launcher,
+    **dict.fromkeys(NETWORKS, check_network),
+    "commands": check_commands,
+}
+
+
+def test_every_table_has_a_check() -> None:
+    others = {"files", "variables", "output"}
+    assert {kind for kind, _ in _TABLE.findall(TEXT)} == {*CHECKS, *others}
+    # Those without a comment are the presets, which have a test of their own, and the differences.
+    assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
+    assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_what_a_table_says_is_so(kind: str, tmp_path: Path) -> None:
+    wrong = []
+    for row in rows(kind):
+        try:
+            CHECKS[kind](row, tmp_path)
+        except (AssertionError, ConfigError, pytest.fail.Exception) as error:
+            wrong.append(f"{row.there}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_presets_are_those_of_the_tables() -> None:
+    text = TEXT.partition("## Presets")[2].partition("### Differences")[0]
+    lines = [line for line in text.splitlines() if re.match(r"\| `(?!--dataset`)", line)]
+    tables = [(name, cells_of(line)) for line in lines for name in spans(line.split("|")[1])]
+    recipes = [name for name in RECIPES if name != "synthetic"]
+    assert sorted(name for name, _ in tables) == sorted([*PRESETS, *recipes])
+    for name, cells in tables:
+        if len(cells) == 8:
+            recipe = PRESETS[name]
+            steps = " ".join(f"{step:,}" for step in recipe.lr_steps)
+            targets = " ".join(recipe.get("val_targets", ())) or "none"
+            numbers = [f"{recipe.max_update:,}", str(recipe.sample_ratio)]
+            assert cells[4:] == [f"{recipe.lr}, {steps}", *numbers, targets]
+            assert "debug" in recipe or cells[3] == f"{recipe.num_classes:,}"
+        elif len(cells) == 7:
+            row = RECIPES[name]
+            assert cells[1:4] == [row.model, str(row.batch_size), str(row.lr)]
+            assert cells[5] == str(row.epochs)

@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,16 +19,13 @@ from tests.support.launch import finish
 pytestmark = [pytest.mark.thorough, pytest.mark.waits]
 
 TRAIN = (
-    *("train.py", "--dataset", "synthetic", "--debug", "--num-classes", 50, "--num-images", 50),
-    *("--network", "tiny", "--embedding-size", 16, "--batch-size", 4),
-    *("--verbose", 100_000, "--max-update"),
-)
-CLASSIFY = ("classify.py", "--dataset", "synthetic", "--num-examples", 40, "--batch-size", 8)
+    "train.py --dataset synthetic --debug --num-classes 50 --num-images 50 --network tiny "
+    "--embedding-size 16 --batch-size 4 --verbose 100000 --max-update"
+).split()
 
 
 @pytest.mark.parametrize("often", ["--frequent", "--save-interval"])
 def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path: Path, often: str) -> None:
-    """Not by reports, models, checkpoints and the page at the end."""
     models, is_replaced = tmp_path / "run", often == "--frequent"
     seldom = ("--frequent", 100_000, "--save-interval", 100_000)
     words = (*TRAIN, 3000, *seldom, often, 2, "--models-root", models)
@@ -46,49 +41,32 @@ def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path: Path, often: st
     (error,) = re.findall("^error: .*", job.said(), re.MULTILINE)
     assert "Traceback" not in job.said()
     if is_replaced:
-        assert f"--models-root {models} is no longer the folder in which this run" in error
-        assert "move it back" in error
+        about = f"--models-root {models} is no longer the folder in which this run .* move it back"
+        assert re.search(about, error)
     assert not (any(models.iterdir()) if is_replaced else models.exists())
     assert "stopped after update" in (tmp_path / "moved/logs/rank-0000.log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("optimize", "words"), [("1", (*CLASSIFY, "--epochs", 1)), ("2", (*TRAIN, 2))]
-)
-def test_programs_run_without_assertions_and_say_that_mxnet_needs_docstrings(
-    tmp_path: Path, optimize: str, words: tuple[object, ...]
-) -> None:
-    command = (sys.executable, *words, "--models-root", tmp_path)
-    done = finish(*command, status=None, PYTHONOPTIMIZE=optimize)
-    if optimize == "1":
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    else:
-        assert_one_line(done, "error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
-        assert done.stderr.count("\n") == 1
-    shown, expected = (
-        finish(*command[:2], "--help", PYTHONOPTIMIZE=level) for level in (optimize, "")
-    )
-    assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
+def test_programs_run_without_assertions_and_not_without_docstrings(tmp_path: Path) -> None:
+    classify = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
+    for optimize, words in (("1", classify), ("2", [*TRAIN, "2"])):
+        command, level = (sys.executable, *words), {"PYTHONOPTIMIZE": optimize}
+        done = finish(*command, "--models-root", tmp_path, status=None, **level)
+        if optimize == "1":
+            assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        else:
+            assert done.stderr.count("\n") == 1
+            assert_one_line(done, "error: python -OO (PYTHONOPTIMIZE=2) removes docstrings")
+        shown, expected = finish(*command[:2], "--help", **level), finish(*command[:2], "--help")
+        assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
 
 
 ELSEWHERE = ("unshare", "-u", "sh", "-c", 'hostname no-such-name-here && exec "$@"', "sh")
 
 
-def has_no_name() -> bool:
-    """True if a host of another name can be made here, and the name has no address."""
-    if os.geteuid() or not shutil.which("unshare") or not shutil.which("hostname"):
-        return False
-    look_up = (sys.executable, "-c", "import socket; socket.gethostbyname(socket.gethostname())")
-    made, looked_up = (
-        subprocess.run([*ELSEWHERE, *words], capture_output=True, check=False).returncode
-        for words in (["true"], look_up)
-    )
-    return made == 0 and looked_up != 0
-
-
 def test_a_single_rank_needs_no_address_of_its_host(tmp_path: Path) -> None:
-    if not has_no_name():
-        pytest.skip("needs root, unshare and hostname, and a name server that knows not every name")
+    if os.geteuid() or not shutil.which("unshare") or subprocess.call([*ELSEWHERE, "true"]):
+        pytest.skip("needs root, unshare and hostname")
     done = finish(*ELSEWHERE, sys.executable, *TRAIN, 2, "--models-root", tmp_path)
     assert "error" not in done.stderr, done.stderr
     assert (tmp_path / "metrics.jsonl").stat().st_size
@@ -97,37 +75,24 @@ def test_a_single_rank_needs_no_address_of_its_host(tmp_path: Path) -> None:
 # An update writes 200 rows of 4,096 bytes, and those that it overwrites into a log.
 STORED = (
     "--debug --rec . --num-classes 2000 --network tiny --embedding-size 512 --batch-size 4 "
-    "--sample-ratio 0.1 --lr 0.01 --save-interval 2 --frequent 1 --verbose 10000"
+    "--sample-ratio 0.1 --lr 0.01 --save-interval 2 --frequent 1 --verbose 10000 --max-update 12"
 ).split()
-can_mount = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mount") is None, reason="only root mounts a small disk"
-)
 
 
-def train_stored(
-    models: Path, *options: object, updates: int = 12, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    words = (*STORED, "--models-root", models, "--max-update", updates, *options)
+def train_stored(models: Path, *options: object, status: int = 0):
+    words = (*STORED, "--models-root", models, *options)
     return finish(sys.executable, "train.py", *words, status=status)
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", folder], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-@can_mount
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root mounts")
 @pytest.mark.launcher
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
     disk, models, undisturbed = (tmp_path / name for name in ("disk", "models", "undisturbed"))
     train_stored(undisturbed)
     store, end = ("--center-store", disk / "centers"), "checkpoints/update-00000012"
-    with small_disk(disk):
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", disk], check=True)
+    try:
         assert_one_line(
             train_stored(models, *store, status=2),
             f"--center-store {disk / 'centers'} cannot be read or written (No space",
@@ -139,21 +104,5 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
         done = train_stored(models, *store)
         assert f"{last}" in done.stdout + done.stderr, done.stderr
         assert contents(models / end, store[1]) == contents(undisturbed / end)
-
-
-def test_the_store_of_another_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    models, another, store = (tmp_path / name for name in ("one", "another", "centers"))
-    stored = ("--center-store", store)
-    train_stored(models, *stored, updates=6)
-    before = {path.name: path.read_bytes() for path in store.iterdir()}
-    refused = train_stored(another, *stored, status=2)
-    assert_one_line(
-        refused, f"--center-store {store} holds the centers of another run, at update 6"
-    )
-    # Neither does a run that begins with one of its checkpoints.
-    further = ("--resume", models / "checkpoints/update-00000006", *stored)
-    refused = train_stored(another, *further, status=2)
-    assert_one_line(
-        refused, f"belongs to the run in {models}, whose checkpoints need it: going on"
-    )
-    assert before == {path.name: path.read_bytes() for path in store.iterdir()}
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,8 +1,6 @@
-"""Every option of the programs, from the command line to the part that obeys it.
+"""Every option of the programs arrives in the part that obeys it; without a row it fails.
 
-A few runs in this process are given all options, each another value than its default, and are
-watched (``tests.support.witness``). A table says of each option where its value has to arrive; an
-option without a row fails.
+A few runs get all options, no value the default, and are watched (``tests.support.witness``).
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
 from data.drawn import face_set
 from data.images import class_files, mnist
-from data.records.writer import RecordWriter
 from data.verification import bin_file
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
@@ -39,6 +36,7 @@ from partial_fc.margin import AdaFace, CombinedMargin
 from runtime import devices, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
+from tests.support.sets import pack_set
 from tests.support.witness import RUN_FILES, Witness, files_of, reports, saves, stop
 from training import run
 from training.config.faces import resolve
@@ -54,12 +52,11 @@ Run = tuple[str, list[Row]]
 
 
 def rates(seen: Witness) -> list[float]:
-    """Return the learning rate of the backbone at each update."""
     return [round(lr, 9) for lr in seen.values("BackboneOptimizer.update.lr")]
 
 
 def last(path: str) -> Seen:
-    """Make a function that tells what the last call was given: of the network that trains."""
+    """Make a function that returns what the last call got, of the network that trains."""
     return lambda seen: seen.values(path)[-1]
 
 
@@ -68,7 +65,6 @@ def every(path: str) -> Seen:
 
 
 def wires(seen: Witness) -> set[Wire]:
-    """Return how gradients were sent."""
     calls = seen.calls("LoneWorld.allreduce_all")
     return {call["wire"] for call in calls if call["name"] == "backbone.gradient"}
 
@@ -124,7 +120,6 @@ FACES: dict[str, Run] = {
         ("--network tiny", "tiny", last("backbones.build.name")),
         ("--pretrained {folder}/earlier,3", "earlier-0003.params",
          "Backbone.load_pretrained.result.path.name"),
-        # Of each part of a batch.
         ("--recompute", Recomputation, "Backbone.create.result._training_pass._part.__class__"),
         ("--accumulate 3", 3, "Backbone.create.result._training_pass._parts"),
         ("--scale 24", 24.0, "PartialFC.result._scale"),
@@ -143,7 +138,6 @@ FACES: dict[str, Run] = {
         ("--frequent 2", [2, 4, 5], lambda seen: reports(seen, have_targets=False)),
         ("--verbose 3", [0, 3, 5], lambda seen: reports(seen, have_targets=True)),
         ("--best seen", "seen", "BestModel.deciding"),
-        # Frozen parameters and parts of a batch are of the same run.
         ("--teacher {folder}/earlier,3", "earlier",
          lambda seen: Path(seen.values("Backbone.load.prefix")[0]).name),
         ("--teacher-weight 0.5", 0.5, "Teacher.weight"),
@@ -225,20 +219,15 @@ IMAGES: dict[str, Run] = {
         ("--seed 9", 9,
          "DrawnImages.seed", "ImageLoader.seed", "Classifier.create.seed", "SoftTargets.seed"),
     ]),
-    "folder": ("--dataset mnist", [
-        ("--data-dir {folder}/idx", "idx", "mnist.read.folder.name"),
-    ]),
+    "folder": ("--dataset mnist", [("--data-dir {folder}/idx", "idx", "mnist.read.folder.name")]),
     "files": ("--dataset imagenet", [
         ("--rec-train {folder}/a.rec", "a.rec", "class_files.open_records.training.name"),
         ("--rec-val {folder}/b.rec", "b.rec", "class_files.open_records.validation.name"),
     ]),
-    "types": (SMALL, [
-        ("--dtype float16", "float16", last("classifiers.build.dtype"), *DTYPES),
-    ]),
+    "types": (SMALL, [("--dtype float16", "float16", last("classifiers.build.dtype"), *DTYPES)]),
     "two ranks": (SMALL + "--lr 0.25 --lr-schedule poly", [
         ("--no-lr-scaling --lr-power 1", pytest.approx([0.25, 0.125]), lambda seen: [
             seen.values("run.fit.updates.schedule")[0](update) for update in (0, 6)]),
-        # Of a network for three classes.
         ("--pretrained {folder}/classifier,0", ["fc_output_weight", "fc_output_bias"],
          "Classifier.load_pretrained.result"),
         ("--freeze fc1_bias", ["fc1_bias"], frozen),
@@ -277,17 +266,15 @@ WATCHED = (
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
-    "training.model_saver BestModel", "training.checkpoint.resume find",
+    "training.model_saver BestModel ModelSaver", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
     "training.log.run_log RunLog Watchdog", "training.log.run_log:RunLog summarize",
-    "training.model_saver ModelSaver", "training.model_saver:ModelSaver save",
-    "training.plan.faces describe", "training.plan.images describe", "training.run fit",
+    "training.model_saver:ModelSaver save", "training.plan.faces describe",
+    "training.plan.images describe", "training.run fit",
     "training.update.classify_step SoftTargets",
     "training.update.classify_step:ClassifyStep __call__",
-    "training.update.finite_guard FiniteGuard",
-    "training.update.optimizer BackboneOptimizer",
-    "training.update.optimizer:BackboneOptimizer update",
-    "training.update.optimizer clip", "training.update.teacher Teacher",
+    "training.update.finite_guard FiniteGuard", "training.update.optimizer BackboneOptimizer clip",
+    "training.update.optimizer:BackboneOptimizer update", "training.update.teacher Teacher",
     "training.verifier Verifier",
 )
 # fmt: on
@@ -299,22 +286,11 @@ CASES = [
     for row in rows
 ]
 PLACE = Assignment(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
-PLACES = {
-    "servers": dataclasses.replace(PLACE, shares=(Share(0, 0.25), Share(0.25, 1))),
-    "groups": dataclasses.replace(PLACE, groups=((0,), (1,))),
-}
-
-
-class GroupWorld(LoneWorld):
-    """A rank alone in its group."""
-
-    def all_ranks(self) -> LoneWorld:
-        """It is the only one."""
-        return self
+PLACES = {"servers": dataclasses.replace(PLACE, shares=(Share(0, 0.25), Share(0.25, 1)))}
+PLACES["groups"] = dataclasses.replace(PLACE, groups=((0,), (1,)))
 
 
 def one_of_two() -> LoneWorld:
-    """Rank 0 of two; nothing is trained with it."""
     world = LoneWorld()
     world.size = 2
     return world
@@ -322,15 +298,12 @@ def one_of_two() -> LoneWorld:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two record sets, a verification set, centers, and the models of earlier runs."""
     root = tmp_path_factory.mktemp("options")
     pixels = np.random.default_rng(1).integers(256, size=(24, 32, 32, 3), dtype=np.uint8)
     encoded = [cv2.imencode(".jpg", image)[1].tobytes() for image in pixels]
     # Four identities with three images, the last with one; and three with three.
     for name, labels in {"A": "0001112223", "B": "000111222"}.items():
-        with RecordWriter(root / name, image_size=(32, 32)) as writer:
-            for image, label in zip(encoded, labels):
-                writer.write(image, int(label))
+        pack_set(root / name, encoded, map(int, labels), (32, 32))
     bin_file.write_bin(root / "A" / "seen.bin", encoded, [True, False] * 6)
     tiny = BackboneOptions(network="tiny", embedding_size=24)
     Backbone.create(tiny, image_size=(32, 32)).export(root / "earlier")
@@ -345,8 +318,6 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def witnessed(folder: Path) -> Callable[[Any, str], Witness]:
-    """Make a run once."""
-
     @functools.lru_cache(None)
     def witness(program: Any, name: str) -> Witness:
         further, rows = PROGRAMS[program][name]
@@ -364,7 +335,6 @@ def witnessed(folder: Path) -> Callable[[Any, str], Witness]:
 
 
 def replace(program: Any, name: str, seen: Witness, patch: pytest.MonkeyPatch) -> None:
-    """Put what a run does not need, and what no machine of the tests has, out of its way."""
     for owner, function in ((face_set, "ensure"), (mnist, "read"), (class_files, "open_records")):
         seen.replace(owner, function, stop)
     if name == "types":
@@ -376,9 +346,10 @@ def replace(program: Any, name: str, seen: Witness, patch: pytest.MonkeyPatch) -
     if name in PLACES:
         for variable, value in PLACES[name].variables().items():
             patch.setenv(variable, value)
-        # There are no servers that could be met.
         seen.replace(exchange.Exchange, "start", lambda *_, **__: None)
-        seen.replace(workers, "HorovodWorld", lambda *_, **__: GroupWorld())
+        seen.replace(workers, "HorovodWorld", lambda *_, **__: LoneWorld())
+        # A rank alone in its group.
+        patch.setattr(LoneWorld, "all_ranks", lambda world: world, raising=False)
         seen.watch(workers, "Exchange", "ServerOptimizer")
 
 

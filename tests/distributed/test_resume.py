@@ -27,7 +27,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_report():
-    """A program of its own writes it; tests/test_train.py reads it."""
+    """A program of its own writes it; tests/test_programs.py reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunLog, "write_report", lambda log: None)
         yield

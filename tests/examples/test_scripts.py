@@ -1,8 +1,6 @@
-"""The scripts of ``examples/``, as they are typed: short with further options, long without.
+"""The scripts of ``examples/``, and commands of Grouping-SGD's scripts with our entry point.
 
-And Grouping-SGD's own commands, with our entry point in the place of theirs, on its form of CIFAR:
-what its scripts type (gsp_cifar10_inception_small.sh, gsp_cifar10_resnet20.sh), on this machine.
-``--gpus 0,1`` alone has no counterpart, and is answered. ``make grouping`` has the long forms.
+Those are gsp_cifar10_inception_small.sh and gsp_cifar10_resnet20.sh, on their form of CIFAR.
 """
 
 from __future__ import annotations
@@ -18,41 +16,31 @@ from typing import Any
 import pytest
 
 from tests.support import mxnet_g
+from tests.support.alone import metrics
 from tests.support.foreign_records import write_cifar
 from tests.support.launch import ROOT, finish
 
 SCRIPTS = {path.name.partition("_")[0]: path for path in (ROOT / "examples").glob("?sp_*.sh")}
 HERE = "127.0.0.1"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The files of the original, under its names: two groups, the second with less of the data."""
-    (tmp_path / "hosts").write_text(f"{HERE}\n" * 4)
-    (tmp_path / "groups").write_text(f"{HERE} {HERE}\n" * 2)
-    (tmp_path / "data_sharding").write_text("0 0.3\n0.3 0.6\n0.6 0.8\n0.8 1\n")
-    return tmp_path
+VALIDATION = {"target": "validation"}
 
 
 def run(folder: Path, scheme: str, *options: str, **further: Any) -> CompletedProcess[str]:
-    """Type a script in a folder."""
     further["PATH"] = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
     further["VIRTUAL_ENV"] = sys.prefix
     return finish("bash", SCRIPTS[scheme], *options, folder=folder, **further)
 
 
 def run_original(folder: Path, typed: str, seconds: int = 280) -> CompletedProcess[str]:
-    """Type a command of Grouping-SGD, whose data are in the folder."""
+    """Type a command of Grouping-SGD with its files: two groups, the second with less data."""
+    (folder / "hosts").write_text(f"{HERE}\n" * 4)
+    (folder / "groups").write_text(f"{HERE} {HERE}\n" * 2)
+    (folder / "data_sharding").write_text("0 0.3\n0.3 0.6\n0.6 0.8\n0.8 1\n")
     words = "-m parallel.launch -n 4 -s 2 -i lo --launcher local -H hosts -- python"
     words += f" {ROOT}/classify.py --data-dir cifar10/ --lr-factor 0.94 --kv-store dist_gsync"
     words += f" --data-allocator 1 --network resnet20 {typed}"
     further: Any = {"PYTHONPATH": str(ROOT), "PS_VERBOSE": "1"}
     return finish(sys.executable, *words.split(), folder=folder, seconds=seconds, **further)
-
-
-def validations(models: Path) -> list[dict]:
-    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
-    return [record for record in records if record.get("target") == "validation"]
 
 
 def assert_has_trained(folder: Path) -> None:
@@ -83,40 +71,31 @@ def test_short(scheme: str, tmp_path: Path) -> None:
     assert ("launch: --groups groups" in result.stderr) == (scheme == "gsp")
 
 
-@pytest.mark.parametrize(
-    ("variables", "job"),
-    [({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")],
-)
-def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(
-    variables: Any, job: str, tmp_path: Path
-) -> None:
+def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(tmp_path: Path) -> None:
     """A comment, an empty line and line ends of Windows are no workers; slots are."""
     lines = b"\xef\xbb\xbf# two\r\n\r\n127.0.0.1 slots=2\r\n127.0.0.2:22\r\n"
     (tmp_path / "hosts").write_bytes(lines)
     script = f'source {ROOT}/examples/common.sh && echo "${{job[@]}}"'
-    result = finish("bash", "-c", script, folder=tmp_path, HOSTFILE="hosts", **variables)
-    assert result.stdout == f"-H hosts --launcher ssh {job}\n"
+    for variables, job in (({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")):
+        result = finish("bash", "-c", script, folder=tmp_path, HOSTFILE="hosts", **variables)
+        assert result.stdout == f"-H hosts --launcher ssh {job}\n"
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    for variables, message in (
         ({"HOSTFILE": "\x1b[31mx"}, "error: HOSTFILE=' [31mx' cannot be read; give a file with"),
         ({"WORKERS": "two"}, "error: WORKERS='two' is not a number of processes; give one from 1"),
         ({"DATA_DIR": "none"}, "none/data_batch_1 does not exist; --data-dir needs data_batch_1"),
-    ],
-)
-def test_mistakes_are_one_line(variables: dict[str, str], message: str, tmp_path: Path) -> None:
-    assert message in run(tmp_path, "bsp", status=2, **variables).stderr
+    ):
+        assert message in run(tmp_path, "bsp", status=2, **variables).stderr
 
 
-def test_a_command_of_grouping_sgd_runs(folder: Path) -> None:
-    write_cifar(folder / "cifar10", 200, 40)
+def test_a_command_of_grouping_sgd_runs(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "cifar10", 200, 40)
     options = "--dataset cifar10_grouping_resnet --lr 0.05 --batch-size 5 --num-epoch 1"
-    result = run_original(folder, f"{options} --num-examples 200")
-    models = folder / "models/cifar10_grouping_resnet-resnet20"
-    (found,) = validations(models)
-    assert found["total"] == 40
+    result = run_original(tmp_path, f"{options} --num-examples 200")
+    models = tmp_path / "models/cifar10_grouping_resnet-resnet20"
+    assert metrics(models, "total", **VALIDATION) == [40]
     config = json.loads((models / "config.json").read_text())
     assert (config["model"], config["epochs"], config["lr_factor"]) == ("resnet20", 1, 0.94)
     assert config["no_lr_scaling"] and config["image_size"] == 32
@@ -126,12 +105,11 @@ def test_a_command_of_grouping_sgd_runs(folder: Path) -> None:
 
 @pytest.mark.grouping
 @pytest.mark.timeout(3000)
-def test_a_command_of_grouping_sgd_learns(folder: Path) -> None:
-    write_cifar(folder / "cifar10", 2000, 500)
+def test_a_command_of_grouping_sgd_learns(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "cifar10", 2000, 500)
     options = "--dataset cifar10_grouping --batch-size 10 --lr 0.1 --num-epoch 2"
-    run_original(folder, f"{options} --num-examples 2000", seconds=2900)
-    found = validations(folder / "models/cifar10_grouping-resnet20")
-    accuracies = [one["accuracy"] for one in found]
+    run_original(tmp_path, f"{options} --num-examples 2000", seconds=2900)
+    accuracies = metrics(tmp_path / "models/cifar10_grouping-resnet20", "accuracy", **VALIDATION)
     assert len(accuracies) == 2 and accuracies[-1] > 0.8, accuracies
 
 
@@ -142,6 +120,5 @@ def test_as_typed(scheme: str, tmp_path: Path) -> None:
     result = run(tmp_path, scheme, seconds=1700)
     assert_has_trained(tmp_path)
     if scheme == "gsp":
-        # The workers were measured first.
         assert re.search(r"^group 0: worker \d on 127\.0\.0\.1 \d+ images/s", result.stdout, re.M)
         assert (tmp_path / "groups").read_text().count("127.0.0.1") == 2

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.documents, pytest.mark.launcher]
     "page", sorted((ROOT / "docs" / "lab").glob("[0-9]*.md")), ids=lambda page: page.stem
 )
 def test_a_page_says_what_is_printed(page: Path, tmp_path: Path) -> None:
-    """In a folder that looks like the project's, but in which runs write beside it."""
     for path in ROOT.iterdir():
         if path.name not in ("models", "datasets", "timeline.json"):
             (tmp_path / path.name).symlink_to(path)

@@ -46,7 +46,7 @@ def commands_of(path: Path) -> list[str]:
     blocks = [block for _, language, block in _FENCE.findall(text) if not language]
     prose = _FENCE.sub("", text)
     if path.name == "porting.md":
-        # Its tables have the commands of other programs, with tests/test_porting.py.
+        # Its tables have the commands of other programs, with tests/test_documents.py.
         prose = re.sub(r"^\|.*$", "", prose, flags=re.MULTILINE)
     blocks += _INDENTED.findall(prose)
     found = [typed.text for block in blocks for typed in walk.commands(block)]

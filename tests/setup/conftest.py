@@ -5,13 +5,12 @@ Each is a small shell script that notes its call in ``calls`` and answers as the
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -20,7 +19,6 @@ import pytest
 
 from tests.support.launch import ROOT, write_program
 
-LAUNCHER = "setup-utils/launchers/mpirun"
 _SYSTEM_TOOLS = (
     "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp mv paste readlink rm "
     "sed sha256sum tail timeout touch tr"
@@ -65,18 +63,14 @@ echo "mpirun $*" >>"$CALLS"
 
 def loaded(name: str) -> ModuleType:
     """Return a program of setup-utils as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"setup-utils/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = ModuleType(name)
+    module.__file__ = str(ROOT / f"setup-utils/{name}.py")
+    SourceFileLoader(name, module.__file__).exec_module(module)
     return module
 
 
 class Sandbox:
-    """A copy of the scripts, with a PATH on which there are only the stubs and simple tools.
-
-    What the scripts expect in /usr, they look for in ``system``, which does not exist.
-    """
+    """A copy of the scripts, with a PATH of stubs and simple tools; ``system`` replaces /usr."""
 
     def __init__(self, folder: Path, name: str = "project") -> None:
         self.folder, self.programs = folder / name, folder / name / ".venv/bin"
@@ -101,14 +95,11 @@ class Sandbox:
         self.stub("mpirun orterun", _MPIRUN)
 
     def stub(self, names: str, script: str) -> None:
-        """Put programs on the PATH, or replace them."""
         for name in names.split():
             write_program(self.stubs / name, _REAL_PYTHON * (name == "python") + script)
 
-    def run(
-        self, *words: str, status: Optional[int] = 0, **variables: object
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script in the project folder, with nothing but these variables; see its status."""
+    def run(self, *words: str, status: Optional[int] = 0, **variables: object):
+        """Run a script in the project folder, with nothing but these variables."""
         self.calls_file.write_text("")
         given = {"PATH": self.stubs, "STUBS": self.stubs, "CALLS": self.calls_file, **variables}
         given.setdefault("HOME", os.environ.get("HOME", "/"))
@@ -120,7 +111,6 @@ class Sandbox:
         return done
 
     def install(self, *words: str, **variables: Any) -> str:
-        """Run the installer; returns what it prints."""
         return self.run("setup-utils/install.sh", *words, **variables).stdout
 
     def refusal(self, *words: str, **variables: Any) -> str:
@@ -131,14 +121,14 @@ class Sandbox:
 
     @property
     def calls(self) -> str:
-        """The calls of the stubs during the last command, one per line."""
+        """Return the calls of the stubs during the last command, one per line."""
         return self.calls_file.read_text()
 
     def calls_with(self, word: str) -> list[str]:
         return [line for line in self.calls.splitlines() if word in line]
 
     def build_settings(self) -> dict[str, str]:
-        """The environment of the last build of Horovod."""
+        """Return the environment of the last build of Horovod."""
         variables = Path(f"{self.calls_file}.build").read_text().split("\0")
         return {name: value for name, _, value in (text.partition("=") for text in variables)}
 
@@ -146,10 +136,3 @@ class Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
-
-
-@pytest.fixture
-def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that puts a script in the place of ssh."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return lambda script: write_program(tmp_path / "ssh", script)

@@ -1,7 +1,6 @@
-"""No key and no value of a variable is an argument of a process while ranks run on other hosts.
+"""Jobs of ranks on hosts that a stub of ssh reaches, and of tasks of Slurm.
 
-In place of ssh, a script runs the command here, with the variables of a fresh login alone. It
-records its words and its input.
+The stub runs the command here with the variables of a fresh login, and records words and input.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 
 from tests.support.launch import ROOT, finish, write_program
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.launcher]
 
 PROGRAMS = f"{ROOT / 'setup-utils/launchers'}:{Path(sys.prefix) / 'bin'}"
 # For documentation, and so of no host.
@@ -36,14 +33,12 @@ exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin bash -c "$command" \
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
 }  # fmt: skip
-# Ranks see what they get, and are there for a while.
 SHOW = 'sleep 1; echo "rank $HOROVOD_RANK$OMPI_COMM_WORLD_RANK '
 SHOW += '$MXNET_KEPT $WANDB_API_KEY ${AWS_SECRET_ACCESS_KEY:-none}"'
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{80,}={0,2}")
 
 
 def objects(text: bytes) -> list[bytes]:
-    """Return the objects of Horovod that a text has in base64, each as it is pickled."""
     words = (word.rstrip(b"=") for word in _BASE64.findall(text))
     decoded = (base64.b64decode(word[: len(word) - (len(word) % 4 == 1)] + b"==") for word in words)
     return [one for one in decoded if b"horovod" in one]
@@ -51,7 +46,7 @@ def objects(text: bytes) -> list[bytes]:
 
 @contextmanager
 def watched() -> Iterator[set[bytes]]:
-    """Yield the arguments of all other processes within the context, as every user sees them."""
+    """Yield the arguments of all other processes, as every user sees them."""
     seen: set[bytes] = set()
     is_over = threading.Event()
 
@@ -70,26 +65,16 @@ def watched() -> Iterator[set[bytes]]:
         thread.join()
 
 
-def run(
-    record: Path, *command: str, status: int, ssh: str = SSH, **variables: str
-) -> CompletedProcess[str]:
-    """Run a launcher, with the secrets of a shell."""
-    write_program(record / "ssh", ssh)
-    path = f"{record}:{PROGRAMS}:{os.environ['PATH']}"
+@pytest.mark.parametrize("command", ["horovodrun --gloo", "horovodrun", "mpirun"])
+def test_ranks_get_what_no_argument_has(tmp_path: Path, command: str) -> None:
+    write_program(tmp_path / "ssh", SSH)
     # The home has what Horovod remembers of hosts.
-    own: dict[str, Any] = {"PATH": path, "HOME": str(record), "RECORD": str(record)}
-    own |= {"HOST_TIMEOUT": "60", "HOROVOD_START_TIMEOUT": "100", **SECRETS, **variables}
-    return finish(*command, status=status, seconds=120, **own)
-
-
-@pytest.mark.launcher
-@pytest.mark.parametrize(
-    "command", [("horovodrun", "--gloo"), ("horovodrun",), ("mpirun",)], ids=" ".join
-)
-def test_ranks_get_what_no_argument_has(tmp_path: Path, command: tuple[str, ...]) -> None:
-    words = (*command, "-np", "2", "-H", HOSTS, "bash", "-c", SHOW)
+    variables = {"PATH": f"{tmp_path}:{PROGRAMS}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    variables |= {"RECORD": str(tmp_path), "HOST_TIMEOUT": "60", "HOROVOD_START_TIMEOUT": "100"}
+    variables |= {"SEND_VARIABLES": "WANDB_API_KEY", **SECRETS}
+    words = (*command.split(), "-np", "2", "-H", HOSTS, "bash", "-c", SHOW)
     with watched() as seen:
-        said = run(tmp_path, *words, status=0, SEND_VARIABLES="WANDB_API_KEY")
+        said = finish(*words, seconds=120, **variables)
     for rank in (0, 1):
         assert f"rank {rank} Mz9e4f6071 Wq2b8d3c55 none" in said.stdout
     assert any(b"remote-guard" in one for one in seen)
@@ -103,14 +88,22 @@ def test_ranks_get_what_no_argument_has(tmp_path: Path, command: tuple[str, ...]
         assert any(b"_task_fn" in one for one in seen)
 
 
-def test_a_search_that_fails_is_one_line_with_the_host(tmp_path: Path) -> None:
-    fails = SSH.replace("exec env", "[[ $command == true ]] || exit 7\nexec env")
-    words = ("horovodrun", "--gloo", "-np", "2", "-H", HOSTS, "true")
-    said = run(tmp_path, *words, status=2, ssh=fails)
-    assert said.stdout == ""
-    line = r"error: the search for common interfaces has failed on host [0-9.]+: no reason "
-    line += "given; choose an interface for all hosts, as in NIC=eth1"
-    # Python adds lines about semaphores of its own.
-    errors = [one for one in said.stderr.splitlines() if one.startswith("error: ")]
-    assert errors and all(re.fullmatch(line, one) for one in errors)
-    assert "Traceback" not in said.stderr
+# In place of srun with PMIx: tasks of Open MPI's own PMIx server, without what it tells its ranks,
+# with what Slurm tells its tasks. Open MPI takes them for those of srun by job, step and nodes.
+SRUN = """\
+rank=$OMPI_COMM_WORLD_RANK
+for name in $(compgen -e | grep -E '^(OMPI|ORTE|OPAL_MCA|HOROVOD)_'); do unset "$name"; done
+export SLURM_JOB_ID=7 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0
+export SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2
+export SLURM_NODELIST=$(hostname) SLURM_STEP_ID=0 SLURM_JOBID=7
+exec bash "$@"
+"""
+
+
+def test_tasks_with_pmix_train_together(tmp_path: Path) -> None:
+    options = "--debug --network tiny --batch-size 4 --max-update 2 --models-root".split()
+    mpirun, srun = Path(sys.executable).with_name("mpirun"), write_program(tmp_path / "srun", SRUN)
+    finish(mpirun, "-np", 2, srun, "setup-utils/slurm.sh", *options, tmp_path / "models")
+    logs = sorted(path.name for path in (tmp_path / "models/logs").iterdir())
+    assert logs == ["rank-0000.log", "rank-0001.log"]
+    assert (tmp_path / "models/checkpoints/update-00000002/rank-0001.bin").exists()

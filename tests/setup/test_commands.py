@@ -1,19 +1,21 @@
-"""What the shell scripts give to Open MPI, and what they refuse before; see ``test_mpirun``."""
+"""What run.sh, config.sh, launchers and the script for Slurm call and refuse, how runs end."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.setup.conftest import LAUNCHER, Sandbox
-from tests.support.launch import ROOT
+from tests.setup.conftest import Sandbox
+from tests.support.launch import ROOT, write_program
+from training.config import faces
 
 pytestmark = pytest.mark.thorough
 
-HOROVODRUN = "setup-utils/launchers/horovodrun"
+LAUNCHER = "setup-utils/launchers/mpirun"
 ENVIRONMENT = 'env >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 
 
@@ -25,13 +27,11 @@ def run(sandbox: Sandbox, **variables: Any) -> str:
 
 
 def launch(sandbox: Sandbox, words: str, **variables: Any) -> str:
-    """Run the launcher mpirun and return the calls of Open MPI's program."""
     sandbox.run(LAUNCHER, *words.split(), **variables)
     return sandbox.calls
 
 
 def variables_sent(sandbox: Sandbox) -> list[str]:
-    """Return what the one call of mpirun sends to ranks on other hosts."""
     return re.findall(r" -x (\S+)", sandbox.calls)
 
 
@@ -53,7 +53,6 @@ def test_run_starts_ranks(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("ranks", [8, 16])
 def test_the_examples_of_hostfiles(sandbox: Sandbox, ranks: int) -> None:
-    """At the place where InsightFace has them, by its command as well."""
     shutil.copytree(ROOT / "hosts", sandbox.folder / "hosts")
     file = f"hosts/host_{ranks}"
     assert run(sandbox, HOSTFILE=file).startswith(f"-np {ranks} --hostfile ")
@@ -65,13 +64,12 @@ def test_the_examples_of_hostfiles(sandbox: Sandbox, ranks: int) -> None:
     assert sandbox.calls_with("slots=") == found
 
 
-EACH = (LAUNCHER, "run.sh", HOROVODRUN)
+EACH = (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun")
 TWO = {"HOSTS": "ip1:2,ip2:2"}
 
 
-@pytest.mark.parametrize(
-    ("commands", "variables", "reason"),
-    [
+def test_wrong_variables_are_one_line(sandbox) -> None:
+    for commands, variables, reason in (
         (EACH, {"HOST_TIMEOUT": "5"}, "HOST_TIMEOUT='5' is not a number of seconds"),
         (EACH, {"HOST_TIMEOUT": "2 minutes"}, "HOST_TIMEOUT='2 minutes' is not a number"),
         (EACH, {"NIC": "eth77"}, "NIC='eth77': "),
@@ -83,20 +81,15 @@ TWO = {"HOSTS": "ip1:2,ip2:2"}
         (["run.sh"], {"NP": "0"}, "NP='0' is not a number of ranks"),
         (["run.sh"], {"NP": "2\n3"}, "NP='2 3' is not a number of ranks"),
         (["run.sh"], {"HOSTS": "a\n", "HOSTFILE": "b"}, "HOSTS='a ' and HOSTFILE='b' both name"),
-        (["run.sh --restarts 3"], {"HOSTS": "a:2", "NP": "4"}, "NP 4 is more ranks than the 2"),
-        (["run.sh"], {"SEND_VARIABLES": "A=1"}, "'A' is not the name of a variable"),
         # A GPU's UUID names nothing on another host.
         (["run.sh"], {"CUDA_VISIBLE_DEVICES": "GPU-5fa2,GPU-77", **TWO},
          "error: CUDA_VISIBLE_DEVICES='GPU-5fa2,GPU-77' names GPUs of a "),
         (["run.sh"], {"CUDA_VISIBLE_DEVICES": "0,MIG-5fa2", "HOSTFILE": "hosts"},
          "error: CUDA_VISIBLE_DEVICES='0,MIG-5fa2' names GPUs of a "),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_wrong_variables_are_one_line(sandbox, commands, variables, reason) -> None:
-    for command in commands:
-        said = sandbox.refusal(*command.split(" "), **variables)
-        assert reason in said and "\x1b" not in said and sandbox.calls == ""
+    ):  # fmt: skip
+        for command in commands:
+            said = sandbox.refusal(*command.split(" "), **variables)
+            assert reason in said and "\x1b" not in said and sandbox.calls == ""
 
 
 def test_choices_and_settings_reach_the_other_hosts(sandbox: Sandbox) -> None:
@@ -114,12 +107,12 @@ def test_choices_and_settings_reach_the_other_hosts(sandbox: Sandbox) -> None:
 
 
 def test_all_hosts_are_told_which_gpus_ranks_see(sandbox: Sandbox) -> None:
-    """Unless Slurm tells each host its own."""
     names = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
     for shown, others, passed in (
         ("2,3", TWO, names),
         ("", TWO, names),
         ("GPU-5fa2,GPU-77", {}, names),
+        # Slurm tells each host its own.
         ("GPU-5fa2", {"SLURM_JOB_ID": "7", **TWO}, names[::2]),
     ):
         run(sandbox, **{**dict.fromkeys(names, shown), **others})
@@ -127,7 +120,6 @@ def test_all_hosts_are_told_which_gpus_ranks_see(sandbox: Sandbox) -> None:
 
 
 def test_open_mpi_on_other_hosts(sandbox: Sandbox) -> None:
-    """Its daemon runs under the guard, and with the prefix by which orterun was called here."""
     guard = f"bash {sandbox.folder}/setup-utils/launchers/remote-guard 120"
     agent = f"-mca orte_launch_agent {guard} env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
     words = "-np 2 true"
@@ -164,7 +156,6 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox, nam
     shutil.move(sandbox.stubs / "python", sandbox.programs)
     (sandbox.programs / name).symlink_to(f"../../setup-utils/launchers/{name}")
     sandbox.run("-c", f"{sandbox.programs}/{name} -np 2 'a b'")
-    # mpirun finds its remote shell there.
     added = f":{sandbox.folder}/setup-utils/launchers" if name == "mpirun" else ""
     assert sandbox.calls.startswith(f"{sandbox.programs}:{sandbox.stubs}{added}: ")
     assert sandbox.calls.endswith(" -np 2 a b\n")
@@ -176,3 +167,233 @@ def test_a_folder_that_is_gone(sandbox: Sandbox) -> None:
     said = sandbox.run("-c", script, status=2).stderr
     assert "error: the current folder has been removed; start" in said
     assert sandbox.calls == ""
+
+
+CRASHES = """\
+echo "mpirun $*" >>"$CALLS"
+read -r status rest <statuses
+echo "$rest" >statuses
+exit "$status"
+"""
+# Hosts are gone after the first start.
+SSH = '[[ $(<statuses) == "$STATUSES" || $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255\n'
+
+
+@pytest.fixture
+def crashing(sandbox: Sandbox) -> Sandbox:
+    sandbox.stub("orterun", CRASHES)
+    sandbox.stub("sleep", 'echo "sleep $1" >>"$CALLS"\n')
+    sandbox.stub("ssh", SSH)
+    return sandbox
+
+
+def restart(sandbox: Sandbox, ends: str, *options: str, status: int, **variables: str) -> str:
+    """Run with an mpirun that ends with these statuses, to this one; returns the errors."""
+    (sandbox.folder / "statuses").write_text(ends)
+    words = ("run.sh", *options)
+    return sandbox.run(*words, status=status, STATUSES=ends, **variables).stderr
+
+
+def test_run_starts_again_after_a_crash(crashing: Sandbox) -> None:
+    restart(crashing, "1 137 75 0", "--restarts", "5", "--lr", "0.1", status=0)
+    assert crashing.calls_with("sleep") == ["sleep 5", "sleep 10", "sleep 20"]
+    starts = crashing.calls_with("mpirun")
+    assert len(starts) == 4 and len(set(starts)) == 1
+    assert starts[0].endswith("/config.sh --lr 0.1")
+    restart(crashing, "1 1 9 9 9", "--restarts=2", status=9)
+    assert len(crashing.calls_with("mpirun")) == 3
+    restart(crashing, "9 0", status=9)
+    # A user's error or a signal.
+    for end in (0, 2, 129, 130, 143):
+        restart(crashing, f"{end} 0", "--restarts", "3", status=end)
+        assert len(crashing.calls.splitlines()) == 1
+    for wrong in ("", "x", "-1"):
+        crashing.refusal("run.sh", "--restarts", wrong)
+        assert crashing.calls == ""
+    # The hostfile is read again.
+    (crashing.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
+    crashing.stub("sleep", "echo ip1 slots=2 >hosts\n")
+    restart(crashing, "1 0", "--restarts", "1", status=0, HOSTFILE="hosts")
+    assert re.findall(r" -np (\S+)", crashing.calls) == ["4", "2"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "status", "line", "calls"),
+    [
+        ("ip2", 1, "run.sh: ip2 cannot be reached by ssh; the run go",
+         ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "-np 4 -H ip1:1,ip3:3", "sleep 10",
+          "-np 4 -H ip1:1,ip3:3"]),
+        # The network may come back.
+        ("*", 75, "run.sh: host ip", ["-np 6 -H ip1:1,ip2:2,ip3:3", "sleep 5", "sleep 10"]),
+    ],
+)  # fmt: skip
+def test_a_restart_leaves_out_hosts_that_do_not_answer(crashing, gone, status, line, calls) -> None:
+    hosts = {"HOSTS": "ip1:1,ip2:2,ip3:3", "GONE": gone}
+    said = restart(crashing, "1 1 1", "--restarts", "2", status=status, **hosts)
+    assert re.findall("-np .* ip[^ ]+|sleep [0-9]+", crashing.calls) == calls
+    assert said.count(line) == 2
+
+
+# bash does not get over a signal while it reads <(:): that is read before there are traps.
+PAUSE = "exec {never}<> <(:)\npause() { read -t $1 -u $never || :; }\n"
+LAST = "for i in {1..200}; do pause 0.05; done\n"
+
+
+def trap(signals: str, then: str = "") -> str:
+    return "".join(f"trap 'echo {one} >>\"$CALLS\"; {then}' {one}\n" for one in signals.split())
+
+
+@pytest.mark.parametrize(
+    ("stub", "ends"),
+    [
+        # The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update.
+        (trap("USR1 USR2", "exit 1") + f"kill -INT $PPID\n{LAST}", {130: "USR1"}),
+        (trap("USR1 USR2", "exit 1") + f"kill -TERM $PPID\n{LAST}", {143: "USR2"}),
+        (trap("USR1 USR2", "exit 1") + f"kill -HUP $PPID\n{LAST}", {129: "USR2"}),
+        # mpirun forwards to ranks that it has started, and to no others: the signal is repeated.
+        (
+            "trap 'echo lost >>\"$CALLS\"' USR2\nkill -TERM $PPID\npause 1\n"
+            + trap("USR2", "exit 1") + LAST,
+            {143: "lost USR2"},
+        ),
+        # ``timeout`` sends a signal to run.sh and to its group; bash may see either first.
+        (
+            trap("USR1 USR2 TERM")
+            + "kill -INT $PPID; kill -TERM $PPID\nfor i in {1..10}; do pause 0.05; done\nexit 1\n",
+            {130: "USR1", 143: "USR2"},
+        ),
+        # A later signal ends mpirun at once.
+        (
+            trap("TERM") + trap("USR1", "pause 2.1; kill -INT $PPID; pause 0.5; exit 1")
+            + f"kill -INT $PPID\n{LAST}",
+            {130: "USR1 TERM"},
+        ),
+    ],
+    ids=["INT", "TERM", "HUP", "before the ranks", "two at once", "later"],
+)  # fmt: skip
+def test_run_forwards_signals(sandbox: Sandbox, stub: str, ends: dict[int, str]) -> None:
+    sandbox.stub("orterun", PAUSE + stub)
+    result = sandbox.run("run.sh", "--restarts", "3", status=None)
+    assert ends.get(result.returncode) == " ".join(sandbox.calls.split()), result.stderr
+
+
+SLURM_SCRIPT = "setup-utils/slurm.sh"
+SETTINGS = """\
+echo "python $*" >>"$CALLS"
+[[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
+[[ $1 != */train.py ]] || { echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"; env | grep ^OMPI_ || :; }
+"""
+
+
+def config_call(sandbox: Sandbox, typed: str = "", **variables: Any) -> str:
+    """Run config.sh and return how it calls train.py."""
+    sandbox.stub("python", SETTINGS)
+    result = sandbox.run("config.sh", *typed.split(), **variables)
+    assert result.stdout == "OMP_NUM_THREADS=7\n"
+    settings, train = sandbox.calls.splitlines()
+    assert settings == "python -m runtime.environment"
+    return train.replace(f"python {sandbox.folder}/train.py ", "")
+
+
+def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
+    assert config_call(sandbox, "--lr 0.5", LR="0.1") == "--dataset synthetic --lr 0.1 --lr 0.5"
+    choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
+    said = config_call(sandbox, **choices)
+    assert said == "--dataset emore --network r50 --batch-size 32 --models-root m"
+    said = config_call(sandbox, "--rec faces", DATASET="glint360k_8GPU")
+    assert said == "--dataset glint360k_8GPU --rec faces"
+
+
+def test_data_of_the_user_replace_the_synthetic_set(sandbox: Sandbox, monkeypatch) -> None:
+    (sandbox.folder / "faces").mkdir()
+    (sandbox.folder / "faces/train.rec").touch()
+    (sandbox.folder / "saved.json").write_text('{"dataset": "100w", "max_update": 9}')
+    monkeypatch.chdir(sandbox.folder)
+    assert faces.parse(config_call(sandbox).split()).data.dataset == "synthetic"
+    for words in ("--rec faces", "--rec=faces", "--config saved.json", "--config=saved.json"):
+        assert config_call(sandbox, words) == words
+        config = faces.parse(words.split())
+        if "rec" in words:
+            assert config == faces.resolve({"rec": ("faces",)})
+        else:
+            assert config.data.dataset == "100w"
+
+
+@pytest.mark.parametrize("script", ["config.sh", "run.sh"])
+def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str) -> None:
+    sandbox.stub("python orterun", 'echo "$PWD $*" >>"$CALLS"\n')
+    project, caller = sandbox.folder, sandbox.folder.with_name("caller's folder")
+    caller.mkdir()
+    (caller / "hosts").write_text("ip1 slots=3\n")
+    sandbox.folder = caller
+    sandbox.run(f"../{project.name}/{script}", "--rec", "faces", HOSTFILE="hosts")
+    call = sandbox.calls.splitlines()[-1]
+    assert call.startswith(f"{caller} ")
+    program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
+    assert call.endswith(f"{program} --rec faces")
+
+
+def test_config_in_other_circumstances(sandbox: Sandbox) -> None:
+    # Programs find their modules with a safe path; where the settings fail, nothing is started.
+    for status, said in ((0, "unset\nunset\n"), (2, "unset\n")):
+        sandbox.stub("python", f'echo "${{PYTHONSAFEPATH-unset}}" >>"$CALLS"\nexit {status}\n')
+        sandbox.run("config.sh", status=status, PYTHONSAFEPATH="1")
+        assert sandbox.calls == said
+    # The project's environment is used unless another one is active.
+    sandbox.programs.mkdir(parents=True)
+    write_program(sandbox.programs / "python", 'echo "from .venv" >>"$CALLS"\n')
+    for active in ({}, {"VIRTUAL_ENV": "/elsewhere"}, {"CONDA_PREFIX": "/elsewhere"}):
+        sandbox.run("config.sh", status=None, **active)
+        assert ("from .venv" in sandbox.calls) == (not active)
+
+
+def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox) -> None:
+    sandbox.stub("python", "")
+    for script, error in (
+        ("config.sh", ""),
+        ("run.sh", "error: NP='x' is not a"),
+        (SLURM_SCRIPT, "error: SLURM_JOB_ID is not set"),
+    ):
+        link = sandbox.folder.with_name(f"link to {Path(script).name}")
+        link.symlink_to(sandbox.folder / script)
+        assert sandbox.run(f"{link}", status=2 if error else 0, NP="x").stderr.startswith(error)
+
+
+TASKS = "8(x2),4"
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-3]", "SLURM_TASKS_PER_NODE": TASKS}
+TASK = {**JOB, "SLURM_STEP_NUM_TASKS": "20", "SLURM_STEP_TASKS_PER_NODE": TASKS}
+TASK |= {"SLURM_PROCID": "17", "SLURM_LOCALID": "1", "SLURM_NODEID": "2"}
+SCONTROL = '[[ $* == "show hostnames node[1-3]" ]] && printf "%s\\n" node1 node2 node3\n'
+
+
+def test_mpirun_or_srun_starts_a_rank_for_each_task_of_slurm(sandbox: Sandbox) -> None:
+    sandbox.stub("scontrol", SCONTROL)
+    words = (SLURM_SCRIPT, "--max-update", "20")
+    for extra in ({}, {"NP": "2", "HOSTFILE": "none"}, {"SLURM_STEP_NUM_TASKS": "1"}):
+        sandbox.run(*words, **{**JOB, **extra})
+        assert " -np 20 -H node1:8,node2:8,node3:4 " in sandbox.calls
+        assert sandbox.calls.endswith(f"bash {sandbox.folder}/config.sh --max-update 20\n")
+    sandbox.stub("python", SETTINGS)
+    variables = sandbox.run(*words, **{**TASK, "PMIX_RANK": "17"}).stdout.splitlines()
+    assert sandbox.calls.endswith("/train.py --dataset synthetic --max-update 20\n")
+    assert sorted(variables) == [
+        "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=4", "OMPI_COMM_WORLD_RANK=17",
+        "OMPI_COMM_WORLD_SIZE=20", "OMPI_MCA_btl=^openib", "OMPI_MCA_pml=ob1", "OMP_NUM_THREADS=7",
+    ]  # fmt: skip
+
+
+def test_mistakes_with_slurm_are_one_line(sandbox: Sandbox) -> None:
+    sandbox.stub("scontrol", SCONTROL)
+    for variables, words in (
+        ({}, "SLURM_JOB_ID is not set: start it in an allocation"),
+        ({**JOB, "SLURM_HET_SIZE": "2"}, "SLURM_HET_SIZE=2: each part of a heterogeneous job has"),
+        (TASK, "srun has started 20 tasks without PMIx"),
+        ({**JOB, "SLURM_TASKS_PER_NODE": "8(x)"}, r"'8(x)' are no tasks per node of Slurm"),
+        ({**JOB, "SLURM_JOB_NODELIST": "other"}, "scontrol does not know the hosts"),
+        ({**JOB, "SLURM_TASKS_PER_NODE": "8(x2)"}, "SLURM_TASKS_PER_NODE='8(x2)' has not a"),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1"}, "SLURM_JOB_NODELIST is not set"),
+        ({**JOB, "SLURM_STEP_NUM_TASKS": "a"}, "SLURM_STEP_NUM_TASKS='a' is not a number"),
+        ({**JOB, "SLURM_STEP_NUM_TASKS": "2", "PMIX_RANK": "0"}, "SLURM_STEP_TASKS_PER_NODE is"),
+    ):
+        assert sandbox.refusal(SLURM_SCRIPT, **variables).startswith(f"error: {words}")
+        assert sandbox.calls == ""

@@ -1,8 +1,8 @@
-"""What is changed of Horovod's launcher, beside what jobs on two hosts show."""
+"""Programs of setup-utils, in-process: Horovod's launcher, MXNet's libraries, pages, releases."""
 
 from __future__ import annotations
 
-import argparse
+import ctypes
 import os
 import shlex
 import subprocess
@@ -24,12 +24,19 @@ from horovod.runner.http import http_server
 
 from runtime.errors import ConfigError
 from tests.setup.conftest import loaded
+from tests.support.launch import ROOT, write_program
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 
 @pytest.fixture
+def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda script: write_program(tmp_path / "ssh", script)
+
+
+@pytest.fixture
 def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module; what its ``main`` changes of Horovod is as before afterwards."""
+    """Yield the module and restore what its ``main`` changes of Horovod."""
     monkeypatch.setattr(os, "execve", os.execve)
     monkeypatch.setenv("HOST_TIMEOUT", "40")
     monkeypatch.delenv("NIC", raising=False)
@@ -40,26 +47,23 @@ def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def started(horovodrun: ModuleType, *words: str) -> Any:
-    """Run the program up to where Horovod would start ranks; returns its options."""
-    with mock.patch.object(sys, "argv", ["horovodrun", *words]), mock.patch.object(
-        launch, "_run"
-    ) as run:
+    """Run the program up to where Horovod would start ranks and return its options."""
+    argv = ["horovodrun", *words]
+    with mock.patch.object(sys, "argv", argv), mock.patch.object(launch, "_run") as run:
         horovodrun.main()
     return run.call_args.args[0]
 
 
-def refusal(horovodrun: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The line with which a command line is refused."""
+def refusal(horovodrun: ModuleType, capsys, *words: str, start: Any = started) -> str:
+    """Return the line with which a command line is refused."""
     with pytest.raises(SystemExit, match="2"):
-        started(horovodrun, *words)
+        start(horovodrun, *words)
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
     return said.err[len("error: ") :].rstrip("\n")
 
 
-def test_a_command_reaches_another_host_as_it_is(
-    horovodrun, tmp_path, monkeypatch, put_ssh
-) -> None:
+def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypatch, put_ssh):
     folder = tmp_path / "a b"
     folder.mkdir()
     # The shell of the other host gets one string.
@@ -80,9 +84,7 @@ def test_a_command_reaches_another_host_as_it_is(
     assert sent == ["MINE", "NCCL_DEBUG"]
 
 
-def test_hosts_are_asked_every_time_but_kubernetes(
-    horovodrun, tmp_path, monkeypatch, put_ssh
-) -> None:
+def test_hosts_are_asked_every_time_but_kubernetes(horovodrun, tmp_path, monkeypatch, put_ssh):
     put_ssh(f'echo "$*" >>"{tmp_path}/asked"\n')
     assert horovodrun.check_ssh(["ip1"], None, None, None)
     asked = (tmp_path / "asked").read_text()
@@ -96,7 +98,6 @@ def test_hosts_are_asked_every_time_but_kubernetes(
 
 
 def test_ranks_are_words_and_variables_of_this_process(horovodrun, monkeypatch, capsys) -> None:
-    """What starts ranks gets no variables; mpirun takes the place of the shell that Horovod has."""
     statuses, become = iter([0, 137]), []
     start = lambda *_: (next(statuses), 0.0)  # noqa: E731
     monkeypatch.setattr(horovodrun, "_gloo_starter", lambda settings: start)
@@ -124,75 +125,48 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
     assert found.command == "echo --network r50 --check --config-file x".split()
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_a_wrong_command_line_is_one_line(horovodrun, capsys) -> None:
+    for words, reason in (
         ("-np 2 -H a:0 true", "has '0' for slots"),
         ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
         ("-np 2 --output-filename /proc/x true", "--output-filename /proc/x is no folder, and"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
         ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
-        # No abbreviations.
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(horovodrun, capsys, words: str, reason: str) -> None:
-    assert reason in refusal(horovodrun, capsys, *words.split())
-
-
-def elastic_options() -> list[str]:
-    """All spellings, as the installed Horovod has them."""
-    found: list[str] = []
-
-    def record(parser: Any, *_: object) -> None:
-        (group,) = [one for one in parser._action_groups if one.title == "elastic arguments"]
-        found.extend(name for action in group._group_actions for name in action.option_strings)
-        raise InterruptedError
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", record), pytest.raises(
-        InterruptedError
     ):
-        launch.parse_args()
-    return [*found, "--host-discovery-script"]
+        assert reason in refusal(horovodrun, capsys, *words.split())
 
 
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
-    """With its reason, whatever else is missing or wrong in the command line."""
-    names = elastic_options()
-    known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
-    known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
-    assert set(known.split()) == set(names)
-    for name in names:
+    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    for name in names.split():
         for words in ((f"{name}=1", "q"), ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "q")):
             said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")
         assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
-        # They belong to the program.
         found = started(horovodrun, "-np", "2", "train", name, "1")
         assert found.command == ["train", name, "1"]
 
 
 @pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
 def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
-    """Also where no option of this version leads."""
     monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
     options = launch.parse_args()
     setattr(options, name, 2)
     monkeypatch.setattr(horovodrun, "_parse", lambda: options)
     monkeypatch.setattr(horovodrun, "interfaces", lambda *_: ["lo"])
-    with pytest.raises(SystemExit, match="2"):
-        horovodrun.main()
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    assert said.err.startswith("error: Horovod's elastic and run-function modes are closed")
+    said = refusal(horovodrun, capsys, start=lambda module: module.main())
+    assert said.startswith("Horovod's elastic and run-function modes are closed")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("-np", "2", "--config-file", "config", "true")
+    for text, reason in (
         ("min-np: 1\n", " config has min-np: Horovod's elastic"),
         ("elastic:\n  min-num-proc: 1\n", " config has elastic: Horovod's elastic"),
         ("params:\n  host_discovery_script: x\n", " has host_discovery_script: Horovod's elastic"),
@@ -202,20 +176,12 @@ def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: 
         ("[" * 5000, " config is no YAML"),
         ("params: 3\n", ": a section or a number in it has another type"),
         ("params: {cycle_time_ms: many}\n", ": a section or a number in it has another type"),
-    ],
-)
-def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path, text, reason) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("-np", "2", "--config-file", "config", "true")
-    Path("config").write_text(text)
-    said = refusal(horovodrun, capsys, *words)
-    assert said.startswith("--config-file") and reason in said and not Path("made").exists()
+    ):
+        Path("config").write_text(text)
+        said = refusal(horovodrun, capsys, *words)
+        assert said.startswith("--config-file") and reason in said and not Path("made").exists()
     Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
     assert started(horovodrun, *words).cycle_time_ms == 4
-
-
-def test_a_file_of_options_is_a_small_file(horovodrun, monkeypatch, capsys, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("endless").symlink_to("/dev/zero")
     Path("large").write_bytes(b"#" * ((1 << 20) + 1))
@@ -233,21 +199,15 @@ def test_errors_of_horovod_are_one_line(horovodrun, monkeypatch, capsys) -> None
     assert capsys.readouterr().err == "horovodrun: error: of ranks\n"
 
 
-class Left(BaseException):
-    """The process has ended, whatever its threads do."""
-
-
 def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
-    """``NIC`` decides; a search that fails ends the process with one line."""
-
-    def leave(status: int) -> None:
-        raise Left(status)
+    class Left(BaseException):
+        """The process has ended, whatever its threads do."""
 
     def ask(chosen: Any, *remote: str) -> Any:
         settings = SimpleNamespace(nics=chosen, verbose=0)
         return horovodrun.interfaces(settings, ["a", *remote], remote, None)
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", mock.Mock(side_effect=Left))
     for name in (".", "..", "", "none", "lo;touch made", "l" * 300):
         with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
             ask({name}, "ip1")
@@ -262,16 +222,16 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
     monkeypatch.delenv("NIC")
     with pytest.raises(ConfigError, match="known"):
         ask(None, "ip1")
-    with pytest.raises(Left, match="2"):
+    with pytest.raises(Left):
         ask(None, "ip1")
     said = capsys.readouterr().err
     assert said.startswith("error: the hosts find no interface by which all reach each other (no s")
-    with pytest.raises(Left, match="130"):
+    with pytest.raises(Left):
         ask(None, "ip1")
+    assert os._exit.mock_calls == [mock.call(2), mock.call(130)]
 
 
 def test_a_search_on_one_host_that_fails_names_it(horovodrun, monkeypatch, capsys) -> None:
-    """Its arguments are in a variable and in no word of a command."""
     ended, calls = threading.Event(), []
 
     def execute(command: str, variables: dict[str, str], **output: Any) -> int:
@@ -308,3 +268,87 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
     monkeypatch.setenv("RANK_OF_TEST", "0")
     horovodrun.launch_gloo(None, None, None, None, {"RANK_OF_TEST": "1"}, "127.0.0.1")
     assert os.environ["RANK_OF_TEST"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("package", "runtime", "cudnn", "mistake"),
+    [
+        ("", 0, 0, None), ("11.2", 11020, 11020, None),
+        ("11.7", 11080, 11000, None), ("11.2", 0, 11020, None),
+        ("11.2", 11010, 11020, "/a/libcudart.so.11.0 is of CUDA 11.1, older than the package's 1"),
+        ("11.2", 11020, 12010, "/a/libcudnn.so.8 is a cuDNN for CUDA 12.1, not for the package's"),
+        ("10.2", 10020, 10010, "/a/libcudnn.so.8 is a cuDNN for CUDA 10.1, not for the package's"),
+    ],
+)  # fmt: skip
+def test_cuda_that_does_not_fit_is_told(monkeypatch, package, runtime, cudnn, mistake) -> None:
+    def get_version(out) -> int:
+        # Without a GPU it fails, and leaves the number as it is.
+        out._obj.value = runtime
+        return 100 if runtime == 0 else 0
+
+    library = {"cudaRuntimeGetVersion": get_version, "cudnnGetCudartVersion": lambda: cudnn}
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(**library))
+    monkeypatch.setitem(sys.modules, "mxnet", ModuleType("mxnet"))
+    maps = "7f r 0 08:01 1 /a/libcudart.so.11.0\n7f r 0 08:01 1 /a/libcudnn.so.8\n7f r 0 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: maps)
+    said = loaded("check_mxnet").main(package)
+    assert said == mistake or (mistake and said.startswith(mistake))
+
+
+def test_documents_are_pages_of_the_site() -> None:
+    pages = loaded("site_pages")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="lab/one.md"))
+    text = (
+        "1. first\n   more\n\n   ```\n   code\n\n   ```\n2. second\n"
+        "[a](../../CONTRIBUTING.md#style) [b](../../run.sh) [c](../data.md) ![d](../../x.svg)\n"
+    )
+    assert pages.on_page_markdown(text, page) == (
+        "1. first\n    more\n\n    ```\n    code\n\n    ```\n\n2. second\n"
+        "[a](../contributing.md#style) b [c](../data.md) ![d](../../x.svg)\n"
+    )
+
+
+release = loaded("release")
+CITATION = "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
+NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
+CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
+
+
+def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path, monkeypatch, capsys) -> None:
+    def shell(script: str) -> str:
+        return subprocess.check_output(["bash", "-ec", script], cwd=tmp_path, text=True)
+
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    changes.write_text(text)
+    with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
+        release.main()
+    script = "git init -q; git config user.name tests; git config user.email t@localhost"
+    shell(f"{script}; git add .; git commit -qm release")
+    changes.write_text(f"{text}- More.\n")
+    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
+        release.main()
+    assert shell("git tag") == ""
+    changes.write_text(text)
+    release.main()
+    assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
+    told = shell("git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
+    assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
+    with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
+        release.main()
+
+
+def test_versions_and_dates_have_to_agree(tmp_path: Path) -> None:
+    (tmp_path / "CITATION.cff").write_text(CITATION)
+    for changes, said in (
+        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
+        (CHANGES.format("0.2.0", "unreleased", NOTES), r"0.2.0 is dated \(unreleased\)"),
+        (CHANGES.format("0.2.0", "2026-11-25", NOTES), "2026-11-24 as date-released"),
+        ("# Changes\n", "no section"),
+    ):
+        (tmp_path / "CHANGELOG.md").write_text(changes)
+        with pytest.raises(ConfigError, match=said):
+            release.read(tmp_path)
+    version, _, _ = release.read(ROOT)
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,12 +1,23 @@
-"""The installer, whose programs are stubs."""
+"""The installer, with stubs of its programs, the CUDA toolkit, NCCL and MXNet; lock files.
+
+The build of Horovod is a stub that notes its environment.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.setup.conftest import Sandbox
+from tests.support import pins
+from tests.support.launch import write_program
 
 pytestmark = pytest.mark.thorough
 
@@ -68,9 +79,8 @@ def test_pip_checks_the_hash_of_everything_that_it_downloads(sandbox: Sandbox) -
     assert all("--only-binary :all:" in line for line in wheels)
 
 
-@pytest.mark.parametrize(
-    ("removed", "variables", "words"),
-    [
+def test_what_is_missing_is_told_first(sandbox: Sandbox) -> None:
+    for removed, variables, words in (
         (None, {"MXNET_PACKAGE": "mxnet-cu120"}, ("MXNET_PACKAGE=mxnet-cu120", "mxnet-cu117")),
         (None, {"STUB_UNSUPPORTED": "y"}, ("no Python 3.9 to 3.12", "PYTHON=/path/to/python3.11")),
         (None, {"STUB_UNSUPPORTED": "y", "PYTHON": "python3"}, ("PYTHON=python3", "unset it")),
@@ -78,16 +88,13 @@ def test_pip_checks_the_hash_of_everything_that_it_downloads(sandbox: Sandbox) -
         (None, {"CXX": "clang++-99"}, ("'clang++-99'",)),
         ("c++", {}, ("C++ compiler 'c++'", "build-essential")),
         ("make", {}, ("make is missing",)),
-    ],
-)
-def test_what_is_missing_is_told_first(
-    sandbox: Sandbox, removed: str, variables: dict[str, str], words: tuple[str, ...]
-) -> None:
-    if removed:
-        (sandbox.stubs / removed).unlink()
-    said = sandbox.refusal(**variables)
-    assert all(word in said for word in words)
-    assert not (sandbox.folder / ".venv").exists()
+    ):
+        if removed:
+            (sandbox.stubs / removed).unlink()
+        said = sandbox.refusal(**variables)
+        assert all(word in said for word in words), said
+        assert not (sandbox.folder / ".venv").exists()
+        sandbox.stub("c++ make", "")
 
 
 def test_the_first_python_that_fits_is_taken(sandbox: Sandbox) -> None:
@@ -99,21 +106,14 @@ def test_the_first_python_that_fits_is_taken(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
-        (
-            "CMake Error at FindPackage.cmake:230 (message):\n"
-            "  Could NOT find MPI_CXX\nERROR: Could not build wheels for horovod",
-            "Could NOT find MPI_CXX",
-        ),
-        (
-            "make: x\n  a.cc:3:10: fatal error: b.h: No such file\nERROR: Could not build wheels",
-            "a.cc:3:10: fatal error: b.h: No such file",
-        ),
-        ("ERROR: first\nERROR: No matching distribution\n", "ERROR: No matching distribution"),
+        ("CMake Error at FindPackage.cmake:230 (message):\n  {}\nERROR: Could not build wheels",
+         "Could NOT find MPI_CXX"),
+        ("make: x\n  {}\nERROR: Could not build wheels", "a.cc:3:10: fatal error: b.h: No file"),
+        ("ERROR: first\n{}\n", "ERROR: No matching distribution"),
     ],
-)
-def test_a_failed_build_reports_its_reason_and_its_log(
-    sandbox: Sandbox, log: str, reason: str
-) -> None:
+)  # fmt: skip
+def test_a_failed_build_reports_its_reason_and_its_log(sandbox, log: str, reason: str) -> None:
+    log = log.format(reason)
     said = sandbox.refusal(STUB_BROKEN_BUILD=log)
     log_file = sandbox.folder / ".venv/log/horovod.log"
     assert f"building Horovod failed: {reason} (whole log: {log_file})" in said
@@ -134,9 +134,7 @@ MPICXX = 'echo "-I$(cd "$(dirname "$0")/.." && pwd -P)/include"\n'
 
 
 @pytest.mark.parametrize("wheel", ["mpicxx", ""])
-def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
-    tmp_path: Path, wheel: str
-) -> None:
+def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(tmp_path, wheel: str) -> None:
     sandbox = Sandbox(tmp_path, "my pröject")
     sandbox.stub("cmake", CMAKE)
     sandbox.stub("mpicxx", MPICXX if wheel else "echo /opt/mpi/lib /x\n")
@@ -153,26 +151,19 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
         assert "MPI_CXX_COMPILER" not in cmake and cmake.endswith(";/opt/mpi/lib;/x")
 
 
-@pytest.mark.parametrize(
-    ("script", "folder", "words"),
-    [
-        (BENCH, ".venv-bench", "--constraint constraints-bench.txt --requirement requirements-b"),
-        (DOCS, ".venv-docs", "--require-hashes"),
-    ],
-)
-def test_tools_get_separate_environments(
-    sandbox: Sandbox, script: str, folder: str, words: str
-) -> None:
-    assert "'make env' first" in sandbox.refusal(script)
+def test_tools_get_separate_environments(sandbox: Sandbox) -> None:
+    constrained = "--constraint constraints-bench.txt --requirement requirements-b"
+    tools = {BENCH: (".venv-bench", constrained), DOCS: (".venv-docs", "--require-hashes")}
+    assert all("'make env' first" in sandbox.refusal(script) for script in tools)
     sandbox.install()
     before = {*(sandbox.folder / ".venv").rglob("*")}
-    sandbox.run(script)
-    (install,) = sandbox.calls_with("pip install")
-    assert words in install and (sandbox.folder / folder / "installed").is_file()
-    added = {*(sandbox.folder / ".venv").rglob("*")} - before
-    assert {path.suffix for path in added} == {".log"}
-    # A second call finds it in place.
-    assert sandbox.run(script).stdout == "" and not sandbox.calls_with("pip install")
+    for script, (folder, words) in tools.items():
+        sandbox.run(script)
+        (install,) = sandbox.calls_with("pip install")
+        assert words in install and (sandbox.folder / folder / "installed").is_file()
+        added = {*(sandbox.folder / ".venv").rglob("*")} - before
+        assert {path.suffix for path in added} == {".log"}
+        assert sandbox.run(script).stdout == "" and not sandbox.calls_with("pip install")
 
 
 def test_an_environment_of_another_folder_is_not_cleared(sandbox: Sandbox) -> None:
@@ -187,3 +178,259 @@ def test_an_environment_of_another_folder_is_not_cleared(sandbox: Sandbox) -> No
     said = sandbox.refusal()
     assert all(word in said for word in ("is a link to", "left unchanged", "remove the link"))
     assert (other / "bin/kept").exists() and "-m venv" not in sandbox.calls
+
+
+NVCC = r"""[[ $1 != --dryrun ]] || echo "#\$ TOP=$(dirname "$0")/.." >&2
+echo "Cuda compilation tools, release {version}, V{version}.152"
+"""
+HEADER = "#ifndef NCCL_H_\n#define NCCL_MAJOR {}\n#define NCCL_MINOR {}\n#define NCCL_PATCH {}\n"
+
+
+def toolkit(folder: Path, version="11.2", header="2.8.4", nccl="2.8.4+cuda11.2") -> Path:
+    """Make a folder as NVIDIA's installers make it, with NCCL in it; nothing is written for ""."""
+    for name in ("bin", "include", "lib64"):
+        (folder / name).mkdir(parents=True)
+    write_program(folder / "bin/nvcc", NVCC.format(version=version))
+    if header:
+        (folder / "include/nccl.h").write_text(HEADER.format(*header.split(".")))
+    if nccl:
+        (folder / "lib64/libnccl.so").write_bytes(b"\x7fELF\0NCCL version %s\0" % nccl.encode())
+    return folder
+
+
+def show(sandbox: Sandbox, folder: Path) -> None:
+    sandbox.stub("nvcc", f'exec "{folder}/bin/nvcc" "$@"\n')
+
+
+def built(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> dict[str, str]:
+    """Install a package for GPUs and return the environment of Horovod's build."""
+    sandbox.install(MXNET_PACKAGE=f"mxnet-cu{package}", **variables)
+    return sandbox.build_settings()
+
+
+def refused(sandbox: Sandbox, package: int = 112, /, **variables: Any) -> str:
+    said = sandbox.refusal(MXNET_PACKAGE=f"mxnet-cu{package}", **variables)
+    assert not (sandbox.folder / ".venv").exists()
+    return said
+
+
+@pytest.mark.parametrize("way", ["HOROVOD_CUDA_HOME", "CUDA_HOME", "PATH"])
+def test_the_build_gets_one_toolkit_by_all_names(sandbox, tmp_path: Path, way: str) -> None:
+    sandbox.install()
+    home = toolkit(tmp_path / "cuda toolkits/11.2")
+    other = toolkit(tmp_path / "12.1", "12.1")
+    show(sandbox, home if way == "PATH" else other)
+    chosen = {} if way == "PATH" else {"CUDA_HOME": other, way: f"{home}/"}
+    names = ("CUDAToolkit_ROOT", "CUDA_PATH", "NCCL_ROOT", "CMAKE_PREFIX_PATH")
+    misleading = {**dict.fromkeys(names, other), "HOROVOD_NCCL_LINK": "STATIC"}
+    found = built(sandbox, **misleading, **chosen)
+    assert "-m venv --clear" in sandbox.calls, "another package, another environment"
+    assert "-O3" in sandbox.calls and "UNITY" not in sandbox.calls
+    assert shutil.which("nvcc", path=found["PATH"]) == f"{home}/bin/nvcc"
+    expected = {
+        **dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDAToolkit_ROOT", "CUDA_PATH"), f"{home}"),
+        **dict.fromkeys(("NCCL_ROOT", "CMAKE_PREFIX_PATH", "HOROVOD_NCCL_HOME"), ""),
+        "HOROVOD_NCCL_INCLUDE": f"{home}/include", "HOROVOD_NCCL_LIB": f"{home}/lib64",
+        "HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED",
+    }  # fmt: skip
+    assert expected.items() <= found.items()
+    installed = (sandbox.folder / ".venv/requirements.lock").read_text()
+    (locked,) = re.findall(r"^mxnet\S*==\S+ \\\n    --hash=sha256:", installed, re.MULTILINE)
+    assert locked.startswith("mxnet-cu112==1.9.1 ")
+    processors = (sandbox.folder / "requirements.lock").read_text()
+    assert installed.count("==1.9.1") == 1 and installed.count("==") == processors.count("==")
+
+
+@pytest.mark.parametrize(
+    ("way", "version"),
+    [("HOROVOD_CUDA_HOME", "11.1"), ("CUDA_HOME", "11.20"), ("PATH", "1.2"),
+     ("CUDA_HOME", "of unknown version")],
+)  # fmt: skip
+def test_a_toolkit_of_another_version_is_refused_first(sandbox, tmp_path, way, version) -> None:
+    home = toolkit(tmp_path / "cuda", version)
+    if version.startswith("of"):
+        write_program(home / "bin/nvcc", "exit 1\n")
+    if way == "PATH":
+        show(sandbox, home)
+    said = refused(sandbox, **({} if way == "PATH" else {way: home}))
+    needs = "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA "
+    assert f"{needs}{version} in {home}: " in said and "set HOROVOD_CUDA_HOME" in said
+
+
+def test_horovods_own_installer_takes_the_package_of_the_environment(sandbox, tmp_path) -> None:
+    home = toolkit(tmp_path / "11.2")
+    built(sandbox, CUDA_HOME=home)
+    (sandbox.programs / "horovodrun").unlink()
+    alone = "setup-utils/install-horovod.sh"
+    show(sandbox, toolkit(tmp_path / "12.1", "12.1"))
+    said = sandbox.refusal(alone)
+    assert "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1" in said
+    assert not sandbox.calls_with("build ")
+    said = sandbox.refusal(alone, MXNET_PACKAGE="mxnet-cu117")
+    assert re.search("MXNET_PACKAGE=mxnet-cu117, but .* has mxnet-cu112: run .*make env", said)
+    sandbox.run(alone, CUDA_HOME=home)
+    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
+
+
+def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    said = refused(sandbox, 117)
+    assert "needs the compiler of CUDA 11.7, and there is none: install the CUDA" in said
+    newer = toolkit(tmp_path / "12.1", "12.1")
+    show(sandbox, newer)
+    debian = toolkit(sandbox.system)
+    (debian / "lib").mkdir()
+    libraries = (debian / "lib64").rename(debian / "lib/x86_64-linux-gnu")
+    for place in ("local/cuda", "local/cuda-11.2"):
+        home = toolkit(sandbox.system / place, header="", nccl="")
+        found = built(sandbox, CUDA_HOME=newer)
+        assert found["HOROVOD_CUDA_HOME"] == str(home)
+        assert found["HOROVOD_NCCL_INCLUDE"] == f"{debian}/include"
+        assert found["HOROVOD_NCCL_LIB"] == str(libraries)
+        shutil.rmtree(sandbox.folder / ".venv")
+    said = refused(sandbox, HOROVOD_CUDA_HOME="/nowhere")
+    assert "there is no bin/nvcc in HOROVOD_CUDA_HOME=/nowhere: " in said
+
+
+@pytest.mark.parametrize(
+    ("package", "header", "nccl", "refusal"),
+    [
+        (112, "", "2.8.4+cuda11.2", "no nccl.h for mxnet-cu112 in "),
+        (112, "2.8.4", "", "no libnccl.so for mxnet-cu112 in "),
+        (112, "2.8.4", "2.8.3+cuda11.2", "nccl.h is of NCCL 2.8.4, but "),
+        (112, "2.18.3", "2.18.3+cuda12.1", "NCCL 2.18.3+cuda12.1, but mxnet-cu112 needs one for"),
+        (102, "2.8.4", "2.8.4+cuda10.1", "NCCL 2.8.4+cuda10.1, but mxnet-cu102 needs one for CUDA"),
+        (112, "2.14.3", "2.14.3+cuda11.7", None),
+        (102, "2.8.4", "2.8.4+cuda10.2", None),
+        (117, "2.8.4", "unknown", None),
+    ],
+)
+def test_nccl_fits_the_package(sandbox, tmp_path, package, header, nccl, refusal) -> None:
+    home = toolkit(tmp_path / "cuda", f"{package // 10}.{package % 10}", header, nccl)
+    if refusal is None:
+        assert built(sandbox, package, CUDA_HOME=home)["HOROVOD_CUDA_HOME"] == str(home)
+    else:
+        said = refused(sandbox, package, CUDA_HOME=home)
+        assert refusal in said and "set HOROVOD_NCCL_HOME to its folder" in said
+
+
+def test_a_named_nccl_is_taken_instead_of_the_toolkits(sandbox: Sandbox, tmp_path: Path) -> None:
+    home = toolkit(tmp_path / "cuda")
+    other = toolkit(tmp_path / "my nccl", header="2.9.6", nccl="2.9.6+cuda11.2")
+    folders = {"HOROVOD_NCCL_INCLUDE": f"{other}/include", "HOROVOD_NCCL_LIB": f"{other}/lib64"}
+    for named in ({"HOROVOD_NCCL_HOME": f"{other}"}, folders):
+        assert folders.items() <= built(sandbox, CUDA_HOME=home, **named).items()
+        shutil.rmtree(sandbox.folder / ".venv")
+    (other / "lib64/libnccl.so").unlink()
+    said = refused(sandbox, CUDA_HOME=home, **named)
+    assert re.search("no libnccl.so for mxnet-cu112.*my nccl/", said)
+
+
+def test_an_mxnet_that_does_not_load_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mxnet.py").write_text("raise OSError('libgomp.so.1: no such file')\n")
+    checked = {"STUB_CHECK": sys.executable, "PYTHONPATH": f"{tmp_path}"}
+    said = sandbox.refusal(**checked)
+    assert "mxnet does not load as it should: OSError: libgomp.so.1: no such file; remove " in said
+    assert "CUDA" not in said
+    home = toolkit(tmp_path / "cuda")
+    said = sandbox.refusal(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=home, **checked)
+    assert "mxnet-cu112 does not load as it should: OSError: libgomp" in said
+    assert f"put the folders of CUDA 11.2 ({home}/lib64), cuDNN and NCCL on LD_LIBRARY_PATH" in said
+    assert not sandbox.calls_with("build ")
+    (tmp_path / "mxnet.py").write_text("")
+    sandbox.install(**checked)
+    names = {"HOROVOD_GPU", "HOROVOD_CUDA_HOME", "CUDAToolkit_ROOT"}
+    assert not names & sandbox.build_settings().keys()
+
+
+LISTS = ("requirements", "requirements-dev", "requirements-docs")
+ALL = (*LISTS, "requirements-single")
+_PACKAGE = re.compile(r"[a-z0-9-]+==[\w.]+( ; [\w.'<>=* ]+)? \\")
+_HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+@pytest.mark.parametrize("python", ["3.9", "3.10", "3.11", "3.12"])
+def test_every_requirement_is_locked_in_one_version(python: str) -> None:
+    for name in LISTS:
+        named = pins.pinned_for(python, f"{name}.txt")
+        assert len(named) > 3
+        assert named.items() <= pins.pinned_for(python, f"{name}.lock").items()
+    programs, developers = (pins.pinned_for(python, f"{name}.lock") for name in LISTS[:2])
+    shared = programs.keys() & developers.keys()
+    assert len(shared) > 3
+    assert {name: programs[name] for name in shared}.items() <= developers.items()
+
+
+@pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
+def test_a_lock_has_what_its_requirements_need_and_nothing_else(name: str) -> None:
+    python = "{}.{}".format(*sys.version_info)
+    needed = pins.needed_by({*pins.pinned_for(python, f"{name}.txt")})
+    assert pins.pinned_for(python, f"{name}.lock").keys() == needed
+
+
+def test_a_single_package_is_installed_without_others() -> None:
+    """requirements.lock has the dependencies, for MXNet's GPU builds those of ``mxnet``."""
+    named = [str(one) for one in pins.requirements("requirements-single.txt")]
+    assert sorted(named) == [str(one) for one in pins.requirements("requirements-single.lock")]
+    needed = pins.needed_by({"horovod"}) - {"horovod"}
+    assert needed <= pins.pinned("requirements.lock").keys()
+    installer = (pins.ROOT / "setup-utils/install.sh").read_text().replace("'\\\n'", "")
+    (known,) = re.findall(r"^readonly KNOWN_PACKAGES='(.*)'$", installer, re.MULTILINE)
+    builds = [name.partition("==")[0] for name in named if name.startswith("mxnet-")]
+    assert known.split() == ["mxnet", *builds]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_lock_has_hashes_and_names_neither_an_index_nor_a_folder(name: str) -> None:
+    lines = (pins.ROOT / f"{name}.lock").read_text().splitlines()
+    assert "autogenerated by uv" in lines[0] and lines[1] == "#    make lock"
+    for before, line in zip(lines[1:], lines[2:]):
+        if line.startswith("    # via "):
+            assert "/" not in line
+        else:
+            assert _PACKAGE.fullmatch(line) or _HASH.fullmatch(line), line
+        # A backslash continues the requirement on the next line, which has a hash.
+        assert before.endswith("\\") == bool(_HASH.fullmatch(line)), line
+
+
+UV = """\
+[[ -z ${STUB_BROKEN_UV-} ]] || { echo "no version of $STUB_BROKEN_UV" >&2; exit 1; }
+echo "uv $*" >>"$CALLS"
+grep -c -e --hash "${@: -1}" >>"$CALLS"
+echo "uv has written ${@: -1}" >"${@: -1}"
+"""
+
+
+def test_locks_are_written_by_the_pinned_uv_all_or_none(sandbox: Sandbox) -> None:
+    sandbox.install()
+    sandbox.stub("uv", UV)
+    said = sandbox.run("setup-utils/lock.sh", status=2, STUB_BROKEN_UV="idna").stderr
+    told, error = said.splitlines()
+    assert told == "no version of idna"
+    assert error.startswith("error: requirements.lock was not written, see above; the lock files")
+    for lock in (f"{name}.lock" for name in ALL):
+        assert (sandbox.folder / lock).read_text() == (pins.ROOT / lock).read_text()
+    sandbox.run("setup-utils/lock.sh", UPGRADE="idna six")
+    for lock in (f"{name}.lock" for name in ALL):
+        assert (sandbox.folder / lock).read_text() == f"uv has written {lock}\n"
+    install, *calls = sandbox.calls.splitlines()
+    assert "--require-hashes" in install and "uv.lock --target" in install
+    # uv gets the former versions without hashes, so that it asks the index for the hashes.
+    assert calls[1::2] == ["0"] * len(ALL)
+    for call in calls[::2]:
+        assert "--generate-hashes" in call and str(sandbox.folder) not in call
+        assert "--upgrade-package idna --upgrade-package six" in call
+
+
+def test_a_wheel_with_other_content_is_refused_in_one_line(sandbox, tmp_path: Path) -> None:
+    sandbox.programs.mkdir(parents=True)
+    write_program(sandbox.programs / "python", f'exec "{sys.executable}" "$@"\n')
+    (tmp_path / "dummy-1.0-py3-none-any.whl").write_bytes(b"another content")
+    locked = hashlib.sha256(b"the content").hexdigest()
+    (sandbox.folder / "dummy.lock").write_text(f"dummy==1.0 \\\n    --hash=sha256:{locked}\n")
+    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": tmp_path}
+    command = 'source setup-utils/common.sh; logged packages "installing dummy.lock" '
+    command += f'install_with_pip "$VENV" dummy.lock --target "{tmp_path}/installed"'
+    said = sandbox.refusal("-c", command, **settings)
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES: dummy==1.0. " in said and "make lock" in said
+    assert f"(whole log: {sandbox.folder}/.venv/log/packages.log)" in said
+    assert not (tmp_path / "installed").exists()

@@ -1,7 +1,4 @@
-"""What ``mpirun.py`` gives to Open MPI, and what it refuses before.
-
-Called by its ``main``, with a program that is not started; ``test_commands`` calls it by the shell.
-"""
+"""What ``mpirun.py`` gives to Open MPI, and what it refuses; ``test_commands`` has the shell's."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -29,14 +25,13 @@ echo "$*" >>"$HOME/asked"
 for word; do [[ $word == true ]] || host=$word; done
 [[ " $GONE " != *" $host "* ]] || exit 255
 """
-Launch = Callable[..., tuple[str, dict[str, str]]]
 
 
 @pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
-    """Start Open MPI with words and nothing but these variables, in a folder with some files.
+def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Start Open MPI with words and only these variables; return its words and its variables.
 
-    Returns its words, with the lines of a file of hosts in its place, and its variables.
+    A file of hosts is replaced by its lines.
     """
     for name, content in {
         "hosts": FILE, "own": b"localhost slots=2\n", "other": b"localhost slots=1\nip1 slots=1\n",
@@ -53,9 +48,9 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
     def run(words: str, **given: str) -> tuple[str, dict[str, str]]:
         own = {"PATH": path, "HOME": str(tmp_path), "HOST_TIMEOUT": "44"}
         command = ["mpirun.py", "orterun", "-mca", "a", "b", "--", *words.split()]
-        with mock.patch.dict(os.environ, {**own, **given}, clear=True), mock.patch.object(
-            sys, "argv", command
-        ), mock.patch.object(os, "execv") as program:
+        monkeypatch.setattr(sys, "argv", command)
+        variables = mock.patch.dict(os.environ, {**own, **given}, clear=True)
+        with variables, mock.patch.object(os, "execv") as program:
             mpirun.main()
             (name, (_, *found)) = program.call_args.args
             assert name == "orterun"
@@ -77,9 +72,8 @@ DEFAULT = {"OMPI_MCA_orte_default_hostfile": "hosts"}
 SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", "OMPI_MCA_a": "x"}
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "given"),
-    [
+def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(launch) -> None:
+    for words, variables, given in (
         ("-np 2 -hostfile hosts train -H a,,", {}, f"-np 2 -hostfile {LISTED} train -H a,,"),
         ("--machinefile hosts train", {}, f"--machinefile {LISTED} train"),
         ("--default-hostfile hosts train", {}, f"--default-hostfile {LISTED} train"),
@@ -87,41 +81,30 @@ SENT = {"SEND_VARIABLES": "MINE", "NCCL_DEBUG": "x", "OTHER": "x", "MINE": "x", 
         ("-np 2 --default-hostfile none train", {}, "-np 2 --default-hostfile none train"),
         ("-H ip1:1,ip1:1, -np 2 train -H a,,", {}, "-H ip1:2 -np 2 train -H a,,"),
         ("-host ip1 -np 1 train", {}, "-host ip1 -np 1 train"),
-        (
-            "-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q", {},
-            "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q",
-        ),
+        ("-x -H -np 1 -H a:1, p -H , : -n 1 --host b:1, q", {},
+         "-x -H -np 1 -H a:1 p -H , : -n 1 --host b:1 q"),
         ("-np 2 -H +n0 train", {}, "-np 2 -H +n0 train"),
         ("train", DEFAULT, f"-mca orte_default_hostfile {LISTED} train"),
-        (
-            "-mca orte_default_hostfile other train", DEFAULT,
-            "-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train",
-        ),
+        ("-mca orte_default_hostfile other train", DEFAULT,
+         "-mca orte_default_hostfile localhost slots=1|ip1 slots=1 train"),
         # For run.sh a host of a file without a number has one slot; the sum is the ranks' number.
-        (
-            "--hostfile hosts train", {**RUN_SH, **DEFAULT},
-            f"-np 8 --hostfile {LISTED.replace('ip3', 'ip3 slots=1')} train",
-        ),
+        ("--hostfile hosts train", {**RUN_SH, **DEFAULT},
+         f"-np 8 --hostfile {LISTED.replace('ip3', 'ip3 slots=1')} train"),
         ("-H a:2,b train", RUN_SH, "-np 3 -H a:2,b train"),
         ("-np 1 -H a:2,b train", RUN_SH, "-np 1 -H a:2,b train"),
         ("train", SENT, "train"),
-    ],
-)  # fmt: skip
-def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(
-    launch: Launch, words: str, variables: dict[str, str], given: str
-) -> None:
-    sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
-    assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
-    assert Path("hosts").read_bytes() == FILE
+    ):  # fmt: skip
+        sent = "-x MINE -x NCCL_DEBUG -x PATH" if variables == SENT else "-x PATH"
+        assert launch(words, **variables)[0] == f"-mca a b {sent} {given}"
+        assert Path("hosts").read_bytes() == FILE
 
 
 SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x2)"}
 PLACES = {"PBS_NODEFILE": "other"}
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "reason"),
-    [
+def test_what_cannot_work_is_one_line(launch) -> None:
+    for words, variables, reason in (
         # Open MPI answers these with pages of text.
         ("-np 3 -H a:1,b:1 p", {}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1; add slots"),
         ("-np 3 -H a:1,b:1 p", RUN_SH, "NP 3 is more ranks than the 2 slots of HOSTS a:1,b:1; add"),
@@ -145,50 +128,38 @@ PLACES = {"PBS_NODEFILE": "other"}
         ("-H a:2,b:1 p", {**SLURM, **RUN_SH}, "as in salloc --ntasks=3, or start fewer"),
         ("-np 4 p", PLACES, "PBS_NODEFILE names other hosts, such as ip1, but this"),
         ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
-    ],
-)
-def test_what_cannot_work_is_one_line(
-    launch: Launch, words: str, variables: dict[str, str], reason: str
-) -> None:
-    with pytest.raises(UserError, match=re.escape(reason)) as raised:
-        launch(words, **variables)
-    assert len(str(raised.value).splitlines()) == 1
-    assert Path("log.txt").read_text() == "kept"
+    ):
+        with pytest.raises(UserError, match=re.escape(reason)) as raised:
+            launch(words, **variables)
+        assert len(str(raised.value).splitlines()) == 1
+        assert Path("log.txt").read_text() == "kept"
 
 
-@pytest.mark.parametrize(
-    ("words", "variables"),
-    [
-        ("-np 2 -H a:1 -H b:1 p", {}),
-        ("-np 2 -H a,b p", {}),
-        ("-np 9 -hostfile bare p", {}),
-        ("-np 9 -H a:1 -hostfile bare p : q", {}),
+FINE = (
+    "-np 2 -H a:1 -H b:1 p", "-np 2 -H a,b p", "-np 9 -hostfile bare p", "--app programs",
+    "-np 9 -H a:1 -hostfile bare p : q", "-np 3 --oversubscribe -H a:1,b:1 p", "--version",
+    "-np 1 -hostfile own -H 127.0.0.1 train", "-np 1 -H ip1:2 of-that-host",
+    "-np 1 -H localhost:2 --flag-of-another-version train nothing",
+)  # fmt: skip
+
+
+def test_what_works_is_not_refused(launch) -> None:
+    for words, variables in (
+        *((words, {}) for words in FINE),
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
-        ("-np 3 --oversubscribe -H a:1,b:1 p", {}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
-        ("-np 1 -hostfile own -H 127.0.0.1 train", {}),
-        ("-np 1 -H ip1:2 of-that-host", {}),
-        ("--version", {}),
-        ("--app programs", {}),
-        ("-np 1 -H localhost:2 --flag-of-another-version train nothing", {}),
         ("-np 2 -H a:1,b:1 p", SLURM),
         ("-np 3 -H a:2,b:1 p", {**SLURM, "OMPI_MCA_ras": "^slurm"}),
         ("-np 3 -H localhost:3 train", SLURM),
         ("-np 2 -H localhost:2 train", PLACES),
         ("-np 4 p", {"PBS_NODEFILE": "own"}),
-    ],
-)
-def test_what_works_is_not_refused(
-    launch: Launch, words: str, variables: dict[str, str]
-) -> None:
-    said, found = launch(words, **variables)
-    assert said.endswith(words) or "hostfile" in words
-    assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
+    ):
+        said, found = launch(words, **variables)
+        assert said.endswith(words) or "hostfile" in words
+        assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)
 
 
-def test_ranks_of_this_host_need_shared_memory(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_this_host_need_shared_memory(launch, monkeypatch) -> None:
     usage = SimpleNamespace(free=4 * (4 << 20))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     hosts = "-H localhost:4,ip1:9"
@@ -208,13 +179,10 @@ def test_ranks_of_this_host_need_shared_memory(
 ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "transports"),
-    [
-        ("-np 2 train", {}, "^tcp"),
-        ("-np 2 --hostfile own train", {}, "^tcp"),
-        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"),
-        ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
+def test_the_ports_of_a_job_on_this_host_are_closed(launch) -> None:
+    for words, variables, transports in (
+        ("-np 2 train", {}, "^tcp"), ("-np 2 --hostfile own train", {}, "^tcp"),
+        (ONE, {"SLURM_JOB_ID": "7"}, "^tcp"), ("-np 2 train", {"PBS_JOBID": "7"}, "^tcp"),
         # What the user types or sets of transports stays.
         (f"-mca btl ^openib {ONE}", {"OMPI_MCA_btl": "self,tcp"}, "^openib,tcp"),
         (f"--mca btl ^openib,tcp {ONE}", {}, "^openib,tcp"),
@@ -222,34 +190,26 @@ ONE = "-np 2 -H localhost:1,127.0.0.1:1 train"
         (ONE, {"OMPI_MCA_btl": "^openib"}, "^openib,tcp"),
         (ONE, {"OMPI_MCA_btl": "self,vader"}, "self,vader"),
         # Other hosts, or hosts that may stand elsewhere.
-        ("-np 2 --hostfile other train", {}, ""),
+        ("-np 2 --hostfile other train", {}, ""), ("--app programs", {}, ""),
         ("-np 1 -H localhost:1 train : -np 1 -H ip1:1 train", {}, ""),
-        ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""),
+        ("-np 2 train", {"SLURM_JOB_ID": "7"}, ""), ("-np 2 -H +n0 train", {}, ""),
         ("-np 2 train", {"OMPI_MCA_orte_default_hostfile": "other"}, ""),
         ("-np 2 --default-hostfile other train", {}, ""),
-        ("-np 2 -H +n0 train", {}, ""),
-        ("--app programs", {}, ""),
-    ],
-)
-def test_the_ports_of_a_job_on_this_host_are_closed(
-    launch: Launch, words: str, variables: dict[str, str], transports: str
-) -> None:
-    said, found = launch(words, **variables)
-    # A typed one wins.
-    typed = re.findall(r"mca btl (\S+)", said)
-    assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
-    is_closed = bool(transports)
-    assert ("loopback.so" in found.get("LD_PRELOAD", "")) == is_closed
-    assert (found.get("OMPI_MCA_plm") == "^slurm") == is_closed
+    ):  # fmt: skip
+        said, found = launch(words, **variables)
+        typed = re.findall(r"mca btl (\S+)", said)
+        assert (typed or [found.get("OMPI_MCA_btl", "")])[-1] == transports
+        is_closed = bool(transports)
+        assert ("loopback.so" in found.get("LD_PRELOAD", "")) == is_closed
+        assert (found.get("OMPI_MCA_plm") == "^slurm") == is_closed
 
 
 SSH_AGENT = {"OMPI_MCA_plm_rsh_agent": "remote-shell"}
 THREE = "-H ip1:1,ip2:2,ip3:3 train"
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "left"),
-    [
+def test_a_restart_leaves_out_hosts_that_do_not_answer(launch, capfd) -> None:
+    for words, variables, left in (
         (THREE, {"GONE": "ip2"}, "-np 4 -H ip1:1,ip3:3 train"),
         (f"-np 5 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
         (f"-np 6 {THREE}", {"GONE": "ip1"}, "-np 5 -H ip2:2,ip3:3 train"),
@@ -257,19 +217,15 @@ THREE = "-H ip1:1,ip2:2,ip3:3 train"
         # Neither the allocation of a cluster nor another agent is asked.
         (THREE, {"GONE": "ip2", "SLURM_JOB_ID": "7"}, f"-np 6 {THREE}"),
         (THREE, {"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, f"-np 6 {THREE}"),
-    ],
-)
-def test_a_restart_leaves_out_hosts_that_do_not_answer(
-    launch: Launch, capfd, words: str, variables: dict[str, str], left: str
-) -> None:
-    said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
-    assert said.endswith(f" {left}")
-    alive = left.split()[3].replace(",", " ")
-    line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without, on "
-    assert capfd.readouterr().err == ("" if THREE in left else f"{line}{alive}\n")
+    ):
+        said, _ = launch(words, **{**SSH_AGENT, "RUN_SH_ATTEMPT": "1", **variables})
+        assert said.endswith(f" {left}")
+        line = f"run.sh: {variables.get('GONE')} cannot be reached by ssh; the run goes on without"
+        line += f", on {left.split()[3].replace(',', ' ')}\n"
+        assert capfd.readouterr().err == ("" if THREE in left else line)
 
 
-def test_hosts_are_asked_by_ssh_before_a_start(launch: Launch, capfd) -> None:
+def test_hosts_are_asked_by_ssh_before_a_start(launch, capfd) -> None:
     launch("-mca plm_rsh_args -p -H ip1:1,localhost:1 train", **SSH_AGENT, GONE="other")
     (asked,) = Path("asked").read_text().splitlines()
     assert asked.startswith("-oBatchMode=yes -oConnectTimeout=44 ")

@@ -1,27 +1,33 @@
-"""Every launcher where ssh does not let it in: one line and status 2 in a limited time.
+"""Launchers where ssh, a stub, does not let them in, and their sessions on other hosts.
 
-Nothing of a launcher is left afterwards, nor if it is asked to stop at that moment.
+Each says one line and ends in a limited time; nothing of it is left, also where it is stopped.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support import processes
+from tests.support.job import Started
 from tests.support.launch import ROOT, write_program
 
 pytestmark = pytest.mark.thorough
 
 HOST_TIMEOUT = 10
 LONGEST = HOST_TIMEOUT + 60
+FOLDER = ROOT / "setup-utils/launchers"
 # A server that says nothing, or nothing after its banner; one that refuses.
 SSH = {"silent": "exec sleep 300\n", "closed": "echo 'Connection closed' >&2\nexit 255\n"}
 ON_BOTH = ("-np", "2", "-H", "localhost:1,ip2:1", "true")
@@ -47,88 +53,198 @@ LAUNCHERS = {
 }
 
 
-def left(folder: Path) -> list[str]:
-    """Return the processes of launchers and clients that still use a folder's ssh."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        words = " ".join(process.info["cmdline"] or ())
-        path = (process.info["environ"] or {}).get("PATH", "")
-        if str(folder) in words or str(folder) in path.split(":"):
-            found.append(words)
-    return found
-
-
-def start(folder: Path, launcher: str) -> subprocess.Popen[str]:
+def start(folder: Path, launcher: str) -> Started:
     """Start a launcher of this checkout, whatever .venv/bin has links to."""
     kind, *words = LAUNCHERS[launcher]
     if "--launcher" in words and not INTERFACES:
         pytest.skip("this machine has no network")
+    folder.mkdir(exist_ok=True)
     (folder / "one").write_text("ip2\n")
     write_program(folder / "ssh", SSH[kind])
-    path = (folder, ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin", os.environ["PATH"])
-    variables = {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
-    variables.update(PATH=":".join(map(str, path)), VIRTUAL_ENV=sys.prefix)
-    return subprocess.Popen(
-        [word.format(folder=folder) for word in words], cwd=ROOT, env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    path = (folder, FOLDER, Path(sys.prefix) / "bin", os.environ["PATH"])
+    variables = {"PATH": ":".join(map(str, path)), "VIRTUAL_ENV": sys.prefix}
+    variables |= {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
+    return Started(folder, *(word.format(folder=folder) for word in words), **variables)
 
 
-def ends(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
-    """Return what it prints until it ends in time; nothing is left then."""
-    try:
-        output, errors = process.communicate(timeout=LONGEST)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"still there after {LONGEST} s: {process.communicate()}")
-    # What was killed may take a moment to be gone on a busy machine.
-    end = time.monotonic() + 5
-    while left(folder):
-        assert time.monotonic() < end, left(folder)
-        time.sleep(0.05)
-    return output, errors
+def ends(job: Started) -> str:
+    """Return what a launcher says until it ends in time; nothing is left then."""
+    job.wait(LONGEST)
+    assert not processes.left([one.pid for one in job.running()], 5)
+    return job.said()
 
 
 def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
-    """All at once: most of them wait."""
-    started = []
-    for number, launcher in enumerate(LAUNCHERS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        started.append((launcher, folder, start(folder, launcher)))
-    for launcher, folder, process in started:
-        output, errors = ends(process, folder)
-        assert process.returncode == 2, (launcher, errors)
-        if launcher == "check":
-            assert not errors and "\nwrong  ip2: " in output
-            continue
-        assert not output
-        assert errors.startswith("error: host ip2: no connection by ssh ("), launcher
-        assert len(errors.splitlines()) == 1
+    with ExitStack() as stack:
+        jobs = {
+            launcher: stack.enter_context(start(tmp_path / f"{number}", launcher))
+            for number, launcher in enumerate(LAUNCHERS)
+        }
+        for launcher, job in jobs.items():
+            said = ends(job)
+            assert job.process.returncode == 2, (launcher, said)
+            if launcher == "check":
+                assert "\nwrong  ip2: " in said
+            else:
+                assert said.startswith("error: host ip2: no connection by ssh ("), launcher
+                assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("launcher", "number"),
-    [
-        ("run.sh", signal.SIGINT),
-        ("mpirun", signal.SIGTERM),
-        ("horovodrun", signal.SIGINT),
-        ("launch", signal.SIGTERM),
-        ("check", signal.SIGTERM),
-    ],
-)
-def test_a_launcher_that_is_asked_to_stop_while_it_connects(
-    launcher: str, tmp_path: Path, number: signal.Signals
-) -> None:
-    process = start(tmp_path, launcher)
-    end = time.monotonic() + LONGEST
-    while "sleep 300" not in left(tmp_path):
-        assert process.poll() is None and time.monotonic() < end, "no ssh"
-        time.sleep(0.05)
-    began = time.monotonic()
-    process.send_signal(number)
-    _, errors = ends(process, tmp_path)
-    assert time.monotonic() - began < 8
-    assert process.returncode == 128 + number, errors
-    assert len(errors.splitlines()) == launcher.startswith("run.sh"), errors
+@pytest.mark.parametrize("launcher", ["run.sh", "mpirun", "horovodrun", "launch", "check"])
+def test_a_launcher_that_is_asked_to_stop_while_it_connects(launcher: str, tmp_path: Path) -> None:
+    number = signal.SIGINT if launcher in ("run.sh", "horovodrun") else signal.SIGTERM
+    with start(tmp_path, launcher) as job:
+        job.wait_until(lambda: any(one.words == ["sleep", "300"] for one in job.running()))
+        began = time.monotonic()
+        job.process.send_signal(number)
+        said = ends(job)
+        assert time.monotonic() - began < 8
+    assert job.process.returncode == 128 + number, said
+    assert len(said.splitlines()) == launcher.startswith("run.sh"), said
+
+
+# Says when it is there; a child in the background has to end with it.
+BEGUN = "remote-guard: begun"
+COMMAND = "echo ready; sleep 300 & echo $! >child; wait"
+SESSION = """\
+echo "$*" >call
+if [[ -n $SAYS ]]; then echo "$SAYS" >&2; fi
+read -r line && echo "read '$line'"
+exec bash -c "$ENDS"
+"""
+
+
+def start_script(folder: Path, *words: object, ssh: str = SESSION, **variables: str):
+    """Start a script in a folder, where ssh is one, too; its errors are part of its output."""
+    path = f"{write_program(folder / 'ssh', ssh).parent}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", *map(str, words)], cwd=folder, text=True, start_new_session=True,
+        env={**os.environ, "PATH": path, "HOST_TIMEOUT": "40", **variables},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def guard(folder: Path, command: str):
+    return start_script(folder, FOLDER / "remote-guard", 2, "bash", "-c", command)
+
+
+@pytest.mark.parametrize("end", ["the input ends", "no line comes"])
+def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
+    with guard(tmp_path, COMMAND) as process:
+        assert process.stdout.readline() == "ready\n"
+        for number in range(6):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            if number == 0:
+                assert process.stdout.readline() == f"{BEGUN}\n"
+            if number < 5:
+                time.sleep(0.6)
+        assert process.poll() is None, "lines keep it"
+        began = time.monotonic()
+        if end == "the input ends":
+            process.stdin.close()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        seconds = time.monotonic() - began
+        assert seconds < 1.5 if end == "the input ends" else 1.5 < seconds < 10
+        assert not processes.left([int((tmp_path / "child").read_text())])
+
+
+def test_a_guard_kills_what_does_not_obey_and_waits_without_a_first_line(tmp_path: Path) -> None:
+    process = guard(tmp_path, "trap '' TERM; echo ready; sleep 300; sleep 300")
+    assert process.stdout.readline() == "ready\n"
+    process.communicate("\n", timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+    # A daemon that Slurm's srun starts has no input.
+    process = guard(tmp_path, "sleep 3; echo done; exit 7")
+    assert process.communicate(timeout=30)[0] == "done\n"
+    assert process.returncode == 7
+
+
+@contextmanager
+def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> Iterator[subprocess.Popen]:
+    """Start a session as mpirun does, in a shell that waits."""
+    script = f"bash '{FOLDER}/remote-shell' {' '.join(words)} host7 daemon -x; echo $?; "
+    with start_script(folder, "-c", f"{script}sleep 300 & wait", ENDS=ends, SAYS=says) as process:
+        try:
+            assert process.stdout.readline() == "read ''\n"
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_path: Path) -> None:
+    options = ("-p", "77", "-o", "Compression=no")
+    # The launcher has thirty seconds, which are tenths here.
+    write_program(tmp_path / "sleep", "[ $1 = 300 ] || set 0.1\nexec /bin/sleep $1\n")
+    with shell(tmp_path, "exit 255", *options) as process:
+        assert process.stdout.readline().startswith("error: the connection to host7 is lost (ssh)")
+        assert process.stdout.readline() == "255\n"
+        assert process.wait(60) == -signal.SIGKILL
+    alive = "-o ServerAliveInterval=10 -o ServerAliveCountMax=4 -o ControlMaster=no"
+    call = (tmp_path / "call").read_text()
+    assert call == f"-x {' '.join(options)} -o BatchMode=yes {alive} host7 daemon -x\n"
+
+
+REFUSED = "error: host host7: no connection by ssh "
+WORKS = "; it has to work without a question: ssh -oBatchMode=yes host7 true; the job ends"
+
+
+def test_a_command_that_fails(tmp_path: Path) -> None:
+    for ends, says, said in (
+        ("exit 137", BEGUN, "error: on host7 a signal has ended .*status 137"),
+        ("exit 3", BEGUN, "3$"),
+        ("exit 255", "Permission denied (publickey).",
+         rf"{REFUSED}\(Permission denied \(publickey\).\){WORKS}$"),
+        (f"printf 'motd\\n{BEGUN}\\n 1%%\\r 2%%\\n\\n' >&2; exit 3", "", "motd\n 1%\n 2%\n\n"),
+    ):  # fmt: skip
+        with shell(tmp_path, ends, says=says) as process:
+            lines = [process.stdout.readline() for _ in range(max(1, said.count("\n")))]
+            assert re.match(said, "".join(lines)), said
+
+
+def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
+    with shell(tmp_path, "sleep 300") as process:
+        session = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
+        os.kill(int(session), signal.SIGTERM)
+        assert process.stdout.readline() == "143\n"
+
+
+@pytest.mark.parametrize("end", ["time", "launcher", "signal"])
+def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
+    ssh = "echo $$ >session\nexec sleep 300\n"
+    script = f"bash '{FOLDER}/remote-shell' host7 daemon & echo $!; wait $!; echo $?"
+    with start_script(tmp_path, "-c", script, ssh=ssh, HOST_TIMEOUT="4") as process:
+        remote_shell = int(process.stdout.readline())
+        while not (tmp_path / "session").exists() or not (tmp_path / "session").read_text():
+            time.sleep(0.05)
+        session = int((tmp_path / "session").read_text())
+        if end == "launcher":
+            process.kill()
+        elif end == "signal":
+            os.kill(remote_shell, signal.SIGTERM)
+        said = process.stdout.read().splitlines()
+    assert not processes.left([session, remote_shell])
+    line = f"{REFUSED}(no answer in 4 s){WORKS}"
+    assert said == {"time": [line, "255"], "launcher": [], "signal": ["143"]}[end]
+
+
+def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
+    ssh = "printf '%s\\n' \"$@\" >call\nhead -zn 3 | tr '\\0' '|' >input\nexit 3\n"
+    words = (FOLDER / "remote-shell", "--send=SECRET,EMPTY", "-p", "77", "host7", "daemon")
+    with start_script(tmp_path, *words, ssh=ssh, SECRET="a b\nc=*", EMPTY="") as process:
+        assert process.communicate(timeout=30)[0] == "" and process.returncode == 3
+    assert (tmp_path / "input").read_text() == "SECRET=a b\nc=*|EMPTY=||"
+    call = (tmp_path / "call").read_text()
+    assert call.startswith("-x\n-p\n77\n") and call.endswith("\nhost7\ndaemon\n")
+    assert "a b" not in call
+
+
+def test_a_host_is_no_option(tmp_path: Path) -> None:
+    for words in (
+        "-Fx.conf,daemon -mca x", "-x,-oProxyCommand=touch y,/usr/bin/daemon", "-F,daemon",
+        "-p,77,--,-Fx.conf,daemon", "-x,,daemon", "a host,daemon",
+    ):  # fmt: skip
+        with start_script(tmp_path, FOLDER / "remote-shell", *words.split(",")) as process:
+            said, _ = process.communicate(timeout=30)
+        assert process.returncode == 2 and said.startswith("error: no host after 'ssh "), words
+        assert len(said.splitlines()) == 1 and not (tmp_path / "call").exists()

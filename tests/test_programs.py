@@ -1,0 +1,268 @@
+"""Both programs as their users start them: mistakes, launchers, and runs that must learn."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+
+import classify
+import train
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.drawn import face_set
+from data.verification.bin_file import read_bin, write_bin
+from runtime.mxnet import mx
+from tests.support.alone import assert_one_line, metrics, run_alone, trained
+from tests.support.foreign_records import im2rec, write_records
+from tests.support.job import Started
+from tests.support.launch import finish, ranks
+from tests.support.locks import holder
+from training.checkpoint.reader import Checkpoint
+from training.update.classify_step import ClassifyStep
+
+MEMORY = ("--dataset", "100w", "--num-classes", 20, "--batch-size", 4)
+TINY = (*MEMORY, "--network", "tiny", "--embedding-size", 16)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faces") / "set"
+    face_set.ensure(folder, identities=40, images_per_identity=12, image_size=(64, 64), seed=3)
+    # A tenth of the pairs: they are verified twice in every run.
+    target = read_bin(folder / "unseen.bin")
+    images = np.array(target.images, object).reshape(-1, 2)[::10].ravel()
+    write_bin(folder / "unseen.bin", list(images), [bool(same) for same in target.same[::10]])
+    return folder
+
+
+def test_a_mistake_is_one_line():
+    command = (sys.executable, "train.py", "--dataset", "synthetic", "--loss", "cosfase")
+    wrong = finish(*command, status=2)
+    assert_one_line(wrong, "cosfase", "did you mean 'cosface'?")
+
+
+@pytest.mark.launcher
+def test_run_sh(faces, tmp_path):
+    result = finish(
+        *("bash", "run.sh", "--rec", faces, "--embedding-size", 64, "--batch-size", 16),
+        *("--max-update", 3, "--models-root", tmp_path, "--val-targets", "unseen,missing"),
+        *("--frequent", 1), NETWORK="tiny", NP="2",
+    )  # fmt: skip
+    for name in ("model-symbol.json", "model-0000.params", "metrics.jsonl"):
+        assert (tmp_path / name).stat().st_size > 0
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for figure in ("accuracy-0", "roc", "scores-0", "loss", "throughput", "samples"):
+        assert f'<figure id="{figure}">' in report, figure
+    logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("rank-*.log"))]
+    first, second = (re.findall(r"update (\d+)/3  .*?loss (\S+)", log) for log in logs)
+    assert first == second, "the loss of the global batch is everybody's"
+    assert [update for update, _ in first] == ["1", "2", "3"]
+    losses = {float(loss) for _, loss in first}
+    assert len(losses) == 3 and all(map(math.isfinite, losses)), "the network has changed"
+    assert "VERIFICATION SET MISSING" in result.stdout + result.stderr
+    assert "accuracy untrained" in result.stdout
+    assert "%|" not in result.stdout, "a progress bar without a terminal"
+    assert json.loads((tmp_path / "config.json").read_text())["max_update"] == 3
+    running = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [words for words in running if str(tmp_path) in " ".join(words)]
+
+
+def parameters_of(network):
+    return {name: value.data().asnumpy() for name, value in network.parameters.items()}
+
+
+@pytest.mark.thorough
+def test_an_update_of_a_published_network(tmp_path):
+    # Without weight decay, so that a weight without a gradient would stay as it is.
+    words = ("--network", "r50-se", "--net-output", "GNAP", "--seed", 4, "--wd", 0)
+    end = ("--batch-size", 2, "--max-update", 1, "--models-root", tmp_path)
+    trained(train, *MEMORY, *words, *end)
+    options = BackboneOptions(network="r50-se", net_output="GNAP")
+    before = parameters_of(Backbone.create(options, seed=4))
+    after = parameters_of(Backbone.load(tmp_path / "model"))
+    assert sorted(after) == sorted(before)
+    for name, values in before.items():
+        assert np.isfinite(after[name]).all(), name
+        assert not name.endswith("_weight") or (after[name] != values).any(), name
+
+
+def test_a_run_does_not_go_on_with_another_output(tmp_path):
+    made = (*TINY, "--models-root", tmp_path, "--max-update", 1, "--net-output")
+    trained(train, *made, "E")
+    before = (tmp_path / "model-0000.params").read_bytes()
+    result = run_alone(train, *made, "FC")
+    assert_one_line(result, "--net-output E there and FC here", "--models-root", "--resume never")
+    assert (tmp_path / "model-0000.params").read_bytes() == before
+
+
+@pytest.mark.thorough
+def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path):
+    made = (*TINY, "--seed", 5, "--lr", 0.05, "--save-interval", 2, "--models-root")
+
+    def run(folder, *options):
+        trained(train, *made, tmp_path / folder, *options)
+        return parameters_of(Backbone.load(tmp_path / folder / "model"))
+
+    def assert_kept(found, expected, names):
+        for name in expected:
+            assert (found[name] == expected[name]).all() == (name in names), name
+
+    before = run("first", "--max-update", 2)
+    tuned = ("--pretrained", f"{tmp_path}/first/model,0", "--freeze", "conv0_*,bn0_*,stage1_*")
+    after = run("whole", *tuned, "--max-update", 4)
+    frozen = [name for name in after if name.startswith(("conv0_", "bn0_", "stage1_"))]
+    assert len(frozen) == 10
+    kept = [*frozen, "fc1_gamma"]
+    assert_kept(after, before, kept)
+
+    # The same in two runs. Without the frozen ones in its memory, the optimizer goes on.
+    newest = "checkpoints/update-00000004"
+    manifest = (tmp_path / "whole" / newest / "manifest.json").read_text()
+    assert "optimizer/conv0_weight" not in manifest
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / newest)
+    assert_kept(run("again", *tuned, "--max-update", 4), after, after)
+
+    # A teacher that is only measured changes nothing; one with a weight does.
+    teacher = ("--teacher", f"{tmp_path}/first/model,0", "--max-update", 4, "--frequent", 1)
+    run("measured", *tuned, *teacher, "--teacher-weight", 0)
+    for path in ("model-0000.params", f"{newest}/rank-0000.bin"):
+        content = (tmp_path / "whole" / path).read_bytes()
+        assert (tmp_path / "measured" / path).read_bytes() == content, path
+    distances = metrics(tmp_path / "measured", "teacher_loss")
+    assert len(set(distances)) == 4 and all(0 < distance < 2 for distance in distances)
+    assert_kept(run("taught", *tuned, *teacher, "--teacher-weight", 100), after, kept)
+
+    there = "--freeze ['conv0_*', 'bn0_*', 'stage1_*'] there"
+    other = (*made, tmp_path / "again", *tuned[:3], "conv0_*", "--max-update", 5)
+    assert_one_line(run_alone(train, *other), there, "--resume never")
+
+
+@pytest.mark.thorough
+@pytest.mark.launcher
+@pytest.mark.learning
+def test_two_ranks_learn_faces(faces, tmp_path):
+    finish(
+        *("bash", "run.sh", "--rec", faces, "--network", "tiny", "--embedding-size", 64),
+        *("--models-root", tmp_path, "--batch-size", 32, "--loss", "softmax", "--scale", 16),
+        *("--val-targets", "unseen", "--lr", 0.2, "--warmup", 20, "--lr-schedule", "cosine"),
+        *("--max-update", 120, "--frequent", 20), NP="2",
+    )  # fmt: skip
+    losses, accuracies = metrics(tmp_path, "loss"), metrics(tmp_path, "accuracy")
+    assert losses[-1] < 0.1 * losses[0]
+    assert accuracies[-1] > accuracies[0] + 0.12
+
+
+SMALL = ("--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--num-images")
+OF = {"target": "validation"}
+
+
+def write_set(folder: Path, broken):
+    """Write record files of 48 and 24 images, some of them broken."""
+    image = bytes(cv2.imencode(".jpg", np.full((40, 40, 3), 180, np.uint8))[1])
+    for name, keys in (("train", range(48)), ("val", range(24))):
+        payloads = [image[:200] if key in broken else image for key in keys]
+        write_records(folder / name, im2rec([key % 3 for key in keys], payloads, keys))
+    return [
+        *("--dataset", "imagenet", "--rec-train", folder / "train/train.rec"),
+        *("--rec-val", folder / "val/train.rec", "--models-root", folder / "models"),
+        *("--image-size", 32, "--batch-size", 8, "--epochs", 2, "--lr", 0.001),
+        *("--model", "LeNet", "--warmup-epochs", 0),
+    ]
+
+
+def test_broken_records_are_skipped_and_named(tmp_path):
+    options = write_set(tmp_path, broken=(0, 7, 13))
+    said = trained(classify, *options)
+    for name in ("train", "val"):
+        for key in (0, 7, 13):
+            line = f"{tmp_path}/{name}/train.rec: record {key}: the image cannot"
+            assert said.count(f"skipped a broken record: {line}") == 1, said
+    assert metrics(tmp_path / "models", "total", **OF) == [21, 21]
+    assert said.count("3 of 24 images to validate on cannot be read, and do not count") == 2
+    few = run_alone(classify, *options, "--resume", "never", "--max-bad-records", 2)
+    assert_one_line(few, "3 broken records, more than the 2 of --max-bad-records; the last is")
+
+
+@pytest.mark.launcher
+def test_three_ranks_count_every_validation_image_once(tmp_path):
+    """All broken validation images are those of rank 1, whose share is a third of them."""
+    options = write_set(tmp_path, broken=range(1, 24, 6))
+    wire = ("--fp16-allreduce", "--gradient-predivide-factor", 2.0)
+    words = (*options, *wire, "--label-smoothing", 0.1, "--mixup", 0.2)
+    result = finish(*ranks("--gloo", 3), sys.executable, "classify.py", *words)
+    models = tmp_path / "models"
+    assert metrics(models, "total", **OF) == [20, 20]
+    assert result.stdout.count("4 of 24 images to validate on cannot be read") == 2
+    assert json.loads((models / "config.json").read_text())["epochs"] == 2
+
+
+def test_momentum_goes_on(tmp_path):
+    """Where the learning rate has become nothing, weights move by what momentum is left."""
+    options = (*SMALL, 64, "--wd", 0, "--lr-schedule", "poly", "--models-root", tmp_path)
+    trained(classify, *options, "--epochs", 1)
+    trained(classify, *options, "--epochs", 2, "--resume", "--lr=1e-30")
+    before, after = (Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4))
+    for name in ("conv1_weight", "fc1_weight"):
+        weights = before.replicated(f"classifier/{name}"), after.replicated(f"classifier/{name}")
+        momentum = before.replicated(f"optimizer/{name}.0")
+        assert np.abs(momentum).max() > 0
+        np.testing.assert_allclose(
+            weights[1] - weights[0], (0.9 + 0.9**2) * momentum, rtol=1e-3, atol=1e-7
+        )
+    others = run_alone(classify, *options, "--epochs", 3, "--seed", 2)
+    assert_one_line(others, "was trained on other images: 64 images there, 64 here", "--resume any")
+
+
+@pytest.mark.thorough
+def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
+    """From the best model on, with an optimizer that remembers nothing; 16 updates in an epoch."""
+    options = (*SMALL, 512, "--epochs", 2, "--models-root", tmp_path, "--frequent", 1)
+    again = (*options, "--resume", "--lr=0.001")
+    trained(classify, *options)
+    assert metrics(tmp_path, "best", **OF)[-1] > 0.7
+    files = [str(tmp_path / f"model-best-{end}") for end in ("symbol.json", "0000.params")]
+    network = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
+    assert network(mx.nd.zeros((1, 3, 16, 16))).shape == (1, 10)
+    best, make_update, started = mx.nd.load(files[1]), ClassifyStep.__call__, []
+
+    def noted(step, batch, update, lr):
+        if update == 32:
+            parameters = step.classifier.parameters
+            started.append({name: parameters[name].data().copy() for name in parameters})
+            memory = step._optimizer.export_state(update).arrays.values()
+            assert memory and not any(stored.array.any() for stored in memory)
+        return make_update(step, batch, update, lr)
+
+    monkeypatch.setattr(ClassifyStep, "__call__", noted)
+    trained(classify, *again)
+    for name, value in started[0].items():
+        np.testing.assert_array_equal(value.asnumpy(), best[f"arg:{name}"].asnumpy())
+    assert metrics(tmp_path, "epoch", **OF) == [1, 2, 3, 4]
+    accuracies = metrics(tmp_path, "best", **OF)
+    assert accuracies == sorted(accuracies)
+    # Half a cosine from the new rate to 0, after the 32 updates of the first run.
+    expected = [0.0005 * (1 + np.cos(np.pi * update / 32)) for update in range(32)]
+    assert metrics(tmp_path, "lr")[32:] == pytest.approx(expected)
+    said = trained(classify, *again)
+    assert "update 64 of 64 is finished already: nothing to train" in said
+
+
+def test_the_status_is_that_of_the_signal(tmp_path):
+    options = (*SMALL, 512, "--epochs", 10_000, "--frequent", 1, "--models-root", tmp_path)
+    with Started(tmp_path, sys.executable, "classify.py", *options) as job:
+        job.wait_until(lambda: "update 3/" in job.said())
+        assert f"process {job.process.pid}, python" in holder(tmp_path)
+        job.process.send_signal(signal.SIGINT)
+        assert job.wait(60) == 130
+    assert len(list((tmp_path / "checkpoints").glob("update-*"))) >= 1
