@@ -16,6 +16,7 @@ from runtime.mxnet import mx
 
 Arrays = dict[str, np.ndarray]
 DATA = mx.sym.var("data")
+IMAGES = np.random.default_rng(7).integers(0, 256, (4, 3, 112, 112), dtype=np.uint8)
 
 
 def conv(x: Any, name: str, channels: int = 8, side: int = 3, **settings: Any) -> Any:
@@ -25,7 +26,6 @@ def conv(x: Any, name: str, channels: int = 8, side: int = 3, **settings: Any) -
 
 
 def norm(x: Any, name: str = "bn", **settings: Any) -> Any:
-    """Return a BatchNorm with a gamma."""
     return mx.sym.BatchNorm(x, **{"fix_gamma": False, **settings}, name=name)
 
 
@@ -37,7 +37,6 @@ def act(x: Any, kind: str = "relu", name: Optional[str] = None) -> Any:
 
 
 def nodes_of(symbol: Any) -> dict[str, dict[str, Any]]:
-    """Return the nodes of a graph by their names."""
     return {node["name"]: node for node in to_json(symbol)["nodes"]}
 
 
@@ -60,15 +59,9 @@ def create(
 
 
 def classifier(
-    model: str,
-    shape: Shape = (3, 32, 32),
-    *,
-    classes: int = 10,
-    seed: int = 0,
-    ctx: Any = None,
-    **options: Any,
-) -> Classifier:
-    """Return a classifier for images of a shape."""
+    model: str, shape: Shape = (3, 32, 32), *,
+    classes: int = 10, seed: int = 0, ctx: Any = None, **options: Any,
+) -> Classifier:  # fmt: skip
     mean, deviation = (0.49, 0.48, 0.45)[: shape[0]], (0.25, 0.2, 0.3)[: shape[0]]
     settings: Any = {"normalization": Normalization(mean, deviation), "image_shape": shape}
     chosen = ClassifierOptions(model=model, **options)
@@ -76,7 +69,6 @@ def classifier(
 
 
 def values(network: Network) -> Arrays:
-    """Return the parameters and running statistics of a network."""
     return {name: one.data().asnumpy() for name, one in network.parameters.items()}
 
 
@@ -90,7 +82,6 @@ def results(network: Network, output: Any) -> Arrays:
 
 
 def gradient_of(shape: tuple[int, int]) -> Any:
-    """Return the gradient of outputs [b, n] that ``train`` gives."""
     return mx.nd.array(np.random.default_rng(5).normal(size=shape) / 64)
 
 
@@ -127,7 +118,6 @@ def step(symbol: Any, plain: Any, shape: tuple[int, ...], weights: Optional[Any]
 
 
 def assert_same(found: Arrays, expected: Arrays) -> None:
-    """Compare the arrays of two passes bit for bit."""
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)

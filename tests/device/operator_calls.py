@@ -64,12 +64,7 @@ def fault(operator: str, arrays: Sequence[tuple[str, str]]) -> str:
 
 @contextmanager
 def watched_operators() -> Iterator[set[str]]:
-    """Collect the contexts of arrays of calls, and refuse calls that would be wrong on a GPU.
-
-    Raises:
-        AssertionError: at the call, if its arrays are on several devices or too wide for one, or
-            if the operator has no kernel for GPUs, or one that waits for the GPU.
-    """
+    """Collect the contexts of arrays of calls, and fail at calls that would be wrong on a GPU."""
     contexts: set[str] = set()
 
     def note(operator: str, handles: Sequence[Any]) -> None:
@@ -113,7 +108,6 @@ def site(frame: Optional[FrameType] = None) -> str:
 
 
 def _describe(handle: Any) -> tuple[str, str]:
-    """Return context and type of an array without a look at its numbers."""
     pointer = handle if isinstance(handle, ctypes.c_void_p) else ctypes.c_void_p(handle)
     kind, number, dtype = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library, check = mx.base._LIB, mx.base.check_call

@@ -51,7 +51,6 @@ def rows(make_rows):
 
 
 def gather(rows, chosen, units, gradient):
-    """All rows in one block."""
     sample = Sample(np.asarray(chosen), np.zeros(1, np.int64), np.ones(1, bool))
     return rows.gather(rows.place(sample), slice(0, len(chosen)), units, gradient)
 

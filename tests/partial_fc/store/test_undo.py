@@ -128,7 +128,6 @@ def test_no_memory_is_taken_for_more_than_the_file_holds(killed: Any) -> None:
 
 
 def test_verify_reads_the_newer_records_of_a_row_too(killed: Any) -> None:
-    """A run would put them back, one after the other."""
     assert outcome(killed, killed.log, 0) == (killed.rows[0], True)
     log = bytearray(killed.log)
     log[2 * HEAD + 8 + 12] ^= 1
