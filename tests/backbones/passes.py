@@ -1,7 +1,5 @@
 """Small graphs and networks, and what their training passes compute."""
 
-from __future__ import annotations
-
 from typing import Any, Optional
 
 import numpy as np
@@ -126,11 +124,8 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
 def compare(plain: Any, fast: Any, shape: Shape, weights: Any = None, *shares: float) -> float:
     """Assert that a graph has the parameters of another and computes the same steps.
 
-    Each array may differ by a share of its length and one of the longest gradient's, of rounding
-    unless given.
-
-    Returns:
-        The largest error of a feature, as a share of the largest feature.
+    Each array may differ by a share of its length and one of the longest gradient's. Returns the
+    largest error of a feature, as a share of the largest feature.
     """
     share, least = shares or (1e-3, 1e-6)
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())

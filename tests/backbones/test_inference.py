@@ -1,7 +1,5 @@
 """The graph for inference on a CPU computes what the plain one computes, with fewer operators."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from backbones.graph.nodes import first_shapes, from_json, to_json
+from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.onednn import folding, form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.joining import divide, join
@@ -36,17 +34,17 @@ def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(form, "channel_block", lambda: 16)
 
 
-def made_up(symbol: Any, slopes: Slopes = None) -> dict[str, np.ndarray]:
+def made_up(symbol: Any, slopes: Slopes = None, shape: Shape = (1, 3, 6, 5)) -> dict[str, Any]:
     """Weights as after training, slopes of PReLUs of either sign and above 1."""
     generator = np.random.default_rng(3)
-    arguments, _, auxiliary = symbol.infer_shape(data=(1, *SMALL.shape[1:]))
+    arguments, _, auxiliary = symbol.infer_shape(data=shape)
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     made = {}
-    for name, shape in zip(names, arguments + auxiliary):
+    for name, size in zip(names, arguments + auxiliary):
         # Maps of either sign, as a PReLU has to be told apart from what it does above 0.
         low, high = (-1.0, 1.0) if name.endswith(("weight", "kernel")) else (-0.5, 1.5)
         low, high = (0.5, 2.0) if name.endswith("var") else (low, high)
-        made[name] = generator.uniform(low, high, shape).astype(np.float32)
+        made[name] = generator.uniform(low, high, size).astype(np.float32)
         if name.startswith("relu") and slopes:
             made[name] = np.array(slopes, np.float32)
     del made["data"]
@@ -184,13 +182,11 @@ def test_what_depends_on_parameters_alone_is_computed_once() -> None:
     graph, left = folding._without_constants(y, given)
     symbol, images = from_json(graph), mx.nd.array([[1, 2, 3], [4, 5, 6]])
     assert sorted(operators(symbol)) == ["broadcast_add", "dot", "dot", "elemwise_add"]
-    # The shift as it is, and two that were computed.
     assert len(left) == 3 and "shift" in left and "kernel" not in left
     inputs = {"data": images, **left}
     found = mx.nd.CachedOp(symbol)(*(inputs[name] for name in symbol.list_inputs()))
     w = 2 * k.asnumpy() + 1
     assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
-    # Without constants, and without parameters.
     graph, left = folding._without_constants(mx.sym.dot(DATA, kernel), {"kernel": k})
     assert [node["op"] for node in graph["nodes"]] == ["null", "null", "dot"]
     assert graph["heads"] == [[2, 0, 0]] and left == {"kernel": k}
@@ -202,11 +198,10 @@ def test_what_depends_on_parameters_alone_is_computed_once() -> None:
 SHAPE = (2, 3, 5, 4)
 
 
-def weights(symbol: Any, shape: tuple[int, ...] = SHAPE) -> dict[str, Any]:
-    generator = np.random.default_rng(1)
-    shapes, _, _ = symbol.infer_shape(data=shape)
-    sizes = sorted(zip(symbol.list_arguments(), shapes))
-    return {name: mx.nd.array(generator.normal(size=size)) for name, size in sizes}
+def weights(symbol: Any, shape: Shape = SHAPE) -> dict[str, Any]:
+    made = made_up(symbol, shape=shape)
+    made["data"] = np.random.default_rng(1).normal(size=shape)
+    return {name: mx.nd.array(value) for name, value in made.items()}
 
 
 def assert_equal_outputs(fast: Any, own: dict[str, Any], plain: Any, given: dict[str, Any]) -> None:
@@ -254,7 +249,6 @@ def test_joined_operators_compute_the_same(symbol: Any, expected: list[str]) -> 
     assert_equal_outputs(found, values, symbol, values)
 
 
-# Of 300 channels; a convolution of it is divided.
 W0 = conv(DATA, "c0", 300)
 W1 = conv(W0, "c1", 300)
 WIDE = conv(DATA, "c0", 600)
@@ -310,10 +304,6 @@ def thorough(*names: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
 
 
-def pictures(count: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(7).integers(0, 256, (count, *shape), dtype=np.uint8)
-
-
 def train_a_little(network: Network) -> None:
     """Give all parameters values as after training, slopes of either sign and above 1.
 
@@ -346,14 +336,13 @@ def test_backbones(name: str, output: Optional[str]) -> None:
 
 
 DEEPER = thorough("VGG16", "ResNeXt29_32x4d", "DenseNet121", "PreActResNet18", "DLA")
+CLASSIFIERS = ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small", *DEEPER]
 
 
-@pytest.mark.parametrize(
-    "name", ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small", *DEEPER]
-)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers(name: str) -> None:
     shape = (1, 28, 28) if name == "LeNet" else (3, 32, 32)
-    check_network(passes.classifier(name, shape), pictures(3, *shape))
+    check_network(passes.classifier(name, shape), IMAGES[:3, : shape[0], : shape[1], : shape[2]])
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +356,8 @@ def network() -> Backbone:
 def test_any_number_of_images_by_turns(network: Backbone, count: int, side: int) -> None:
     passes = [images_of_pass(size, size) for size in (112, 32, 1024)]
     assert passes == [8, 98, 1] and images_of_pass(112, 112, lanes=2) == 4
-    infer, images = network.inference(), pictures(count, 3, side, side)
+    images = np.random.default_rng(7).integers(0, 256, (count, 3, side, side), np.uint8)
+    infer = network.inference()
     # A view of memory that is read backwards.
     for given in (images, np.zeros((2, 3, 48, 48), np.uint8), images[..., ::-1]):
         expected = network.extract(np.ascontiguousarray(given))

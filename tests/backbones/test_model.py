@@ -1,7 +1,5 @@
 """Networks, their outputs, options and weights, and checkpoints, also those of classifiers."""
 
-from __future__ import annotations
-
 import errno
 import json
 import zlib
@@ -24,8 +22,7 @@ from runtime.state import OWN, REPLICATED
 from tests.backbones.passes import IMAGES, assert_same, classifier, create, train, values
 from tests.support.graphs import fingerprint
 
-# Graphs with embeddings of 512, so that checkpoints of today are networks of tomorrow: of all
-# iResNets together, and of the others.
+# Checkpoints of today are networks of tomorrow.
 FINGERPRINTS = {"r18 to r269": 366520557, "r18-se to r269-se": 681434952}
 FINGERPRINTS |= {"mbf": 1600664052, "tiny": 1311149337}
 
@@ -70,7 +67,6 @@ def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(name, o
                 backbones.check_image_size(name, size, output)
         else:
             backbones.check_image_size(name, size, output)
-    # A network has an output of its own.
     if name == "mbf":
         with pytest.raises(ConfigError, match="are 7 x 6 then, and its output GDC weighs 7 x 7"):
             backbones.check_image_size("mbf", (112, 96))
@@ -80,17 +76,13 @@ def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(name, o
 
 # What get_symbol of recognition/partial_fc/mxnet/symbol/resnet.py (InsightFace, 2022) makes of
 # net_se, num_layers, net_output and embedding_size.
-ORIGINALS = [
-    *(("r49", "FC", 512), ("r269", "FC", 512), ("r50-se", "FC", 512), ("r101-se", "E", 256)),
-    *(("r18", output, 512) for output in sorted(OUTPUTS)),
-    *(("r18", "GNAP", 256), ("r18", "GNAP", 1024)),
-]
-
-
 def test_names_and_sizes_are_those_of_the_original() -> None:
-    """By one checksum of names and shapes of all tensors, and one of numbers of parameters."""
     listed, counts = [], []
-    for network, output, size in ORIGINALS:
+    for network, output, size in (
+        *(("r49", "FC", 512), ("r269", "FC", 512), ("r50-se", "FC", 512), ("r101-se", "E", 256)),
+        *(("r18", output, 512) for output in sorted(OUTPUTS)),
+        *(("r18", "GNAP", 256), ("r18", "GNAP", 1024)),
+    ):
         symbol = backbones.build(network, embedding_size=size, output=output)
         arguments, _, statistics = symbol.infer_shape(data=(2, 3, 112, 112))
         keys = symbol.list_arguments() + symbol.list_auxiliary_states()
@@ -163,12 +155,8 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     options = ClassifierOptions(model="ResNet18", pretrained=f"{tmp_path}/a,b,12", last_gamma=True)
     with pytest.raises(ConfigError, match="--last-gamma and --pretrained .*a,b,12 exclude"):
         options.check()
-    # The network's own output is no other.
     assert BackboneOptions(network="r50", net_output="FC").other_output is None
     assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
-
-
-SYNC: Any = {"sync_bn": True}
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -179,11 +167,11 @@ SYNC: Any = {"sync_bn": True}
     (BackboneOptions(pretrained="model,3"), "names model-0003.params, which does not exist"),
     (BackboneOptions(pretrained="m" * 300 + ",3"), "-0003.params, which does not exist"),
     (ClassifierOptions(pretrained="none,2", model="LeNet"), "none,2 names none-0002"),
-    (BackboneOptions(recompute=True, **SYNC), "--sync-bn and --recompute exclude each other"),
-    (BackboneOptions(accumulate=2, **SYNC), "--sync-bn and --accumulate 2 exclude each other"),
-    (BackboneOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each other"),
-    (ClassifierOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each"),
-    (BackboneOptions(freeze=("a*", "b"), **SYNC), r"--sync-bn and --freeze a\*,b exclude"),
+    (BackboneOptions(recompute=True, sync_bn=True), "--sync-bn and --recompute exclude each other"),
+    (BackboneOptions(accumulate=2, sync_bn=True), "--sync-bn and --accumulate 2 exclude each"),
+    (BackboneOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
+    (ClassifierOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
+    (BackboneOptions(freeze=("a*", "b"), sync_bn=True), r"--sync-bn and --freeze a\*,b exclude"),
     (BackboneOptions(freeze=("a", "")), "--freeze 'a,' has an empty pattern"),
     (BackboneOptions(network="r51"), "'r51' is unknown"),
     (BackboneOptions(net_output="GNP"), "--net-output 'GNP' is unknown .did you mean 'GNAP'"),
@@ -321,7 +309,6 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     assert {*tensors.loaded} == {*backbone.parameters}
     assert (tensors.missing, tensors.left_over) == ([], [])
 
-    # What is missing keeps its values, and the rest is named.
     own = {"arg_bn0_beta": None, "aux_bn0_moving_var": None}
     write_tensors(tmp_path / PARAMETERS, arg_fc7_weight=mx.nd.ones((3, 16)), **own)
     backbone = create(seed=1)
@@ -373,23 +360,18 @@ def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
             Backbone.load(tmp_path / "model")
 
 
-def spoil(prefix: Path, name: str, value: float) -> None:
-    """Give one number of a weight another value; it becomes float64."""
-    arrays = mx.nd.load(f"{prefix}-0000.params")
-    array = arrays[f"arg:{name}"].asnumpy().astype(np.float64)
-    array.flat[-1] = value
-    mx.nd.save(f"{prefix}-0000.params", {**arrays, f"arg:{name}": mx.nd.array(array, dtype="f8")})
-
-
 # The last is a float64, and too large for the float32 that MXNet makes of it.
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
     """By whatever takes a network: on the way activations make numbers of them again."""
     created, side, shape = create(side=32), (32, 32), (1, 28, 28)
-    created.export(tmp_path / "m")
-    spoil(tmp_path / "m", "conv0_weight", value)
-    classifier("LeNet", shape).export(tmp_path / "c")
-    spoil(tmp_path / "c", "fc_output_weight", value)
+    lenet = classifier("LeNet", shape)
+    for prefix, own, name in (("m", created, "conv0_weight"), ("c", lenet, "fc_output_weight")):
+        own.export(tmp_path / prefix)
+        array = values(own)[name].astype(np.float64)
+        array.flat[-1] = value
+        changed = {f"arg_{name}": mx.nd.array(array, dtype="f8")}
+        write_tensors(tmp_path / f"{prefix}-0000.params", **changed)
     for take in (
         lambda: Backbone.load(tmp_path / "m", image_size=side),
         lambda: read_checkpoint(tmp_path / "m", 0, side),

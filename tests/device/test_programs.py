@@ -1,7 +1,5 @@
 """Runs of the programs on a device: verification, checkpoints, and the model that is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any

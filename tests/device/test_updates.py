@@ -1,7 +1,5 @@
 """Whole updates on a device: all arrays are there, and the numbers are those of the host."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,7 @@ from partial_fc.options import LOSSES
 from partial_fc.shard import STATES
 from runtime.mxnet import mx
 from tests.device import updates
-from tests.device.operator_calls import WAITING, watched_operators, with_gpu_kernel
-from tests.device.stalled_device import stalled
+from tests.device.operator_calls import WAITING, WITH_GPU_KERNEL, stalled, watched_operators
 from tests.device.updates import DEVICE, HOST, ON_GPU, ClassifierUpdates, FaceUpdates, Updated
 from tests.support.launch import finish, ranks
 from tests.support.thread_world import run_ranks
@@ -161,7 +158,7 @@ def test_every_operator_of_a_network_has_a_kernel(dtype: str) -> None:
         nodes = to_json(backbones.build(name, dtype=dtype))["nodes"]
         operators = {node["op"] for node in nodes} - {"null"}
         assert "Convolution" in operators
-        assert operators <= with_gpu_kernel() and not operators & WAITING
+        assert operators <= WITH_GPU_KERNEL and not operators & WAITING
 
 
 @pytest.mark.skipif(ON_GPU, reason="only a processor can be told to stand still")

@@ -8,8 +8,6 @@ of a float16 network reads float16 arrays, computes in float32 and writes float1
 pass as well, as the tensor cores of a GPU do. All other operators compute in float16 on a CPU, too.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -80,7 +78,6 @@ class Updates:
         return BackboneOptimizer(rule, parameters, world, dtype=dtype, stopwatch=self.stopwatch)
 
     def batch(self, update: int) -> Batch:
-        """This rank's images and labels of an update."""
         generator, count = np.random.default_rng((5, update)), self.global_batch
         images = generator.integers(256, size=(count, 3, *self.image_size), dtype=np.uint8)
         labels = generator.integers(self.classes, size=count)

@@ -1,7 +1,5 @@
 """The sharded head against float64 in one process, its margins, and what its ranks exchange."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Optional

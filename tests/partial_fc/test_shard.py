@@ -1,7 +1,5 @@
 """Shards of the classes: which rows, how they are sampled, their numbers, and centers of a file."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from pathlib import Path
@@ -83,7 +81,6 @@ def test_draws_are_distinct_sorted_and_in_range(population: int, share: float, s
     drawn = draw_distinct(np.random.default_rng(seed), population, count)
     assert drawn.size == count and drawn.dtype == np.int64 and np.all(np.diff(drawn) > 0)
     assert not count or 0 <= drawn[0] <= drawn[-1] < population
-    # All of them, up to the last.
     assert count < 1000 or drawn[-1] > 0.98 * population
     values = np.concatenate([drawn[5:0:-1], drawn[:5], [population - 1, 0, 0]])
     distinct = _sorted_distinct(values, population)
@@ -91,7 +88,6 @@ def test_draws_are_distinct_sorted_and_in_range(population: int, share: float, s
 
 
 def test_draws_are_those_of_earlier_runs() -> None:
-    """A run that goes on from a checkpoint samples as it would have before."""
     drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
     assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
     assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
@@ -107,7 +103,6 @@ def test_rows_hold_every_positive_and_targets_point_at_them(ratio: float) -> Non
     local = (shard.start <= labels) & (labels < shard.stop)
     assert np.array_equal(sample.local, local) and not sample.targets[~local].any()
     assert np.array_equal(sample.rows[sample.targets[local]], labels[local] - shard.start)
-    # More positives than the ratio enlarge the sample.
     sample = Sampler(Shard(0, 1, 100), 0.1, seed=0).sample(np.arange(30, 60), update=0)
     assert np.array_equal(sample.rows, np.arange(30, 60))
 
@@ -126,8 +121,7 @@ def test_negatives_are_uniform_beside_the_positives() -> None:
 def test_a_sample_depends_on_seed_update_and_rank_alone() -> None:
     def rows(seed: int = 0, update: int = 0, rank: int = 0) -> list[int]:
         sampler = Sampler(Shard(rank, 2, 2000), 0.1, seed)
-        found: list[int] = sampler.sample(np.array([1, 2, 3]), update).rows.tolist()
-        return found
+        return sampler.sample(np.array([1, 2, 3]), update).rows.tolist()
 
     assert rows() == rows()
     assert rows() not in (rows(seed=1), rows(update=1), rows(rank=1))
@@ -233,7 +227,6 @@ def test_rounding_and_widening_are_those_of_mxnet():
     finite = np.isfinite(values)
     assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
     assert wide[-7:].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0, np.inf, -np.inf]
-    # float32 passes through.
     assert bfloat16.to_float32(values) is bfloat16.from_float32(values, values.dtype) is values
     narrow = np.empty_like(values)
     _convert(values, narrow, wide)

@@ -11,7 +11,7 @@ from parallel.world import LoneWorld
 from runtime import devices
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from tests.device.stalled_device import stalled
+from tests.device.operator_calls import stalled
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 

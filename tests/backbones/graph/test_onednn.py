@@ -1,7 +1,5 @@
 """Graphs rewritten for a CPU's training pass compute what the plain ones compute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -100,10 +98,8 @@ def test_products_of_maps_and_a_number_for_each() -> None:
     plain = mx.sym.broadcast_mul(DATA, numbers, name="product")
     fast = products.rewrite(plain, (1, 3, 4, 2))
     assert "broadcast_mul" not in operators(fast)
-    # Of one image, and of as many as the graph does not know.
     for images in (1, 5):
         compare(plain, fast, (images, 3, 4, 2))
-    # Others are MXNet's.
     one_pixel, one_channel = (1, 3, 1, 1), (1, 1, 4, 4)
     for maps, factors in ((one_pixel,) * 2, ((1, 3, 4, 4), one_channel), ((1, 3), (1, 1))):
         plain = mx.sym.broadcast_mul(DATA, mx.sym.var("factors", shape=factors))

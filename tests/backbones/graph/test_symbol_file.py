@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -145,7 +143,6 @@ def test_graphs_that_are_read_and_those_that_are_tried_out(path: Path, monkeypat
     assert shapes_of(path, FLAT) == shapes
     assert ask.call_args.args[0] == "backbones.trial"
     assert shapes_of(path, mx.sym.mean(DATA, axis=1), channels=4096)
-    # A window is limited and fits the image.
     read_graph(save(path, wide(pad=(1024, 0))))
     one_row = mx.sym.min(DATA, axis=2)
     window = {"kernel": (2, 2), "pad": (0, 1), "global_pool": True, "name": "pool"}

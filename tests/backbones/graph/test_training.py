@@ -1,9 +1,5 @@
 """Training passes: frozen, recomputed, in parts, of several ranks, and in a device's graph."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -17,6 +13,7 @@ from backbones.graph.onednn import prelu
 from backbones.graph.recompute import cut, output_elements, recomputed_elements
 from backbones.model import Backbone
 from backbones.network import initial_weights
+from benchmarks.worker import Worker
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -96,10 +93,8 @@ def workspaces(network: Any) -> set[Any]:
     return {node["attrs"].get("workspace") for node in nodes if node["op"] == "Convolution"}
 
 
-@pytest.mark.parametrize(
-    ("ctx", "expected"), [(mx.cpu(), {None}), (mx.cpu(1), {str(gpu.WORKSPACE)})]
-)
-def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(("ctx", "limit"), [(mx.cpu(), None), (mx.cpu(1), str(gpu.WORKSPACE))])
+def test_what_runs_on_a_device_has_the_limit(ctx, limit, tmp_path, monkeypatch) -> None:
     recomputed: list[Any] = []
     monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
     backbone = create(side=32, ctx=ctx, recompute=True)
@@ -108,7 +103,7 @@ def test_what_runs_on_a_device_has_the_limit(ctx, expected, tmp_path, monkeypatc
     loaded = Backbone.load(tmp_path / "tiny", image_size=(32, 32), ctx=ctx)
     lenet = passes.classifier("LeNet", (1, 16, 16), ctx=ctx)
     for network in (backbone, recomputed[0], loaded, lenet):
-        assert workspaces(network) == expected
+        assert workspaces(network) == {limit}
 
 
 def test_nothing_else_of_a_graph_changes() -> None:
@@ -135,7 +130,7 @@ def test_two_updates_equal_those_of_the_whole_graph(name, output, side) -> None:
         parts.backward(None, None)
 
 
-def test_where_a_graph_is_cut() -> None:
+def test_where_a_graph_is_cut_and_the_sizes_of_its_maps() -> None:
     parts = cut(mx.sym.elemwise_add(DATA, act(act(DATA), "tanh"), name="fc1"), (112, 112))
     assert [part.source for part in parts] == ["data"]
     assert parts[0].symbol.list_outputs() == ["fc1_output"]
@@ -147,14 +142,11 @@ def test_where_a_graph_is_cut() -> None:
     parts = cut(maps, (8, 8))
     assert [part.source for part in parts] == ["data", "conv1"]
     assert "dropped_output" in parts[-1].symbol.get_internals().list_outputs()
-
-
-def test_sizes_of_feature_maps_by_hand() -> None:
+    # The sizes of feature maps, by hand.
     x = norm(conv(DATA, "first", 4, no_bias=True))
     x = x + conv(x, "second", 4, no_bias=True)
     symbol = mx.sym.FullyConnected(x, num_hidden=2, name="features")
     maps = 4 * 8 * 6
-    # Statistics of a BatchNorm are no maps.
     assert output_elements(symbol, (3, 8, 6)) == 4 * maps + 2
     # Cut after the norm and after the sum, which both parts before have as large outputs.
     assert recomputed_elements(symbol, (8, 6)) == (2 * maps, 2 * maps)
@@ -177,7 +169,6 @@ def test_each_part_counts_once() -> None:
             assert np.array_equal(found[name], expected[name]), name
         else:
             np.testing.assert_allclose(found[name], sums[name], rtol=1e-5, atol=1e-6, err_msg=name)
-    # A network that infers computes the batch whole.
     assert np.array_equal(parts.extract(IMAGES[:3]), reference.extract(IMAGES[:3]))
 
 
@@ -210,35 +201,23 @@ def test_dropout_drops_the_same_when_a_part_runs_again() -> None:
     assert not np.array_equal(first, last)
 
 
-# Bytes that two updates take above what the process had before.
-PROGRAM = """
-import re, sys
-from runtime.mxnet import mx
-from tests.backbones.passes import create
+class InParts:
+    def __init__(self, batch: int, parts: int) -> None:
+        self.backbone = create("mbf", accumulate=parts)
+        self.images = np.zeros((batch, 3, 112, 112), np.uint8)
+        mx.nd.waitall()
 
-def status(field):
-    return 1024 * int(re.search(field + r":\\s+([0-9]+)", open("/proc/self/status").read())[1])
-
-batch, parts = map(int, sys.argv[1:])
-backbone = create("mbf", accumulate=parts)
-images = mx.nd.zeros((batch, 3, 112, 112), dtype="uint8")
-mx.nd.waitall()
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")
-for _ in range(2):
-    with mx.autograd.record():
-        features = backbone(images)
-    backbone.backward(features, mx.nd.ones_like(features))
-    mx.nd.waitall()
-print(status("VmHWM") - before)
-"""
+    def step(self) -> None:
+        train(self.backbone, self.images)
 
 
 @pytest.mark.thorough
 def test_the_memory_is_that_of_one_part() -> None:
-    def peak(batch: int, parts: int) -> int:
-        command = [sys.executable, "-c", PROGRAM, str(batch), str(parts)]
-        return int(subprocess.check_output(command))
+    def peak(batch: int, parts: int) -> Any:
+        with Worker("tests.backbones.graph.test_training:InParts", threads=2) as worker:
+            worker.create({"batch": batch, "parts": parts})
+            worker.step()
+            return worker.peak_memory()
 
     assert peak(16, parts=4) <= 1.1 * peak(4, parts=1) < 0.5 * peak(16, parts=1)
 

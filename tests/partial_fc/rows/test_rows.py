@@ -1,7 +1,5 @@
 """The row kernels of the host and the operators of a device against plain NumPy in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

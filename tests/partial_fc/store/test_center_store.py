@@ -1,7 +1,5 @@
 """A store: back to each checkpoint, also through kills and a full disk; and no other file."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -9,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -78,9 +77,8 @@ def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path) -> None
 def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None:
     with runs.stored(runs.LONE, tmp_path) as head:
         for update in range(0, 16, 4):
-            state = head.export_state(update)
+            state: Any = head.export_state(update)
             runs.advance(runs.LONE, head, update, update + 4)
-        assert state.when_saved is not None
         state.when_saved([8, 12])
         assert [update for update, _ in logs(tmp_path)] == [12, 8]
         features, labels = runs.batch(runs.LONE, 16)
@@ -92,9 +90,7 @@ def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch) -> None:
     origin = runs.trained(tmp_path)
 
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     no_room = pytest.raises(DataError, match="No space left on device.*start again")
     with runs.stored(runs.LONE, tmp_path) as head, monkeypatch.context() as patch:
         head.load_state(runs.saved(origin, 8))
@@ -162,9 +158,8 @@ def began(folder: Path, run: Path, *, killed: bool) -> Any:
             head.export_state(0)
             runs.advance(world, head, 0, 3)
             # The checkpoint is begun; only ``when_saved`` would say that it exists.
-            state = head.export_state(3)
+            state: Any = head.export_state(3)
             if not killed:
-                assert state.when_saved is not None
                 state.when_saved([3])
             return head.rows.export()
 
@@ -209,7 +204,6 @@ def test_a_checkpoint_fits_no_rows_of_its_update_that_were_trained_again(tmp_pat
     assert again.number == origin.number and again != origin
     runs.refused("its rows of update 8 are not those of this checkpoint", origin, 8, tmp_path)
     runs.restored(again, 8, tmp_path)
-    # The one from which it went back is as it was.
     runs.restored(origin, 4, tmp_path)
 
 
@@ -245,8 +239,7 @@ def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
     with runs.stored(runs.LONE, store) as head:
         head.export_state(0)
         runs.advance(runs.LONE, head, 0, 4)
-        when_saved = head.export_state(4).when_saved
-        assert when_saved is not None
+        when_saved: Any = head.export_state(4).when_saved
         store.rename(tmp_path / "moved")
         store.mkdir()
         for go_on in (lambda: when_saved([4]), lambda: head.export_state(8)):
@@ -256,10 +249,6 @@ def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
 
 
 LOG = "undo-00000008.rank-0000"
-
-
-def index_of(folder: Path) -> Index:
-    return Index(np.fromfile(folder / "index.bin", np.uint32))
 
 
 @pytest.mark.parametrize(("rule", "ranks"), [(runs.MOMENTUM, 2), (runs.ADAM, 1)])
@@ -284,7 +273,7 @@ def test_the_rows_are_those_of_each_checkpoint(tmp_path, rule, ranks, monkeypatc
 def test_damage_is_one_line(tmp_path: Path) -> None:
     origin, damaged = runs.trained(tmp_path), "damaged|does not match its checksum"
     # A row that is as it was at the checkpoint.
-    index = index_of(tmp_path)
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
     found = blocks(tmp_path / LOG, 48)
     changed = {row for block in found for row in (*block.new, *block.classes)}
     last = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
@@ -371,7 +360,7 @@ def test_records_stand_side_by_side(tmp_path: Path) -> None:
             runs.advance(world, head, 0, 3)
 
     run_ranks(ranks, run)
-    index = index_of(tmp_path)
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
     places = np.sort(index.places[index.checks != 0])
     # Each rank has taken room for some thousands of records at once.
     taken, counts = np.unique(places // 4096, return_counts=True)
