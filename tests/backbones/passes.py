@@ -48,7 +48,6 @@ def operators(symbol: Any) -> list[str]:
 def create(
     network: str = "tiny", side: int = 112, *, seed: int = 3, ctx: Any = None, **options: Any
 ) -> Backbone:
-    """Return a network for square images, from equal seeds with the same weights."""
     settings: Any = {"network": network, "embedding_size": 16, **options}
     chosen = BackboneOptions(**settings)
     backbone = Backbone.create(chosen, image_size=(side, side), seed=seed, ctx=ctx)
@@ -71,7 +70,6 @@ def values(network: Network) -> Arrays:
 
 
 def results(network: Network, output: Any) -> Arrays:
-    """Return features, gradients, and what has no gradient, after a training pass."""
     mx.nd.waitall()
     found = {"features": output}
     for name, one in network.parameters.items():
@@ -84,7 +82,6 @@ def gradient_of(shape: tuple[int, int]) -> Any:
 
 
 def train(network: Network, images: np.ndarray, *, updates: int = 2, lr: float = 0.1) -> Arrays:
-    """Return the results of the last update."""
     trainer = mx.gluon.Trainer(network.parameters, "sgd", {"learning_rate": lr}, kvstore=None)
     for update in range(updates):
         if isinstance(network, Backbone):

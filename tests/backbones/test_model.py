@@ -308,7 +308,6 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     assert_same(values(backbone), values(source))
     assert {*tensors.loaded} == {*backbone.parameters}
     assert (tensors.missing, tensors.left_over) == ([], [])
-
     own = {"arg_bn0_beta": None, "aux_bn0_moving_var": None}
     write_tensors(tmp_path / PARAMETERS, arg_fc7_weight=mx.nd.ones((3, 16)), **own)
     backbone = create(seed=1)
@@ -318,7 +317,6 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     assert tensors.left_over == ["fc7_weight"]
     assert (values(backbone)["bn0_beta"] == 7).all()
     assert (values(backbone)[UNIT] == values(source)[UNIT]).all()
-
     other = create(embedding_size=8, seed=1)
     before = values(other)
     with pytest.raises(DataError, match="has shape .*choose the --network, --net-output"):

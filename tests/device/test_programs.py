@@ -28,7 +28,6 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(context: object, program: ModuleType, *words: object) -> str:
-    """Run a program to its end on a context; returns what it printed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "choose", lambda *_: context)
         return trained(program, *words)

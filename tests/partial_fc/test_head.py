@@ -58,7 +58,6 @@ LOSSES = {
     for name, margins in exact.MARGINS.items()
 }
 ADAPTIVE_LOSSES = {
-    # Of a loss without adaptation on a device.
     "combined": LOSSES["combined"],
     "adaface": Loss(AdaFace, exact.ReferenceAdaFace),
     "curricularface": Loss(CurricularFace, exact.ReferenceCurricularFace),

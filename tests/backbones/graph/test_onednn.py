@@ -249,7 +249,6 @@ def test_what_is_narrow_and_what_groups_are_joined() -> None:
         assert {name: is_narrow(fast, name) for name in expected} == expected, unit
         nodes = nodes_of(fast)
         assert {name: nodes[name]["attrs"]["num_group"] for name in groups} == groups
-        # Parameters are those of the plain graph, in float32.
         assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
         assert fast.list_auxiliary_states() == plain.list_auxiliary_states()
         assert fast.list_outputs() == plain.list_outputs()

@@ -157,7 +157,6 @@ def hard_swish(x: Any) -> Any:
 
 
 def mobile_net_v3() -> Any:
-    """Hard swish, and channels weighted by what is found over all positions."""
     x = hard_swish(norm(CONV, "a"))
     weights = conv(mx.sym.contrib.AdaptiveAvgPooling2D(x, output_size=1), "se", side=1)
     weights = mx.sym.clip(weights + 3, 0, 6) / 6

@@ -246,7 +246,6 @@ def everything() -> Any:
 
 
 def with_prelu() -> Any:
-    """A CPU's form, in which BatchNorms get a gamma and beta that are computed."""
     x = act(norm(plain(DATA * 0.01, "first"), "a"), "prelu", "relu")
     x = act(norm(plain(x, "second"), "b"), "prelu", "relu2")
     return norm(linear(x), "out")

@@ -248,9 +248,6 @@ def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
     assert not [*store.iterdir()]
 
 
-LOG = "undo-00000008.rank-0000"
-
-
 @pytest.mark.parametrize(("rule", "ranks"), [(runs.MOMENTUM, 2), (runs.ADAM, 1)])
 def test_the_rows_are_those_of_each_checkpoint(tmp_path, rule, ranks, monkeypatch) -> None:
     origin = runs.trained(*[tmp_path] * ranks, rule=rule)
@@ -272,14 +269,15 @@ def test_the_rows_are_those_of_each_checkpoint(tmp_path, rule, ranks, monkeypatc
 
 def test_damage_is_one_line(tmp_path: Path) -> None:
     origin, damaged = runs.trained(tmp_path), "damaged|does not match its checksum"
+    log = "undo-00000008.rank-0000"
     # A row that is as it was at the checkpoint.
     index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    found = blocks(tmp_path / LOG, 48)
+    found = blocks(tmp_path / log, 48)
     changed = {row for block in found for row in (*block.new, *block.classes)}
     last = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
     # The seed stays a number: the checksum alone tells.
     seed = (tmp_path / "store.json").read_bytes().index(b'"seed": ') + len('"seed": ')
-    places = (("store.json", 60), ("store.json", seed), (LOG, 60), ("records.bin", last))
+    places = (("store.json", 60), ("store.json", seed), (log, 60), ("records.bin", last))
     for name, where in places:
         runs.damage(tmp_path / name, where)
         runs.refused(damaged, origin, 8, tmp_path)
