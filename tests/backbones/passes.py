@@ -1,7 +1,5 @@
 """Small graphs and networks, and what their training passes compute."""
 
-from __future__ import annotations
-
 from typing import Any, Optional
 
 import numpy as np
@@ -16,6 +14,7 @@ from runtime.mxnet import mx
 
 Arrays = dict[str, np.ndarray]
 DATA = mx.sym.var("data")
+IMAGES = np.random.default_rng(7).integers(0, 256, (4, 3, 112, 112), dtype=np.uint8)
 
 
 def conv(x: Any, name: str, channels: int = 8, side: int = 3, **settings: Any) -> Any:
@@ -25,7 +24,6 @@ def conv(x: Any, name: str, channels: int = 8, side: int = 3, **settings: Any) -
 
 
 def norm(x: Any, name: str = "bn", **settings: Any) -> Any:
-    """Return a BatchNorm with a gamma."""
     return mx.sym.BatchNorm(x, **{"fix_gamma": False, **settings}, name=name)
 
 
@@ -37,7 +35,6 @@ def act(x: Any, kind: str = "relu", name: Optional[str] = None) -> Any:
 
 
 def nodes_of(symbol: Any) -> dict[str, dict[str, Any]]:
-    """Return the nodes of a graph by their names."""
     return {node["name"]: node for node in to_json(symbol)["nodes"]}
 
 
@@ -51,7 +48,6 @@ def operators(symbol: Any) -> list[str]:
 def create(
     network: str = "tiny", side: int = 112, *, seed: int = 3, ctx: Any = None, **options: Any
 ) -> Backbone:
-    """Return a network for square images, from equal seeds with the same weights."""
     settings: Any = {"network": network, "embedding_size": 16, **options}
     chosen = BackboneOptions(**settings)
     backbone = Backbone.create(chosen, image_size=(side, side), seed=seed, ctx=ctx)
@@ -60,15 +56,9 @@ def create(
 
 
 def classifier(
-    model: str,
-    shape: Shape = (3, 32, 32),
-    *,
-    classes: int = 10,
-    seed: int = 0,
-    ctx: Any = None,
-    **options: Any,
-) -> Classifier:
-    """Return a classifier for images of a shape."""
+    model: str, shape: Shape = (3, 32, 32), *,
+    classes: int = 10, seed: int = 0, ctx: Any = None, **options: Any,
+) -> Classifier:  # fmt: skip
     mean, deviation = (0.49, 0.48, 0.45)[: shape[0]], (0.25, 0.2, 0.3)[: shape[0]]
     settings: Any = {"normalization": Normalization(mean, deviation), "image_shape": shape}
     chosen = ClassifierOptions(model=model, **options)
@@ -76,12 +66,10 @@ def classifier(
 
 
 def values(network: Network) -> Arrays:
-    """Return the parameters and running statistics of a network."""
     return {name: one.data().asnumpy() for name, one in network.parameters.items()}
 
 
 def results(network: Network, output: Any) -> Arrays:
-    """Return features, gradients, and what has no gradient, after a training pass."""
     mx.nd.waitall()
     found = {"features": output}
     for name, one in network.parameters.items():
@@ -90,12 +78,10 @@ def results(network: Network, output: Any) -> Arrays:
 
 
 def gradient_of(shape: tuple[int, int]) -> Any:
-    """Return the gradient of outputs [b, n] that ``train`` gives."""
     return mx.nd.array(np.random.default_rng(5).normal(size=shape) / 64)
 
 
 def train(network: Network, images: np.ndarray, *, updates: int = 2, lr: float = 0.1) -> Arrays:
-    """Return the results of the last update."""
     trainer = mx.gluon.Trainer(network.parameters, "sgd", {"learning_rate": lr}, kvstore=None)
     for update in range(updates):
         if isinstance(network, Backbone):
@@ -127,7 +113,6 @@ def step(symbol: Any, plain: Any, shape: tuple[int, ...], weights: Optional[Any]
 
 
 def assert_same(found: Arrays, expected: Arrays) -> None:
-    """Compare the arrays of two passes bit for bit."""
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -136,11 +121,8 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
 def compare(plain: Any, fast: Any, shape: Shape, weights: Any = None, *shares: float) -> float:
     """Assert that a graph has the parameters of another and computes the same steps.
 
-    Each array may differ by a share of its length and one of the longest gradient's, of rounding
-    unless given.
-
-    Returns:
-        The largest error of a feature, as a share of the largest feature.
+    Each array may differ by a share of its length and one of the longest gradient's. Returns the
+    largest error of a feature, as a share of the largest feature.
     """
     share, least = shares or (1e-3, 1e-6)
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())

@@ -1,32 +1,307 @@
-from __future__ import annotations
+"""The graph for inference on a CPU computes what the plain one computes, with fewer operators."""
 
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 
-from backbones.graph.onednn import form
+from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
+from backbones.graph.onednn import folding, form
+from backbones.graph.onednn.folding import fold
+from backbones.graph.onednn.joining import divide, join
+from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
 from runtime import processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
-from tests.backbones.passes import classifier, create, values
+from tests.backbones import passes
+from tests.backbones.passes import DATA, IMAGES, act, conv, create, nodes_of, norm, operators
 
-ROOT = Path(__file__).parents[2]
+SMALL = np.random.default_rng(7).integers(0, 256, (2, 3, 6, 5), dtype=np.uint8)
+Slopes = Optional[list[float]]
+
+
+@pytest.fixture
+def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any processor as many channels at once as AVX-512 has."""
+    monkeypatch.setattr(form, "channel_block", lambda: 16)
+
+
+def made_up(symbol: Any, slopes: Slopes = None, shape: Shape = (1, 3, 6, 5)) -> dict[str, Any]:
+    """Weights as after training, slopes of PReLUs of either sign and above 1."""
+    generator = np.random.default_rng(3)
+    arguments, _, auxiliary = symbol.infer_shape(data=shape)
+    names = symbol.list_arguments() + symbol.list_auxiliary_states()
+    made = {}
+    for name, size in zip(names, arguments + auxiliary):
+        # Maps of either sign, as a PReLU has to be told apart from what it does above 0.
+        low, high = (-1.0, 1.0) if name.endswith(("weight", "kernel")) else (-0.5, 1.5)
+        low, high = (0.5, 2.0) if name.endswith("var") else (low, high)
+        made[name] = generator.uniform(low, high, size).astype(np.float32)
+        if name.startswith("relu") and slopes:
+            made[name] = np.array(slopes, np.float32)
+    del made["data"]
+    return made
+
+
+def folded(symbol: Any, slopes: Slopes = None, dtype: str = "float32") -> tuple[Any, Any]:
+    return fold(symbol, made_up(symbol, slopes), SMALL.shape[1:], dtype)
+
+
+def inner_nodes(symbol: Any) -> list[list[dict[str, Any]]]:
+    """Return the operators of a graph, each in a list; of a joined one, those inside it."""
+    inner = [node.get("subgraphs", [{"nodes": [node]}])[0] for node in to_json(symbol)["nodes"]]
+    return [[one for one in each["nodes"] if one["op"] != "null"] for each in inner]
+
+
+def check(symbol: Any, slopes: Slopes = None) -> Counter[str]:
+    """Compare a graph's outputs with those of its folded form; returns its operators."""
+    weights = made_up(symbol, slopes)
+    before = {name: value.copy() for name, value in weights.items()}
+    given = {name: mx.nd.array(value) for name, value in weights.items()}
+    expected = Network(symbol, symbol, given, mx.cpu()).extract(SMALL)
+    found = HostInference(symbol, weights)(SMALL)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, before[name])
+    return Counter(node["op"] for node in sum(inner_nodes(folded(symbol, slopes)[0]), []))
+
+
+PIXELS = DATA * 0.0078125
+CONV = conv(PIXELS, "conv", 4)
+LINEAR = mx.sym.FullyConnected(CONV, num_hidden=4, name="fc", no_bias=True)
+
+
+@pytest.mark.usefixtures("avx512")
+@pytest.mark.parametrize(("layer", "settings"), [
+    (CONV, {"eps": 0.25}),
+    (conv(PIXELS, "conv", 4, no_bias=True), {"fix_gamma": True}),
+    (conv(PIXELS, "conv", 6, num_group=3), {}),
+    (LINEAR, {"eps": 0.25}),
+    (norm(CONV, "another"), {"fix_gamma": True}),
+])
+def test_a_batch_norm_goes_into_the_layer_before_it(layer: Any, settings: Any) -> None:
+    # MXNet's defaults are those of a BatchNorm without attributes.
+    for one in (norm(layer, **settings), mx.sym.BatchNorm(layer, name="bn")):
+        found = check(one)
+        assert found["BatchNorm"] == 0 and found["Convolution"] == 1
+
+
+KERNEL = mx.sym.var("kernel", shape=(3, 3, 3, 3))
+SAME = {"weight": KERNEL, "no_bias": True}
+FIRST = conv(PIXELS, "a", 3, **SAME)
+NAMES = "gamma", "beta", "moving_mean", "moving_var"
+SHARED = {name: mx.sym.var(f"own_{name}") for name in NAMES}
+BENT = act(CONV, "tanh")
+OTHER = conv(CONV, "conv2", 4)
+MEAN = mx.sym.mean(CONV, axis=(2, 3), keepdims=True)
+TWICE = mx.sym.Concat(CONV, CONV)
+SLOPES = [0.25, -1.5, 2.0, 0.0]
+# One convolution of one pixel, joined with the sum; none for the linear part.
+SCALED = {"Convolution": 2, "LeakyReLU": 1, "elemwise_add": 1, "BatchNorm": 0, "Activation": 0}
+# Equal slopes are one number.
+LEAKY = {"Convolution": 1, "LeakyReLU": 1, "elemwise_add": 0, "BatchNorm": 0}
+
+
+@pytest.mark.usefixtures("avx512")
+@pytest.mark.parametrize(("symbol", "slopes", "expected"), [
+    # Of two consumers, the other one needs the convolution as it is.
+    (norm(CONV) + CONV, None, {"BatchNorm": 1}),
+    (norm(CONV, "a") + norm(CONV, "b"), None, {"BatchNorm": 2}),
+    # Not behind a layer, of the pixels, along another axis, of a kernel that is computed.
+    (norm(BENT), None, {"BatchNorm": 1}),
+    (norm(PIXELS), None, {"BatchNorm": 1}),
+    (norm(CONV, axis=3), None, {"BatchNorm": 1}),
+    (norm(conv(PIXELS, "a", 3, weight=2 * KERNEL, no_bias=True)), None, {"BatchNorm": 1}),
+    # What two layers share is folded for each.
+    (norm(conv(norm(FIRST), "b", 3, **SAME), "n"), None, {"BatchNorm": 0}),
+    (norm(conv(norm(CONV, "a", **SHARED), "c", 4), "b", **SHARED), None, {"BatchNorm": 0}),
+    # Sums of other names are joined, unless they broadcast.
+    (mx.sym.broadcast_add(OTHER, CONV), None, {"elemwise_add": 1}),
+    (mx.sym.broadcast_add(OTHER, MEAN), None, {"broadcast_add": 1}),
+    # A PReLU scales the layer before it, or a BatchNorm that stays.
+    (act(norm(CONV), "prelu"), SLOPES, SCALED),
+    (act(norm(TWICE), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
+    (act(norm(TWICE, fix_gamma=True), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
+    # Not where the layer is used again, or there is none, or a slope is steep.
+    (act(CONV, "prelu") + CONV, SLOPES, {"Activation": 1}),
+    (act(BENT, "prelu"), SLOPES, {"Activation": 2}),
+    (act(CONV, "prelu"), [0.25, -STEEPNESS, 0.5, 0.5], {"Activation": 1}),
+    (act(norm(CONV), "prelu"), [0.25] * 4, LEAKY),
+    (act(CONV, "prelu"), [-2.0], LEAKY),
+])
+def test_what_else_is_folded_and_what_stays(symbol: Any, slopes: Slopes, expected: Any) -> None:
+    found = check(symbol, slopes)
+    assert {op: found[op] for op in expected} == expected
+
+
+def test_outputs_and_prelus_of_vectors_and_of_what_is_no_number_stay() -> None:
+    assert operators(folded(mx.sym.Group([norm(CONV), CONV]))[0]).count("BatchNorm") == 1
+    for x, slopes in ((LINEAR, None), (CONV, [0.25, float("nan"), 0.5, 0.5])):
+        assert "PReLU" in operators(folded(act(x, "prelu"), slopes)[0])
+
+
+@pytest.mark.parametrize(("block", "filled"), [(8, 24), (16, 32)])
+def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "channel_block", lambda: block)
+    # A sum with what has channels of its own number, so that the padding has to end there.
+    shift = mx.sym.mean(PIXELS, axis=(1, 2, 3), keepdims=True)
+    symbol = mx.sym.broadcast_add(conv(CONV, "wide", 20), shift)
+    assert folded(symbol)[1]["wide_bias_padded"].shape == (filled,)
+    check(symbol)
+
+
+@pytest.mark.parametrize(("block", "dtype", "parts"), [
+    (16, "float32", {"wide_from0", "wide_from144"}),
+    (8, "float32", {"wide"}),
+    (16, "bfloat16", {"wide"}),
+])
+def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeypatch) -> None:
+    monkeypatch.setattr(form, "channel_block", lambda: block)
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
+    symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)
+    nodes = sum(inner_nodes(folded(symbol, dtype=dtype)[0]), [])
+    names = {node["name"] for node in nodes if node["op"] == "Convolution"}
+    assert {name for name in names if name.startswith("wide")} == parts
+    check(symbol)
+
+
+def test_what_depends_on_parameters_alone_is_computed_once() -> None:
+    kernel, k = mx.sym.var("kernel"), mx.nd.array(np.arange(12).reshape(3, 4))
+    doubled = mx.sym.identity(2 * kernel + mx.sym.ones((3, 4)), name="doubled")
+    y = mx.sym.elemwise_add(mx.sym.dot(DATA, doubled), mx.sym.dot(DATA, doubled * doubled))
+    y = mx.sym.broadcast_add(y, mx.sym.var("shift"), name="last")
+    given = {"kernel": k, "shift": mx.nd.array([[1, 2, 3, 4]]), "unused": mx.nd.ones(1)}
+    graph, left = folding._without_constants(y, given)
+    symbol, images = from_json(graph), mx.nd.array([[1, 2, 3], [4, 5, 6]])
+    assert sorted(operators(symbol)) == ["broadcast_add", "dot", "dot", "elemwise_add"]
+    assert len(left) == 3 and "shift" in left and "kernel" not in left
+    inputs = {"data": images, **left}
+    found = mx.nd.CachedOp(symbol)(*(inputs[name] for name in symbol.list_inputs()))
+    w = 2 * k.asnumpy() + 1
+    assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
+    graph, left = folding._without_constants(mx.sym.dot(DATA, kernel), {"kernel": k})
+    assert [node["op"] for node in graph["nodes"]] == ["null", "null", "dot"]
+    assert graph["heads"] == [[2, 0, 0]] and left == {"kernel": k}
+    _, left = folding._without_constants(mx.sym.broadcast_add(DATA, mx.sym.ones((1, 2))), {})
+    (value,) = left.values()
+    assert value.asnumpy().tolist() == [[1, 1]]
+
+
+SHAPE = (2, 3, 5, 4)
+
+
+def weights(symbol: Any, shape: Shape = SHAPE) -> dict[str, Any]:
+    made = made_up(symbol, shape=shape)
+    made["data"] = np.random.default_rng(1).normal(size=shape)
+    return {name: mx.nd.array(value) for name, value in made.items()}
+
+
+def assert_equal_outputs(fast: Any, own: dict[str, Any], plain: Any, given: dict[str, Any]) -> None:
+    """Compare the outputs of the second of two calls, as ``HostInference`` makes them.
+
+    From its second call on, an operator uses the kernel and the primitive that it keeps.
+    """
+    found = []
+    for symbol, values in ((fast, own), (plain, given)):
+        inputs = [values[name] for name in symbol.list_inputs()]
+        operator = mx.nd.CachedOp(symbol, (("static_alloc", True), ("static_shape", True)))
+        for _ in range(2):
+            outputs = operator(*inputs)
+        found.append(outputs if isinstance(outputs, list) else [outputs])
+    for one, other in zip(*found, strict=True):
+        limit = 1e-4 * max(1, np.abs(other.asnumpy()).max())
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=limit)
+
+
+C0 = conv(DATA, "c0")
+C1 = conv(C0, "c1")
+ODD = conv(DATA, "c0", 6)
+C, BOTH, RELU = "Convolution", "Convolution+elemwise_add", "Convolution+Activation"
+
+
+@pytest.mark.parametrize(("symbol", "expected"), [
+    (act(C0), [RELU]),
+    (act(C1 + C0), [C, BOTH + "+Activation"]),
+    (act(C0 + C1, "leaky"), [C, BOTH + "+LeakyReLU"]),
+    (act(C1) + C0, [C, RELU, "elemwise_add"]),
+    (act(act(C0)), ["Activation", RELU]),
+    # With its own input; with itself.
+    (conv(DATA, "c0", 3) + DATA, [BOTH]),
+    (C0 + C0, [C, "elemwise_add"]),
+    (conv(ODD, "c1", 6, num_group=6) + ODD, [C, BOTH]),
+    # Needed by another; the first may not write over what the second adds to.
+    (mx.sym.Concat(act(C0), C0), ["Activation", "Concat", C]),
+    (mx.sym.Concat(C1 + C0, conv(C1, "c2") + C0), ["Concat", C, C, BOTH, "elemwise_add"]),
+    (mx.sym.Group([C0, act(C0)]), ["Activation", C]),
+])
+def test_joined_operators_compute_the_same(symbol: Any, expected: list[str]) -> None:
+    found, values = from_json(join(to_json(symbol))), weights(symbol)
+    joined = ["+".join(node["op"] for node in nodes) for nodes in inner_nodes(found) if nodes]
+    assert sorted(joined) == expected
+    assert_equal_outputs(found, values, symbol, values)
+
+
+W0 = conv(DATA, "c0", 300)
+W1 = conv(W0, "c1", 300)
+WIDE = conv(DATA, "c0", 600)
+STRIDED = conv(W0, "c1", 300, stride=(2, 2), no_bias=True)
+ROW = mx.sym.Reshape(W0, shape=(0, 0, -1))
+HALVES = {"c1_from0": 150, "c1_from150": 150}
+
+
+def divided(symbol: Any, values: dict[str, Any], size: tuple[int, int]) -> tuple[Any, Any]:
+    graph, found = divide(to_json(symbol), values, first_shapes(symbol, (1, 3, *size)))
+    return from_json(graph), found
+
+
+@pytest.mark.parametrize(("symbol", "channels"), [
+    (conv(WIDE, "c1", 8), {f"c1_from{i}": 200 for i in (0, 200, 400)}),
+    (conv(conv(DATA, "c0", 301), "c1", 8), {"c1_from0": 151, "c1_from151": 150}),
+    (STRIDED, HALVES),
+    # Added to another one, to another that is divided, to itself.
+    (act(W1 + W0), HALVES),
+    (W1 + conv(W0, "c2", 300), {"c1_from0": 150, "c2_from150": 150}),
+    (W1 + W1, HALVES),
+    (conv(act(W1), "c2", 300), {"c2_from150": 150}),
+    (mx.sym.Group([W1, act(W1)]), HALVES),
+    # Not of fewer channels, of one pixel, of one dimension, of groups.
+    (conv(conv(DATA, "c0", 256), "c1", 300), {"c1": 256}),
+    (conv(W0, "c1", 300, 1), {"c1": 300}),
+    (conv(ROW, "c1", 300, kernel=(3,), pad=(1,)), {"c1": 300}),
+    (conv(WIDE, "c1", 600, num_group=2), {"c1": 300}),
+])
+def test_parts_add_up_to_the_whole(symbol: Any, channels: dict[str, int]) -> None:
+    given = weights(symbol)
+    found, values = divided(symbol, given, SHAPE[2:])
+    for name, count in channels.items():
+        kernel = nodes_of(found)[name]["inputs"][1][0]
+        assert values[to_json(found)["nodes"][kernel]["name"]].shape[1] == count
+    assert ("c1_weight" in found.list_inputs()) != any("_from" in name for name in channels)
+    assert_equal_outputs(found, values, symbol, given)
+
+
+def test_what_is_added_to_parts_and_which_rows_are_short() -> None:
+    """Every sum is one that oneDNN computes with a convolution."""
+    nodes = to_json(divided(W1 + W0, weights(W1 + W0), SHAPE[2:])[0])["nodes"]
+    sums = [nodes[node["inputs"][0][0]] for node in nodes if node["op"] == "elemwise_add"]
+    assert [node["op"] for node in sums] == ["Convolution"] * 2
+    assert all("_from" in node["name"] for node in sums)
+    # Rows of the output count: oneDNN multiplies these.
+    for symbol, size, is_divided in ((W1, (4, 5), 0), (W1, (3, 1), 1), (STRIDED, (8, 8), 1)):
+        _, values = divided(symbol, weights(symbol, (1, 3, *size)), size)
+        assert ("c1_from0_weight" in values) == is_divided
 
 
 def thorough(*names: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
-
-
-def pictures(count: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(7).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def train_a_little(network: Network) -> None:
@@ -43,7 +318,7 @@ def train_a_little(network: Network) -> None:
             parameter.set_data(mx.nd.array(numbers).astype(parameter.dtype))
 
 
-def check(network: Network, images: np.ndarray) -> None:
+def check_network(network: Network, images: np.ndarray) -> None:
     train_a_little(network)
     plain = network.extract(images)
     found = network.inference()(images)
@@ -56,24 +331,22 @@ def check(network: Network, images: np.ndarray) -> None:
 @pytest.mark.parametrize(("name", "output"), [
     ("mbf", None), ("r18-se", "J"), *(("tiny", output) for output in ("E", "F", "GAP", "GDC")),
 ])
-def test_backbones(name: str, output: Optional[str], images: np.ndarray) -> None:
-    check(create(name, net_output=output), images[:3])
+def test_backbones(name: str, output: Optional[str]) -> None:
+    check_network(create(name, net_output=output), IMAGES[:3])
 
 
 DEEPER = thorough("VGG16", "ResNeXt29_32x4d", "DenseNet121", "PreActResNet18", "DLA")
+CLASSIFIERS = ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small", *DEEPER]
 
 
-@pytest.mark.parametrize(
-    "name", ["LeNet", "RegNetY_400MF", "DPN26", "resnet20", "inception-bn-28-small", *DEEPER]
-)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers(name: str) -> None:
     shape = (1, 28, 28) if name == "LeNet" else (3, 32, 32)
-    check(classifier(name, shape), pictures(3, *shape))
+    check_network(passes.classifier(name, shape), IMAGES[:3, : shape[0], : shape[1], : shape[2]])
 
 
 @pytest.fixture(scope="module")
 def network() -> Backbone:
-    """One for images of any size."""
     backbone = create(net_output="GAP", embedding_size=8)
     train_a_little(backbone)
     return backbone
@@ -83,7 +356,8 @@ def network() -> Backbone:
 def test_any_number_of_images_by_turns(network: Backbone, count: int, side: int) -> None:
     passes = [images_of_pass(size, size) for size in (112, 32, 1024)]
     assert passes == [8, 98, 1] and images_of_pass(112, 112, lanes=2) == 4
-    infer, images = network.inference(), pictures(count, 3, side, side)
+    images = np.random.default_rng(7).integers(0, 256, (count, 3, side, side), np.uint8)
+    infer = network.inference()
     # A view of memory that is read backwards.
     for given in (images, np.zeros((2, 3, 48, 48), np.uint8), images[..., ::-1]):
         expected = network.extract(np.ascontiguousarray(given))
@@ -110,19 +384,19 @@ np.testing.assert_allclose(found[0], network.extract(images), rtol=1e-4, atol=1e
 def test_lanes_compute_the_same(network: Backbone, tmp_path: Path) -> None:
     network.export(tmp_path / "model")
     command = [sys.executable, "-c", _OF_LANES, str(tmp_path / "model")]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "3"}, cwd=ROOT, check=True)
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "3"}, check=True)
 
 
-def test_the_weights_are_those_of_its_moment(images: np.ndarray) -> None:
+def test_the_weights_are_those_of_its_moment() -> None:
     backbone = create()
     infer = backbone.inference()
-    before = infer(images)
+    before = infer(IMAGES)
     for name, change in (("fc1_beta", 3), ("fc1_moving_mean", -2)):
         value = backbone.parameters[name].data()
         value[:] = value + change
-    np.testing.assert_array_equal(infer(images), before)
-    later = backbone.inference()(images)
-    np.testing.assert_allclose(later, backbone.extract(images), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(infer(IMAGES), before)
+    later = backbone.inference()(IMAGES)
+    np.testing.assert_allclose(later, backbone.extract(IMAGES), rtol=1e-4, atol=1e-4)
     assert np.abs(later - before).min() > 1
     # A device computes by the graph that trains.
     other = create(ctx=mx.cpu(1))
@@ -132,13 +406,13 @@ def test_the_weights_are_those_of_its_moment(images: np.ndarray) -> None:
 @pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
 @pytest.mark.parametrize("unit", [*Bfloat16Unit])
 @pytest.mark.parametrize("name", ["tiny", *thorough("mbf", "r18-se")])
-def test_bfloat16(name, unit, images, monkeypatch) -> None:
+def test_bfloat16(name, unit, monkeypatch) -> None:
     """Where there is no such unit, oneDNN computes what it would by other instructions."""
     monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
     network = create(name, seed=2, dtype="bfloat16", embedding_size=32)
     train_a_little(network)
-    wide = HostInference(network.graph, values(network))(images)
-    for found in (network.inference()(images), network.extract(images)):
+    wide = HostInference(network.graph, passes.values(network))(IMAGES)
+    for found in (network.inference()(IMAGES), network.extract(IMAGES)):
         assert 0 < np.abs(found - wide).max() < 0.1 * np.abs(wide).max()
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wide, axis=1)
         assert ((found * wide).sum(axis=1) / lengths).min() > 0.995

@@ -1,19 +1,186 @@
-from __future__ import annotations
+"""Networks, their outputs, options and weights, and checkpoints, also those of classifiers."""
 
 import errno
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backbones import network
+import backbones
+from backbones import outputs
+from backbones.checkpoint import read_checkpoint
+from backbones.graph.nodes import infer
+from backbones.graph.parameter_file import read_parameters
 from backbones.model import Backbone
-from backbones.options import BackboneOptions
-from runtime.errors import DataError
+from backbones.options import OUTPUTS, BackboneOptions, ClassifierOptions, split_checkpoint
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED
-from tests.backbones.passes import assert_same, create, train, values
+from tests.backbones.passes import IMAGES, assert_same, classifier, create, train, values
+from tests.support.graphs import fingerprint
+
+# Checkpoints of today are networks of tomorrow.
+FINGERPRINTS = {"r18 to r269": 366520557, "r18-se to r269-se": 681434952}
+FINGERPRINTS |= {"mbf": 1600664052, "tiny": 1311149337}
+
+
+def test_unknown_names_are_refused_in_one_line() -> None:
+    for call in (backbones.check, backbones.own_output, backbones.build):
+        with pytest.raises(ConfigError, match="'mbff' is unknown .did you mean 'mbf'") as caught:
+            call("mbff")
+        assert "\n" not in str(caught.value)
+
+
+def test_graphs_are_those_of_earlier_checkpoints() -> None:
+    found = {name: fingerprint(backbones.build(name)) for name in backbones.names()}
+    plain = [found.pop(name) for name in [*found] if name[0] == "r" and name[-3:] != "-se"]
+    excited = [found.pop(name) for name in [*found] if name[-3:] == "-se"]
+    numbers = (zlib.crc32(json.dumps(together).encode()) for together in (plain, excited))
+    assert {**dict(zip(FINGERPRINTS, numbers)), **found} == FINGERPRINTS
+
+
+def test_published_weights_fit_and_give_the_same_embeddings(toolkit_data, tmp_path) -> None:
+    prefix = toolkit_data / "mobilefacenet_y1" / "model"
+    weights = mx.nd.load(f"{prefix}-0000.params")
+    weights["arg:pre_fc1_weight"] = weights.pop("arg:fc1_weight")
+    backbones.build("mbf", embedding_size=128).save(str(tmp_path / "mbf-symbol.json"))
+    mx.nd.save(str(tmp_path / "mbf-0000.params"), weights)
+    created, loaded = (Backbone.load(one).extract(IMAGES) for one in (tmp_path / "mbf", prefix))
+    np.testing.assert_allclose(created, loaded, atol=1e-5)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("name", ["mbf", "tiny", "r18-se"])
+def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(name, output) -> None:
+    graph = backbones.build(name, embedding_size=8, output=output)
+    assert graph.list_outputs() == ["fc1_output"]
+    for size in ((96, 112), (97, 97), (97, 96), (128, 160), (32, 32)):
+        try:
+            assert infer(graph, (2, 3, *size))[1] == [(2, 8)]
+        except mx.MXNetError:
+            assert output == "GDC"
+            said = f"--network {name} cannot take images of {size[0]} x {size[1]}: its last maps.*"
+            with pytest.raises(ConfigError, match=said + "97 x 97 or larger"):
+                backbones.check_image_size(name, size, output)
+        else:
+            backbones.check_image_size(name, size, output)
+    if name == "mbf":
+        with pytest.raises(ConfigError, match="are 7 x 6 then, and its output GDC weighs 7 x 7"):
+            backbones.check_image_size("mbf", (112, 96))
+        own = backbones.build("mbf", embedding_size=8).tojson()
+        assert (own == graph.tojson()) == (output == "GDC")
+
+
+# What get_symbol of recognition/partial_fc/mxnet/symbol/resnet.py (InsightFace, 2022) makes of
+# net_se, num_layers, net_output and embedding_size.
+def test_names_and_sizes_are_those_of_the_original() -> None:
+    listed, counts = [], []
+    for network, output, size in (
+        *(("r49", "FC", 512), ("r269", "FC", 512), ("r50-se", "FC", 512), ("r101-se", "E", 256)),
+        *(("r18", output, 512) for output in sorted(OUTPUTS)),
+        *(("r18", "GNAP", 256), ("r18", "GNAP", 1024)),
+    ):
+        symbol = backbones.build(network, embedding_size=size, output=output)
+        arguments, _, statistics = symbol.infer_shape(data=(2, 3, 112, 112))
+        keys = symbol.list_arguments() + symbol.list_auxiliary_states()
+        shapes = dict(zip(keys, map(list, arguments + statistics)))
+        del shapes["data"]
+        listed.append(sorted(shapes.items()))
+        counts.append(backbones.parameter_count(network, size, output))
+    found = [zlib.crc32(json.dumps(one).encode()) for one in (listed, counts)]
+    assert found == [1433981262, 1379452265]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_step_export_and_reload(output: str, tmp_path: Path) -> None:
+    backbone, images = create(net_output=output), IMAGES[:2]
+    found = train(backbone, images, updates=1)
+    assert all(np.isfinite(array).all() for array in found.values())
+    assert np.abs(found["conv0_weight"]).max() > 0
+    backbone.export(tmp_path / "model")
+    expected = backbone.extract(images)
+    np.testing.assert_array_equal(Backbone.load(tmp_path / "model").extract(images), expected)
+    again = create(net_output=output, pretrained=f"{tmp_path}/model,0")
+    np.testing.assert_array_equal(again.extract(images), expected)
+
+
+def test_dropout_depends_on_seed_update_and_rank_alone() -> None:
+    def features(backbone: Backbone, *update_and_rank: int) -> bytes:
+        backbone.begin_update(*update_and_rank)
+        with mx.autograd.record():
+            return backbone(mx.nd.array(IMAGES)).asnumpy().tobytes()
+
+    backbone = create(net_output="E")
+    plain = features(backbone, 0, 0)
+    assert plain not in (features(backbone, 1, 0), features(backbone, 0, 1))
+    assert plain == features(backbone, 0, 0) == features(create(net_output="E"), 0, 0)
+
+
+def test_gnap_gives_every_position_the_mean_norm() -> None:
+    maps = np.random.default_rng(3).standard_normal((3, 6, 2, 2)).astype(np.float32)
+    symbol = outputs.embedding(mx.sym.var("data"), "GNAP", (6, 2), size=6, dtype="float32")
+    executor = symbol.simple_bind(mx.cpu(), data=maps.shape)
+    for name, array in [*executor.arg_dict.items(), *executor.aux_dict.items()]:
+        array[:] = float(name.endswith(("gamma", "var")))
+    found = executor.forward(data=mx.nd.array(maps))[0].asnumpy()
+    normed = maps / np.sqrt(1 + 2e-5)
+    norms = np.linalg.norm(normed, axis=1, keepdims=True)
+    expected = (normed / norms * norms.mean()).mean((2, 3)) / np.sqrt(1 + 2e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_graphs_are_those_of_earlier_checkpoints_and_float16_keeps_the_end_in_float32() -> None:
+    found = [fingerprint(backbones.build("tiny", output=output)) for output in sorted(OUTPUTS)]
+    assert zlib.crc32(json.dumps(found).encode()) == 465332266
+    chosen = [("r18-se", "GNAP"), ("mbf", "GDC"), *(("tiny", output) for output in OUTPUTS)]
+    for network, output in chosen:
+        symbol = backbones.build(network, dtype="float16", output=output)
+        arguments, types, statistics = symbol.infer_type(data="float32")
+        assert {*types, *statistics} == {np.float32}
+        for name, kind in zip(symbol.list_arguments(), arguments):
+            is_end = name.startswith("fc1_") or name == "data"
+            if is_end or (name.endswith("_weight") and output != "GNAP"):
+                assert kind == (np.float32 if is_end else np.float16), (output, name)
+
+
+def test_options_that_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "a,b-0012.params").touch()
+    BackboneOptions(pretrained=f"{tmp_path}/a,b,12", net_output="E").check()
+    assert split_checkpoint("pretrained", f"{tmp_path}/a,b,12") == (f"{tmp_path}/a,b", 12)
+    BackboneOptions(sync_bn=True).check()
+    # Units that are trained do not begin as the identity.
+    options = ClassifierOptions(model="ResNet18", pretrained=f"{tmp_path}/a,b,12", last_gamma=True)
+    with pytest.raises(ConfigError, match="--last-gamma and --pretrained .*a,b,12 exclude"):
+        options.check()
+    assert BackboneOptions(network="r50", net_output="FC").other_output is None
+    assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (BackboneOptions(pretrained="model"), "--pretrained 'model' is not PREFIX,EPOCH"),
+    (BackboneOptions(pretrained=",3"), "is not PREFIX,EPOCH"),
+    (BackboneOptions(pretrained="model,x"), "is not PREFIX,EPOCH"),
+    (BackboneOptions(pretrained="model,1234567890"), "is not PREFIX,EPOCH"),
+    (BackboneOptions(pretrained="model,3"), "names model-0003.params, which does not exist"),
+    (BackboneOptions(pretrained="m" * 300 + ",3"), "-0003.params, which does not exist"),
+    (ClassifierOptions(pretrained="none,2", model="LeNet"), "none,2 names none-0002"),
+    (BackboneOptions(recompute=True, sync_bn=True), "--sync-bn and --recompute exclude each other"),
+    (BackboneOptions(accumulate=2, sync_bn=True), "--sync-bn and --accumulate 2 exclude each"),
+    (BackboneOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
+    (ClassifierOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
+    (BackboneOptions(freeze=("a*", "b"), sync_bn=True), r"--sync-bn and --freeze a\*,b exclude"),
+    (BackboneOptions(freeze=("a", "")), "--freeze 'a,' has an empty pattern"),
+    (BackboneOptions(network="r51"), "'r51' is unknown"),
+    (BackboneOptions(net_output="GNP"), "--net-output 'GNP' is unknown .did you mean 'GNAP'"),
+    (ClassifierOptions(model="ResNet19"), "'ResNet19' is unknown"),
+])
+def test_options_that_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options.check()
+
 
 UNIT, PARAMETERS = "stage4_unit1_conv1_weight", "m-0000.params"
 
@@ -49,9 +216,9 @@ def test_initial_values_and_weight_decay() -> None:
         assert kinds[name] == (OWN if is_statistic else REPLICATED), name
 
 
-def test_inference_changes_nothing_and_reads_the_statistics(images: np.ndarray) -> None:
+def test_inference_changes_nothing_and_reads_the_statistics() -> None:
     options = BackboneOptions(network="tiny", embedding_size=16)
-    backbone, images = Backbone.create(options, image_size=(64, 48)), images[:, :, :64, :48]
+    backbone, images = Backbone.create(options, image_size=(64, 48)), IMAGES[:, :, :64, :48]
     untouched, before = values(backbone), backbone.extract(images)
     assert before.shape == (4, 16) and before.dtype == np.float32
     assert_same(values(backbone), untouched)
@@ -60,9 +227,9 @@ def test_inference_changes_nothing_and_reads_the_statistics(images: np.ndarray) 
     np.testing.assert_allclose(backbone.extract(images), before - 1.0, atol=1e-4)
 
 
-def test_a_network_is_exported_loaded_and_trained_on(images: np.ndarray, tmp_path: Path) -> None:
+def test_a_network_is_exported_loaded_and_trained_on(tmp_path: Path) -> None:
     backbone = create()
-    train(backbone, images, updates=1)
+    train(backbone, IMAGES, updates=1)
     with pytest.raises(DataError, match="No such file or directory"):
         backbone.export(tmp_path / "deep" / "model", 3)
     assert not [*tmp_path.iterdir()]  # a run's folder that was moved away is not made again
@@ -77,8 +244,8 @@ def test_a_network_is_exported_loaded_and_trained_on(images: np.ndarray, tmp_pat
     assert_same(values(Backbone.load(tmp_path / "m")), values(backbone))
     loaded = Backbone.load(tmp_path / "model", 3)
     assert_same(values(loaded), values(backbone))
-    np.testing.assert_array_equal(loaded.extract(images), backbone.extract(images))
-    assert_same(train(loaded, images, updates=1), train(backbone, images, updates=1))
+    np.testing.assert_array_equal(loaded.extract(IMAGES), backbone.extract(IMAGES))
+    assert_same(train(loaded, IMAGES, updates=1), train(backbone, IMAGES, updates=1))
     assert_same(values(loaded), values(backbone))
     # Whatever trained, what is exported is the plain float32 graph.
     half = create(dtype="float16")
@@ -128,7 +295,7 @@ def test_an_interrupted_export_leaves_the_old_files(tmp_path, monkeypatch) -> No
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(network, "write_parameters", fails)
+    monkeypatch.setattr("backbones.network.write_parameters", fails)
     with pytest.raises(DataError, match="cannot be written: No space left"):
         create(seed=2).export(tmp_path / "model")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -141,8 +308,6 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     assert_same(values(backbone), values(source))
     assert {*tensors.loaded} == {*backbone.parameters}
     assert (tensors.missing, tensors.left_over) == ([], [])
-
-    # What is missing keeps its values, and the rest is named.
     own = {"arg_bn0_beta": None, "aux_bn0_moving_var": None}
     write_tensors(tmp_path / PARAMETERS, arg_fc7_weight=mx.nd.ones((3, 16)), **own)
     backbone = create(seed=1)
@@ -152,7 +317,6 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     assert tensors.left_over == ["fc7_weight"]
     assert (values(backbone)["bn0_beta"] == 7).all()
     assert (values(backbone)[UNIT] == values(source)[UNIT]).all()
-
     other = create(embedding_size=8, seed=1)
     before = values(other)
     with pytest.raises(DataError, match="has shape .*choose the --network, --net-output"):
@@ -161,3 +325,58 @@ def test_weights_of_another_checkpoint(tmp_path: Path) -> None:
     mx.nd.save(str(tmp_path / PARAMETERS), {"arg:other": mx.nd.ones((2,))})
     with pytest.raises(DataError, match="no tensor of this network .*'other'"):
         other.load_pretrained(prefix, 0)
+
+
+def test_the_graph_and_the_arrays_of_a_backbone(tmp_path: Path) -> None:
+    created = create("mbf")
+    created.export(tmp_path / "model")
+    found = read_checkpoint(tmp_path / "model", 0)
+    assert found.output == "fc1_output" and found.image_shape == (3, 112, 112)
+    file = read_parameters(tmp_path / "model-0000.params")
+    assert {name.split(":")[1] for name in file} == found.weights.keys()
+    assert found.parameter_count() == backbones.parameter_count("mbf", 16)
+    shapes = found.shapes()
+    assert shapes["data"] == (-1, 3, 112, 112) and shapes["fc1"] == (-1, 16)
+    assert shapes["conv_1_conv2d_weight"] == (64, 3, 3, 3)
+    features = found.network()(mx.nd.array(IMAGES)).asnumpy()
+    expected = created.extract(IMAGES)
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("model", "shape"), [("LeNet", (1, 28, 28)), ("resnet20", (3, 32, 32))])
+def test_a_classifier_and_its_channels(tmp_path, model, shape) -> None:
+    network = classifier(model, shape)
+    network.export(tmp_path / "model")
+    found = read_checkpoint(tmp_path / "model", 0, shape[1:])
+    assert found.output == "output_output" and found.image_shape == shape
+    images = mx.nd.array(np.random.default_rng(0).integers(0, 256, (2, *shape)))
+    expected = network(images).asnumpy()
+    np.testing.assert_allclose(found.network()(images).asnumpy(), expected, rtol=1e-4, atol=1e-5)
+    if model != "LeNet":
+        # LeNet has a layer with the name of an embedding, which is not what it gives.
+        with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'"):
+            Backbone.load(tmp_path / "model")
+
+
+# The last is a float64, and too large for the float32 that MXNet makes of it.
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    """By whatever takes a network: on the way activations make numbers of them again."""
+    created, side, shape = create(side=32), (32, 32), (1, 28, 28)
+    lenet = classifier("LeNet", shape)
+    for prefix, own, name in (("m", created, "conv0_weight"), ("c", lenet, "fc_output_weight")):
+        own.export(tmp_path / prefix)
+        array = values(own)[name].astype(np.float64)
+        array.flat[-1] = value
+        changed = {f"arg_{name}": mx.nd.array(array, dtype="f8")}
+        write_tensors(tmp_path / f"{prefix}-0000.params", **changed)
+    for take in (
+        lambda: Backbone.load(tmp_path / "m", image_size=side),
+        lambda: read_checkpoint(tmp_path / "m", 0, side),
+        lambda: created.load_pretrained(tmp_path / "m", 0),
+        lambda: classifier("LeNet", shape, pretrained=f"{tmp_path}/c,0"),
+    ):
+        with pytest.raises(DataError, match="-0000.params: '.*_weight' has values that are not"):
+            take()
+    # A layer that is not taken does not count.
+    classifier("LeNet", shape, classes=5, pretrained=f"{tmp_path}/c,0")

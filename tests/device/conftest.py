@@ -1,7 +1,5 @@
 """What a report of ``make test-gpu`` begins with: the build of MXNet, CUDA and the GPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from runtime import installed

@@ -1,4 +1,4 @@
-"""Every operator call of a process, with the device and the type of each array.
+"""Every operator call of a process, with each array's device and type; and a device that stalls.
 
 MXNet takes an operator whose arrays are on two CPU contexts, where on a GPU it would read an
 address of the other memory. So the calls are watched where Python hands them to the library: single
@@ -8,17 +8,19 @@ backward pass has the device of its inputs, which MXNet checks itself.
 ``gpu_kernels.txt`` lists the operators of MXNet 1.9.1 that register a function for GPUs in its
 sources (``FCompute<gpu>``, ``FStatefulCompute<gpu>``, ``CreateOp<gpu>``). An operator without one
 works on every CPU and fails at its first call on a GPU.
-"""
 
-from __future__ import annotations
+MXNet gives each CPU context one thread that runs what is queued for it. An operation that does not
+end holds all that is queued behind it, as a long kernel holds the stream of a GPU.
+"""
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -27,7 +29,8 @@ import pytest
 from runtime.mxnet import mx
 
 _ROOT = Path(__file__).resolve().parents[2]
-_GPU_KERNELS = Path(__file__).with_name("gpu_kernels.txt")
+# The first line is a title.
+WITH_GPU_KERNEL = {*Path(__file__).with_name("gpu_kernels.txt").read_text().splitlines()[1:]}
 # The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
 _HOST_MEMORY = ("cpu(0)", "cpu_pinned(", "cpu_shared(")
 # What no array of a device may be: slow there, and twice as large as it needs to be.
@@ -41,12 +44,6 @@ WAITING = set(
 """Operators that wait for the GPU inside, to look at a number (``cudaStreamSynchronize``)."""
 
 
-@lru_cache(None)
-def with_gpu_kernel() -> frozenset[str]:
-    """Return the names in ``gpu_kernels.txt``, whose first line is a title."""
-    return frozenset(_GPU_KERNELS.read_text(encoding="utf-8").splitlines()[1:])
-
-
 def fault(operator: str, arrays: Sequence[tuple[str, str]]) -> str:
     """Return what is wrong with a call on arrays of these contexts and types, or nothing."""
     contexts = {context for context, _ in arrays}
@@ -55,7 +52,7 @@ def fault(operator: str, arrays: Sequence[tuple[str, str]]) -> str:
     on_device = [dtype for context, dtype in arrays if not context.startswith(_HOST_MEMORY)]
     if wide := _WIDE.intersection(on_device):
         return f"{operator} has a {wide.pop()} array on {contexts.pop()}"
-    if on_device and operator not in with_gpu_kernel() | {"CachedOp", "backward"}:
+    if on_device and operator not in WITH_GPU_KERNEL | {"CachedOp", "backward"}:
         return f"{operator} has no kernel for GPUs"
     if on_device and operator in WAITING:
         return f"{operator} waits inside its kernel for GPUs"
@@ -64,12 +61,7 @@ def fault(operator: str, arrays: Sequence[tuple[str, str]]) -> str:
 
 @contextmanager
 def watched_operators() -> Iterator[set[str]]:
-    """Collect the contexts of arrays of calls, and refuse calls that would be wrong on a GPU.
-
-    Raises:
-        AssertionError: at the call, if its arrays are on several devices or too wide for one, or
-            if the operator has no kernel for GPUs, or one that waits for the GPU.
-    """
+    """Collect the contexts of arrays of calls, and fail at calls that would be wrong on a GPU."""
     contexts: set[str] = set()
 
     def note(operator: str, handles: Sequence[Any]) -> None:
@@ -113,7 +105,6 @@ def site(frame: Optional[FrameType] = None) -> str:
 
 
 def _describe(handle: Any) -> tuple[str, str]:
-    """Return context and type of an array without a look at its numbers."""
     pointer = handle if isinstance(handle, ctypes.c_void_p) else ctypes.c_void_p(handle)
     kind, number, dtype = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library, check = mx.base._LIB, mx.base.check_call
@@ -130,3 +121,38 @@ def _name_of(operator: int) -> str:
     mx.base.check_call(function(ctypes.c_void_p(operator), ctypes.byref(name)))
     assert name.value is not None, operator
     return name.value.decode()
+
+
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Context(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int32)]
+
+
+@contextmanager
+def stalled(context: Any, patience: float = 20.0) -> Iterator[Any]:
+    """Let a CPU context, on which nothing else runs, run nothing until the end of this context.
+
+    After ``patience`` seconds the device goes on by itself: a test then fails, and does not hang.
+    ``waiting`` is then the line of the project in which this thread was; empty before.
+    """
+    told, began, thread = threading.Event(), threading.Event(), threading.get_ident()
+    stall = SimpleNamespace(waiting="", end=told.set)
+
+    def run(*_: Any) -> None:
+        began.set()
+        if not told.wait(patience):
+            stall.waiting = site(sys._current_frames()[thread])
+
+    function, touched = _Function(run), mx.nd.zeros((1,), ctx=context)
+    place, handle = _Context(context.device_typeid, context.device_id), touched.handle
+    mx.nd.waitall()
+    queued = (function, None, None, ctypes.byref(place), None, 0, ctypes.byref(handle), 1, None, 0)
+    mx.base.check_call(mx.base._LIB.MXEnginePushSyncND(*queued, b"stall"))
+    assert began.wait(10)
+    try:
+        yield stall
+    finally:
+        told.set()
+        mx.nd.waitall()

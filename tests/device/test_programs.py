@@ -1,9 +1,8 @@
 """Runs of the programs on a device: verification, checkpoints, and the model that is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +12,12 @@ import train
 from backbones.graph.parameter_file import read_parameters
 from data.drawn import face_set
 from runtime import devices
-from tests.device.half_products import emulate_float16
 from tests.device.operator_calls import watched_operators
 from tests.device.test_updates import WITHOUT_EFFECT
-from tests.device.updates import DEVICE, HOST, ON_GPU
+from tests.device.updates import DEVICE, HOST, ON_GPU, emulate_float16
 from tests.support.alone import metrics, trained
 
 pytestmark = pytest.mark.thorough
-CLASSIFIER = ("--dataset", "synthetic", "--num-images", 200, "--batch-size", 32, "--epochs", 1)
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +28,12 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_on(context: object, program: ModuleType, *words: object) -> str:
-    """Run a program to its end on a context; returns what it printed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "choose", lambda *_: context)
         return trained(program, *words)
 
 
-def options(faces: Path, models: Path, updates: int, *further: object) -> list[object]:
+def options(faces: Path, models: Path, updates: int, *further: object) -> list[Any]:
     return [
         *("--rec", faces, "--network", "tiny", "--embedding-size", 32, "--batch-size", 16),
         *("--models-root", models, "--val-targets", "unseen", "--frequent", 1, "--lr", 1e-3),
@@ -63,11 +59,10 @@ def assert_same_run(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.parametrize("program", [train, classify])
-def test_a_run_on_a_device_is_that_on_the_host(
-    program: ModuleType, faces: Path, tmp_path: Path
-) -> None:
-    of_faces = options(faces, tmp_path, 3, "--recompute", "--on-nan", "skip")
-    words = of_faces if program is train else CLASSIFIER
+def test_a_run_on_a_device_is_that_on_the_host(program, faces, tmp_path) -> None:
+    words = ["--dataset", "synthetic", "--num-images", 200, "--batch-size", 32, "--epochs", 1]
+    if program is train:
+        words = options(faces, tmp_path, 3, "--recompute", "--on-nan", "skip")
     with watched_operators() as contexts:
         run_on(DEVICE, program, *words, "--models-root", tmp_path / "device")
     assert str(DEVICE) in contexts
@@ -76,9 +71,7 @@ def test_a_run_on_a_device_is_that_on_the_host(
 
 
 @pytest.mark.parametrize(("first", "second"), [(DEVICE, HOST), (HOST, DEVICE)])
-def test_a_checkpoint_of_one_context_goes_on_on_another(
-    first: object, second: object, faces: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_one_context_goes_on_on_another(first, second, faces, tmp_path) -> None:
     further = ["--loss", "curricularface", "--optimizer", "adamw", "--wd", "0.05"]
     run_on(first, train, *options(faces, tmp_path / "parts", 2, *further))
     with watched_operators():
@@ -91,9 +84,7 @@ def test_a_checkpoint_of_one_context_goes_on_on_another(
 @pytest.mark.device
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_the_quick_start_learns(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_quick_start_learns(dtype, tmp_path, monkeypatch) -> None:
     """As two ranks on the host do, which end at 0.9577; a processor takes 80 s, 260 in float16."""
     emulate_float16(monkeypatch)
     folder = tmp_path / "models"

@@ -1,9 +1,7 @@
 """Whole updates on a device: all arrays are there, and the numbers are those of the host."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -15,14 +13,14 @@ from backbones.graph.nodes import to_json
 from partial_fc.options import LOSSES
 from partial_fc.shard import STATES
 from runtime.mxnet import mx
-from tests.device.half_products import emulate_float16
-from tests.device.operator_calls import WAITING, watched_operators, with_gpu_kernel
-from tests.device.stalled_device import stalled
+from tests.device import updates
+from tests.device.operator_calls import WAITING, WITH_GPU_KERNEL, stalled, watched_operators
 from tests.device.updates import DEVICE, HOST, ON_GPU, ClassifierUpdates, FaceUpdates, Updated
 from tests.support.launch import finish, ranks
 from tests.support.thread_world import run_ranks
 from training.update import mixed_precision
 
+Followed = Sequence[Updated]
 Kind = Union[type[FaceUpdates], type[ClassifierUpdates]]
 # Differences allowed after the first update and after the second, of an array's largest number:
 # rounding moves the first by 2e-6. In the second a number may be on the other side of a ReLU's
@@ -37,13 +35,11 @@ WITHOUT_EFFECT = "pre_fc1_bias"
 @pytest.fixture(autouse=True)
 def half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """float16 products, and a loss scale at which a batch of a few images does not overflow."""
-    emulate_float16(monkeypatch)
+    updates.emulate_float16(monkeypatch)
     monkeypatch.setattr(mixed_precision, "_INITIAL", 8.0)
 
 
-def assert_equal_updates(
-    found: Sequence[Updated], expected: Sequence[Updated], before: dict[str, Any]
-) -> None:
+def assert_equal_updates(found: Followed, expected: Followed, before: dict[str, Any]) -> None:
     """The same losses, and the same arrays but for rounding, of which a GPU has more."""
     assert len(found) == len(expected) == len(TOLERANCES)
     if ON_GPU:
@@ -58,9 +54,7 @@ def assert_equal_updates(
                 assert error <= tolerance * np.abs(values).max() + ROUNDING, (name, error)
 
 
-def assert_similar_updates(
-    found: Sequence[Updated], expected: Sequence[Updated], before: dict[str, Any]
-) -> None:
+def assert_similar_updates(found: Followed, expected: Followed, before: dict[str, Any]) -> None:
     """float16 beside float32: similar losses, and all weights and centers have moved alike."""
     for one, other, tolerance in zip(found, expected, (2e-3, 0.1)):
         np.testing.assert_allclose(one.loss, other.loss, rtol=tolerance)
@@ -75,22 +69,19 @@ def assert_similar_updates(
         assert 0.8 * lengths[1] <= lengths[0] <= 1.25 * lengths[1], (names, lengths)
 
 
-def is_wide(given: dict[str, Any]) -> bool:
-    return given.get("dtype", "float32") == "float32"
-
-
-def assert_like_wide(kind: Kind, given: dict[str, Any], compare: Callable[..., None]) -> None:
+def assert_like_wide(kind: Kind, given: dict[str, Any], *, are_similar: bool) -> None:
     """float32 beside the host, float16 beside float32 on the device."""
-    wide = kind(HOST if is_wide(given) else DEVICE, **{**given, "dtype": "float32"})
+    is_wide = given.get("dtype", "float32") == "float32"
+    wide = kind(HOST if is_wide else DEVICE, **{**given, "dtype": "float32"})
     before, expected = wide.arrays(), wide.followed()
     with watched_operators() as contexts:
         found = kind(DEVICE, **given).followed()
     assert str(DEVICE) in contexts
+    compare = assert_equal_updates if is_wide and not are_similar else assert_similar_updates
     compare(found, expected, before)
 
 
 def label(value: Any) -> str:
-    """Name a test by its class and its options."""
     return getattr(value, "__name__", None) or "-".join(map(str, value.values())) or "default"
 
 
@@ -102,20 +93,13 @@ OF_FACES: list[dict[str, Any]] = [
     {"loss": "curricularface", "filter_threshold": 0.2},
     *({name: True, **dtype} for name in ("recompute", "sync_bn") for dtype in ({}, HALF)),
 ]
-OF_CLASSIFIERS: list[dict[str, Any]] = [{}, {"mixup": 0.2}, {"model": "LeNet"}, HALF]
+RUNS: list[tuple[Kind, dict[str, Any]]] = [*((FaceUpdates, given) for given in OF_FACES)]
+RUNS += [(ClassifierUpdates, given) for given in ({}, {"mixup": 0.2}, {"model": "LeNet"}, HALF)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        *((FaceUpdates, given) for given in OF_FACES),
-        *((ClassifierUpdates, given) for given in OF_CLASSIFIERS),
-    ],
-    ids=label,
-)
+@pytest.mark.parametrize(("kind", "given"), RUNS, ids=label)
 def test_updates(kind: Kind, given: dict[str, Any]) -> None:
-    compare = assert_equal_updates if is_wide(given) else assert_similar_updates
-    assert_like_wide(kind, given, compare)
+    assert_like_wide(kind, given, are_similar=False)
 
 
 @pytest.mark.device
@@ -124,15 +108,15 @@ def test_updates(kind: Kind, given: dict[str, Any]) -> None:
 def test_other_networks(network: str, size: int, dtype: str) -> None:
     """Their PReLU, and mbf's grouped convolutions; rounding moves so many layers further."""
     given = {"network": network, "image_size": (size, size), "global_batch": 8, "dtype": dtype}
-    assert_like_wide(FaceUpdates, given, assert_similar_updates)
+    assert_like_wide(FaceUpdates, given, are_similar=True)
 
 
 def as_threads(context: Any, given: dict[str, Any]) -> list[tuple[Any, list[Updated]]]:
     """What two ranks begin with, each with its part of batches and centers, and end with."""
 
     def rank_main(world: Any) -> tuple[Any, list[Updated]]:
-        updates = FaceUpdates(context, world, **given)
-        return updates.arrays(), updates.followed()
+        run = FaceUpdates(context, world, **given)
+        return run.arrays(), run.followed()
 
     return run_ranks(2, rank_main)
 
@@ -158,14 +142,13 @@ def test_two_ranks_on_one_device(given: dict[str, Any]) -> None:
 @pytest.mark.skipif(ON_GPU and mx.context.num_gpus() < 2, reason="there is one GPU")
 @pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
 def test_ranks_of_horovod_compute_what_threads_do(launcher: str, tmp_path: Path) -> None:
-    """On one device, or on two GPUs."""
     losses = ("cosface", *GATHERED)
     finish(*ranks(launcher, 2), sys.executable, "-m", "tests.device.updates", tmp_path, *losses)
     for loss in losses:
         for rank, (before, expected) in enumerate(as_threads(DEVICE, {"loss": loss})):
             found = [dict(np.load(tmp_path / f"{rank}-{loss}-{update}.npz")) for update in (0, 1)]
-            updates = [Updated(float(one.pop("loss")), one) for one in found]
-            assert_equal_updates(updates, expected, before)
+            ended = [Updated(float(one.pop("loss")), one) for one in found]
+            assert_equal_updates(ended, expected, before)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -175,21 +158,17 @@ def test_every_operator_of_a_network_has_a_kernel(dtype: str) -> None:
         nodes = to_json(backbones.build(name, dtype=dtype))["nodes"]
         operators = {node["op"] for node in nodes} - {"null"}
         assert "Convolution" in operators
-        assert operators <= with_gpu_kernel() and not operators & WAITING
+        assert operators <= WITH_GPU_KERNEL and not operators & WAITING
 
 
 @pytest.mark.skipif(ON_GPU, reason="only a processor can be told to stand still")
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        (FaceUpdates, {"loss": "curricularface", "filter_threshold": 0.2}),
-        (FaceUpdates, {"loss": "magface", "optimizer": "adam", **HALF}),
-        # With dropout, whose generator is given a seed in each update.
-        (FaceUpdates, {"loss": "adaface", "optimizer": "adamw", "net_output": "E"}),
-        (ClassifierUpdates, {}),
-    ],
-    ids=label,
-)
+@pytest.mark.parametrize(("kind", "given"), [
+    (FaceUpdates, {"loss": "curricularface", "filter_threshold": 0.2}),
+    (FaceUpdates, {"loss": "magface", "optimizer": "adam", **HALF}),
+    # With dropout, whose generator is given a seed in each update.
+    (FaceUpdates, {"loss": "adaface", "optimizer": "adamw", "net_output": "E"}),
+    (ClassifierUpdates, {}),
+], ids=label)
 def test_nothing_in_an_update_waits_for_the_device(kind: Kind, given: dict[str, Any]) -> None:
     run = kind(DEVICE, **given)
     run.train(2)

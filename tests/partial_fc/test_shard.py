@@ -1,15 +1,25 @@
-from __future__ import annotations
+"""Shards of the classes: which rows, how they are sampled, their numbers, and centers of a file."""
 
 import math
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from parallel.world import LoneWorld
+from partial_fc import bfloat16, optimizers
+from partial_fc.centers_file import read_centers
+from partial_fc.head import PartialFC
 from partial_fc.initial import initial_centers
+from partial_fc.options import HeadOptions
 from partial_fc.shard import Sampler, Shard, _sorted_distinct, draw_distinct
+from runtime.errors import DataError
+from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.mxnet import mx
+from runtime.ndarray import BFLOAT16, memory
 
 
 @given(num_classes=st.integers(1, 400_000), world_size=st.integers(1, 64))
@@ -71,7 +81,6 @@ def test_draws_are_distinct_sorted_and_in_range(population: int, share: float, s
     drawn = draw_distinct(np.random.default_rng(seed), population, count)
     assert drawn.size == count and drawn.dtype == np.int64 and np.all(np.diff(drawn) > 0)
     assert not count or 0 <= drawn[0] <= drawn[-1] < population
-    # All of them, up to the last.
     assert count < 1000 or drawn[-1] > 0.98 * population
     values = np.concatenate([drawn[5:0:-1], drawn[:5], [population - 1, 0, 0]])
     distinct = _sorted_distinct(values, population)
@@ -79,7 +88,6 @@ def test_draws_are_distinct_sorted_and_in_range(population: int, share: float, s
 
 
 def test_draws_are_those_of_earlier_runs() -> None:
-    """A run that goes on from a checkpoint samples as it would have before."""
     drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
     assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
     assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
@@ -95,7 +103,6 @@ def test_rows_hold_every_positive_and_targets_point_at_them(ratio: float) -> Non
     local = (shard.start <= labels) & (labels < shard.stop)
     assert np.array_equal(sample.local, local) and not sample.targets[~local].any()
     assert np.array_equal(sample.rows[sample.targets[local]], labels[local] - shard.start)
-    # More positives than the ratio enlarge the sample.
     sample = Sampler(Shard(0, 1, 100), 0.1, seed=0).sample(np.arange(30, 60), update=0)
     assert np.array_equal(sample.rows, np.arange(30, 60))
 
@@ -114,8 +121,7 @@ def test_negatives_are_uniform_beside_the_positives() -> None:
 def test_a_sample_depends_on_seed_update_and_rank_alone() -> None:
     def rows(seed: int = 0, update: int = 0, rank: int = 0) -> list[int]:
         sampler = Sampler(Shard(rank, 2, 2000), 0.1, seed)
-        found: list[int] = sampler.sample(np.array([1, 2, 3]), update).rows.tolist()
-        return found
+        return sampler.sample(np.array([1, 2, 3]), update).rows.tolist()
 
     assert rows() == rows()
     assert rows() not in (rows(seed=1), rows(update=1), rows(rank=1))
@@ -131,3 +137,100 @@ def test_large_shards_take_little_memory_and_keep_ids_exact() -> None:
     tracemalloc.stop()
     assert sample.rows.size == 5000 and np.array_equal(sample.rows[sample.targets], labels)
     assert peak < 1_000_000, "an array of the shard's length was made"
+
+
+CLASSES, SIZE = 10, 4
+CENTERS = np.random.default_rng(0).standard_normal((CLASSES, SIZE)).astype(np.float32)
+
+
+def save(folder: Path, ranks: int) -> Path:
+    """As ``MemoryBank.save`` of the original does it."""
+    rows = (CLASSES + ranks - 1) // ranks
+    padded = np.concatenate([CENTERS, np.full((rows * ranks - CLASSES, SIZE), 7, np.float32)])
+    folder.mkdir(exist_ok=True)
+    for rank in range(ranks):
+        own = mx.nd.array(padded[rank * rows : (rank + 1) * rows])
+        mx.nd.save(fname=str(folder / f"{rank}_centers.param"), data=own)
+        mx.nd.save(fname=str(folder / f"{rank}_centers_mom.param"), data=mx.nd.zeros_like(own))
+    return folder
+
+
+@pytest.mark.parametrize("theirs", [1, 3, 4, 10])
+def test_any_number_of_ranks_reads_those_of_any_other(theirs: int, tmp_path: Path) -> None:
+    folder = save(tmp_path / "run", theirs)
+    for ours in (1, 2, 3, 7):
+        shards = [Shard(rank, ours, CLASSES) for rank in range(ours)]
+        found = [read_centers(folder, shard, SIZE) for shard in shards]
+        np.testing.assert_array_equal(np.concatenate(found), CENTERS)
+    options, rule = HeadOptions(pretrained_centers=str(folder)), optimizers.build("sgd", 0.9, 5e-4)
+    shape, world = (CLASSES, SIZE), LoneWorld()
+    head = PartialFC.create(options, shape, world, mx.cpu(), optimizer=rule, seed=1)
+    np.testing.assert_array_equal(head.rows.export()["centers"], CENTERS)
+
+
+def refused(folder: Path, match: str, classes: int = CLASSES, size: int = SIZE) -> None:
+    with pytest.raises(DataError, match=match):
+        read_centers(folder, Shard(0, 1, classes), size)
+
+
+def test_what_does_not_fit_is_refused(tmp_path) -> None:
+    folder = save(tmp_path / "run", 3)
+    refused(tmp_path, "has no 0_centers.param")
+    refused(folder, "3 files of 4 centers, but 13 classes make 5", classes=13)
+    refused(folder, r"shape \(4, 4\), not \(4, 8\).*--embedding-size 8", size=8)
+    (folder / "2_centers.param").unlink()
+    refused(folder, "2 files of 4 centers")
+    mx.nd.save(str(folder / "1_centers.param"), mx.nd.zeros((3, SIZE)))
+    refused(folder, "1_centers.param has centers of shape")
+    mx.nd.save(str(folder / "1_centers.param"), mx.nd.full((4, SIZE), np.nan))
+    mx.nd.save(str(folder / "2_centers.param"), mx.nd.zeros((4, SIZE)))
+    refused(folder, "not finite")
+
+
+def test_every_damaged_byte_of_the_frame_is_noticed(tmp_path) -> None:
+    path = save(tmp_path / "run", 1) / "0_centers.param"
+    content = path.read_bytes()
+    # Reserved, and the device, may be anything.
+    free = {*range(8, 16), *range(52, 60)}
+    for place in {*range(64), *range(len(content) - 8, len(content))} - free:
+        changed = bytearray(content)
+        changed[place] ^= 64
+        path.write_bytes(changed)
+        refused(path.parent, "is no file of centers")
+    for length in (0, 1, 40, len(content) - 1):
+        path.write_bytes(content[:length])
+        refused(path.parent, "is no file of centers|cannot be read")
+    mx.nd.save(str(path), {"centers": mx.nd.array(CENTERS)})
+    refused(path.parent, "is no file of centers")
+
+
+@parallel_kernel
+def _convert(values, narrow, wide):
+    for i in prange(values.size):
+        narrow[i] = bfloat16.narrowed(values[i], narrow)
+        wide[i] = bfloat16.widened(narrow[i])
+
+
+def test_rounding_and_widening_are_those_of_mxnet():
+    generator = np.random.default_rng(0)
+    spread = generator.normal(size=1000) * 10.0 ** generator.integers(-30, 30, size=1000)
+    # 1 + 2^-8 lies between two numbers of 8 bits and goes to the even one, 1; 1 + 3 * 2^-8 goes up.
+    ties = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0, -0.0, np.inf, -np.inf]
+    values = np.concatenate([spread, ties]).astype(np.float32)
+    array = mx.nd.amp_cast(mx.nd.array(values), dtype=BFLOAT16)
+    theirs = memory(array)
+    narrow, wide = np.empty(values.size, np.uint16), np.empty_like(values)
+    _convert(values, narrow, wide)
+    # Without AVX-512, oneDNN's conversion loses the sign of zero.
+    is_zero = values == 0
+    assert np.array_equal(narrow[~is_zero], theirs[~is_zero])
+    assert not (theirs[is_zero] & 0x7FFF).any()
+    assert np.array_equal(bfloat16.from_float32(values, theirs.dtype), narrow)
+    assert np.array_equal(wide, bfloat16.to_float32(narrow))
+    finite = np.isfinite(values)
+    assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
+    assert wide[-7:].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0, np.inf, -np.inf]
+    assert bfloat16.to_float32(values) is bfloat16.from_float32(values, values.dtype) is values
+    narrow = np.empty_like(values)
+    _convert(values, narrow, wide)
+    assert np.array_equal(narrow, values) and np.array_equal(wide, values)

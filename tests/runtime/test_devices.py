@@ -22,7 +22,7 @@ from runtime.errors import ConfigError
 from runtime.installed import Gpu
 from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
-from tests.device.stalled_device import stalled
+from tests.device.operator_calls import stalled
 from tests.support.launch import finish
 from tests.support.thread_world import ThreadWorld, run_ranks
 

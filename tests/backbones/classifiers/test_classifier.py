@@ -1,21 +1,115 @@
-from __future__ import annotations
-
+import json
+import math
+import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from backbones import classifiers
+from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import _last_gammas
-from backbones.network import Network
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from tests.backbones.passes import DATA, assert_same, classifier, conv, norm, values
+from tests.backbones.passes import DATA, IMAGES, assert_same, classifier, conv, norm, train, values
+from tests.support.graphs import fingerprint
 
-CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
+# All but LeNet, for 10 classes: parameters and millions of multiply-adds of the originals,
+# https://github.com/kuangliu/pytorch-cifar and, "resnet20" to "inception-bn", the graphs of
+# https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them (from "VGG11" on the layers of
+# the originals were counted without PyTorch).
+NETWORKS = {
+    "VGG16": (14_728_266, 313), "ResNet18": (11_173_962, 555), "ResNet50": (23_520_842, 1298),
+    "ResNet101": (42_512_970, 2510), "RegNetX_200MF": (2_321_946, 223),
+    "RegNetY_400MF": (5_714_362, 467), "MobileNetV2": (2_296_922, 91),
+    "ResNeXt29_32x4d": (4_774_218, 773), "ResNeXt29_2x64d": (9_128_778, 1410),
+    "SimpleDLA": (15_142_970, 914), "DenseNet121": (6_956_298, 888),
+    "PreActResNet18": (11_171_146, 555), "DPN92": (34_236_634, 2042), "DLA": (16_291_386, 1031),
+    "resnet20": (272_544, 41.08), "resnet164": (1_703_264, 247.65),
+    "inception-bn-28-small": (1_652_826, 204.22), "VGG11": (9_231_114, 152.77),
+    "VGG13": (9_416_010, 228.27), "VGG19": (20_040_522, 398.14), "MobileNet": (3_217_226, 46.35),
+    "ResNet34": (21_282_122, 1159.4), "ResNet152": (58_156_618, 3722.14),
+    "PreActResNet34": (21_279_306, 1159.4), "PreActResNet50": (23_509_066, 1297.83),
+    "PreActResNet101": (42_501_194, 2509.98), "PreActResNet152": (58_144_842, 3722.14),
+    "SENet18": (11_260_354, 555.51), "RegNetX_400MF": (4_779_338, 466.16),
+    "ResNeXt29_4x64d": (27_104_586, 4228.08), "ResNeXt29_8x64d": (89_598_282, 14093.1),
+    "DenseNet161": (26_482_378, 2467.55), "DenseNet169": (12_493_322, 1059.8),
+    "DenseNet201": (18_104_330, 1363.89), "DPN26": (11_574_842, 665.05),
+    "densenet_cifar": (1_000_618, 125.34),
+}
+COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+build = partial(classifiers.build, classes=10, normalization=COLOR)
+
+
+def counts(symbol: Any, size: int) -> tuple[int, float]:
+    """Parameters, and millions of multiply-adds of convolutions and linear layers for one image."""
+    internals = symbol.get_internals()
+    arguments, outputs, _ = internals.infer_shape(data=(1, 3, size, size))
+    shapes = dict(zip(internals.list_arguments(), arguments))
+    del shapes["data"]
+    sizes = dict(zip(internals.list_outputs(), map(math.prod, outputs)))
+    products = sum(
+        math.prod(shape[1:]) * sizes[name.replace("_weight", "_output")]
+        for name, shape in shapes.items()
+        if name.endswith("_weight")
+    )
+    return sum(map(math.prod, shapes.values())), products / 1e6
+
+
+def test_networks_are_those_of_the_originals_and_of_earlier_checkpoints() -> None:
+    fingerprints = []
+    for name, (parameters, millions) in NETWORKS.items():
+        symbol = build(name)
+        fingerprints.append(fingerprint(symbol))
+        found, counted = counts(symbol, 28 if name.startswith("inception") else 32)
+        digits = 1 if isinstance(millions, int) else 0.01
+        assert found == parameters and counted == pytest.approx(millions, abs=digits), name
+    # Checkpoints of today are networks of tomorrow.
+    assert zlib.crc32(json.dumps(fingerprints).encode()) == 2781524649
+
+
+def test_lenet_is_that_of_the_examples() -> None:
+    assert fingerprint(build("LeNet")) == 937345924
+    symbol = build("LeNet", normalization=Normalization((0.1,), (0.3,)))
+    arguments, _, _ = symbol.infer_shape(data=(1, 1, 28, 28))
+    assert arguments[1::2] == [(20, 1, 5, 5), (50, 20, 5, 5), (512, 50 * 4 * 4), (10, 512)]
+
+
+def test_the_names_are_written_down_completely() -> None:
+    assert classifiers.names() == ["LeNet", *NETWORKS, *classifiers._ZOO]
+    with pytest.raises(ValueError, match="Available options are") as caught:
+        mx.gluon.model_zoo.vision.get_model("")
+    known = str(caught.value).split("\t", 1)[1].split("\n\t")
+    assert sorted(classifiers._ZOO) == sorted(known)
+    for name, message in (
+        ("ResNet19", r"'ResNet19' is unknown \(did you mean 'ResNet18'\?\)"),
+        ("resnet50_v3", "resnet50_v1"),
+    ):
+        with pytest.raises(ConfigError, match=message) as refused:
+            build(name)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", classifiers._ZOO)
+def test_every_network_of_the_zoo_can_be_built(name: str) -> None:
+    _, outputs, _ = build(name, classes=7).infer_shape(data=(2, 3, 299, 299))
+    assert outputs == [(2, 7)]
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "RegNetY_400MF", "DPN92", "resnet18_v1"])
+def test_float16_computes_the_network_only(name: str) -> None:
+    symbol = build(name, dtype="float16")
+    arguments, outputs, statistics = symbol.infer_type(data="float32")
+    types = dict(zip(symbol.list_arguments(), arguments))
+    assert {types[key] for key in types if key.endswith("_weight")} == {np.float16}
+    assert {types["data"], *outputs, *statistics} == {np.float32}
+
+
 # One of each kind of block; a step of the others takes too long for every run of the tests.
 QUICK = {"RegNetY_400MF", "resnet20", "inception-bn-28-small", "SENet18", "MobileNet"}
-STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in CIFAR]
+STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in NETWORKS]
 
 
 # The last layer may be a convolution, with an activation and pooling behind it.
@@ -30,7 +124,6 @@ def test_a_checkpoint_for_other_classes_gives_the_other_layers(name, side, tmp_p
     fresh = network.load_pretrained(tmp_path / "first", 3)
     assert fresh and all(len(before[one]) == 10 and len(given[one]) == 7 for one in fresh)
     assert_same(values(network), {**given, **{one: before[one] for one in fresh}})
-    # With the same classes everything is taken.
     assert classifier(name, shape, classes=7).load_pretrained(tmp_path / "first", 3) == []
 
 
@@ -49,24 +142,11 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor(tmp_path: 
             network.load_pretrained(tmp_path / file, 0)
 
 
-def train(network: Network, images: np.ndarray) -> float:
-    """Take a step of SGD on images whose labels are 0, 1, ...; return the loss."""
-    optimizer = mx.optimizer.SGD(learning_rate=0.01)
-    trainer = mx.gluon.Trainer(network.parameters, optimizer, kvstore=None)
-    with mx.autograd.record():
-        measure = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        loss = measure(network(mx.nd.array(images)), mx.nd.arange(len(images)))
-    loss.backward()
-    trainer.step(len(images))
-    return float(loss.mean().asscalar())
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path: Path) -> None:
-    images = np.random.default_rng(3).integers(0, 256, (2, 3, 32, 32), np.uint8)
-    network = classifier(name, seed=2)
-    before = values(network)
-    assert np.isfinite(train(network, images))
+    images, network = IMAGES[:2, :, :32, :32], classifier(name, seed=2)
+    before, found = values(network), train(network, images, updates=1)
+    assert np.isfinite(found["features"]).all()
     after = values(network)
     assert all(np.isfinite(value).all() for value in after.values())
     # A gamma of one swallows the smallest gradients, and BatchNorm takes those of biases away.
@@ -83,12 +163,6 @@ def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path: Path) -
     np.testing.assert_allclose(found, logits, rtol=1e-5, atol=limit)
 
 
-# Of Gluon's units the BatchNorm before the sum, not that of the projection, which is counted last.
-ZOO = {"zoo_stage1_batchnorm1", "zoo_stage1_batchnorm3"} | {
-    f"zoo_stage{stage}_batchnorm{place}" for stage in (2, 3, 4) for place in (1, 4)
-}
-
-
 @pytest.mark.parametrize(("name", "count", "last"), [
     *(("MobileNetV2", 14, "conv3_bn"), ("RegNetX_200MF", 13, "conv3_bn")),
     *(("DLA", 14, "conv2_bn"), ("resnet18_v1", 8, "")),
@@ -97,7 +171,9 @@ def test_last_gammas_are_those_that_end_the_residuals(name: str, count: int, las
     found = values(classifier(name, (3, 64, 64), last_gamma=True)).items()
     zeroed = [key for key, value in found if key.endswith("_gamma") and not value.any()]
     assert len(zeroed) == count and all(key.endswith(f"{last}_gamma") for key in zeroed)
-    assert last or {key[: -len("_gamma")] for key in zeroed} == ZOO
+    # Of Gluon's units the BatchNorm before the sum, not that of the projection, counted last.
+    zoo = [f"zoo_stage{i // 2 + 1}_batchnorm{n}_gamma" for i, n in enumerate([1, 3] + [1, 4] * 3)]
+    assert last or sorted(zeroed) == zoo
 
 
 def test_the_deeper_addend_ends_the_residual_wherever_it_stands() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -145,7 +143,6 @@ def test_graphs_that_are_read_and_those_that_are_tried_out(path: Path, monkeypat
     assert shapes_of(path, FLAT) == shapes
     assert ask.call_args.args[0] == "backbones.trial"
     assert shapes_of(path, mx.sym.mean(DATA, axis=1), channels=4096)
-    # A window is limited and fits the image.
     read_graph(save(path, wide(pad=(1024, 0))))
     one_row = mx.sym.min(DATA, axis=2)
     window = {"kernel": (2, 2), "pad": (0, 1), "global_pool": True, "name": "pool"}
@@ -163,7 +160,6 @@ def test_graphs_that_are_read_and_those_that_are_tried_out(path: Path, monkeypat
 
 
 def test_a_sound_graph_is_run_and_one_that_ends_mxnet_is_a_reason(path: Path) -> None:
-    """The table of operators has refused the second before."""
     x = act(norm(conv(DATA, "conv", 4, pad=(0, 0), no_bias=True)), "prelu")
     sound = mx.sym.Reshape(mx.sym.L2Normalization(x, mode="channel"), shape=(0, -1))
     reason = "it ends the process that tries it out (SIGFPE)"
@@ -201,17 +197,10 @@ def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(path: Path) -> 
 
 def test_attributes_are_not_read_anew_for_each_use(path: Path) -> None:
     """1,280 entries by 100,000 attributes took minutes."""
+    parts = [*mx.sym.SliceChannel(DATA, num_outputs=64, name="s")]
+    save(path, mx.sym.add_n(*(mx.sym.Concat(*parts) for _ in range(20))))
     attributes = {"num_outputs": "64", **{f"a{number}": "1" for number in range(100_000)}}
-    entries = [[1, output, 0] for output in range(64)]
-    counted = {"op": "Concat", "inputs": entries, "attrs": {"num_args": "64"}}
-    last = {"op": "add_n", "name": "fc1", "attrs": {"num_args": "20"}}
-    nodes = [
-        {"op": "null", "name": "data", "inputs": []},
-        {"op": "SliceChannel", "name": "s", "inputs": [[0, 0, 0]], "attrs": attributes},
-        *({**counted, "name": f"c{number}"} for number in range(20)),
-        {**last, "inputs": [[2 + number, 0, 0] for number in range(20)]},
-    ]
-    path.write_text(json.dumps({"nodes": nodes}))
+    changed(path, of_node(1, attrs=attributes))
     began = time.monotonic()
     with pytest.raises(DataError, match="node 's' has the attribute 'a0', which this reader"):
         read_graph(path)

@@ -1,7 +1,5 @@
 """The row kernels of the host and the operators of a device against plain NumPy in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba
@@ -51,7 +49,6 @@ def rows(make_rows):
 
 
 def gather(rows, chosen, units, gradient):
-    """All rows in one block."""
     sample = Sample(np.asarray(chosen), np.zeros(1, np.int64), np.ones(1, bool))
     return rows.gather(rows.place(sample), slice(0, len(chosen)), units, gradient)
 
@@ -157,7 +154,6 @@ def test_exponentials(rows, columns, limit, adapts, part_bytes, monkeypatch):
     # Any number where the class belongs to another rank; one target is the largest of its sample.
     targets = np.where(local, generator.normal(size=B) * 4, np.nan).astype(np.float32)
     targets[3] = 300
-
     exact, hard = logits.astype(np.float64), (logits > thresholds[:, None]) & adapts
     ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
     ruled[exact > (limit or NEVER)] = -np.inf
@@ -166,7 +162,6 @@ def test_exponentials(rows, columns, limit, adapts, part_bytes, monkeypatch):
     largest = np.maximum(ruled.max(axis=1), np.where(local, targets, -1e29))
     exponentials = np.exp(ruled - largest[:, None])
     assert hard.any() == adapts and (limit != 10 or columns == 1 or (exact > limit).any())
-
     curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3])) if adapts else None
     rules = None if limit is None else Negatives(limit, curriculum, scale=64.0)
     sample = Sample(np.arange(columns) % C, places, local)

@@ -1,23 +1,57 @@
 """A store: back to each checkpoint, also through kills and a full disk; and no other file."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from partial_fc.store.header import STORE, Origin
-from partial_fc.store.index import Index
-from partial_fc.store.undo import UndoLog, logs
+from partial_fc.rows.stored import StoredRows
+from partial_fc.store.header import STORE, Header, Origin
+from partial_fc.store.index import Index, Room
+from partial_fc.store.saved_rows import SavedRows
+from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support import stored_head as runs
 from tests.support.thread_world import run_ranks
+
+
+@pytest.mark.parametrize(("ranks", "ahead", "rule"), [
+    *((1, True, runs.MOMENTUM), (2, True, runs.ADAM)),
+    *((1, False, runs.ADAM), (2, False, runs.MOMENTUM)),
+])
+def test_the_numbers_are_those_of_rows_in_memory(tmp_path, rule, ranks, ahead) -> None:
+    def run(world: Any, store: Any, ahead: bool) -> Any:
+        head = runs.create(world, store, rule)
+        losses, gradients = zip(*runs.advance(world, head, 0, 12, ahead=ahead))
+        assert isinstance(head.rows, StoredRows) == (store is not None)
+        arrays = {**head.rows.export(), "losses": losses, "gradients": np.array(gradients)}
+        head.rows.close()
+        return arrays
+
+    in_store = run_ranks(ranks, lambda world: run(world, tmp_path, ahead))
+    in_memory = run_ranks(ranks, lambda world: run(world, None, ahead=False))
+    assert all(map(runs.are_equal, in_store, in_memory))
+
+
+def test_an_update_that_is_left_out_changes_nothing(tmp_path: Path) -> None:
+    def run(store: Any) -> Any:
+        head = runs.create(runs.LONE, store)
+        for update in range(6):
+            head.prepare(runs.batch(runs.LONE, update + 1)[1], update + 1)
+            step = head.step(*runs.batch(runs.LONE, update), update, 0.1, hold=True)
+            if update != 2:
+                step.update_centers()
+        return head.rows.export()
+
+    assert runs.are_equal(run(tmp_path), run(None))
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
@@ -32,7 +66,6 @@ def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(tmp_path, before, 
 
 
 def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path) -> None:
-    """Rows that are undone lose their places, and others get these."""
     folders, lengths = [tmp_path] * 2, set()
     origin, expected = runs.trained(*folders, ratio=0.1), runs.reference(7, ranks=2, ratio=0.1)
     for _ in range(3):
@@ -42,12 +75,10 @@ def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None:
-    """And numbers that are not finite get none."""
     with runs.stored(runs.LONE, tmp_path) as head:
         for update in range(0, 16, 4):
-            state = head.export_state(update)
+            state: Any = head.export_state(update)
             runs.advance(runs.LONE, head, update, update + 4)
-        assert state.when_saved is not None
         state.when_saved([8, 12])
         assert [update for update, _ in logs(tmp_path)] == [12, 8]
         features, labels = runs.batch(runs.LONE, 16)
@@ -59,9 +90,7 @@ def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch) -> None:
     origin = runs.trained(tmp_path)
 
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     no_room = pytest.raises(DataError, match="No space left on device.*start again")
     with runs.stored(runs.LONE, tmp_path) as head, monkeypatch.context() as patch:
         head.load_state(runs.saved(origin, 8))
@@ -76,7 +105,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch) -> Non
 @pytest.mark.parametrize("name", ["records.bin", "index.bin", "lock"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_no_other_file_is_overwritten(tmp_path: Path, name: str, is_new: bool) -> None:
-    """A store in a folder of somebody else, who has put a link to a file of the user there."""
     folder, link = tmp_path / "store", tmp_path / "store" / name
     (tmp_path / "user").write_bytes(bytes(1 << 20))
     if is_new:
@@ -130,9 +158,8 @@ def began(folder: Path, run: Path, *, killed: bool) -> Any:
             head.export_state(0)
             runs.advance(world, head, 0, 3)
             # The checkpoint is begun; only ``when_saved`` would say that it exists.
-            state = head.export_state(3)
+            state: Any = head.export_state(3)
             if not killed:
-                assert state.when_saved is not None
                 state.when_saved([3])
             return head.rows.export()
 
@@ -177,7 +204,6 @@ def test_a_checkpoint_fits_no_rows_of_its_update_that_were_trained_again(tmp_pat
     assert again.number == origin.number and again != origin
     runs.refused("its rows of update 8 are not those of this checkpoint", origin, 8, tmp_path)
     runs.restored(again, 8, tmp_path)
-    # The one from which it went back is as it was.
     runs.restored(origin, 4, tmp_path)
 
 
@@ -213,11 +239,130 @@ def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
     with runs.stored(runs.LONE, store) as head:
         head.export_state(0)
         runs.advance(runs.LONE, head, 0, 4)
-        when_saved = head.export_state(4).when_saved
-        assert when_saved is not None
+        when_saved: Any = head.export_state(4).when_saved
         store.rename(tmp_path / "moved")
         store.mkdir()
         for go_on in (lambda: when_saved([4]), lambda: head.export_state(8)):
             with pytest.raises(DataError, match=f"--center-store {store} is no longer the folder"):
                 go_on()
     assert not [*store.iterdir()]
+
+
+@pytest.mark.parametrize(("rule", "ranks"), [(runs.MOMENTUM, 2), (runs.ADAM, 1)])
+def test_the_rows_are_those_of_each_checkpoint(tmp_path, rule, ranks, monkeypatch) -> None:
+    origin = runs.trained(*[tmp_path] * ranks, rule=rule)
+    monkeypatch.setattr("partial_fc.store.saved_rows._ROWS", 137)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for update in (0, 4, 8):
+        with SavedRows(tmp_path, origin, update) as rows:
+            arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
+            written = rows.verify()
+        expected = runs.reference(update, rule, ranks)
+        assert runs.are_equal(arrays, expected), update
+        for name, (dtype, shape) in rows.shapes.items():
+            assert arrays[name].dtype == dtype and arrays[name].shape[1:] == shape
+        # A row that an update has changed has a momentum.
+        changed = np.any(expected["momenta" if rule is runs.MOMENTUM else "first_moments"], axis=1)
+        assert written == np.count_nonzero(changed)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_damage_is_one_line(tmp_path: Path) -> None:
+    origin, damaged = runs.trained(tmp_path), "damaged|does not match its checksum"
+    log = "undo-00000008.rank-0000"
+    # A row that is as it was at the checkpoint.
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+    found = blocks(tmp_path / log, 48)
+    changed = {row for block in found for row in (*block.new, *block.classes)}
+    last = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
+    # The seed stays a number: the checksum alone tells.
+    seed = (tmp_path / "store.json").read_bytes().index(b'"seed": ') + len('"seed": ')
+    places = (("store.json", 60), ("store.json", seed), (log, 60), ("records.bin", last))
+    for name, where in places:
+        runs.damage(tmp_path / name, where)
+        runs.refused(damaged, origin, 8, tmp_path)
+        runs.damage(tmp_path / name, where)
+    os.truncate(tmp_path / "records.bin", last + 100)
+    runs.refused(damaged, origin, 8, tmp_path)
+
+
+def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
+    origin, nowhere = runs.trained(tmp_path), tmp_path / "nowhere"
+    with pytest.raises(DataError, match="holds no class centers; give the folder"):
+        SavedRows(nowhere, origin, 8)
+    other = "is not the store of this checkpoint"
+    runs.refused(other, origin._replace(number=17), 8, tmp_path)
+    with runs.stored(runs.LONE, nowhere):
+        pass
+    runs.refused(other, origin, 8, nowhere)
+    runs.refused("does not reach back to update 6", origin, 6, tmp_path)
+    header = Header.read(tmp_path)
+    assert header is not None
+    replace(header, format="class centers 1").write(tmp_path)
+    runs.refused("store.json is damaged, or of another version", origin, 8, tmp_path)
+    header.write(tmp_path)
+    os.truncate(tmp_path / "index.bin", 40)
+    runs.refused("index.bin has 40 bytes instead of 8000", origin, 8, tmp_path)
+
+
+def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
+    origin = runs.trained(tmp_path)
+    in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+    for use in (lambda: runs.stored(runs.LONE, tmp_path), lambda: SavedRows(tmp_path, origin, 8)):
+        with use(), in_use, runs.stored(runs.LONE, tmp_path):
+            pass
+    with runs.stored(runs.LONE, tmp_path), pytest.raises(DataError, match="is in use by a run,"):
+        SavedRows(tmp_path, origin, 8)
+
+
+def test_the_end_is_behind_the_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Checksums and places; a class without a record may have any place.
+    index = Index(np.array([[7, 4], [0, 90], [1, 0], [2, 6], [0, 0]], np.uint32))
+    for at_once in (2, 3, 100):
+        monkeypatch.setattr("partial_fc.store.index._AT_ONCE", at_once)
+        bounds = ((0, 5), (0, 3), (2, 3), (4, 5), (1, 2))
+        assert [index.end(*some) for some in bounds] == [7, 5, 1, 0, 0]
+
+
+def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatch) -> None:
+    path, record = tmp_path / "records", 64
+
+    def room() -> Room:
+        return Room(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), record)
+
+    one = room()
+    assert one.take(0).size == path.stat().st_size == 0
+    taken = [one.take(count) for count in (3, 0, 5000, 7)]
+    assert np.array_equal(np.concatenate(taken), np.arange(5010))
+    # The last record was being written by another run, or is of a file that was cut off.
+    os.truncate(path, 10 * record + 1)
+    assert np.array_equal(room().take(2), [11, 12])
+
+    def take(own: Room) -> np.ndarray:
+        return np.concatenate([own.take(count % 9) for count in range(400)])
+
+    monkeypatch.setattr("partial_fc.store.index._PLACES_AT_ONCE", 3)
+    with ThreadPoolExecutor(4) as threads:
+        places = np.concatenate([*threads.map(take, [room() for _ in range(4)])])
+    assert np.unique(places).size == places.size == 4 * sum(count % 9 for count in range(400))
+    assert places.max() < path.stat().st_size // record
+
+
+def test_records_stand_side_by_side(tmp_path: Path) -> None:
+    ranks = 3
+
+    def run(world: Any) -> None:
+        with runs.stored(world, tmp_path, runs.MOMENTUM, 0.02) as head:
+            # It is written as memory, where a full disk would end the process without a word.
+            assert (tmp_path / "index.bin").stat().st_blocks * 512 >= 8 * runs.CLASSES
+            runs.advance(world, head, 0, 3)
+
+    run_ranks(ranks, run)
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+    places = np.sort(index.places[index.checks != 0])
+    # Each rank has taken room for some thousands of records at once.
+    taken, counts = np.unique(places // 4096, return_counts=True)
+    assert np.array_equal(taken, np.arange(ranks))
+    own = [rank * 4096 + np.arange(count) for rank, count in enumerate(counts)]
+    assert np.array_equal(places, np.concatenate(own))
+    assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 < places.size * 192 + ranks * 8192

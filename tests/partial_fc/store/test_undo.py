@@ -1,7 +1,5 @@
 """Undo logs that are damaged: what they have lost is noticed, and what a kill cuts off is not."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -112,23 +110,18 @@ def test_every_flipped_bit_is_detected_or_changes_nothing(killed: Any, step: int
     assert harmless == cut_off if step == 1 else harmless <= cut_off
 
 
-def test_a_log_that_has_lost_its_end_is_detected(killed: Any) -> None:
+def test_a_log_that_has_lost_its_end_or_a_size_is_detected(killed: Any) -> None:
     """A kill cuts off a block whose rows have not changed. These have."""
     whole = len(killed.log) - HEAD - 10
     for size in range(len(killed.log)):
         expected = (None, False) if size < whole else (killed.rows[UPDATE], True)
         assert outcome(killed, killed.log[:size]) == expected, size
-
-
-def test_no_memory_is_taken_for_more_than_the_file_holds(killed: Any) -> None:
+    # No memory is taken for more than the file holds.
     for counts in ((2**38, 0), (0, 2**63)):
         head = undo._head(undo._BLOCK, 0, *counts)
         log = killed.log[:HEAD] + head + killed.log[2 * HEAD :]
         assert outcome(killed, log) == (None, False)
-
-
-def test_verify_reads_the_newer_records_of_a_row_too(killed: Any) -> None:
-    """A run would put them back, one after the other."""
+    # The newer records of a row are verified, too.
     assert outcome(killed, killed.log, 0) == (killed.rows[0], True)
     log = bytearray(killed.log)
     log[2 * HEAD + 8 + 12] ^= 1
@@ -185,7 +178,6 @@ def test_stores_of_two_hosts(tmp_path: Path) -> None:
     assert runs.are_equal(runs.restored(origin, UPDATE, *folders), runs.reference(UPDATE, ranks=4))
     with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
-    # One host has not the classes of the other.
     for folder, there in zip(folders, ("0 to 749", "250 to 999")):
         other = pytest.raises(ConfigError, match=f"classes {there} there and 0 to 999 here, as")
         with other, runs.stored(runs.LONE, folder):

@@ -1,0 +1,300 @@
+"""Graphs rewritten for a CPU's training pass compute what the plain ones compute."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backbones
+from backbones.graph.onednn import blocked, form, narrow, prelu, products
+from backbones.network import initial_weights
+from runtime import processors
+from runtime.environment import Bfloat16Unit
+from runtime.mxnet import mx
+from tests.backbones import passes
+from tests.backbones.passes import DATA, IMAGES, act, compare, conv, nodes_of, norm, operators
+
+BATCH = 3
+# A graph without BatchNorm is left alone.
+MAPS = norm(DATA, "bn9")
+
+
+def channels_and_groups(symbol: Any) -> list[tuple[int, int]]:
+    found = [node["attrs"] for node in nodes_of(symbol).values() if node["op"] == "Convolution"]
+    return [(int(one["num_filter"]), int(one.get("num_group", "1"))) for one in found]
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "groups", "filled"), [
+    # ResNeXt29_32x4d; DPN92; groups of unequal channels; one group; depthwise ones.
+    *((128, 128, 32, (128, 8)), (96, 96, 32, (96, 2)), (24, 48, 3, (64, 2))),
+    *((24, 40, 1, (48, 1)), (32, 24, 1, (32, 1)), (24, 24, 24, (32, 32))),
+    (16, 32, 16, (32, 1)),
+])
+def test_a_convolution(inputs: int, outputs: int, groups: int, filled: tuple[int, int]) -> None:
+    shape = (BATCH, inputs, 6, 5)
+    for no_bias in (True, False):
+        settings = {"num_group": groups, "no_bias": no_bias, "stride": (2, 1)}
+        plain = conv(MAPS, "conv0", outputs, 3, **settings)
+        fast = blocked.rewrite(plain, shape, 16)
+        assert channels_and_groups(fast) == [filled]
+        compare(plain, fast, shape)
+
+
+def test_a_convolution_between_others() -> None:
+    # A bias in front of a BatchNorm has no gradient but rounding errors.
+    x = norm(conv(DATA, "conv0", 24, 1, no_bias=True), "bn0")
+    x = x + conv(x, "conv1", 24, 1, num_group=3)
+    plain, shape = conv(x, "conv2", 16, pad=(0, 0)), (BATCH, 16, 4, 4)
+    fast = blocked.rewrite(plain, shape, 16)
+    assert channels_and_groups(fast) == [(32, 1), (32, 2), (16, 1)]
+    compare(plain, fast, shape)
+
+
+def test_what_is_left_alone() -> None:
+    for shape, channels, options in (
+        # Full; few channels, of which most would be padding; one pixel; another layout.
+        ((1, 32, 4, 4), 16, {}),
+        ((1, 6, 4, 4), 16, {}),
+        ((1, 32, 4, 4), 6, {}),
+        ((1, 24, 1, 1), 24, {}),
+        ((1, 4, 4, 24), 24, {"layout": "NHWC"}),
+    ):
+        fast = blocked.rewrite(conv(MAPS, "conv0", channels, 1, **options), shape, 16)
+        assert operators(fast) == ["BatchNorm", "Convolution"], (shape, channels)
+    plain = conv(DATA, "conv0", 24, 1)
+    assert blocked.rewrite(plain, (1, 24, 4, 4), 16) is plain
+
+
+def test_addends_come_in_one_layout_and_the_later_first() -> None:
+    first, shape = conv(MAPS, "conv0", 16, 1), (BATCH, 16, 2, 2)
+    second = conv(first, "conv1", 16, 1)
+    nodes = [*nodes_of(blocked.rewrite(first + second, shape, 16)).values()]
+    assert [nodes[entry[0]]["name"] for entry in nodes[-1]["inputs"]] == ["conv1", "conv0"]
+    # MXNet computes a product by itself, in the plain layout.
+    product = mx.sym.broadcast_mul(second, mx.sym.var("w_weight", shape=(1, 16, 1, 1)))
+    plain = act(first) + product
+    fast = blocked.rewrite(plain, shape, 16)
+    assert channels_and_groups(fast) == [(16, 1), (16, 1), (16, 16)]
+    compare(plain, fast, shape)
+    assert (16, 16) not in channels_and_groups(blocked.rewrite(product + product, shape, 16))
+
+
+@pytest.mark.parametrize(("pool_type", "size", "count"), [
+    ("avg", (8, 6), 2), ("avg", (7, 8), 1), ("avg", (2, 2), 1), ("max", (8, 6), 1),
+])
+def test_means_of_quarters(pool_type: str, size: tuple[int, int], count: int) -> None:
+    shape = (BATCH, 32, *size)
+    # oneDNN needs a kernel.
+    for kernel in ({"kernel": (7, 7)}, {}):
+        plain = mx.sym.Pooling(MAPS, global_pool=True, pool_type=pool_type, name="p", **kernel)
+        fast = blocked.rewrite(plain, shape, 16)
+        pooled = [node for node in nodes_of(fast).values() if node["op"] == "Pooling"]
+        assert len(pooled) == count and all("kernel" in node["attrs"] for node in pooled)
+        compare(plain, fast, shape)
+
+
+def test_products_of_maps_and_a_number_for_each() -> None:
+    numbers = mx.sym.mean(DATA, axis=(2, 3), keepdims=True)
+    plain = mx.sym.broadcast_mul(DATA, numbers, name="product")
+    fast = products.rewrite(plain, (1, 3, 4, 2))
+    assert "broadcast_mul" not in operators(fast)
+    for images in (1, 5):
+        compare(plain, fast, (images, 3, 4, 2))
+    one_pixel, one_channel = (1, 3, 1, 1), (1, 1, 4, 4)
+    for maps, factors in ((one_pixel,) * 2, ((1, 3, 4, 4), one_channel), ((1, 3), (1, 1))):
+        plain = mx.sym.broadcast_mul(DATA, mx.sym.var("factors", shape=factors))
+        assert operators(products.rewrite(plain, maps)) == ["broadcast_mul"], maps
+
+
+SLOPE = mx.sym.var("slope")
+
+
+def bent(x: Any, slope: Any = SLOPE) -> Any:
+    return mx.sym.LeakyReLU(x, gamma=slope, act_type="prelu", name="relu0")
+
+
+@pytest.mark.parametrize(("name", "side"), [("r18", 48), ("mbf", 112)])
+def test_steps_equal_those_of_the_plain_graph(name: str, side: int) -> None:
+    plain, shape = backbones.build(name, embedding_size=32), (4, 3, side, side)
+    fast = prelu.rewrite(plain, (side, side))
+    assert "PReLU" in operators(plain) and "PReLU" not in operators(fast)
+    weights, generator = initial_weights(plain, shape[1:], seed=4), np.random.default_rng(5)
+    for key, value in weights.items():
+        if key.endswith("_gamma") and "relu" in key:
+            # Slopes of either sign and above 1: the result may not depend on the usual ones.
+            value[:] = mx.nd.array(generator.uniform(-0.5, 1.5, value.shape))
+    # Shifts before a BatchNorm have no gradient but rounding errors.
+    assert compare(plain, fast, shape, weights, 0.02, 1e-5) < 2e-3
+
+
+ONE: Any = {"side": 1, "no_bias": True}
+
+
+@pytest.mark.parametrize(("groups", "kernel", "expected"), [
+    (0, [], [[[1.0, -0.5]], [[2.0, 4.0]]]),
+    # Kernel and slopes become two kernels; of several groups only if each is one channel.
+    (1, [[10, 1], [100, 1000]], [[[12.0, -1.0]], [[2100.0, 3950.0]]]),
+    (2, [[10], [100]], [[[10.0, -5.0]], [[200.0, 400.0]]]),
+])
+def test_a_prelu_and_a_convolution_after_it(groups: int, kernel: Any, expected: Any) -> None:
+    """Of pixels of which a convolution makes [1, -2] and [2, -4]."""
+    values = {
+        "data": mx.nd.array([[[[1.0, -2.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
+        "w_weight": mx.nd.array([[1, 0, 0], [2, 0, 0]]).reshape((2, 3, 1, 1)),
+        "slope": mx.nd.array([0.25, -1.0]),
+    }
+    plain = bent(conv(DATA, "w", 2, **ONE))
+    if groups:
+        plain = conv(plain, "k", 2, num_group=groups, **ONE)
+        values["k_weight"] = mx.nd.array(kernel).reshape((2, -1, 1, 1))
+    fast = prelu.rewrite(plain, (1, 2))
+    assert operators(fast).count("Convolution") == 3 and "PReLU" not in operators(fast)
+    assert fast.list_arguments() == plain.list_arguments()
+    for graph in (plain, fast):
+        (found,) = graph.bind(mx.cpu(), values).forward()[0].asnumpy().tolist()
+        assert found == expected
+
+
+OWN = {"gamma": mx.sym.var("gamma"), "beta": mx.sym.var("beta")}
+NORM = norm(DATA, **OWN)
+
+
+@pytest.mark.parametrize(("plain", "slopes", "count"), [
+    # The BatchNorm takes a factor of the PReLU after it.
+    *((bent(NORM), slopes, 1) for slopes in ([-1, 3, -0.01], [-20, 50, 1e-4])),
+    # Not of slopes that are too steep, nor if it has no gamma, or if others need it.
+    *((bent(NORM), [0.25, steep, 0.25], 2) for steep in (-31, -40)),
+    (bent(norm(DATA, fix_gamma=True, **OWN)), [0.25, -1.0, 0.0], 2),
+    (bent(NORM) + NORM, [0.25, -1.0, 0.0], 2),
+])
+def test_a_batch_norm_before_a_prelu(plain: Any, slopes: list[float], count: int) -> None:
+    values = {"gamma": [0.5, -2.0, 1.0], "beta": [0.25, -0.5, 0.0], "slope": slopes}
+    values |= {"bn_moving_mean": [0.0] * 3, "bn_moving_var": [1.0] * 3}
+    weights = {name: mx.nd.array(value) for name, value in values.items()}
+    fast = prelu.rewrite(plain, (5, 3), weights)
+    # With a kernel of ones a convolution changes the layout alone.
+    assert operators(fast).count("Convolution") - operators(fast).count("_ones") == count
+    compare(plain, fast, (4, 3, 5, 3), weights)
+
+
+def test_prelus_that_no_neighbor_can_scale_for() -> None:
+    """Not a number; after BatchNorms without attributes or along the width; computed slopes."""
+    steep = {"slope": mx.nd.array([0.25, float("nan"), 0.25])}
+    # A slope whose shape only another node tells.
+    other = mx.sym.elemwise_add(SLOPE, mx.sym.var("other", shape=(3,)))
+    for plain, weights in (
+        (bent(NORM), steep),
+        (bent(mx.sym.BatchNorm(DATA)), {}),
+        (bent(norm(DATA, axis=3)), {}),
+        (mx.sym.Group([bent(norm(DATA), 2 * SLOPE), other])[0], {}),
+    ):
+        assert operators(prelu.rewrite(plain, (5, 3), weights)).count("Convolution") == 2
+    # A costly convolution is not done twice.
+    x = bent(conv(DATA, "conv0", 4, 1))
+    for options in ({"kernel": (3, 3)}, {"channels": 8}, {"no_bias": False}):
+        settings: Any = {"channels": 4, **ONE, **options}
+        graph = prelu.rewrite(conv(x, "conv1", **settings), (8, 8))
+        assert "broadcast_mul" not in operators(graph)
+    without = backbones.build("tiny", embedding_size=16)
+    assert operators(prelu.rewrite(without, (112, 112))) == operators(without)
+
+
+TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+
+
+def grouped(x: Any, name: str, channels: int, groups: int = 1) -> Any:
+    return conv(x, name, channels, num_group=groups, no_bias=True)
+
+
+def pooled(x: Any, name: str) -> Any:
+    return mx.sym.Pooling(x, kernel=(8, 8), global_pool=True, pool_type="avg", name=name)
+
+
+PIXELS = grouped(DATA, "pixels", 64)
+
+
+def network() -> Any:
+    x = norm(PIXELS, "norm0", eps=1e-3)
+    y = grouped(act(x, name="relu1"), "depthwise", 64, 64)
+    y = norm(grouped(y, "grouped", 64, 16), "norm1", eps=1e-3)
+    y = act(y, "leaky", "leaky")
+    gates = act(pooled(y, "means"), "sigmoid", "weights")
+    y = mx.sym.elemwise_add(x, mx.sym.broadcast_mul(y, gates), name="sum")
+    y = pooled(grouped(y, "odd", 48), "pooled")
+    return mx.sym.FullyConnected(y, num_hidden=8, name="last")
+
+
+def rewritten(graph: Any, unit: Bfloat16Unit, channels: int = 3) -> Any:
+    return narrow.rewrite(graph, (1, channels, 8, 8), 16, unit)
+
+
+def is_narrow(symbol: Any, name: str) -> bool:
+    """True if the output of a node is bfloat16, by the program's own inference of types."""
+    internals = symbol.get_internals()
+    _, types, _ = internals.infer_type(data=np.float32)
+    return dict(zip(internals.list_outputs(), types))[f"{name}_output"] is not np.float32
+
+
+def test_what_is_narrow_and_what_groups_are_joined() -> None:
+    plain = network()
+    for unit, is_odd, groups in (
+        # 48 channels are one and a half tiles, and three registers.
+        (TILES, False, {"depthwise": "2", "grouped": "2", "pixels": "1"}),
+        (VECTORS, True, {"depthwise": "64", "grouped": "4", "pixels": "1"}),
+    ):
+        fast = rewritten(plain, unit)
+        expected = dict.fromkeys(("pixels", "depthwise", "grouped", "leaky", "sum"), True)
+        # The means are maps of one pixel.
+        expected |= {"means": False, "odd": is_odd, "last": False}
+        assert {name: is_narrow(fast, name) for name in expected} == expected, unit
+        nodes = nodes_of(fast)
+        assert {name: nodes[name]["attrs"]["num_group"] for name in groups} == groups
+        assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
+        assert fast.list_auxiliary_states() == plain.list_auxiliary_states()
+        assert fast.list_outputs() == plain.list_outputs()
+        for types in fast.infer_type(data=np.float32):
+            assert set(types) == {np.float32}
+    for count, fits in ((24, False), (32, True)):
+        graph = rewritten(grouped(DATA, "depthwise", count, count), VECTORS, count)
+        assert is_narrow(graph, "depthwise") == fits
+    # Vectors leave maps of pixels in the plain layout, in which a BatchNorm has a slow kernel.
+    added = mx.sym.elemwise_add(PIXELS, grouped(PIXELS, "second", 64), name="sum")
+    again = norm(act(norm(PIXELS, "norm"), name="relu"), "again")
+    for graph, ones in ((added, "sum_0_ones"), (again, "norm_laid_out_ones")):
+        for unit, names in ((TILES, []), (VECTORS, [ones])):
+            nodes = nodes_of(rewritten(graph, unit))
+            assert [name for name, node in nodes.items() if node["op"] == "_ones"] == names
+
+
+# oneDNN has bfloat16 for registers of 512 bits, where it computes without tiles as well.
+@pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
+@pytest.mark.parametrize("unit", [TILES, VECTORS])
+def test_steps_are_the_plain_graphs_up_to_rounding(unit, monkeypatch) -> None:
+    plain = network()
+    weights = initial_weights(plain, (3, 8, 8), seed=1)
+    # bfloat16 has eight bits: each operator rounds by up to 2^-9 of its result.
+    assert 0 < compare(plain, rewritten(plain, unit), (16, 3, 8, 8), weights, 0.05, 1e-3) < 0.02
+    # MXNet writes graphs without casts unless told otherwise; parts are cut of what it writes.
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
+    settings: Any = {"side": 32, "dtype": "bfloat16"}
+    images = IMAGES[..., :32, :32]
+    whole, parts = (passes.create(**settings, recompute=is_cut) for is_cut in (False, True))
+    found, expected = (passes.train(one, images, updates=1) for one in (parts, whole))
+    passes.assert_same(found, expected)
+
+
+@pytest.mark.parametrize("unit", [TILES, VECTORS, None])
+def test_without_a_unit_it_is_float32_and_says_so(unit, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
+    assert form.usable_dtype("float32") == "float32" and not caplog.records
+    assert form.usable_dtype("bfloat16") == ("bfloat16" if unit else "float32")
+    assert bool(caplog.records) is (unit is None)
+
+
+def test_prelu_leaves_convolutions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tiles a second convolution takes longer than the passes that it would save."""
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: TILES)
+    plain = backbones.build("mbf", embedding_size=32)
+    wide, fast = (prelu.rewrite(plain, (112, 112), dtype=one) for one in ("float32", "bfloat16"))
+    doubled = {name for name in nodes_of(wide) if name.endswith("_linear")}
+    assert doubled and not doubled & nodes_of(fast).keys()
