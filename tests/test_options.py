@@ -1,7 +1,7 @@
 """Every option of the programs, from the command line to the part that obeys it.
 
 A few runs in this process are given all options, each another value than its default, and are
-watched (``tests.support.witness``). A table says of each option where its value has to arrive; an
+watched (``tests.support.alone``). A table says of each option where its value has to arrive; an
 option without a row fails.
 """
 
@@ -39,7 +39,7 @@ from partial_fc.margin import AdaFace, CombinedMargin
 from runtime import devices, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
-from tests.support.witness import RUN_FILES, Witness, files_of, reports, saves, stop
+from tests.support.alone import RUN_FILES, Witness, files_of, reports, saves, stop
 from training import run
 from training.config.faces import resolve
 from training.config.images import ImageConfig
