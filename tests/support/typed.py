@@ -40,6 +40,18 @@ _LAUNCHERS = {
     },
 }
 
+# Runs a module up to the point at which its own parser has understood the command line.
+_ONLY_PARSE = """\
+import argparse, os, runpy, sys
+parse_args = argparse.ArgumentParser.parse_args
+def only(*arguments, **options):
+    parse_args(*arguments, **options)
+    os.write(1, b"understood")
+    os._exit(0)
+argparse.ArgumentParser.parse_args = only
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
 
 def check(command: str, folder: Path) -> None:
     """Fail unless the programs that a command of one line starts accept it.
@@ -152,7 +164,7 @@ def _check_module(words: list[str], folder: Path) -> None:
 @lru_cache(maxsize=None)
 def understood(module: str, *arguments: str) -> bool:
     """True if a module takes a command line; one without a command line may have no arguments."""
-    line = [sys.executable, "-m", "tests.support.only_parse", module, *arguments]
+    line = [sys.executable, "-c", _ONLY_PARSE, module, *arguments]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.endswith("understood\n") or not arguments
+    return done.stdout.endswith("understood") or not arguments
