@@ -12,7 +12,7 @@ from partial_fc.options import LOSSES, HeadOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import REPLICATED
-from tests.support.reference_losses import NormMargin
+from tests.support.reference_head import NormMargin
 from tests.support.thread_world import run_ranks
 from training.config.presets import PRESETS, find
 
