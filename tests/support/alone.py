@@ -178,7 +178,6 @@ def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProces
 
 
 def trained(program: ModuleType, *words: object) -> str:
-    """Run a program that must succeed; returns what it printed."""
     result = run_alone(program, *words)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

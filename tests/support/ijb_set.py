@@ -45,7 +45,6 @@ class MadeSet(NamedTuple):
 
 
 def template_ids(sizes: Sizes) -> np.ndarray:
-    """Numbers with gaps, as in the release."""
     return 10 + 3 * np.arange(sizes.templates)
 
 

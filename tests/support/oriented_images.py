@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -66,6 +67,7 @@ def file_with(suffix: str, orientation: int, seen: Image = SEEN) -> bytes:
         exif = PIL.Image.Exif()
         exif[0x112] = orientation
         return _saved(image, "TIFF", exif=exif)
+    writers: dict[str, Callable[[Image, bytes], bytes]]
     writers = {".jpg": jpeg_with, ".png": png_with, ".webp": webp_with}
     return writers[suffix](image, exif_block(orientation))
 

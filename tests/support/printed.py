@@ -19,7 +19,6 @@ _TOLERANCE = 0.02
 
 
 def lines_of(printed: str) -> list[str]:
-    """The lines of a program without what stands before them."""
     plain = (_BEFORE.sub("", line).rstrip() for line in printed.splitlines())
     return [line for line in plain if line]
 
@@ -43,7 +42,6 @@ def difference(printed: str, expected: str, *, of_the_machine: bool = False) -> 
 
 
 def is_same(printed: str, expected: str, of_the_machine: bool = False) -> bool:
-    """True if a line is as expected."""
     pattern, end = "", 0
     for token in _TOKEN.finditer(expected):
         pattern += re.escape(expected[end : token.start()])

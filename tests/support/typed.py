@@ -82,7 +82,6 @@ def check(command: str, folder: Path) -> None:
 
 @lru_cache(maxsize=None)
 def names_of(program: str) -> frozenset[str]:
-    """The options of train.py or classify.py."""
     config = PROGRAMS[program].resolve({"dataset": "synthetic"})
     return frozenset(map(options.option, [*options.values(config), "config"]))
 
