@@ -16,8 +16,8 @@ import classify as program
 from runtime.mxnet import mx
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
+from tests.support.job import holder
 from tests.support.launch import ROOT, clean_environment, finish, ranks
-from tests.support.locks import holder
 from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 

@@ -11,8 +11,7 @@ from typing import Optional
 
 import pytest
 
-from tests.support.job import Job
-from tests.support.locks import holder
+from tests.support.job import Job, holder
 
 OPTIONS = (
     "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 "

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.job import Started
 from tests.support.launch import ROOT
-from tests.support.listeners import listeners
+from tests.support.processes import listeners
 from tests.support.security_page import ONE_HOST, role, table
 from tests.support.stranger import AS_ROOT
 

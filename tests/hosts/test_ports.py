@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from tests.support.hosts import MARKS, NAMES, ROOT, TwoHosts, repeated
-from tests.support.listeners import listeners
+from tests.support.processes import listeners
 from tests.support.security_page import HOSTS, role, table
 
 pytestmark = MARKS

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.job import Started
-from tests.support.locks import holder
+from tests.support.job import Started, holder
 
 pytestmark = pytest.mark.grouping
 

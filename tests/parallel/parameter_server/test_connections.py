@@ -15,8 +15,9 @@ import pytest
 
 from tests.parallel.parameter_server.test_jobs import SCRIPT, check
 from tests.support import attacker
-from tests.support.listeners import listeners
-from tests.support.servers import ROOT, ServerJob
+from tests.support.job import ServerJob
+from tests.support.launch import ROOT
+from tests.support.processes import listeners
 
 pytestmark = [pytest.mark.launcher, pytest.mark.thorough]
 
