@@ -61,7 +61,11 @@ def check(command: str, folder: Path) -> None:
     words = _without_variables(shlex.split(re.sub(r" >\S+$", "", command)))
     program, *rest = Path(words[0]).name, *words[1:]
     if program == "make":
-        _check_make(rest)
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for word in rest:
+            name, is_variable, _ = word.partition("=")
+            pattern = rf"\b{name}\b" if is_variable else rf"^{name}:"
+            assert re.search(pattern, makefile, re.MULTILINE), word
     elif program in _LAUNCHERS:
         given = {}
         while rest and rest[0].startswith("-"):
@@ -122,19 +126,19 @@ def _without_variables(words: list[str]) -> list[str]:
     return words
 
 
-def _check_make(words: Sequence[str]) -> None:
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for word in words:
-        name, is_variable, _ = word.partition("=")
-        pattern = rf"\b{name}\b" if is_variable else rf"^{name}:"
-        assert re.search(pattern, text, re.MULTILINE), word
-
-
 def _check_program(words: list[str], folder: Path) -> None:
     """Check ``python -m MODULE ...``, ``python PROGRAM ...`` or ``bash SCRIPT ...``."""
     _, name, *arguments = words
     if name == "-m":
-        _check_module(arguments, folder)
+        module, *arguments = arguments
+        if module in ("parallel.launch", "parallel.autogroup"):
+            _check_program(parse(launch_parser(), arguments)["command"], folder)
+        elif module == "tests.hosts":
+            _check_program(arguments, folder)
+        elif module == "pytest":
+            assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
+        else:
+            assert understood(module, *arguments), module
         return
     assert (ROOT / name).is_file(), name
     if name not in _STARTED:
@@ -146,18 +150,6 @@ def _check_program(words: list[str], folder: Path) -> None:
         del arguments[:2]
     if arguments != ["--help"]:
         accept(_STARTED[name], arguments, folder)
-
-
-def _check_module(words: list[str], folder: Path) -> None:
-    module, *arguments = words
-    if module in ("parallel.launch", "parallel.autogroup"):
-        _check_program(parse(launch_parser(), arguments)["command"], folder)
-    elif module == "tests.hosts":
-        _check_program(arguments, folder)
-    elif module == "pytest":
-        assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
-    else:
-        assert understood(module, *arguments), module
 
 
 @lru_cache(maxsize=None)
