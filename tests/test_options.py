@@ -1,6 +1,6 @@
 """Every option of the programs arrives in the part that obeys it; without a row it fails.
 
-A few runs get all options, no value the default, and are watched (``tests.support.witness``).
+A few runs get all options, no value the default, and are watched (``tests.support.alone``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from partial_fc.margin import AdaFace, CombinedMargin
 from runtime import devices, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
+from tests.support.alone import RUN_FILES, Witness, files_of, reports, saves, stop
 from tests.support.sets import pack_set
-from tests.support.witness import RUN_FILES, Witness, files_of, reports, saves, stop
 from training import run
 from training.config.faces import resolve
 from training.config.images import ImageConfig

@@ -24,9 +24,8 @@ from data.verification.bin_file import read_bin, write_bin
 from runtime.mxnet import mx
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
-from tests.support.job import Started
+from tests.support.job import Started, holder
 from tests.support.launch import finish, ranks
-from tests.support.locks import holder
 from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.job import Job, Started
+from tests.support.job import Job, Started, holder
 from tests.support.launch import ROOT
-from tests.support.listeners import listeners
-from tests.support.locks import holder
+from tests.support.processes import listeners
 from tests.support.security_page import ONE_HOST, role, table
 from tests.support.stranger import AS_ROOT
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import hosts
 from tests.support.hosts import ADDRESSES, INTERFACES, NAMES, PROGRAMS, ROOT, TwoHosts, repeated
-from tests.support.listeners import listeners
+from tests.support.processes import listeners
 from tests.support.security_page import HOSTS, role, table
 
 pytestmark = hosts.MARKS

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from tests.support.job import Started
-from tests.support.locks import holder
+from tests.support.job import Started, holder
 
 pytestmark = pytest.mark.grouping
 

@@ -24,9 +24,7 @@ from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import REPLICATED
-from tests.support import reference_losses as exact
-from tests.support.reference_head import ReferenceNormTerms, reference_step, target_cosines
-from tests.support.reference_optimizers import reference_update, zero_states
+from tests.support import reference_head as exact
 from tests.support.thread_world import run_ranks
 from training.config.presets import PRESETS, find
 
@@ -49,12 +47,12 @@ def reference_magface(norms, cosines):
     margins = np.interp(norms, [10, 110], [0.45, 0.8])
     slopes = np.where((norms > 10) & (norms < 110), 0.35 / 100, 0.0)
     penalties, penalty_slopes = norms / 110**2 + 1 / norms, 1 / 110**2 - 1 / norms**2
-    terms = ReferenceNormTerms(slopes, 35 * penalties, 35 * penalty_slopes)
+    terms = exact.ReferenceNormTerms(slopes, 35 * penalties, 35 * penalty_slopes)
     return {"margins": (1.0, margins, 0.0), "norm_terms": terms}
 
 
 LOSSES = {
-    name: Loss(partial(CombinedMargin, *margins), partial(exact.ReferenceCombined, *margins))
+    name: Loss(partial(CombinedMargin, *margins), partial(exact.fixed_margins, *margins))
     for name, margins in exact.MARGINS.items()
 }
 ADAPTIVE_LOSSES = {
@@ -62,10 +60,10 @@ ADAPTIVE_LOSSES = {
     "adaface": Loss(AdaFace, exact.ReferenceAdaFace),
     "curricularface": Loss(CurricularFace, exact.ReferenceCurricularFace),
     "magface": Loss(MagFace, lambda: reference_magface, deviations=(1.0, 30.0)),
-    "norm margin": Loss(exact.NormMargin, exact.ReferenceNormMargin, deviations=(1.0, 6.0)),
+    "norm margin": Loss(exact.NormMargin, lambda: exact.reference_norm_margin, 1.0, (1.0, 6.0)),
     "filtered arcface": LOSSES["arcface"]._replace(filter_threshold=0.2),
     "filtered curricularface": Loss(CurricularFace, exact.ReferenceCurricularFace, 0.2),
-    "filtered norm margin": Loss(exact.NormMargin, exact.ReferenceNormMargin, 0.2),
+    "filtered norm margin": Loss(exact.NormMargin, lambda: exact.reference_norm_margin, 0.2),
 }
 
 
@@ -127,17 +125,17 @@ def errors(world_size, num_classes, loss, scale, ratio, rows_of=HostRows, dtype=
     )
     train = partial(train_sharded, num_classes=num_classes, loss=loss, options=options)
     ranks, centers = zip(*run_ranks(world_size, partial(train, rows_of=rows_of)))
-    arrays = zero_states(SGD_09, drawn_centers(Shard(0, 1, num_classes)))
+    arrays = exact.zero_states(SGD_09, drawn_centers(Shard(0, 1, num_classes)))
     margins_of, wanted, found = loss.reference(), arrays["centers"], []
     batches = make_batches(num_classes, deviations=loss.deviations)
     for (features, labels), of_ranks in zip(batches, zip(*ranks)):
         losses, gradient, classes = map(np.concatenate, zip(*of_ranks))
         assert classes.size < num_classes or ratio == 1.0
         norms = np.linalg.norm(features.astype(np.float64), axis=1)
-        adapted = margins_of(norms, target_cosines(features, labels, wanted))
+        adapted = margins_of(norms, exact.target_cosines(features, labels, wanted))
         adapted = {**adapted, "scale": scale, "filter_threshold": loss.filter_threshold}
-        step = reference_step(features, labels, wanted, classes, **adapted)
-        reference_update(SGD_09, arrays, classes, step.centers_gradient, LR)
+        step = exact.reference_step(features, labels, wanted, classes, **adapted)
+        exact.reference_update(SGD_09, arrays, classes, step.centers_gradient, LR)
         found.append((error(losses, step.loss), error(gradient, step.features_gradient)))
     return *np.max(found, axis=0), error(np.concatenate(centers), wanted)
 
@@ -226,7 +224,7 @@ def test_confident_targets_keep_exact_gradients():
     head = PartialFC(options, CombinedMargin(), rows, sampler, shard, LoneWorld())
     step = head.step(mx.nd.array(feature), np.array([0]), 0, 0.0)
     classes, margins = np.arange(4), (1.0, 0.0, 0.0)
-    reference = reference_step(feature, np.array([0]), centers, classes, margins, 30.0)
+    reference = exact.reference_step(feature, np.array([0]), centers, classes, margins, 30.0)
     expected = reference.features_gradient
     assert np.abs(expected).max() < 1e-9
     assert np.abs(step.gradient.asnumpy() - expected).max() <= 1e-3 * np.abs(expected).max()

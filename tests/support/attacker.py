@@ -27,18 +27,8 @@ _TERMINATE, _ADD_NODE, _BARRIER, _HEARTBEAT = 1, 2, 3, 5  # ps-lite's include/ps
 _STOP, _SYNC, _COMPRESS, _PROFILE = 2, 3, 4, 5
 
 
-def _varint(number: int) -> bytes:
-    text = b""
-    while number > 127:
-        text += bytes([number & 127 | 128])
-        number >>= 7
-    return text + bytes([number])
-
-
 def _frame(flags: int, body: bytes) -> bytes:
-    if len(body) < 256:
-        return bytes([flags, len(body)]) + body
-    return bytes([flags | 2]) + len(body).to_bytes(8, "big") + body
+    return bytes([flags, len(body)]) + body
 
 
 def _ready(name: bytes) -> bytes:
@@ -49,12 +39,13 @@ def _ready(name: bytes) -> bytes:
 
 
 def _fields(fields: dict[int, int | bytes]) -> bytes:
+    """A message of protobuf; its numbers and lengths are below 128."""
     text = b""
     for number, value in fields.items():
         if isinstance(value, int):
-            text += _varint(number << 3) + _varint(value)
+            text += bytes([number << 3, value])
         elif value:
-            text += _varint(number << 3 | 2) + _varint(len(value)) + value
+            text += bytes([number << 3 | 2, len(value)]) + value
     return text
 
 
@@ -97,9 +88,8 @@ def send(address: tuple[str, int], message: bytes) -> None:
         connection.sendall(message[:40])
         time.sleep(0.02)
         connection.sendall(message[40:])
-        with suppress(TimeoutError):
-            while connection.recv(4096):
-                pass
+        while connection.recv(4096):
+            pass
 
 
 def hold(addresses: list[tuple[str, int]], seconds: float) -> None:
@@ -115,12 +105,9 @@ def hold(addresses: list[tuple[str, int]], seconds: float) -> None:
 
 def main() -> None:
     seconds, *words = sys.argv[1:]
-    addresses = []
-    for word in words:
-        host, _, port = word.partition(":")
-        # Another user may not be able to load this codec of Python, which sockets want.
-        host.encode("idna")
-        addresses.append((host, int(port)))
+    addresses = [(host, int(port)) for host, port in (word.split(":") for word in words)]
+    # Another user may not be able to load this codec of Python, which sockets want.
+    "a".encode("idna")
     limit = CONNECTIONS * len(addresses) + 100
     if os.getuid() == 0:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

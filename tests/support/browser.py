@@ -10,68 +10,60 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 import urllib.request
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Optional
 
-PROGRAMS = ("chromium", "chromedriver")
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-_HEIGHT = 900
-_SECONDS = 60
 
 
 def is_installed() -> bool:
-    return all(map(shutil.which, PROGRAMS))
+    return all(map(shutil.which, ("chromium", "chromedriver")))
 
 
 class Browser(AbstractContextManager["Browser"]):
     """A browser with a profile of its own."""
 
-    def __init__(self) -> None:
-        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self._driver = subprocess.Popen(["chromedriver", "--port=0"], text=True, **pipes)
-        try:
-            found = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
+    def __enter__(self) -> Browser:
+        with ExitStack() as stack:
+            profile = stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            driver = subprocess.Popen(["chromedriver", "--port=0"], text=True, **pipes)
+            stack.enter_context(driver)
+            stack.callback(driver.terminate)
+            found = (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
             port = next(match[1] for match in found if match)
             self._url = f"http://127.0.0.1:{port}/session"
-            options = {"args": [*_ARGUMENTS, f"--user-data-dir={self._profile.name}"]}
+            options = {"args": [*_ARGUMENTS, f"--user-data-dir={profile}"]}
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             session = self._post("", {"capabilities": {"alwaysMatch": wanted}})
             self._url += f"/{session['sessionId']}"
-        except BaseException:
-            self._end()
-            raise
+            stack.callback(self._post, "", method="DELETE")
+            self._end = stack.pop_all()
+        return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._post("", method="DELETE")
-        finally:
-            self._end()
+        self._end.close()
 
     def open(self, page: Path, *, width: int, scheme: str = "light") -> None:
         """Show a file in a window of this width; ``scheme`` is light or dark."""
-        size = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": width < 500}
-        self._command("Emulation.setDeviceMetricsOverride", size)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        self._command("Emulation.setEmulatedMedia", {"features": [feature]})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        for name, given in (("setDeviceMetricsOverride", size), ("setEmulatedMedia", media)):
+            self._post("/goog/cdp/execute", {"cmd": f"Emulation.{name}", "params": given})
         self._post("/url", {"url": page.resolve().as_uri()})
 
     def ask(self, script: str) -> Any:
-        """What a script returns that runs in the page."""
         return self._post("/execute/sync", {"script": script, "args": []})
 
     def console(self) -> list[str]:
         """What the console has said since it was asked last."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
-
-    def _command(self, name: str, parameters: dict[str, Any]) -> Any:
-        return self._post("/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def _post(self, path: str, body: Optional[dict[str, Any]] = None, method: str = "POST") -> Any:
         content = None if body is None else json.dumps(body).encode()
@@ -79,11 +71,5 @@ class Browser(AbstractContextManager["Browser"]):
         request.add_header("Content-Type", "application/json")
         # Not over a proxy that the machine may have.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=_SECONDS) as answer:
+        with opener.open(request, timeout=60) as answer:
             return json.load(answer)["value"]
-
-    def _end(self) -> None:
-        self._driver.terminate()
-        self._driver.wait()
-        self._driver.stdout.close()
-        self._profile.cleanup()

@@ -48,7 +48,6 @@ def im2rec(
 
 
 def index_of(records: Sequence[Numbered]) -> str:
-    """Return the .idx that MXNet writes with the records."""
     offsets = itertools.accumulate((len(content) for _, content in records), initial=0)
     return "".join(f"{key}\t{offset}\n" for (key, _), offset in zip(records, offsets))
 

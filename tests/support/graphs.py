@@ -1,5 +1,3 @@
-"""What a network computes, in one number."""
-
 from __future__ import annotations
 
 import json
@@ -10,11 +8,9 @@ from typing import Any
 def fingerprint(symbol: Any) -> int:
     """Return a checksum of all operators, their attributes, names and inputs.
 
-    A checkpoint fits a network as long as this stays: names and shapes of its parameters, and what
-    is computed from them.
+    A checkpoint fits a network as long as it stays.
     """
     graph = json.loads(symbol.tojson())
-    nodes = [
-        [node["op"], node["name"], node.get("attrs", {}), node["inputs"]] for node in graph["nodes"]
-    ]
+    fields = ("op", "name", "attrs", "inputs")
+    nodes = [[node.get(field, {}) for field in fields] for node in graph["nodes"]]
     return zlib.crc32(json.dumps([nodes, graph["heads"]], sort_keys=True).encode())

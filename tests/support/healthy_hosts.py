@@ -40,7 +40,6 @@ def facts(number: int, package: str = "mxnet") -> Facts:
 
 
 def healthy(slots: Mapping[str, int], package: str = "mxnet", nic: Optional[str] = None) -> Survey:
-    """What a check of healthy hosts finds out."""
     found = Survey(slots, nic)
     found.facts.update({host: facts(number, package) for number, host in enumerate(slots)})
     found.pairs.extend(Pair(*hosts, 1.1e9) for hosts in itertools.permutations(slots, 2))

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
@@ -22,6 +22,7 @@ from typing import Any, Optional
 import psutil
 import pytest
 
+from tests.support.job import Watched
 from tests.support.launch import ROOT as ROOT
 
 PROGRAMS = Path(sys.prefix) / "bin"
@@ -74,10 +75,9 @@ def _find(program: str) -> Optional[str]:
 
 
 MARKS = [pytest.mark.hosts, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
-"""Of the modules whose tests need two hosts."""
 
 
-class Host:
+class Host(Watched):
     """A network namespace in which an ssh server runs, at ``address``."""
 
     def __init__(self, number: int, folder: Path, private: Optional[Path]) -> None:
@@ -88,7 +88,7 @@ class Host:
         self.address = self.addresses[INTERFACES[0]]
         self.namespace = f"{self.name}-{os.getpid()}"
         self._folder, self._private = folder, private
-        self._server: Optional[subprocess.Popen] = None
+        self.output = folder / f"{self.name}.log"
         subprocess.run(["ip", "netns", "add", self.namespace], check=True)
         self.ip("link", "set", "lo", "up")
 
@@ -101,32 +101,26 @@ class Host:
         script = _PREPARE.format(**place, sshd=_find("sshd"), private=private)
         config = _SSH_SERVER.format(address=self.address, folder=self._folder)
         (self._folder / f"{self.name}.conf").write_text(config)
-        log = self._folder / f"{self.name}.log"
-        log.write_text("")
-        self._server = subprocess.Popen(
+        self.output.write_text("")
+        self.process = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", "-u", "-m", "sh", "-c", script]
         )
-        end = time.monotonic() + _START_SECONDS
-        while "listening" not in log.read_text():
-            assert self._server.poll() is None, log.read_text()
-            assert time.monotonic() < end, "sshd does not start"
-            time.sleep(0.05)
+        self.wait_until(lambda: "listening" in self.said(), _START_SECONDS)
 
     @property
     def server_pid(self) -> int:
         # Each connection has processes of its own.
-        return self._server.pid
+        return self.process.pid
 
     def inside(self, *words: object) -> list[str]:
         """A command that runs here, as a user's on the host itself."""
-        return ["nsenter", "-t", str(self._server.pid), "-n", "-m", "-u", *map(str, words)]
+        return ["nsenter", "-t", str(self.process.pid), "-n", "-m", "-u", *map(str, words)]
 
     def sh(self, script: str, *words: object) -> str:
         """Run a script here, with words as its arguments; returns what it prints."""
         return subprocess.check_output(self.inside("sh", "-ec", script, "sh", *words), text=True)
 
     def bytes_sent(self, interface: str) -> int:
-        """What has left on an interface since the host exists."""
         counter = f"/sys/class/net/{interface}/statistics/tx_bytes"
         return int(subprocess.check_output(self.inside("cat", counter)))
 
@@ -145,11 +139,10 @@ class Host:
                     yield process, words
 
     def end(self) -> None:
-        """Kill what runs here and remove the host."""
         for process in self.processes():
             os.kill(process, signal.SIGKILL)
-        if self._server is not None:
-            self._server.wait(_START_SECONDS)
+        if hasattr(self, "process"):
+            self.process.wait(_START_SECONDS)
         subprocess.run(["ip", "netns", "del", self.namespace], check=False)
 
 
@@ -169,7 +162,7 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         try:
             self._start()
         except BaseException:
-            self.end()
+            self.__exit__()
             raise
         return self
 
@@ -206,36 +199,23 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         lines = [f"{host.addresses[interface]} {host.name}\n" for host in self.all]
         (self.folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
 
-    def start(
-        self,
-        *command: object,
-        folder: Path,
-        path: Iterable[Path] = (),
-        variables: Optional[dict[str, str]] = None,
-        host: int = 0,
-        **further: Any,
-    ) -> subprocess.Popen[str]:
-        """Start a command on a host, in a folder, with folders before the system's PATH."""
+    def started(
+        self, *command: object, folder: Path, path: Iterable[Path] = (), host: int = 0,
+        variables: Optional[dict[str, str]] = None, **further: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return Popen's arguments: a command on a host, and folders before the system's PATH."""
         search = ":".join([*map(str, path), _SYSTEM_PATH])
-        return subprocess.Popen(
-            self.all[host].inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
-            env={"HOME": str(self.folder / "home"), "PATH": search, **(variables or {})},
-            stdin=subprocess.DEVNULL, text=True, **further,
-        )  # fmt: skip
+        words = self.all[host].inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command)
+        known = {"HOME": str(self.folder / "home"), "PATH": search, **(variables or {})}
+        stdin = subprocess.DEVNULL
+        return {"args": words, "env": known, "stdin": stdin, "text": True, **further}
 
     def run(
         self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the first host to its end; see ``start``."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with self.start(
-            *command, folder=folder, path=path, variables=variables, **pipes
-        ) as process:
-            try:
-                output, errors = process.communicate(timeout=250)
-            finally:
-                process.kill()
-        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+        """Run a command on the first host to its end; see ``started``."""
+        how = self.started(*command, folder=folder, path=path, variables=variables)
+        return subprocess.run(**how, capture_output=True, timeout=250, check=False)
 
     def train(
         self, models: Path, *command: object, active: bool = True, **variables: str
@@ -252,15 +232,11 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
             command = (PROGRAMS / str(command[0]), *command[1:])
         return self.run(*command, folder=ROOT, **how)
 
-    def end(self) -> None:
-        """Leave nothing behind."""
+    def __exit__(self, *_: object) -> None:
         for host in self.all:
             host.end()
         if self._relay is not None:
             self._relay.communicate(timeout=_START_SECONDS)
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
 
 @contextmanager
@@ -272,41 +248,25 @@ def repeated(look: Callable[[], None], seconds: float) -> Iterator[None]:
         while not is_over.wait(seconds):
             look()
 
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        looking = pool.submit(go_on)
+        try:
+            yield
+        finally:
+            is_over.set()
+    looking.result()
 
 
-class HostJob:
-    """A command on a host, whose output goes to the end of a file; see ``TwoHosts.start``."""
+class HostJob(Watched):
+    """A command on a host, whose output goes to the end of a file; see ``TwoHosts.started``."""
 
     def __init__(self, two: TwoHosts, output: Path, *command: object, **how: Any) -> None:
-        self.two, self._output = two, output
+        self.two, self.output = two, output
         with output.open("ab") as file:
-            self.process = two.start(*command, stdout=file, stderr=file, **how)
-
-    def said(self) -> str:
-        return self._output.read_text(errors="replace")
-
-    def wait_until(
-        self, true: Callable[[], object], seconds: float = 250, *, may_end: bool = False
-    ) -> None:
-        """Wait for something to become true, while the job runs."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert may_end or self.process.poll() is None, self.said()[-3000:]
-            assert time.monotonic() < end, f"waited {seconds} s in vain: {self.said()[-3000:]}"
-            time.sleep(0.05)
-
-    def __enter__(self):
-        """Return the job."""
-        return self
+            self.process = subprocess.Popen(
+                **two.started(*command, stdout=file, stderr=file, **how)
+            )
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self.process.kill()
         self.process.wait(_START_SECONDS)

@@ -45,7 +45,6 @@ class MadeSet(NamedTuple):
 
 
 def template_ids(sizes: Sizes) -> np.ndarray:
-    """Numbers with gaps, as in the release."""
     return 10 + 3 * np.arange(sizes.templates)
 
 
@@ -70,38 +69,31 @@ def write_set(
     firsts = np.arange(sizes.people)
     galleries = [firsts[: sizes.people // 2], firsts[sizes.people // 2 :]]
     probes = np.arange(sizes.people, sizes.templates)
-    made = MadeSet(folder, templates, media, scores, points, pairs, subjects, galleries, probes)
-    _write_lists(made, ids, prefix)
+    meta, numbers = folder / "meta", np.arange(1, sizes.faces + 1)
+    meta.mkdir(parents=True)
+    for name, columns, form in (
+        ("name_5pts_score", (numbers, points.reshape(-1, 10), scores), "%d.png" + " %.3f" * 11),
+        ("face_tid_mid", (numbers, templates, media), "%d.png %d %d"),
+        ("template_pair_label", (pairs,), "%d %d %d"),
+    ):
+        np.savetxt(meta / f"{prefix}_{name}.txt", np.column_stack(columns), form)
+    tables = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
+    for word, places in zip((*tables, "probe_mixed"), (*galleries, probes)):
+        lines = ["TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID"]
+        for place in places.tolist():
+            # A line per image, of which a template has several.
+            lines += [f"{ids[place]},{subjects[place]},img/{n}.png,7" for n in range(2)]
+        (meta / f"{prefix}_1N_{word}.csv").write_text("\n".join(lines) + "\n")
     if images:
         (folder / "loose_crop").mkdir()
         for number in range(sizes.faces):
             cv2.imwrite(str(folder / "loose_crop" / f"{number + 1}.png"), noise(number))
-    return made
+    return MadeSet(folder, templates, media, scores, points, pairs, subjects, galleries, probes)
 
 
 def noise(number: int) -> np.ndarray:
     """The image of a face, BGR, [60, 60, 3]."""
     return np.random.default_rng(number).integers(0, 256, (60, 60, 3), dtype=np.uint8)
-
-
-def _write_lists(made: MadeSet, ids: np.ndarray, prefix: str) -> None:
-    meta = made.folder / "meta"
-    meta.mkdir(parents=True)
-    numbers = np.arange(1, len(made.scores) + 1)
-    points = made.points.reshape(-1, 10)
-    for name, columns, form in (
-        ("name_5pts_score", (numbers, points, made.scores), "%d.png" + " %.3f" * 11),
-        ("face_tid_mid", (numbers, made.templates, made.media), "%d.png %d %d"),
-        ("template_pair_label", (made.pairs,), "%d %d %d"),
-    ):
-        np.savetxt(meta / f"{prefix}_{name}.txt", np.column_stack(columns), form)
-    tables = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
-    for word, places in zip((*tables, "probe_mixed"), (*made.galleries, made.probes)):
-        lines = ["TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID"]
-        for place in places.tolist():
-            # A line per image, of which a template has several.
-            lines += [f"{ids[place]},{made.subjects[place]},img/{n}.png,7" for n in range(2)]
-        (meta / f"{prefix}_1N_{word}.csv").write_text("\n".join(lines) + "\n")
 
 
 def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndarray:

@@ -1,23 +1,77 @@
-"""A training job under a launcher, which a test disturbs."""
+"""Training jobs, which a test disturbs."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.support import launch, processes
+import psutil
+
+from parallel.launch.launcher import SERVE
+from parallel.launch.network_interface import free_port
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
+from tests.support import launch
 from tests.support.launch import ROOT, clean_environment
 
-_LOOK_SECONDS = 0.05
+# The variable that names the folder of a job; no other job has the same one.
+_FOLDER = "MODELS_ROOT"
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-class Started(AbstractContextManager[Any]):
+def holder(models: Path) -> str:
+    """Return what the run that has the lock of a folder says of itself; empty if none has it."""
+    with (models / "run.lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read()
+    return ""
+
+
+class Running(NamedTuple):
+    """A process: its command line, empty for a moment while it ends, and its first environment."""
+
+    pid: int
+    words: list[str]
+    variables: dict[str, str]
+
+
+class Watched:
+    """Processes whose output is in a file."""
+
+    process: subprocess.Popen[Any]
+    output: Path
+
+    def __enter__(self) -> Any:
+        return self
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until(
+        self, true: Callable[[], object], seconds: float = 250, *, may_end: bool = False
+    ) -> None:
+        """Wait for something to become true while the job runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert may_end or self.is_running(), f"the job has ended: {self.said()[-3000:]}"
+            assert time.monotonic() < end, f"waited in vain: {self.said()[-3000:]}"
+            time.sleep(0.05)
+
+
+class Started(Watched):
     """A command that runs, with all its processes, which are known by its folder."""
 
     def __init__(self, folder: Path, *command: object, **variables: str) -> None:
@@ -26,24 +80,15 @@ class Started(AbstractContextManager[Any]):
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [*map(str, command)], cwd=ROOT, stdout=output, stderr=output,
-                env={**clean_environment(), **variables, processes.FOLDER: str(folder)},
+                env={**clean_environment(), **variables, _FOLDER: str(folder)},
                 start_new_session=True,
             )  # fmt: skip
 
-    def running(self) -> list[processes.Running]:
-        return processes.of_job(self.folder)
-
-    def said(self) -> str:
-        """Return everything that went to the screen."""
-        return self.output.read_text(errors="replace")
-
-    def wait_until(self, true: Callable[[], object], seconds: float = 150) -> None:
-        """Wait for something to become true while the job runs."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert self.process.poll() is None, f"the job has ended: {self.said()}"
-            assert time.monotonic() < end, f"waited in vain: {self.said()}"
-            time.sleep(_LOOK_SECONDS)
+    def running(self) -> list[Running]:
+        # None for what cannot be read of the processes of others.
+        everyone = [one.info for one in psutil.process_iter(["pid", "cmdline", "environ"])]
+        found = [one for one in everyone if (one["environ"] or {}).get(_FOLDER) == str(self.folder)]
+        return [Running(one["pid"], one["cmdline"] or [], one["environ"]) for one in found]
 
     def wait(self, seconds: float = 150) -> int:
         """Wait for the end and return the launcher's status."""
@@ -52,8 +97,10 @@ class Started(AbstractContextManager[Any]):
     def end(self) -> None:
         """Leave nothing behind, whatever state the job is in."""
         # Launchers before ranks, so that none starts another.
-        pids = [self.process.pid] if self.process.poll() is None else []
-        processes.kill([*pids, *(running.pid for running in self.running())])
+        pids = [self.process.pid] if self.is_running() else []
+        for pid in [*pids, *(running.pid for running in self.running())]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(30)
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +114,7 @@ class Job(Started):
         self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
     ) -> None:
         """Start a program by "run.sh", or horovodrun's "--gloo" or "--mpi"."""
-        self.models, self.launcher, self._program = models, launcher, program
+        self.models, self._program = models, program
         command = ["bash", "run.sh" if launcher == "run.sh" else "config.sh"]
         if program != "train.py":
             command = [sys.executable, *["-m"] * (not program.endswith(".py")), program]
@@ -89,3 +136,49 @@ class Job(Started):
     def log(self, rank: int) -> str:
         path = self.models / "logs" / f"rank-{rank:04d}.log"
         return path.read_text() if path.exists() else ""
+
+
+class ServerJob(Watched):
+    """A scheduler, parameter servers and workers as processes on 127.0.0.1."""
+
+    def __init__(
+        self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: Any
+    ) -> None:
+        """Start it: outputs go into the folder, and each worker is Python with the command."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, here = folder, "127.0.0.1"
+        self._assignment = replace(
+            Assignment(WORKER, here, free_port(here), here, "lo", workers, servers), **assignment
+        )
+        self.others = [self._start(SERVE, SCHEDULER, 0)]
+        self.others += [self._start(SERVE, SERVER, number) for number in range(servers)]
+        program = [sys.executable, *map(str, command)]
+        self.workers = [self._start(program, WORKER, number) for number in range(workers)]
+
+    def _start(self, command: Sequence[str], role: str, number: int) -> subprocess.Popen[bytes]:
+        assignment = replace(self._assignment, role=role, worker=number if role == WORKER else 0)
+        variables = {**clean_environment(), "OMP_NUM_THREADS": "1", **assignment.variables()}
+        with (self._folder / f"{role}-{number}").open("wb") as output:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=variables, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self, seconds: float = 120) -> list[int]:
+        """Wait for the workers; returns their statuses."""
+        return [process.wait(seconds) for process in self.workers]
+
+    def is_running(self) -> bool:
+        return all(process.poll() is None for process in self.workers)
+
+    def said(self) -> str:
+        files = sorted(path for path in self._folder.iterdir() if path.is_file())
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
+
+    def said_by(self, worker: int) -> str:
+        return (self._folder / f"{WORKER}-{worker}").read_text()
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self.workers, *self.others):
+            process.kill()
+            process.wait(30)

@@ -1,4 +1,4 @@
-"""Parameter servers without processes: in memory, with the updater of the real ones.
+"""Parameter servers in memory, with the updater of the real ones.
 
 A test decides in which order the pushes and pulls of several workers reach the servers: its
 function is called before each of them, and may let another worker act, wait, or raise an exception.
@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.messages import TAIL
+from parallel.parameter_server.messages import Settings
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.shared_table import SharedTable
 from parallel.parameter_server.trace import Trace
 from parallel.world import LoneWorld, World
 from runtime.mxnet import mx
 
 
-class WeightedExchange(Exchange):
-    weights: list[Any]
-
-
 class NearServers:
-    """The arrays of some servers. Not for threads that run at once; see ``in_random_turns``.
+    """MXNet's key-value store of all workers. Not for threads that run at once.
 
     Attributes:
         arrays: by key.
         before: is called with "push" or "pull" and the number of a bucket, before that is done.
     """
+
+    rank = 0
 
     def __init__(self, monkeypatch, workers: int, servers: int, **assignment) -> None:
         self.arrays: dict[int, Any] = {}
@@ -44,73 +41,48 @@ class NearServers:
         place = (WORKER, "127.0.0.1", 1, "127.0.0.1", "lo")
         self.assignment = Assignment(*place, workers, servers, **given)
         self._updaters: list[Updater] = []
-        monkeypatch.setattr(exchange, "Store", lambda *arguments: _NearStore(self, *arguments))
+        monkeypatch.setattr(mx.kv, "create", lambda kind: self)
 
     def worker(
         self, number: int, scheme: str = "dist_async", group: Optional[World] = None, **options
-    ) -> WeightedExchange:
-        """A worker that has the servers' weights: 0, 1, 2 ... in two parameters."""
+    ) -> Any:
+        """Start a worker whose ``weights`` are the servers': 0, 1, 2 ... in two parameters."""
         own = replace(self.assignment, worker=number)
-        worker = WeightedExchange(
+        worker: Any = Exchange(
             SCHEMES[scheme], own, group or LoneWorld(), staleness=None, images_per_step=1, **options
         )
         worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
         worker.start(worker.weights, [1.0, 1.0], momentum=0.0, weight_decay=0.0, version=0)
         return worker
 
-    def begin(self, settings, arrays) -> None:
+    def init(self, keys, arrays) -> None:
+        for key, array in self._each("init", keys, arrays):
+            self.arrays.setdefault(key, array.copy())
+
+    def push(self, keys, arrays) -> None:
+        for key, array in self._each("push", keys, arrays):
+            self._updaters[key * 9973 % len(self._updaters)](key, array.copy(), self.arrays[key])
+
+    def pull(self, keys, out) -> None:
+        for key, array in self._each("pull", keys, out):
+            array[:] = self.arrays[key]
+
+    def _each(self, what: str, keys, arrays) -> Iterator[tuple[int, Any]]:
+        # The shared table has a single key.
+        buckets = isinstance(keys, list)
+        for number, pair in enumerate(zip(keys, arrays) if buckets else [(keys, arrays)]):
+            if buckets:
+                self.before(what, number)
+            yield pair
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
         if not self._updaters:
             names = (f"server-{number}" for number in range(self.assignment.num_servers))
-            self._updaters = [
-                Updater(settings, Trace(self.assignment.trace, name)) for name in names
-            ]
-            self.arrays = {key: array.copy() for key, array in arrays.items()}
+            traces = [Trace(self.assignment.trace, name) for name in names]
+            self._updaters = [Updater(Settings.decode(body), trace) for trace in traces]
 
-    def push(self, key: int, array) -> None:
-        self._updaters[key * 9973 % len(self._updaters)](key, array.copy(), self.arrays[key])
-
-    def pull(self, key: int, into) -> None:
-        into[:] = self.arrays[key]
-
-
-class _NearStore:
-    """As ``parallel.parameter_server.store.Store``, whose requests go to the servers one by one."""
-
-    def __init__(self, servers: NearServers, kind: str, buckets, table: int, pushers: int) -> None:
-        self._servers, self._table_key = servers, table
-        self._keys = [bucket.key for bucket in buckets]
-        self._rows = mx.nd.array(SharedTable.empty(pushers).rows.reshape(-1))
-        self.sent = [mx.nd.zeros((bucket.size + TAIL,)) for bucket in buckets]
-        self.received = [array.copy() for array in self.sent]
-        self._is_pulled = False
-
-    def start(self, settings) -> None:
-        arrays = {self._table_key: self._rows, **dict(zip(self._keys, self.received))}
-        self._servers.begin(settings, arrays)
-
-    def push(self) -> None:
-        for bucket, (key, array) in enumerate(zip(self._keys, self.sent)):
-            self._servers.before("push", bucket)
-            self._servers.push(key, array)
-
-    def begin_pull(self) -> None:
-        self._is_pulled = False
-        self.pull()
-        self._is_pulled = True
-
-    def pull(self) -> None:
-        if not self._is_pulled:
-            for bucket, (key, array) in enumerate(zip(self._keys, self.received)):
-                self._servers.before("pull", bucket)
-                self._servers.pull(key, array)
-        self._is_pulled = False
-
-    def add_to_table(self, change) -> None:
-        self._servers.push(self._table_key, mx.nd.array(change.reshape(-1)))
-
-    def read_table(self) -> SharedTable:
-        self._servers.pull(self._table_key, self._rows)
-        return SharedTable.decode(self._rows.asnumpy())
+    def _barrier(self) -> None:
+        return
 
 
 def in_random_turns(
@@ -120,7 +92,7 @@ def in_random_turns(
 
     It may change before each push and pull of a bucket; the last worker is the fastest.
     """
-    rng, own, errors = random.Random(seed), threading.local(), []
+    rng, own = random.Random(seed), threading.local()
     may_run = {number: threading.Semaphore(0) for number in range(workers)}
 
     def choose() -> None:
@@ -139,20 +111,15 @@ def in_random_turns(
         may_run[number].acquire()
         try:
             work(number)
-        except BaseException as error:
-            errors.append(error)
-        del may_run[number]
-        choose()
+        finally:
+            del may_run[number]
+            choose()
 
     servers.before = stop
-    threads = [threading.Thread(target=take_part, args=(number,)) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    choose()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(workers) as pool:
+        done = pool.map(take_part, range(workers))
+        choose()
+    list(done)
 
 
 def gradients() -> list:

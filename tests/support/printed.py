@@ -19,7 +19,6 @@ _TOLERANCE = 0.02
 
 
 def lines_of(printed: str) -> list[str]:
-    """The lines of a program without what stands before them."""
     plain = (_BEFORE.sub("", line).rstrip() for line in printed.splitlines())
     return [line for line in plain if line]
 
@@ -43,19 +42,15 @@ def difference(printed: str, expected: str, *, of_the_machine: bool = False) -> 
 
 
 def is_same(printed: str, expected: str, of_the_machine: bool = False) -> bool:
-    """True if a line is as expected."""
-    pattern, end = "", 0
-    for token in _TOKEN.finditer(expected):
-        pattern += re.escape(expected[end : token.start()])
-        if token[1]:
-            pattern += ".*"
-        elif token[2]:
-            pattern += _MEASURED
-        else:
-            pattern += f"({_NUMBER})" if token[3] else r"\s+"
-        end = token.end()
-    found = re.fullmatch(pattern + re.escape(expected[end:]), printed)
-    wanted = [token[3] for token in _TOKEN.finditer(expected) if token[3]]
+    # Texts, and the groups of the tokens between them; no group of a token that is space.
+    parts = _TOKEN.split(expected)
+    texts, numbers = map(re.escape, parts[::4]), parts[3::4]
+    tokens = [
+        ".*" if any_ else _MEASURED if measured else f"({_NUMBER})" if number else r"\s+"
+        for any_, measured, number in zip(parts[1::4], parts[2::4], numbers)
+    ]
+    found = re.fullmatch("".join(map(str.__add__, texts, [*tokens, ""])), printed)
+    wanted = filter(None, numbers)
     return found is not None and (of_the_machine or all(map(_near, found.groups(), wanted)))
 
 

@@ -1,38 +1,18 @@
-"""Processes that tests have started: of a job, by its folder, and whether they are still there."""
+"""Processes that tests have started: whether they are still there, and where they listen."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
-import signal
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-FOLDER = "MODELS_ROOT"
-"""The variable that names the folder of a job; no other job has the same one."""
-
-
-class Running(NamedTuple):
-    """A process: its command line, empty for a moment while it ends, and its first environment."""
-
-    pid: int
-    words: list[str]
-    variables: dict[str, str]
-
-
-def of_job(folder: Path) -> list[Running]:
-    found = []
-    for process in psutil.process_iter():
-        # It may have ended meanwhile, or be somebody else's.
-        with suppress(psutil.Error):
-            variables = process.environ()
-            if variables.get(FOLDER) == str(folder):
-                found.append(Running(process.pid, process.cmdline(), variables))
-    return found
+_LISTEN = "0A"  # TCP_LISTEN, net/tcp_states.h
 
 
 def is_alive(pid: int) -> bool:
@@ -52,8 +32,26 @@ def left(pids: Iterable[int], seconds: float = 20) -> list[int]:
     return alive
 
 
-def kill(pids: Iterable[int]) -> None:
-    """End processes that this test has started, those that are still there."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def listeners(process: int) -> set[tuple[str, int]]:
+    """Addresses and ports on which a process listens."""
+    with suppress(OSError):
+        files = list(Path(f"/proc/{process}/fd").iterdir())
+        owned = {os.path.basename(os.path.realpath(file)) for file in files}
+        return {at for inode, at in listening(process) if f"socket:[{inode}]" in owned}
+    return set()
+
+
+def listening(process: int) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Inode, address and port of each listening socket in the network namespace of a process."""
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTEN:
+                address, port = fields[1].split(":")
+                yield fields[9], (_text(bytes.fromhex(address)), int(port, 16))
+
+
+def _text(address: bytes) -> str:
+    # Each four bytes stand in the order of the processor.
+    words = struct.unpack(f"={len(address) // 4}I", address)
+    return str(ipaddress.ip_address(struct.pack(f">{len(words)}I", *words)))

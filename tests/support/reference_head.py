@@ -1,42 +1,40 @@
-"""The head in one process and float64, written down from the formulas and nothing else.
+"""The head, its losses and its optimizers in one process and float64, from the formulas alone.
 
 What adapts while training (AdaFace's margins, CurricularFace's t) is a number for each step, since
 no gradient flows through it; what depends on the norms with a gradient comes with its derivatives.
+A reference of a loss returns these arguments of ``reference_step`` for each update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from partial_fc.margin import Margin, Margined, NormTerms, Targets
+from partial_fc.optimizers import SGD, Adam, RowOptimizer
+from runtime.mxnet import mx
 
-@dataclass
-class ReferenceStep:
+MARGINS = {
+    "arcface": (1.0, 0.5, 0.0),
+    "cosface": (1.0, 0.0, 0.35),
+    "combined": (0.9, 0.4, 0.15),
+    "softmax": (1.0, 0.0, 0.0),
+}
+
+
+class ReferenceStep(NamedTuple):
     loss: float
     features_gradient: np.ndarray
     centers_gradient: np.ndarray
 
 
-@dataclass
-class ReferenceNormTerms:
+class ReferenceNormTerms(NamedTuple):
     """The derivatives [B] of m2 by the norms; penalties [B] of the images and their derivatives."""
 
     margin_slopes: np.ndarray
     penalties: np.ndarray
     penalty_slopes: np.ndarray
-
-
-def margin_logit(cosine: np.ndarray, m1: float, m2: float, m3: float) -> np.ndarray:
-    """cos(m1·θ + m2) − m3."""
-    return np.cos(m1 * np.arccos(cosine) + m2) - m3
-
-
-def margin_slope(cosine: np.ndarray, m1: float, m2: float) -> np.ndarray:
-    """The derivative of ``margin_logit``: m1·sin(m1·θ + m2) / sin θ."""
-    theta = np.arccos(cosine)
-    return m1 * np.sin(m1 * theta + m2) / np.sin(theta)
 
 
 def target_cosines(features: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -72,8 +70,9 @@ def reference_step(
     cosines = units @ row_units.T
     batch = np.arange(labels.size)
     targets = np.searchsorted(classes, labels)
-    own_cosines = cosines[batch, targets]
-    margined = margin_logit(own_cosines, *margins)
+    m1, m2, m3 = margins
+    angles = np.arccos(cosines[batch, targets])
+    margined = np.cos(m1 * angles + m2) - m3
     logits, slopes = scale * cosines, np.ones_like(cosines)
     if hardness is not None:
         hard = cosines > margined[:, None]
@@ -90,13 +89,12 @@ def reference_step(
     gradient[batch, targets] = 0.0
     others = gradient.sum(axis=1)
     gradient[batch, targets] = -others
-    slopes[batch, targets] = margin_slope(own_cosines, *margins[:2])
+    slopes[batch, targets] = m1 * np.sin(m1 * angles + m2) / np.sin(angles)
     gradient *= slopes * scale / labels.size
 
     features_gradient = _through_norm(gradient @ row_units, units, feature_norms)
     if norm_terms is not None:
-        m1, m2, _ = margins
-        by_angle = -scale * -np.sin(m1 * np.arccos(own_cosines) + m2) * others
+        by_angle = scale * np.sin(m1 * angles + m2) * others
         by_norm = by_angle * norm_terms.margin_slopes + norm_terms.penalty_slopes
         features_gradient += by_norm[:, None] * units / labels.size
         loss += float(norm_terms.penalties.mean())
@@ -107,3 +105,90 @@ def reference_step(
 def _through_norm(gradient: np.ndarray, units: np.ndarray, norms: np.ndarray) -> np.ndarray:
     radial = np.sum(gradient * units, axis=1, keepdims=True)
     return (gradient - radial * units) / norms
+
+
+def fixed_margins(*margins: float) -> Any:
+    """Return the reference of a loss whose margins stay as they are."""
+    return lambda norms, cosines: {"margins": margins}
+
+
+class ReferenceAdaFace:
+    """Kim et al. 2022: m = 0.4, h = 0.33, running mean and deviation of the norms."""
+
+    mean = deviation = None
+
+    def __call__(self, norms: np.ndarray, cosines: np.ndarray) -> dict[str, Any]:
+        if self.mean is None:
+            self.mean, self.deviation = norms.mean(), norms.std()
+        else:
+            self.mean = 0.99 * self.mean + 0.01 * norms.mean()
+            self.deviation = 0.99 * self.deviation + 0.01 * norms.std()
+        distance = np.clip(0.33 * (norms - self.mean) / (self.deviation + 1e-3), -1, 1)
+        return {"margins": (1.0, -0.4 * distance, 0.4 * distance + 0.4)}
+
+
+class ReferenceCurricularFace:
+    """Huang et al. 2020: m = 0.5, t the running mean of the targets' cosines."""
+
+    t = 0.0
+
+    def __call__(self, norms: np.ndarray, cosines: np.ndarray) -> dict[str, Any]:
+        self.t = 0.99 * self.t + 0.01 * cosines.mean()
+        return {"margins": (1.0, 0.5, 0.0), "hardness": self.t}
+
+
+class NormMargin(Margin):
+    """A margin of 0.02 times the norm on the angle, and a penalty on norms other than 12."""
+
+    def __call__(self, targets: Targets) -> Margined:
+        norms_B = targets.all_norms()
+        theta_B = mx.nd.arccos(targets.cosines_B)
+        sines_B = mx.nd.sin(theta_B + 0.02 * norms_B)
+        distances_B = norms_B - 12
+        terms = NormTerms(-0.02 * sines_B, 0.01 * distances_B**2, 0.02 * distances_B)
+        cosines_B = mx.nd.cos(theta_B + 0.02 * norms_B)
+        return Margined(cosines_B, sines_B / mx.nd.sin(theta_B), norm_terms=terms)
+
+
+def reference_norm_margin(norms: np.ndarray, cosines: np.ndarray) -> dict[str, Any]:
+    """Return the same from its formulas."""
+    slopes = np.full_like(norms, 0.02)
+    terms = ReferenceNormTerms(slopes, 0.01 * (norms - 12) ** 2, 0.02 * (norms - 12))
+    return {"margins": (1.0, 0.02 * norms, 0.0), "norm_terms": terms}
+
+
+def zero_states(optimizer: RowOptimizer, centers: np.ndarray) -> dict[str, np.ndarray]:
+    """The centers in float64 and the states that ``reference_update`` changes."""
+    arrays = {"centers": centers.astype(np.float64)}
+    for name, state in optimizer.states.items():
+        arrays[name] = np.zeros(state.shape(*centers.shape))
+    return arrays
+
+
+def reference_update(
+    optimizer: RowOptimizer,
+    arrays: dict[str, np.ndarray],
+    rows: np.ndarray,
+    gradients: np.ndarray,
+    lr: float,
+) -> None:
+    """Update ``rows`` of ``arrays`` in place by the gradients of these centers."""
+    centers = arrays["centers"]
+    if isinstance(optimizer, SGD):
+        momenta, decayed = arrays["momenta"], gradients + optimizer.weight_decay * centers[rows]
+        momenta[rows] = optimizer.momentum * momenta[rows] - lr * decayed
+        centers[rows] += momenta[rows]
+        return
+    assert isinstance(optimizer, Adam)
+    for row, gradient in zip(rows, gradients):
+        center = centers[row].copy()
+        if not optimizer.decoupled:
+            gradient = gradient + optimizer.weight_decay * center
+        arrays["step_counts"][row] += 1
+        t = arrays["step_counts"][row]
+        first, second = arrays["first_moments"][row], arrays["second_moments"][row]
+        first[:] = 0.9 * first + 0.1 * gradient
+        second[:] = 0.999 * second + 0.001 * gradient**2
+        step = (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+        decay = optimizer.weight_decay * center if optimizer.decoupled else 0.0
+        centers[row] = center - lr * (step + decay)

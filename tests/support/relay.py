@@ -51,23 +51,18 @@ def main(namespaces: Sequence[str], interfaces: Sequence[str]) -> None:
             delay, spread, loss = map(float, line.split())
             readable.remove(_INPUT)
         for device in readable:
-            for frame in _frames(device):
-                if rng.random() >= loss:
-                    due = time.monotonic() + delay + rng.uniform(-spread, spread)
-                    heapq.heappush(waiting, (due, next(order), opposite[device], frame))
+            # An error ends the frames that have come.
+            with suppress(OSError):
+                for number in itertools.islice(order, _FRAMES_AT_ONCE):
+                    frame = os.read(device, _LONGEST_FRAME)
+                    if rng.random() >= loss:
+                        due = time.monotonic() + delay + rng.uniform(-spread, spread)
+                        heapq.heappush(waiting, (due, number, opposite[device], frame))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, device, frame = heapq.heappop(waiting)
             # If the interface is down, or cannot take more, it is lost.
             with suppress(OSError):
                 os.write(device, frame)
-
-
-def _frames(device: int) -> list[bytes]:
-    found: list[bytes] = []
-    with suppress(OSError):
-        while len(found) < _FRAMES_AT_ONCE:
-            found.append(os.read(device, _LONGEST_FRAME))
-    return found
 
 
 def _open_tap(namespace: str, interface: str) -> int:

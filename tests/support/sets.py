@@ -23,7 +23,6 @@ def pack_set(
 
 
 def images_of(records: Any) -> list[tuple[bytes, int]]:
-    """Return all images of a set with their labels."""
     read = map(records.image, range(len(records)))
     return [(bytes(payload), label) for payload, label in read]
 
@@ -35,7 +34,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write files by their paths within a folder; return the folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

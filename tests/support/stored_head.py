@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -72,10 +72,8 @@ def advance(
 @contextmanager
 def stored(world: Any, folder: Path, *rule_and_ratio: Any, **further: Any) -> Iterator[PartialFC]:
     head = create(world, folder, *rule_and_ratio, **further)
-    try:
+    with closing(head.rows):
         yield head
-    finally:
-        head.rows.close()
 
 
 def reference(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,22 +18,9 @@ from typing_extensions import override
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 
-REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}
-
-
-class _SharedValues:
-    """Where the ranks of one world exchange values: their collective's name, and what it sends."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=60)
-        self.computing = threading.Lock()
-        self.sent: list[tuple[str, Any]] = [("", None)] * size
-
 
 class ThreadWorld(World):
-    """One rank of a world of threads."""
-
-    def __init__(self, rank: int, size: int, shared: _SharedValues) -> None:
+    def __init__(self, rank: int, size: int, shared: Any) -> None:
         self.rank = self.local_rank = rank
         self.size, self._shared = size, shared
 
@@ -52,7 +41,7 @@ class ThreadWorld(World):
     @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         values = self._exchange(array.asnumpy(), name)
-        array[:] = REDUCTIONS[op](np.stack(values), axis=0).astype(array.dtype)
+        array[:] = getattr(np, op)(np.stack(values), axis=0).astype(array.dtype)
         return array
 
     @override
@@ -83,25 +72,23 @@ class ThreadWorld(World):
 
 def run_ranks(size: int, rank_main: Callable[[ThreadWorld], Any]) -> list[Any]:
     """Run ``rank_main`` on ``size`` ranks; returns their results, or raises the first error."""
-    shared = _SharedValues(size)
-    results: list[Any] = [None] * size
-    errors: list[BaseException] = []
+    shared = SimpleNamespace(
+        barrier=threading.Barrier(size, timeout=60), computing=threading.Lock(), sent=[None] * size
+    )
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> Any:
         with shared.computing:
             try:
-                results[rank] = rank_main(ThreadWorld(rank, size, shared))
-            except BaseException as error:
-                errors.append(error)
+                return rank_main(ThreadWorld(rank, size, shared))
+            except BaseException:
                 shared.barrier.abort()
+                raise
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(size) as pool:
+        ended = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for one in ended if (error := one.exception()) is not None]
     for error in errors:
         if not isinstance(error, threading.BrokenBarrierError):
             raise error
     assert not errors, errors
-    return results
+    return [one.result() for one in ended]

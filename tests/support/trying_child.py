@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,20 @@ from runtime.untrusted.child import serve
 
 def answer(header: dict[str, Any], content: bytes) -> None:
     kind = content.decode()
-    if kind == "crash":
-        ctypes.string_at(0)
-    elif kind == "end":
-        os._exit(3)
-    elif kind == "loop":
-        while True:
-            pass
-    elif kind == "wait":
-        time.sleep(1000)
-    elif kind == "memory":
-        bytearray(header["memory"] * 2)
-    elif kind == "write":
-        Path(header["path"]).write_bytes(b"a")
-    elif kind == "refuse":
+    while kind == "loop":
+        pass
+    if kind == "refuse":
         raise DataError("no \x1b[2Jnetwork\nof lines")
-    elif kind == "print":
-        os.write(1, b"null\n" * 10)
+    actions: dict[str, Callable[[], object]] = {
+        "good": bytes,
+        "crash": lambda: ctypes.string_at(0),
+        "end": lambda: os._exit(3),
+        "wait": lambda: time.sleep(1000),
+        "memory": lambda: bytearray(header["memory"] * 2),
+        "write": lambda: Path(header["path"]).write_bytes(b"a"),
+        "print": lambda: os.write(1, b"null\n" * 10),
+    }
+    actions[kind]()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,18 @@ _LAUNCHERS = {
     },
 }
 
+# Runs a module up to the point at which its own parser has understood the command line.
+_ONLY_PARSE = """\
+import argparse, os, runpy, sys
+parse_args = argparse.ArgumentParser.parse_args
+def only(*arguments, **options):
+    parse_args(*arguments, **options)
+    os.write(1, b"understood")
+    os._exit(0)
+argparse.ArgumentParser.parse_args = only
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
 
 def check(command: str, folder: Path) -> None:
     """Fail unless the programs that a command of one line starts accept it.
@@ -49,7 +61,11 @@ def check(command: str, folder: Path) -> None:
     words = _without_variables(shlex.split(re.sub(r" >\S+$", "", command)))
     program, *rest = Path(words[0]).name, *words[1:]
     if program == "make":
-        _check_make(rest)
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for word in rest:
+            name, is_variable, _ = word.partition("=")
+            pattern = rf"\b{name}\b" if is_variable else rf"^{name}:"
+            assert re.search(pattern, makefile, re.MULTILINE), word
     elif program in _LAUNCHERS:
         given = {}
         while rest and rest[0].startswith("-"):
@@ -70,7 +86,6 @@ def check(command: str, folder: Path) -> None:
 
 @lru_cache(maxsize=None)
 def names_of(program: str) -> frozenset[str]:
-    """The options of train.py or classify.py."""
     config = PROGRAMS[program].resolve({"dataset": "synthetic"})
     return frozenset(map(options.option, [*options.values(config), "config"]))
 
@@ -111,19 +126,19 @@ def _without_variables(words: list[str]) -> list[str]:
     return words
 
 
-def _check_make(words: Sequence[str]) -> None:
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for word in words:
-        name, is_variable, _ = word.partition("=")
-        pattern = rf"\b{name}\b" if is_variable else rf"^{name}:"
-        assert re.search(pattern, text, re.MULTILINE), word
-
-
 def _check_program(words: list[str], folder: Path) -> None:
     """Check ``python -m MODULE ...``, ``python PROGRAM ...`` or ``bash SCRIPT ...``."""
     _, name, *arguments = words
     if name == "-m":
-        _check_module(arguments, folder)
+        module, *arguments = arguments
+        if module in ("parallel.launch", "parallel.autogroup"):
+            _check_program(parse(launch_parser(), arguments)["command"], folder)
+        elif module == "tests.hosts":
+            _check_program(arguments, folder)
+        elif module == "pytest":
+            assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
+        else:
+            assert understood(module, *arguments), module
         return
     assert (ROOT / name).is_file(), name
     if name not in _STARTED:
@@ -137,22 +152,10 @@ def _check_program(words: list[str], folder: Path) -> None:
         accept(_STARTED[name], arguments, folder)
 
 
-def _check_module(words: list[str], folder: Path) -> None:
-    module, *arguments = words
-    if module in ("parallel.launch", "parallel.autogroup"):
-        _check_program(parse(launch_parser(), arguments)["command"], folder)
-    elif module == "tests.hosts":
-        _check_program(arguments, folder)
-    elif module == "pytest":
-        assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
-    else:
-        assert understood(module, *arguments), module
-
-
 @lru_cache(maxsize=None)
 def understood(module: str, *arguments: str) -> bool:
     """True if a module takes a command line; one without a command line may have no arguments."""
-    line = [sys.executable, "-m", "tests.support.only_parse", module, *arguments]
+    line = [sys.executable, "-c", _ONLY_PARSE, module, *arguments]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.endswith("understood\n") or not arguments
+    return done.stdout.endswith("understood") or not arguments

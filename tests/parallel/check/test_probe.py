@@ -25,7 +25,7 @@ from parallel.launch.ssh import Sessions
 from runtime import installed
 from runtime.errors import ConfigError
 from tests.support import healthy_hosts
-from tests.support.listeners import listeners
+from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = bytes(range(KEY_BYTES))

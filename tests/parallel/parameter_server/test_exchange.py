@@ -265,10 +265,11 @@ def test_a_worker_killed_between_two_buckets_leaves_usable_servers(tmp_path, mon
 def test_overlapping_pushes_of_many_buckets(tmp_path: Path, monkeypatch) -> None:
     workers, servers, steps = 3, 3, 6
     near = NearServers(monkeypatch, workers, servers, trace=str(tmp_path), bucket_elements=2)
+    members = [near.worker(number) for number in range(workers)]
     versions: list[list[int]] = [[] for _ in range(workers)]
 
     def work(number: int) -> None:
-        worker = near.worker(number)
+        worker = members[number]
         for _ in range(steps):
             worker.step(gradients(), lr=0.001)
             versions[number].append(worker.version)
@@ -287,7 +288,7 @@ def test_a_worker_checks_what_it_receives(monkeypatch) -> None:
     servers = NearServers(monkeypatch, workers=1, servers=1)
     worker = servers.worker(0)
     worker.step(gradients(), lr=1.0)
-    bucket = [*servers.arrays.values()][-1]
+    bucket = [*servers.arrays.values()][0]
     bucket[bucket.size - TAIL] = np.nan
     with pytest.raises(DataError, match="a parameter server sent a bucket that is none"):
         worker._pull()

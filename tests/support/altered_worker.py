@@ -1,10 +1,10 @@
-"""``classify.py`` with workers that are slow where a test wants it, on machines of any speed.
+"""``classify.py`` with workers as slow as a test wants, on machines of any speed.
 
-Run as ``python -m tests.support.slow_worker JSON OPTIONS...``. The JSON has for each worker, by its
-number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
+Run as ``python -m tests.support.altered_worker JSON OPTIONS...``. The JSON has for each worker, by
+its number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
 step. ``patience`` takes the place of the watchdog's ``PAUSE_FACTOR`` from the first step on, so
-that a test need not wait six times as long as for an update. A rank that waits for others is ended
-no later than any other.
+that a test need not wait six times as long as for an update. ``speeds`` are those that the workers
+measure at each change of the groups. A rank that waits for others is ended no later than any other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import classify
 from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
+from training.exchange import ranks, workers
 from training.log import watchdog
 from training.validator import Validator
 
@@ -26,15 +27,16 @@ def main() -> int:
     here = assignment.find(os.environ)
     assert here is not None
     given = json.loads(sys.argv[1])
-    own = given.get(str(here.worker), {})
-    watchdog._WAITING_RANK_TICKS = 0
-    validate = Validator.validate
+    own, changes = given.get(str(here.worker), {}), iter(given.get("speeds", ()))
+    validate, measured = Validator.validate, ranks.own_speed
 
     def slowly(validator, update):
         time.sleep(own.pop("validate", 0))
         return validate(validator, update)
 
-    setattr(Validator, "validate", slowly)  # noqa: B010 (a method is not to be assigned)
+    def speed(throughput, contributors):
+        assert measured(throughput, contributors) > 0
+        return float(next(changes)[here.worker])
 
     class Slowed:
         def __init__(self, step):
@@ -45,6 +47,9 @@ def main() -> int:
             time.sleep(own.get("step", 0))
             return self._step(*arguments)
 
+    watchdog._WAITING_RANK_TICKS = 0
+    setattr(Validator, "validate", slowly)  # noqa: B010 (a method is not to be assigned)
+    setattr(workers, "own_speed", speed)  # noqa: B010 (imported there from another module)
     return classify.classify(images.parse(sys.argv[2:]), wrap=Slowed)
 
 
