@@ -92,7 +92,7 @@ def run_range(name: str, first: int, stop: int) -> Result:
 
 def _one_process(name: str, first: int, stop: int) -> Result:
     """Run a worker until it ends or is stuck."""
-    status, is_stuck = (-1, 0, 0, 0), False
+    status: tuple[int, ...] = (-1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/errors", "w+b") as errors:
         words = [sys.executable, "-m", "tests.fuzz.campaign", name, str(first), str(stop)]
         # One thread: an input must not be slow because others run.

@@ -96,7 +96,8 @@ def _places(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
         return
     yield from _changes(node, bound)
     targets: list[ast.AST] = []
-    parts, inner = list(ast.iter_child_nodes(node)), bound
+    parts: list[Any] = [*ast.iter_child_nodes(node)]
+    inner = bound
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         decorators = [one for one in node.decorator_list if _called(one) != "dataclass"]
         parts, inner = [*decorators, *node.body], set()
