@@ -1,7 +1,6 @@
 """Every network runs without reference kernels, and with no more reorders than a stated number.
 
-The short form has two networks that would have reference kernels, or many reorders, as their plain
-graphs. A step runs in a process of its own, in which oneDNN 2.4.4 prints what it executes
+A step runs in a process of its own, in which oneDNN 2.4.4 prints what it executes
 (``DNNL_VERBOSE=1``):
 
     dnnl_verbose,exec,cpu,convolution,jit:avx2,forward_training,<layouts>,<attributes>,
@@ -38,9 +37,8 @@ _KERNEL_LAYOUT = re.compile(r"A|^abcde$|e")
 class Limits(NamedTuple):
     """Reorders of maps at most, with AVX2 or AVX-512; reference kernels of inference with AVX-512.
 
-    For inference oneDNN's convolutions write NHWC (acdb) there, but for those to which its matrix
-    kernel does not take: where both meet in a sum or a concatenation, that is a reference kernel.
-    MXNet writes the parts of maps of short rows in the plain layout, four reorders a layer.
+    For inference most of oneDNN's convolutions write NHWC (acdb) there: a sum or a concatenation
+    with others is a reference kernel.
     """
 
     training: int
@@ -77,13 +75,12 @@ LIMITS = {
     "resnet164": Limits(164, 1), "inception-bn-28-small": Limits(78, 11, 4), "r18": Limits(13, 5),
     "r50": Limits(29, 5), "r18-se": Limits(94, 21), "mbf": Limits(68, 5), "tiny": Limits(16, 6),
 }  # fmt: skip
-# Which of two operators reads an array first, and so reorders it, MXNet's threads decide: one more
-# was seen in 94. So one in twenty is allowed above the limits, and at least one.
+# MXNet's threads decide which of two operators reorders an array: one more was seen in 94.
 SLACK = 20
 
 
 def networks(*short: str) -> list[object]:
-    """All networks, of which a few are in the short form."""
+    """Return all networks; only the named ones, whose plain graphs are slow, are tested usually."""
     long = pytest.mark.kernels
     return [pytest.param(name, marks=() if name in short else long) for name in LIMITS]
 

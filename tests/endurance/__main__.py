@@ -3,8 +3,8 @@
     python -m tests.endurance --updates 3000 --ranks 3
 
 The first run measures the memory of its ranks. A second, short one writes Horovod's timeline, whose
-buffer grows by itself: in it, the coordinator records a rank's request for a tensor only if the
-tensor is not in the response cache, so a name that changes with the update is detected.
+buffer grows by itself: it has a rank's request for a tensor only if the tensor is not in the
+response cache, as one whose name changes with the update.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
     python -m tests.faults --kills 20 --seed 1 [--ranks N] [--center-store]
 
 Each round starts a run with ``run.sh --restarts``, kills one of its ranks with SIGKILL, and
-compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
-checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
-is written. Of a run with another result, its line says which arrays are others. With
-``--center-store`` the class centers of the runs that are killed are in a store, and those of the
-uninterrupted run in memory.
+compares all arrays and values of the last checkpoint with those of an uninterrupted run. Ranks take
+turns, and every other kill of a rank comes while a checkpoint is written. With ``--center-store``
+the class centers of the runs that are killed are in a store.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class Kill(NamedTuple):
     rank: int
     updates: int
     in_checkpoint: bool
-    """Whether to wait for the next checkpoint to be written, before the delay."""
+    """True to wait for the next checkpoint to be written, before the delay."""
     delay: float
 
 
@@ -59,19 +57,17 @@ class Setup(NamedTuple):
 
     ranks: int = 2
     stored: bool = False
-    """Whether the class centers of the runs that are killed are in a store."""
+    """True to have the class centers of the runs that are killed in a store."""
     kills: int = 1
     verified: bool = False
-    """Whether the runs verify, too, which takes most of their time."""
+    """True to verify, too, which takes most of a run's time."""
 
     def start(self, models: Path, *options: object) -> Job:
-        """Start a run."""
         quick = () if self.verified else ("--rec", ".")
         return Job("run.sh", self.ranks, models, *OPTIONS, *quick, *options)
 
 
 def train(models: Path, setup: Setup) -> Path:
-    """Train without interruption."""
     with setup.start(models) as job:
         assert job.wait(_LONGEST) == 0, job.said()
     return models
@@ -83,8 +79,8 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup, uninterrupted: Path)
     lines = []
     for number in range(1, rounds + 1):
         chosen = list(itertools.islice(kills, setup.kills))
-        models = folder / f"run-{number}"
-        lines.append(f"run {number}: {_round(models, chosen, setup, uninterrupted)}")
+        result = _round(folder / f"run-{number}", chosen, setup, uninterrupted)
+        lines.append(f"run {number}: {result}")
         print(lines[-1], flush=True)
     return lines
 

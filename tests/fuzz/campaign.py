@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
+import select
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from runtime import processors
+from runtime.errors import UserError
+from tests.fuzz.mutate import make_input
 from tests.fuzz.readers import READERS
-from tests.fuzz.worker import STATUS
+from tests.support.launch import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 _SECONDS_BETWEEN_LOOKS = 0.05
 # The import of MXNet on a busy machine; and what no input may take, in seconds of waiting.
 _START_SECONDS, _INPUT_SECONDS = 240.0, 10.0
@@ -32,6 +36,16 @@ _INPUTS_PER_PROCESS = 5000
 _LAST_LINES = 400
 # Seeds of campaigns lie apart: input numbers of one seed are not those of another.
 SPAN = 1_000_000
+_STATUS = struct.Struct("<qqqq")
+"""The input under way, and how many were accepted, refused, and executed something."""
+
+_INPUT_MEMORY = 1 << 30
+_EXECUTIONS = (
+    "os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn os.kill subprocess.Popen "
+    "socket.connect socket.bind ctypes.dlopen pickle.find_class"
+).split()
+# The modules of the processes that try networks out.
+_CHILDREN = {"backbones.trial", "runtime.untrusted.onnx_model"}
 
 
 @dataclass
@@ -78,24 +92,26 @@ def run_range(name: str, first: int, stop: int) -> Result:
 
 def _one_process(name: str, first: int, stop: int) -> Result:
     """Run a worker until it ends or is stuck."""
-    with tempfile.TemporaryDirectory() as folder:
-        status, errors = Path(folder) / "status", Path(folder) / "errors"
-        status.write_bytes(STATUS.pack(-1, 0, 0, 0))
-        words = ["tests.fuzz.worker", name, str(first), str(stop), str(status)]
-        # One thread: an input shall not be slow because others run.
+    status: tuple[int, ...] = (-1, 0, 0, 0)
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/errors", "w+b") as errors:
+        words = [sys.executable, "-m", "tests.fuzz.campaign", name, str(first), str(stop)]
+        # One thread: an input must not be slow because others run.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
-        with errors.open("wb") as output:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", *words], cwd=ROOT, env=environment,
-                stdout=output, stderr=output,
-            )  # fmt: skip
-            try:
-                is_stuck = _is_stuck(worker, status)
-            finally:
-                worker.kill()
-                worker.wait()
-        last, accepted, refused, executions = STATUS.unpack(status.read_bytes())
-        said = errors.read_text(errors="replace")[-_LAST_LINES:]
+        worker = subprocess.Popen(
+            words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+        )
+        try:
+            while not (is_stuck := _is_silent(worker, status[0])):
+                if not (answer := worker.stdout.read(_STATUS.size)):
+                    worker.wait(_START_SECONDS)
+                    break
+                status = _STATUS.unpack(answer)
+        finally:
+            worker.kill()
+            worker.communicate()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")[-_LAST_LINES:]
+    last, accepted, refused, executions = status
     assert last >= first, f"the worker of {name} did not start: {said}"
     crash = f"{name}:{last} (status {worker.returncode}) {said}"
     crashes = [crash] if worker.returncode and not is_stuck else []
@@ -103,21 +119,76 @@ def _one_process(name: str, first: int, stop: int) -> Result:
     return Result(last + 1 - first, accepted, refused, crashes, hangs, executions)
 
 
-def _is_stuck(worker: subprocess.Popen[bytes], status: Path) -> bool:
-    """Wait for a worker; return True if it makes no progress.
+def _is_silent(worker: subprocess.Popen[bytes], current: int) -> bool:
+    """True if a worker neither ends nor says anything in the time of an input.
 
     Looks are counted, not seconds: a machine that was stopped has not made the worker hang.
     """
-    seen, looks = -1, 0
-    while worker.poll() is None:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-        current = STATUS.unpack(status.read_bytes())[0]
-        looks = looks + 1 if current == seen else 0
-        seen = current
-        limit = _START_SECONDS if current < 0 else _INPUT_SECONDS
-        if looks * _SECONDS_BETWEEN_LOOKS > limit:
-            return True
-    return False
+    seconds = _START_SECONDS if current < 0 else _INPUT_SECONDS
+    looks = range(round(seconds / _SECONDS_BETWEEN_LOOKS))
+    return not any(select.select([worker.stdout], [], [], _SECONDS_BETWEEN_LOOKS)[0] for _ in looks)
+
+
+class _Worker:
+    """Feeds one reader inputs, in a process that may die of them, and writes its status to stdout.
+
+    It does so before and after each input, so that the input of which it has died is known.
+    """
+
+    def __init__(self) -> None:
+        # What a library prints must not mix with the status.
+        self._answers = os.dup(1)
+        os.dup2(2, 1)
+        self._accepted = self._refused = self._executed = 0
+        self._armed = False
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._armed:
+            return
+        # Modules that are imported late are compiled and run as well, but under their own names.
+        named = str(arguments[1]) if event == "compile" else ""
+        if event == "exec":
+            named = str(getattr(arguments[0], "co_filename", ""))
+        if event == "subprocess.Popen" and set(arguments[1]) & _CHILDREN:
+            return
+        self._executed += event in _EXECUTIONS or named in ("<string>", "<unknown>")
+
+    def run(self, name: str, numbers: range) -> None:
+        """Feed inputs; ends the process where a reader is wrong."""
+        reader = READERS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            made, place = Path(folder) / "seeds", Path(folder) / "read"
+            made.mkdir()
+            place.mkdir()
+            os.chdir(folder)
+            seeds = reader.seeds(made)
+            for content in seeds:
+                self._feed(reader.read, place, content)
+            self._accepted = self._refused = 0
+            for number in numbers:
+                self._note(number)
+                content = make_input(seeds, number, reader.make)
+                size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                limits = (size + _INPUT_MEMORY, resource.RLIM_INFINITY)
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+                self._armed = reader.is_watched
+                self._feed(reader.read, place, content)
+                self._armed = False
+                self._executed += os.path.exists("executed")
+                self._note(number)
+
+    def _feed(self, read: Callable[[Path, bytes], object], place: Path, content: bytes) -> None:
+        try:
+            read(place, content)
+            self._accepted += 1
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 2000, "not one line"
+            self._refused += 1
+
+    def _note(self, number: int) -> None:
+        status = _STATUS.pack(number, self._accepted, self._refused, self._executed)
+        os.write(self._answers, status)
 
 
 def describe(results: dict[str, Result], seconds: float) -> str:
@@ -150,3 +221,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         results = run(shares, options.inputs, options.seed, processors.available())
     print(describe(results, time.monotonic() - began))
     return 0 if all(result.is_clean for result in results.values()) else 1
+
+
+if __name__ == "__main__":
+    # A worker.
+    name, first, stop = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _Worker().run(name, range(int(first), int(stop)))
+    # Not through the destructors of MXNet, which have nothing to do with the readers.
+    os._exit(0)

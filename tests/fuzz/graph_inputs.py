@@ -1,7 +1,6 @@
-"""Graphs that are almost right: every operator of the table, each attribute with any value.
+"""Graphs that are almost right, so that MXNet sees them: damaged bytes rarely give any.
 
-Damaged bytes rarely give a graph whose nodes still fit together. These do mostly, so that MXNet
-sees them, and have one or two things that are wrong.
+They have every operator of the table, each attribute with any value, and one or two errors.
 """
 
 from __future__ import annotations
@@ -52,14 +51,12 @@ _OPERATORS = sorted(set(OPERATORS) - {"null"})
 
 
 class _Graph:
-    """Nodes that are appended one after the other."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.nodes: list[dict[str, Any]] = [{"op": "null", "name": "data", "inputs": []}]
         self._results = [0]
 
-    def variable(self, name: str) -> list[int]:
+    def _variable(self, name: str) -> list[int]:
         """Append a parameter; some say their shape or type."""
         node: dict[str, Any] = {"op": "null", "name": name, "inputs": []}
         if self._rng.random() < 0.1:
@@ -69,7 +66,6 @@ class _Graph:
         return [len(self.nodes) - 1, 0, 0]
 
     def operator(self, op: str, name: str) -> None:
-        """Append an operator with its parameters."""
         rng = self._rng
         attributes = self._attributes(op)
         recent = self._results[-4:]
@@ -82,7 +78,7 @@ class _Graph:
                 names = names[:1]
             if op == "LeakyReLU" and attributes.get("act_type") != "prelu":
                 names = ()
-            given += [self.variable(f"{name}_{one}") for one in names]
+            given += [self._variable(f"{name}_{one}") for one in names]
         if "num_args" in OPERATORS[op].attributes:
             given += [[rng.choice(self._results), 0, 0] for _ in range(rng.randrange(3))]
             attributes["num_args"] = str(len(given))
@@ -107,19 +103,16 @@ class _Graph:
 
     def _damage(self, inputs: list[Any]) -> None:
         rng, own = self._rng, len(self.nodes)
-        wrong: Any = rng.choice(
-            [own, own + 1, -1, 1 << 31, 1 << 40, 0.5, "0", None, [0], True, rng.randrange(own)]
-        )
-        place = rng.randrange(len(inputs))
-        change = rng.randrange(5)
+        values = [own, own + 1, -1, 1 << 31, 1 << 40, 0.5, "0", None, [0], True, rng.randrange(own)]
+        place, change = rng.randrange(len(inputs)), rng.randrange(5)
         if change == 0:
             inputs.pop()
         elif change == 1:
             inputs.append([rng.randrange(own), 0, 0])
         elif change == 2:
-            inputs[place][rng.randrange(3)] = wrong
+            inputs[place][rng.randrange(3)] = rng.choice(values)
         elif change == 3:
-            inputs[place] = wrong
+            inputs[place] = rng.choice(values)
         else:
             rng.shuffle(inputs)
 
@@ -148,9 +141,8 @@ def _damage(content: dict[str, Any], rng: random.Random) -> None:
     """Make one thing of a graph wrong that concerns several nodes, or a node as a whole."""
     nodes = content["nodes"]
     first, second = rng.choice(nodes), rng.choice(nodes)
-    damage = rng.choice(
-        ["attrs", "node", "key", "order", "name", *["derived name"] * 2, "parameter"]
-    )
+    damages = ["attrs", "node", "key", "order", "name", *["derived name"] * 2, "parameter"]
+    damage = rng.choice(damages)
     if damage == "attrs":
         for node in nodes:
             if "attrs" in node:

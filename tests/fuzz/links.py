@@ -42,8 +42,7 @@ from parallel.parameter_server.trace import Trace
 from runtime.errors import DataError
 from runtime.files import write_atomically
 from runtime.state import OWN, Stored
-from tests.fuzz.reader import Reader
-from tests.fuzz.valid_files import SIZES, image, use_features, write_ijb, write_records
+from tests.fuzz.reader import SIZES, Reader, image, of, use_features, write_ijb, write_records
 from tests.support.ijb_set import template_ids
 from tests.support.made_up_runs import write_faces
 from training.checkpoint import files
@@ -99,14 +98,11 @@ def _write_contents(folder: Path) -> None:
 
 
 class Case(NamedTuple):
-    """A file that is read or written."""
+    """A file that ``use`` reads or writes, in a folder that ``make`` fills."""
 
     name: str
-    """Name of the file in the folder."""
     use: Callable[[Path], object]
-    """Reads or writes it."""
     make: Callable[[Path], object] = _write_contents
-    """Makes all that belongs to it in a folder."""
 
 
 @contextmanager
@@ -167,14 +163,12 @@ def _write_store(folder: Path) -> None:
 def _embed(path: Path) -> None:
     for source in (path, path.parents[1]):
         images = NamedImages(open_sources([str(source)]), Size(8, 8))
-        for number in range(len(images)):
-            images.read(number)
+        list(map(images.read, range(len(images))))
 
 
 def _classify(path: Path) -> None:
     images = ClassFolders(path.parents[1])
-    for number in range(len(images)):
-        images.image(number)
+    list(map(images.image, range(len(images))))
 
 
 def _read_servers(path: Path) -> None:
@@ -227,7 +221,6 @@ def _write_metrics(path: Path) -> None:
 
 
 def _of_folder(use: Callable[[Path], object], depth: int = 0) -> Callable[[Path], object]:
-    """Return what uses the folder of a file, or one around it."""
     return lambda path: use(path.parents[depth])
 
 
@@ -300,10 +293,6 @@ WRITTEN = {
 CASES = {**READ, **OPTIONAL, **WRITTEN}
 
 
-def _seeds(_: Path) -> list[bytes]:
-    return [bytes((number % 256, number // 7 % 256)) for number in range(300)]
-
-
 def _replace_and_use(folder: Path, content: bytes) -> None:
     first, second, *_ = content + bytes(2)
     case = list(CASES.values())[first % len(CASES)]
@@ -311,4 +300,5 @@ def _replace_and_use(folder: Path, content: bytes) -> None:
         case.use(path)
 
 
-LINK_READERS = {"links": Reader(_seeds, _replace_and_use, 6, is_watched=False)}
+_SEEDS = of(*(bytes((number % 256, number // 7 % 256)) for number in range(300)))
+LINK_READERS = {"links": Reader(_SEEDS, _replace_and_use, 6, is_watched=False)}

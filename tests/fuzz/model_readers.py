@@ -1,4 +1,4 @@
-"""The readers of networks: graphs, parameters, class centers, and state dicts.
+"""Readers of networks: graphs, parameters, class centers, state dicts, and ONNX files.
 
 What imports MXNet, which takes seconds, is imported where it is used.
 """
@@ -10,6 +10,7 @@ import random
 import struct
 import subprocess
 from argparse import Namespace
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Optional
@@ -23,7 +24,7 @@ from evaluation.network import open_network
 from partial_fc.centers_file import read_centers
 from partial_fc.shard import Shard
 from runtime.untrusted import child
-from tests.fuzz.onnx_inputs import make_onnx
+from runtime.untrusted.onnx_model import import_onnx
 from tests.fuzz.reader import Reader, file_reader, refusals
 
 _SIZE = (32, 32)
@@ -31,6 +32,12 @@ _IMAGES = np.zeros((2, 3, *_SIZE), np.uint8)
 _SECRET = np.float32(12345.678)
 # A process that tries networks out grows a little with each.
 _INPUTS_OF_A_CHILD = 500
+_HUGE = [0, -1, 1, 1 << 20, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 62) + 1, -(1 << 63)]
+_PLACES = ["secret", "/etc/passwd", "../secret", "", "a/../../secret", "*/_ORT_MEM_ADDR_/*"]
+_ENDS = ["Flatten"] * 6 + ["scalar", "mean of a batch", "Reshape", "Cast", "SequenceConstruct"]
+_ENDS += ["Optional", "maps"]
+_SPOILS = ["external", "dims", "type", "control flow", "domain", "function", "sparse", "names"]
+_SPOILS += ["shape", "operator", "version"]
 
 
 def keep_children() -> None:
@@ -39,26 +46,21 @@ def keep_children() -> None:
     numbers = count(1)
 
     def end(module: str) -> int:
-        process = processes.pop(module, None)
-        if process is None:
-            return 0
+        process = processes.pop(module)
         process.communicate()
         return process.returncode
 
     def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> Optional[str]:
-        """Answer as ``child.ask`` does."""
-        if next(numbers) % _INPUTS_OF_A_CHILD == 0:
+        if next(numbers) % _INPUTS_OF_A_CHILD == 0 and module in processes:
             end(module)
         if module not in processes:
             processes[module] = child.start(module, subprocess.DEVNULL)
         process = processes[module]
         reply = b""
-        try:
+        with suppress(BrokenPipeError):
             process.stdin.write(child.request(header, content, memory))
             process.stdin.flush()
             reply = process.stdout.readline()
-        except BrokenPipeError:
-            pass
         return child.reason(reply, 0 if reply else end(module), b"")
 
     setattr(child, "ask", ask)  # noqa: B010 (typed as a function)
@@ -156,7 +158,7 @@ def _use_symbol(path: Path) -> None:
 def _onnx_seeds(folder: Path) -> list[bytes]:
     keep_children()
     (folder.parent / "read" / "secret").write_bytes(np.full(4, _SECRET, np.float32).tobytes())
-    return [make_onnx(random.Random(number)) for number in range(20)]
+    return [_make_onnx(random.Random(number)) for number in range(20)]
 
 
 def _use_onnx(path: Path) -> None:
@@ -205,12 +207,175 @@ def _read_state_dict(folder: Path, content: bytes) -> None:
     assert sum(one.nbytes for one in read_state_dict(path).values()) <= len(content)
 
 
+def _make_onnx(rng: random.Random) -> bytes:
+    """Return a file that is almost right, or has something that no file of others may have."""
+    made = _Model(rng)
+    for _ in range(rng.randrange(1, 6)):
+        made.layer()
+    model = made.model()
+    if rng.random() < 0.6:
+        _spoil(model, rng)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+class _Model:
+    """A chain of operators on images [b, 3, 32, 32], to be spoiled."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._onnx = import_onnx()
+        self._nodes: list[Any] = []
+        self._tensors: list[Any] = []
+        self._last, self._channels = "x", 3
+
+    def _tensor(self, content: Any) -> str:
+        name = f"w{len(self._tensors)}"
+        self._tensors.append(self._onnx.numpy_helper.from_array(content, name))
+        return name
+
+    def _ones(self, *shape: int) -> str:
+        return self._tensor(np.ones(shape, np.float32))
+
+    def _node(self, op: str, *inputs: str, **attributes: Any) -> None:
+        given = [self._last, *inputs]
+        self._last = f"y{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(op, given, [self._last], **attributes))
+
+    def layer(self) -> None:
+        """Append a layer with usual attributes, or huge ones."""
+        rng, channels = self._rng, self._channels
+        number = rng.choice([1, 1, 1, 2, 3, *_HUGE]) if rng.random() < 0.15 else 1
+        op = rng.choice("Conv MaxPool Relu BatchNormalization PRelu Transpose Concat shape".split())
+        if op == "Conv":
+            weight = self._ones(4, channels, 3, 3)
+            self._node(op, weight, pads=[1, 1, 1, number], strides=[1, number], group=1)
+            self._channels = 4
+        elif op == "MaxPool":
+            self._node(op, kernel_shape=[2, max(1, number)], pads=[0, 0, 1, 1])
+        elif op == "Relu":
+            self._node(op)
+        elif op == "BatchNormalization":
+            self._node(op, *[self._ones(channels) for _ in range(4)])
+        elif op == "PRelu":
+            self._node(op, self._ones(channels, 1, 1))
+        elif op == "Transpose":
+            self._node(op, perm=rng.choice([[0, 1, 3, 2], [0, 1, 2, number]]))
+        elif op == "Concat":
+            self._node(op, self._last, axis=rng.choice([1, 2, number]))
+            self._channels *= 2
+        else:
+            self._reshape(number)
+
+    def _reshape(self, number: int) -> None:
+        """Append an operator whose second input says a shape."""
+        rng = self._rng
+        op = rng.choice(["Reshape", "Expand", "Tile", "Pad", "Resize", "ConstantOfShape"])
+        sides = [rng.choice([1, number, *_HUGE]) for _ in range(8 if op == "Pad" else 4)]
+        if rng.random() < 0.7:
+            sides = {"Reshape": [0, 0, -1, 1], "Pad": [0] * 8}.get(op, [1, 1, 1, 1])
+        name = self._tensor(np.array(sides, np.int64))
+        if op == "ConstantOfShape":
+            self._nodes.append(self._onnx.helper.make_node(op, [name], [f"c{name}"]))
+            self._node("Add", f"c{name}")
+        elif op == "Resize":
+            self._node(op, "", "", name, mode="nearest")
+        else:
+            self._node(op, name)
+
+    def model(self) -> Any:
+        self._node("GlobalAveragePool")
+        helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        given = helper.make_tensor_value_info("x", kind, ["b", 3, 32, 32])
+        made = self._end()
+        graph = helper.make_graph(self._nodes, "g", [given], [made], self._tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+
+    def _end(self) -> Any:
+        """Append a Flatten, or what gives no row per image; returns the output."""
+        helper, types = self._onnx.helper, self._onnx.TensorProto
+        end = self._rng.choice(_ENDS)
+        if end == "scalar":
+            self._node("ReduceMean", keepdims=0)
+        elif end == "mean of a batch":
+            self._node("ReduceMean", axes=[0], keepdims=self._rng.randrange(2))
+        elif end == "Reshape":
+            shape = self._rng.choice([[1, -1], [-1], [-1, 1]])
+            self._node(end, self._tensor(np.array(shape, np.int64)))
+        elif end == "Cast":
+            self._node(end, to=types.STRING)
+        elif end != "maps":
+            self._node(end)
+        if end == "SequenceConstruct":
+            return helper.make_tensor_sequence_value_info(self._last, types.FLOAT, None)
+        if end == "Optional":
+            given = helper.make_tensor_type_proto(types.FLOAT, None)
+            return helper.make_value_info(self._last, helper.make_optional_type_proto(given))
+        kind = types.STRING if end == "Cast" else types.FLOAT
+        return helper.make_tensor_value_info(self._last, kind, None)
+
+
+def _spoil(model: Any, rng: random.Random) -> None:
+    """Make one thing of a model wrong."""
+    graph, node = model.graph, rng.choice(model.graph.node)
+    # One that is not in the model, if it has none.
+    tensor = rng.choice([*graph.initializer] or [import_onnx().TensorProto()])
+    way = rng.choice(_SPOILS)
+    if way == "external":
+        for key, value in (("location", rng.choice(_PLACES)), ("offset", "0"), ("length", "4")):
+            if rng.random() < 0.8:
+                number = str(rng.choice(_HUGE)) if rng.random() < 0.5 else value
+                tensor.external_data.add(key=key, value=value if key == "location" else number)
+        if rng.random() < 0.8:
+            tensor.data_location = 1
+        if rng.random() < 0.7:
+            tensor.ClearField("raw_data")
+    elif way == "dims":
+        tensor.dims[:] = rng.choices(_HUGE, k=rng.randrange(5))
+    elif way == "type":
+        tensor.data_type = rng.randrange(24)
+        if rng.random() < 0.5:
+            tensor.ClearField("raw_data")
+            tensor.string_data.extend([b"a"] * rng.randrange(3))
+            tensor.int32_data.extend([1] * rng.randrange(3))
+    elif way == "control flow":
+        node.op_type = rng.choice(("If", "Loop", "Scan", "SequenceMap", node.op_type))
+        node.attribute.add(name="body", type=5).g.CopyFrom(graph)
+    elif way == "domain":
+        node.domain = rng.choice(("com.microsoft", "custom", "ai.onnx.ml", "ai.onnx", "\x1b[2J"))
+        model.opset_import.add(domain=node.domain, version=1)
+    elif way == "function":
+        function = model.functions.add(name="F", domain="d", input=["x"], output=["y"])
+        op = rng.choice(("Relu", "F"))
+        function.node.add(op_type=op, input=["x"], output=["y"], domain="d")
+        node.op_type, node.domain = "F", "d"
+    elif way == "sparse":
+        sparse = graph.sparse_initializer.add(dims=rng.choices(_HUGE, k=2))
+        sparse.values.CopyFrom(tensor)
+    elif way == "names":
+        node.output[:] = rng.choice(graph.node).output if rng.random() < 0.5 else ["x"]
+        if rng.random() < 0.5:
+            node.input[:] = node.output
+    elif way == "shape":
+        value = rng.choice([*graph.input, *graph.output])
+        for dim in value.type.tensor_type.shape.dim:
+            if rng.random() < 0.5:
+                dim.dim_value = rng.choice(_HUGE)
+        value.type.tensor_type.elem_type = rng.choice((1, 1, 2, 10, 16, 0))
+    elif way == "operator":
+        ops = "RandomNormal Range NonZero LSTM Einsum TfIdfVectorizer Gather".split()
+        node.op_type = rng.choice([*ops, ""])
+    else:
+        model.ir_version = rng.choice(_HUGE)
+        model.opset_import[0].version = rng.choice([*_HUGE, 1, 7, 13, 21])
+
+
 _read_symbol = file_reader(_use_symbol, "model-symbol.json")
 MODEL_READERS = {
     "params": Reader(_params_seeds, file_reader(_use_params, "model-0000.params", make=_export), 6),
     "centers": Reader(_centers_seeds, _read_centers, 8),
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
     "graphs": Reader(_symbol_seeds, _read_symbol, 8, _make_graph),
-    "onnx": Reader(_onnx_seeds, file_reader(_use_onnx, "model.onnx"), 8, make_onnx),
+    "onnx": Reader(_onnx_seeds, file_reader(_use_onnx, "model.onnx"), 8, _make_onnx),
     "state-dict": Reader(_state_dict_seeds, _read_state_dict, 8, _make_state_dict),
 }

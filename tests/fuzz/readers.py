@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -24,13 +25,29 @@ from data.records.recordio import BrokenRecordError, RecordFile, encode
 from data.records.shards import JoinedSet
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
+from evaluation.embed.files import read_embeddings
+from evaluation.export import card
+from evaluation.ijb import lists as ijb
+from evaluation.report import figures, pages, run_files
 from evaluation.verification.groups import read_groups
 from parallel.host_lists import read_file, read_list, slots_by_host
-from tests.fuzz.evaluation_readers import EVALUATION_READERS
 from tests.fuzz.links import LINK_READERS
 from tests.fuzz.model_readers import MODEL_READERS
-from tests.fuzz.reader import Reader, file_reader, of, refusals
-from tests.fuzz.valid_files import image, write_records
+from tests.fuzz.reader import (
+    SEPARATOR,
+    SIZES,
+    Reader,
+    file_reader,
+    image,
+    of,
+    refusals,
+    use_features,
+    write_ijb,
+    write_records,
+    written,
+)
+from tests.support import made_up_runs
+from tests.support.ijb_set import template_ids
 from tests.support.oriented_images import file_with
 from training.checkpoint import layout
 from training.checkpoint.layout import Entry, Part, RankFile
@@ -50,7 +67,7 @@ def _use_set(folder: Path) -> None:
 
 
 def _use_new_set(path: Path) -> None:
-    """Nothing of what was found out about the file before may help."""
+    """Open a set without what was found out about the file before."""
     for cache in path.parent.glob("*.cache"):
         cache.unlink()
     _use_set(path.parent)
@@ -65,7 +82,7 @@ def _rec_seeds(folder: Path) -> list[bytes]:
 
 
 def _read_rec(folder: Path, content: bytes) -> None:
-    """Without an index, with one, and record by record at any place."""
+    """Read without an index, with one, and record by record at any place."""
     path, index, kept = (folder / name for name in ("train.rec", "train.idx", "kept.idx"))
     if not kept.exists():
         write_records(folder)
@@ -85,8 +102,7 @@ def _read_rec(folder: Path, content: bytes) -> None:
 
 
 def _idx_seeds(folder: Path) -> list[bytes]:
-    write_records(folder)
-    index = (folder / "train.idx").read_bytes()
+    (index,) = written(write_records, "train.idx")(folder)
     return [index, index.replace(b"\t", b" "), b"".join(reversed(index.splitlines(True)))]
 
 
@@ -168,7 +184,7 @@ def _image_seeds(_: Path) -> list[bytes]:
 
 
 def _use_image(path: Path) -> None:
-    """As a record, and as a file that is packed."""
+    """Read an image as a record, and as a file that is packed."""
     with refusals():
         ImageReader(check=True).read(str(path))
     with refusals():
@@ -205,6 +221,77 @@ def _read_hosts(_: Path, content: bytes) -> None:
     slots_by_host(read_list(content.decode("utf-8", "surrogateescape")))
 
 
+_IDS = template_ids(SIZES)
+_LISTS_OF = "IJBC/meta/ijbc_"
+_LANDMARKS, _MEDIA = "IJBC/meta/ijbc_name_5pts_score.txt", "IJBC/meta/ijbc_face_tid_mid.txt"
+_FEATURES = ("features/features.json", "features/part-00000.npy")
+
+
+def _faces_seeds(folder: Path) -> list[bytes]:
+    """Return both lists of faces, also the wrong way round."""
+    (content,) = written(write_ijb, _LANDMARKS, _MEDIA)(folder)
+    return [content, SEPARATOR.join(reversed(content.split(SEPARATOR)))]
+
+
+def _use_faces(points: Path) -> None:
+    faces = ijb.read_faces(ijb.find_lists(points.parents[1]))
+    assert len(faces.names) == len(faces.points) == len(faces.media) == len(faces.templates)
+
+
+def _pairs_seeds(folder: Path) -> list[bytes]:
+    (content,) = written(write_ijb, f"{_LISTS_OF}template_pair_label.txt")(folder)
+    return [content, content.replace(b"\n", b"\r\n \n"), content.replace(b" ", b"\t")]
+
+
+def _use_pairs(path: Path) -> None:
+    pairs = ijb.read_pairs(path, _IDS)
+    assert len(pairs.first) == len(pairs.second) == len(pairs.same)
+    assert max(pairs.first.max(), pairs.second.max()) < len(_IDS)
+
+
+def _subjects_seeds(folder: Path) -> list[bytes]:
+    (content,) = written(write_ijb, f"{_LISTS_OF}1N_probe_mixed.csv")(folder)
+    return [content, content.replace(b"img/", b'"a, b"')]
+
+
+def _use_subjects(path: Path) -> None:
+    found = ijb.read_subjects(path, _IDS)
+    assert len(found.templates) == len(found.subjects) and found.templates.max() < len(_IDS)
+
+
+def _npy_seeds(_: Path) -> list[bytes]:
+    """Tables of several forms, one of them of scores."""
+    scores = np.array([[0.5, 1], [0.25, 0], [-0.5, 0]], np.float32)
+    tables = (scores, scores.astype(">f8"), np.asfortranarray(scores), np.ones((3, 2), int))
+    files = [io.BytesIO() for _ in tables]
+    for file, table in zip(files, tables):
+        np.save(file, table)
+    return [file.getvalue() for file in files]
+
+
+def _use_npy(path: Path) -> None:
+    """Read the scores of a run, and embeddings that are searched."""
+    with refusals():
+        run_files.read(path.parents[1])
+    np.asarray(read_embeddings(path).rows).sum()
+
+
+def _metrics_seeds(folder: Path) -> list[bytes]:
+    runs = made_up_runs.write_faces(folder / "faces"), made_up_runs.write_images(folder / "images")
+    lines = [(run / "metrics.jsonl").read_bytes().splitlines(True) for run in runs]
+    return [b"".join(one[:4] + one[-2:]) for one in lines]
+
+
+def _use_metrics(path: Path) -> None:
+    """Write the numbers of a report, and of a model card."""
+    found = run_files.read(path.parent)
+    for records in found.targets.values():
+        [(str(figures.accuracy(record)), pages.tar_at_far(record)) for record in records]
+    figures.time_shares(found)
+    pages.rate(found), pages.last_loss(found), figures.duration(found)
+    card.write_card(Path("net.onnx"), b"", {}, [], path.parent)
+
+
 _PROPERTIES = of(b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8")
 _LISTS = of(
     b"1\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\n",
@@ -224,10 +311,13 @@ _HOSTS = of(b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"ip1:8, ip2
 _GROUPS = of(b"African\nAsian\n", "a\r\n\u00e9\r\n".encode())
 _read_index = file_reader(_use_new_set, "train.idx", make=write_records)
 _read_property = file_reader(_use_new_set, "property", make=write_records)
-_read_pairs = file_reader(
-    lambda path: read_pairs(path, path.parent), "pairs.lst", make=_make_people
-)
+_read_pairs = file_reader(lambda at: read_pairs(at, at.parent), "pairs.lst", make=_make_people)
 _read_groups = file_reader(lambda path: read_groups(path, 2, "rfw"), "groups.txt")
+_read_faces = file_reader(_use_faces, _LANDMARKS, _MEDIA, make=write_ijb)
+_read_features = file_reader(lambda path: use_features(path.parent), *_FEATURES)
+_read_npy = file_reader(_use_npy, "report/scores-unseen.npy", make=made_up_runs.write_faces)
+_read_metrics = file_reader(_use_metrics, "metrics.jsonl", make=made_up_runs.write_faces)
+_read_hostfile = file_reader(lambda path: slots_by_host(read_file(path)), "hosts")
 
 READERS = {
     "rec": Reader(_rec_seeds, _read_rec, 14),
@@ -240,11 +330,16 @@ READERS = {
     "bin": Reader(_bin_seeds, file_reader(_use_bin, "a.bin"), 18),
     "image": Reader(_image_seeds, file_reader(_use_image, "image"), 12),
     **MODEL_READERS,
-    **EVALUATION_READERS,
+    "ijb-faces": Reader(_faces_seeds, _read_faces, 6),
+    "ijb-pairs": Reader(_pairs_seeds, file_reader(_use_pairs, "pairs"), 6),
+    "ijb-subjects": Reader(_subjects_seeds, file_reader(_use_subjects, "subjects.csv"), 6),
+    "ijb-features": Reader(
+        written(lambda folder: use_features(folder / "features"), *_FEATURES), _read_features, 6
+    ),
+    "npy": Reader(_npy_seeds, _read_npy, 8),
+    "metrics": Reader(_metrics_seeds, _read_metrics, 6),
     **LINK_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_HOSTS, _read_hosts, 5),
-    "hostfile": Reader(
-        _HOST_FILES, file_reader(lambda path: slots_by_host(read_file(path)), "hosts"), 3
-    ),
+    "hostfile": Reader(_HOST_FILES, _read_hostfile, 3),
 }

@@ -3,28 +3,22 @@
     python -m tests.mutants --count 200 --seed 1,2,3
     python -m tests.mutants --count 50 --only data,training/log/run_log.py
 
-Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
-long as the mutant; the tests that belong to the file (``selection``) run there until one fails, and
-then those of the files that use it, in a process that is forked from one which has imported the
-libraries (``worker``). A mutant is killed if they fail, crash or hang. A survivor is a change that
-no test detects: either a test is missing or the change makes no difference.
+Every mutant is one change at one place (``sites``), made in its own copy of the project. The tests
+of the file (``selection``) run there until one fails, and then those of the files that use it, in a
+fork of a process that has imported the libraries (``worker``). A mutant is killed if they fail,
+crash or hang. They first run without a change: one that fails by itself would kill every mutant.
 
-The tests first run without a change: one that fails by itself would kill every mutant. Each seed
-chooses its own mutants, whose share of killed ones is judged separately.
-
-Changed code may do anything, such as removing another folder than it should, or sending a signal to
-another process. Where the system permits it (namespaces of processes and of mounts), mutants see
-their own processes only, and can write to their own folder only.
+Changed code may remove any folder, or send a signal to any process. Where the system permits it
+(namespaces of processes and mounts), mutants see only their own processes and write only to their
+own folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Optional
@@ -45,17 +40,12 @@ FOLDERS = ("partial_fc", "training", "parallel", "data", "backbones", "runtime")
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 # All tests of a file may take so many times what they took without the change, and some more.
 _TIMES, _MORE_SECONDS = 4, 60.0
-# Kernels that have changed are compiled again.
-_COMPILE_SECONDS = 60.0
-# The first process to see a tree compiles everything.
-_BASELINE_SECONDS = 1200.0
+# The first process to see a tree compiles everything; later ones the kernels that have changed.
+_BASELINE_SECONDS, _COMPILE_SECONDS = 1200.0, 60.0
 # A mutant that hangs is killed after this, which no test reaches on a busy machine.
 _TEST_SECONDS = 15.0
-# Between the times of an original and of what was made of it.
-_LATER_NS = 10_000_000_000
 _ENOUGH = 0.85
 _PROCESSES = 2
-_PR_SET_PDEATHSIG = 1
 
 
 class Outcome(NamedTuple):
@@ -63,7 +53,6 @@ class Outcome(NamedTuple):
 
     path: str
     text: str
-    """Its place, before and after."""
     how: str
     """ "failed", "died" and "hung" are detected, "passed" and "no test" not."""
     by: str = ""
@@ -75,49 +64,20 @@ class Outcome(NamedTuple):
         return self.how not in ("passed", "no test")
 
 
-class Workers:
-    """Processes that run tests, each one job at a time, and can write to one folder only."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        prefix = _isolation(folder)
-        self.is_isolated = bool(prefix)
-        environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder), "TMPDIR": str(folder),
-            "PYTHONPATH": "", "PYTHONHASHSEED": "0",
-        }  # fmt: skip
-        self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
-        self._errors = folder / "workers"
-        for _ in range(count):
-            with self._errors.open("a") as errors:
-                process = subprocess.Popen(
-                    [*prefix, sys.executable, "-m", "tests.mutants.worker"],
-                    cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=errors, text=True, preexec_fn=_end_with_this_process,
-                )  # fmt: skip
-            self._free.put(process)
-
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Run a job in the next process that is free."""
-        process = self._free.get()
-        try:
-            print(json.dumps(job), file=process.stdin, flush=True)
-            answer = process.stdout.readline()
-            assert answer, f"a worker has ended, see {self._errors}"
-            return dict(json.loads(answer))
-        finally:
-            self._free.put(process)
-
-    def close(self) -> None:
-        """End the processes, all of which are free."""
-        while not self._free.empty():
-            # Closes its input, and waits.
-            with self._free.get():
-                pass
-
-
-def _end_with_this_process() -> None:
-    """Have the system kill the process that calls this when the one that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _start_worker(prefix: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a process that runs tests, one job at a time, and can write to one folder only."""
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder), "TMPDIR": str(folder),
+        "PYTHONPATH": "", "PYTHONHASHSEED": "0",
+    }  # fmt: skip
+    # The system kills it when this process ends.
+    words = ["setpriv", "--pdeathsig", "KILL", *prefix]
+    with (folder / "workers").open("a") as errors:
+        return subprocess.Popen(
+            [*words, sys.executable, "-m", "tests.mutants.worker"],
+            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=errors, text=True,
+        )  # fmt: skip
 
 
 def _isolation(folder: Path) -> list[str]:
@@ -163,24 +123,30 @@ class Campaign:
         self._tree = folder / "tree"
         shutil.copytree(root, self._tree, ignore=_NOT_COPIED, symlinks=True)
         self._selection = Selection(self._tree, folders)
-        self._workers = Workers(folder, _PROCESSES)
+        prefix = _isolation(folder)
+        self.is_isolated = bool(prefix)
+        self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        for _ in range(_PROCESSES):
+            self._free.put(_start_worker(prefix, folder))
         self._pool = ThreadPoolExecutor(_PROCESSES)
         self._durations: dict[str, float] = {}
         self._passing: set[str] = set()
-        self.is_isolated = self._workers.is_isolated
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, all of which are free once the pool is shut down."""
         self._pool.shutdown(cancel_futures=True)
-        self._workers.close()
+        while not self._free.empty():
+            # Closes its input, and waits.
+            with self._free.get():
+                pass
 
     def check(self, mutants: Sequence[Mutant]) -> list[str]:
         """Run the tests of all mutants without a change; return those that fail, twice."""
         paths = {one.site.path for one in mutants}
         groups = (group for path in paths for group in self._selection.tests_of(path))
-        tests = {test for group in groups for test in group}
+        tests = set(chain.from_iterable(groups))
         found = self._pool.map(self._check, sorted(tests - self._passing))
-        failed = [test for tests_of_module in found for test in tests_of_module]
+        failed = list(chain.from_iterable(found))
         if not failed:
             self._passing |= tests
         return failed
@@ -204,7 +170,14 @@ class Campaign:
             "is_changed": root != self._tree, "durations": dict(self._durations),
             "test_seconds": self._test_seconds + compiling,
         }  # fmt: skip
-        return self._workers.run(job)
+        process = self._free.get()
+        try:
+            print(json.dumps(job), file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+            assert answer, f"a worker has ended, see {self._folder}/workers"
+            return dict(json.loads(answer))
+        finally:
+            self._free.put(process)
 
     def run(self, mutants: Iterable[Mutant]) -> Iterable[Outcome]:
         """Yield what becomes of the mutants, in their order."""
@@ -232,7 +205,7 @@ class Campaign:
         shutil.copytree(self._tree, tree, symlinks=True)
         path = tree / mutant.site.path
         # What was compiled is known by time and size of the source: never by those of the original.
-        later = path.stat().st_mtime_ns + _LATER_NS
+        later = path.stat().st_mtime_ns + 10**10
         path.write_bytes(mutant.apply(path.read_bytes()))
         os.utime(path, ns=(later, later))
         kernels = self._selection.compiled_users(mutant.site.path)

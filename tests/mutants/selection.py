@@ -1,8 +1,6 @@
-"""Which test modules belong to a file of the product.
+"""Selects the test modules of a file: its mirror, those that import it, then those of its users.
 
-First the module that mirrors it and those that import it; then those of the modules which use it,
-because a part is also tested where it is used. What is reached through a program that a test
-starts, or through a registry, is in a table.
+Tests that reach it through a program that they start, or through a registry, are in a table.
 """
 
 from __future__ import annotations
@@ -35,13 +33,12 @@ ELSEWHERE = {
     "tests/runtime/test_errors.py": "runtime/stopping.py",
     "tests/distributed/test_endings.py": "training/exchange/ranks.py",
 }
-# Tests of programs and of whole updates, which import a part of the product to make their data and
-# do not judge it.
+# Tests of programs and of whole updates: what they import makes their data, and is not judged.
 _OF_PROGRAMS = ("tests/benchmarks/", "tests/device/", "tests/distributed/", "tests/test_")
 
 
 def imported(source: str) -> set[str]:
-    """Return the modules that a file imports anywhere, and what it takes from them."""
+    """Return the modules that a file imports anywhere, and the names that it takes from them."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -53,13 +50,10 @@ def imported(source: str) -> set[str]:
 
 
 def module_name(path: str) -> str:
-    """Return the name under which a file is imported."""
     return path[: -len(".py")].replace("/", ".").removesuffix(".__init__")
 
 
 class Selection:
-    """The files of a tree and what they import."""
-
     def __init__(self, root: Path, folders: Iterable[str]) -> None:
         self._root = root
         product = [path for folder in folders for path in (root / folder).rglob("*.py")]
@@ -81,32 +75,25 @@ class Selection:
 
     def _own(self, path: str) -> list[str]:
         module = module_name(path)
+        folder, _, file = f"tests/{path}".rpartition("/")
+        chosen = [f"{folder}/test_{file.replace('__main__', 'command')}"]
         importing = [test for test, known in self._tests.items() if module in known]
-        chosen = [self._mirror(path)]
         chosen += [test for test in importing if not test.startswith(_OF_PROGRAMS)]
         for test, patterns in ELSEWHERE.items():
             if any(fnmatch.fnmatch(path, pattern) for pattern in patterns.split()):
                 chosen.append(test)
         return [test for test in dict.fromkeys(chosen) if test in self._tests]
 
-    @staticmethod
-    def _mirror(path: str) -> str:
-        folder, _, file = f"tests/{path}".rpartition("/")
-        file = file.replace("__main__", "command")
-        return f"{folder}/test_{file}"
-
     def compiled_users(self, path: str) -> set[str]:
         """Return the files whose compiled kernels hold something of a file, the file included.
 
-        Numba keeps what it has compiled by the file in which the kernel stands, and does not see
-        that a function or a number came from another.
+        Numba keeps a kernel by its own file, and does not see changes of others.
         """
         compiler = "runtime.kernels.compiled"
         compiled = {user for user, known in self._product.items() if compiler in known}
-        found = {path}
-        while True:
+        found, more = set(), {path}
+        while more:
+            found |= more
             names = {module_name(one) for one in found}
             more = {user for user in compiled - found if self._product[user] & names}
-            if not more:
-                return found & compiled
-            found |= more
+        return found & compiled

@@ -2,29 +2,21 @@
 
 One mutant is one change: a comparison, an arithmetic or a Boolean operator is exchanged, a number
 changes, ``True`` becomes ``False``, a condition is negated, the first two arguments of a call are
-swapped, or a statement is deleted.
+swapped, or a statement is deleted. Numbers count everywhere, limits and timeouts included.
 
-Not changed, because no test could or should detect it:
-
-- Strings and docstrings: messages and names. Numbers inside f-strings format messages.
-- Annotations, and code under ``if TYPE_CHECKING``: read by mypy alone.
-- ``assert``: it states what cannot happen; without it the program does the same.
-- ``__repr__`` and ``__str__``: read by people who look for an error.
-- Arguments of ``@dataclass``: ``frozen`` forbids what mypy forbids too.
-- Statements that write to the log and do nothing else. What is *computed* for the log elsewhere
-  is changed like everything.
-- The first binding of a name: without it every test ends in NameError, which says nothing about
-  the tests.
-- The order of arguments where it has no meaning (``min``, ``max`` and NumPy's like them).
-
-Numbers count everywhere else, limits and timeouts included.
+Not changed, because no test could or should detect it: strings, numbers that an f-string formats,
+annotations, assertions, ``__repr__`` and ``__str__``, arguments of ``@dataclass``, statements that
+only write to the log, the first binding of a name (every test would end in NameError), and the
+order of arguments where it has no meaning.
 """
 
 from __future__ import annotations
 
 import ast
 import random
+import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple, Optional, Union
 
 _COMPARISONS = {
@@ -38,9 +30,9 @@ _ARITHMETIC = {
     ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
 }  # fmt: skip
 _COMMUTATIVE = set("min max minimum maximum gcd logical_and logical_or array_equal".split())
-_LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-_LOGGERS = {"_log", "log", "_LOGGER", "logger", "logging"}
-_FOR_PEOPLE = {"__repr__", "__str__"}
+_LOG = re.compile(
+    r"(_log|log|_LOGGER|logger|logging)\.(debug|info|warning|error|exception|critical|log)\("
+)
 
 
 class Site(NamedTuple):
@@ -87,181 +79,115 @@ def choose(sites: Iterable[Site], count: int, seed: int) -> list[Mutant]:
 
 def find(path: str, source: bytes) -> list[Site]:
     """Return all places of a file, in the order of its text."""
-    finder = _Finder(path, source)
-    finder.visit(ast.parse(source))
-    return sorted(finder.sites)
+    lines = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
+    sites = []
+    for node, *others in _places(ast.parse(source), set()):
+        start = lines[node.lineno - 1] + node.col_offset
+        stop = lines[node.end_lineno - 1] + node.end_col_offset
+        # An expression is put in brackets, whatever stands around it.
+        texts = (one if isinstance(one, str) else f"({ast.unparse(one)})" for one in others)
+        sites.append(Site(path, node.lineno, start, stop, tuple(texts)))
+    return sorted(sites)
 
 
-class _Finder(ast.NodeVisitor):
-    def __init__(self, path: str, source: bytes) -> None:
-        self.sites: list[Site] = []
-        self._path = path
-        self._line_starts = [0]
-        for line in source.splitlines(keepends=True):
-            self._line_starts.append(self._line_starts[-1] + len(line))
-        # The names that the function has bound so far.
-        self._bound: set[str] = set()
-
-    def _add(self, node: Any, *replacements: Union[ast.AST, str]) -> None:
-        """Note a place; an expression is put in brackets, whatever stands around it."""
-        start = self._line_starts[node.lineno - 1] + node.col_offset
-        stop = self._line_starts[node.end_lineno - 1] + node.end_col_offset
-        texts = tuple(
-            text if isinstance(text, str) else f"({ast.unparse(text)})" for text in replacements
-        )
-        self.sites.append(Site(self._path, node.lineno, start, stop, texts))
-
-    def _leave(self, node: ast.AST) -> None:
-        """Leave alone what is in an assertion, a formatted string or an annotation."""
-
-    visit_Assert = visit_JoinedStr = visit_arg = _leave
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-        self._bind([node.target])
-
-    def visit_FunctionDef(self, node: Union[ast.FunctionDef, ast.ClassDef]) -> None:
-        if node.name in _FOR_PEOPLE:
-            return
-        for decorator in node.decorator_list:
-            if _called(decorator) != "dataclass":
-                self.visit(decorator)
-        around, self._bound = self._bound, set()
-        if not isinstance(node, ast.ClassDef):
-            self.visit(node.args)
+def _places(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield places in a node, each with its replacements; add what the node binds to ``bound``."""
+    if _is_left_alone(node):
+        return
+    yield from _changes(node, bound)
+    targets: list[ast.AST] = []
+    parts: list[Any] = [*ast.iter_child_nodes(node)]
+    inner = bound
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        decorators = [one for one in node.decorator_list if _called(one) != "dataclass"]
+        parts, inner = [*decorators, *node.body], set()
+        if isinstance(node, ast.FunctionDef):
             named = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            self._bound = {one.arg for one in named}
-        for statement in node.body:
-            self.visit(statement)
-        self._bound = around
+            parts, inner = [node.args, *parts], {one.arg for one in named}
+    elif isinstance(node, ast.Delete):
+        parts = []
+    elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        parts = [node.value] if node.value else []
+        if not isinstance(node, ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    for part in parts:
+        yield from _places(part, inner)
+    names = (part for target in targets for part in ast.walk(target))
+    bound.update(part.id for part in names if isinstance(part, ast.Name))
 
-    visit_ClassDef = visit_FunctionDef
 
-    # Statements.
+def _is_left_alone(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call) and _LOG.match(ast.unparse(node)) is not None
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    is_for_people = getattr(node, "name", "") in ("__repr__", "__str__")
+    return is_for_people or isinstance(node, (ast.Assert, ast.JoinedStr, ast.arg))
 
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if _writes_to_the_log(node.value):
-            return
-        if not isinstance(node.value, ast.Constant):
-            self._add(node, "pass")
-        self.generic_visit(node)
 
-    def visit_Assign(self, node: ast.Assign) -> None:
+def _changes(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the places that a node itself is or negates, each with its replacements."""
+    if isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)):
+        yield node, "pass"
+    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+        yield node, "pass"
+    elif isinstance(node, ast.Return) and node.value is None:
+        yield node, "pass"
+    elif isinstance(node, ast.Assign):
         (first, *_) = node.targets
-        stays = isinstance(first, (ast.Attribute, ast.Subscript))
-        if stays or (isinstance(first, ast.Name) and first.id in self._bound):
-            self._add(node, "pass")
-        self.visit(node.value)
-        self._bind(node.targets)
-
-    def _bind(self, targets: Iterable[ast.AST]) -> None:
-        for target in targets:
-            self._bound.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._add(node, "pass")
-        self.visit(node.value)
-
-    def visit_Return(self, node: ast.Return) -> None:
-        if node.value is None:
-            self._add(node, "pass")
-        self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._add(node, "pass")
-        self.generic_visit(node)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        self._add(node, "pass")
-
-    def visit_Break(self, node: ast.Break) -> None:
-        self._add(node, "continue")
-
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self._add(node, "break")
-
-    # Conditions.
-
-    def visit_If(self, node: Union[ast.If, ast.IfExp, ast.While]) -> None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return
-        self._negate(node.test)
-        self.generic_visit(node)
-
-    visit_IfExp = visit_While = visit_If
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
+        if isinstance(first, (ast.Attribute, ast.Subscript)) or getattr(first, "id", "") in bound:
+            yield node, "pass"
+    elif isinstance(node, (ast.Break, ast.Continue)):
+        yield node, "continue" if isinstance(node, ast.Break) else "break"
+    elif isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        yield from _negation(node.test)
+    elif isinstance(node, ast.comprehension):
         for condition in node.ifs:
-            self._negate(condition)
-        self.generic_visit(node)
-
-    def _negate(self, condition: ast.expr) -> None:
-        """Note a negation, except where the change of the operator is the same."""
-        is_not = isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not)
-        is_plain = isinstance(condition, ast.Compare) and isinstance(condition.ops[0], _NEGATIONS)
-        if not (is_not or is_plain or isinstance(condition, ast.Constant)):
-            self._add(condition, ast.UnaryOp(ast.Not(), condition))
-
-    # Expressions.
-
-    def visit_Compare(self, node: ast.Compare) -> None:
+            yield from _negation(condition)
+    elif isinstance(node, ast.Compare):
         for number, operator in enumerate(node.ops):
-            operators = list(node.ops)
+            operators = [*node.ops]
             operators[number] = _COMPARISONS[type(operator)]()
-            self._add(node, ast.Compare(node.left, operators, node.comparators))
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
+            yield node, ast.Compare(node.left, operators, node.comparators)
+    elif isinstance(node, ast.BinOp):
         other = _ARITHMETIC.get(type(node.op))
         # Not where it joins or formats strings.
         if other and not any(map(_is_text, (node.left, node.right))):
-            self._add(node, ast.BinOp(node.left, other(), node.right))
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        self._add(node, ast.BoolOp(other, node.values))
-        self.generic_visit(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+            yield node, ast.BinOp(node.left, other(), node.right)
+    elif isinstance(node, ast.BoolOp):
+        yield node, ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp):
         if isinstance(node.op, (ast.Not, ast.USub)):
-            self._add(node, node.operand)
-        self.generic_visit(node)
+            yield node, node.operand
+    elif isinstance(node, ast.Constant):
+        others = [f"({other!r})" if other < 0 else repr(other) for other in _others(node.value)]
+        if others:
+            yield node, *others
+    elif isinstance(node, ast.Call) and len(node.args) >= 2:
+        first, second, *rest = node.args
+        is_plain = not any(isinstance(one, ast.Starred) for one in (first, second))
+        has_order = _called(node) not in _COMMUTATIVE and ast.dump(first) != ast.dump(second)
+        if is_plain and has_order:
+            yield node, ast.Call(node.func, [second, first, *rest], node.keywords)
 
-    def visit_Constant(self, node: ast.Constant) -> None:
-        changed = [f"({value!r})" if value < 0 else repr(value) for value in _others(node.value)]
-        if changed:
-            self._add(node, *changed)
 
-    def visit_Call(self, node: ast.Call) -> None:
-        if len(node.args) >= 2 and _called(node) not in _COMMUTATIVE:
-            first, second, *rest = node.args
-            is_plain = not any(isinstance(one, ast.Starred) for one in (first, second))
-            if is_plain and ast.dump(first) != ast.dump(second):
-                self._add(node, ast.Call(node.func, [second, first, *rest], node.keywords))
-        self.generic_visit(node)
+def _negation(condition: ast.expr) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield a negation, except where the change of the operator is the same."""
+    is_not = isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not)
+    is_plain = isinstance(condition, ast.Compare) and isinstance(condition.ops[0], _NEGATIONS)
+    if not (is_not or is_plain or isinstance(condition, ast.Constant)):
+        yield condition, ast.UnaryOp(ast.Not(), condition)
 
 
 def _called(node: ast.expr) -> Optional[str]:
     """Return the last name of what is called, or of the expression itself."""
     if isinstance(node, ast.Call):
         return _called(node.func)
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _writes_to_the_log(node: ast.expr) -> bool:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-        return False
-    owner = node.func.value
-    return node.func.attr in _LOG_METHODS and isinstance(owner, ast.Name) and owner.id in _LOGGERS
+    return getattr(node, "attr", None) or getattr(node, "id", None)
 
 
 def _is_text(node: ast.expr) -> bool:
-    is_constant = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
-    return isinstance(node, ast.JoinedStr) or is_constant
+    return isinstance(getattr(node, "value", None), (str, bytes)) or isinstance(node, ast.JoinedStr)
 
 
 def _others(value: object) -> Iterator[Union[bool, int, float]]:

@@ -104,17 +104,13 @@ def planted(project: Path, before: bytes, after: bytes) -> Mutant:
     raise AssertionError(f"no place for {before!r} -> {after!r}")
 
 
-def contents(project: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-
-
 def test_what_tests_notice_is_killed(tmp_path: Path) -> None:
     project, work = tmp_path / "project", tmp_path / "work"
     for name, text in FILES.items():
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text).replace("PROJECT", repr(str(project))))
-    before = contents(project)
+    written = {path: path.read_bytes() for path in project.rglob("*.*")}
     mutants = [planted(project, old, new) for old, new, _ in PLANTED]
     work.mkdir()
     with closing(Campaign(project, work, ["shop"], test_seconds=2.0)) as campaign:
@@ -123,7 +119,8 @@ def test_what_tests_notice_is_killed(tmp_path: Path) -> None:
     assert [outcome.how for outcome in outcomes] == [how for _, _, how in PLANTED]
     assert outcomes[0].by == "tests/shop/test_price.py::test_price"
     if campaign.is_isolated:
-        assert contents(project) == before
+        found = [path for path in project.rglob("*") if path.is_file()]
+        assert {path: path.read_bytes() for path in found} == written
     said = report(outcomes, 1.0).splitlines()
     assert said[0].startswith("survived: shop/alone.py:1: def unknown(): return 1  ->  ")
     assert said[1].startswith("survived: shop/price.py:4: most = max(amount + 0, 0)  ->  ")

@@ -1,7 +1,7 @@
-"""A process that has imported the libraries and forks for every mutant.
+"""Imports the libraries, which takes seconds, and forks for every mutant.
 
-MXNet, Numba, OpenCV and pytest take seconds to import; the product, which a mutant changes, is
-imported by the forked process alone. A job is a line of JSON on stdin, its result one on stdout.
+The product, which a mutant changes, is imported by the forked process alone. A job is a line of
+JSON on stdin, its result one on stdout.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ from typing import Any
 import psutil
 import pytest
 
-# A changed size shall not take the machine's memory. What a loop without end writes is limited by
-# a test's time: files that only look large, as tests make them, are within no limit of the disk.
+# A changed size must not take the machine's memory. Disk is limited by a test's time alone, since
+# tests make sparse files larger than any limit.
 _MEMORY = 24 << 30
 _PR_SET_CHILD_SUBREAPER = 36
 _SECONDS_BETWEEN_LOOKS = 0.02
-# From here on a test comes after those of all files; it is seconds, which are as the machine is.
+# From so many seconds on, a test comes after those of all files.
 SLOW = 1.0
-# No failure; no test that is not deselected.
+# Statuses of pytest: no failure; no test.
 _PASSED = (0, 5)
 # A test may take so many times what it took before, and a constant.
 _TIMES_ITS_OWN = 6
@@ -39,21 +40,18 @@ class Order:
     """Quick tests first, those that start processes last; notes times and the first failure."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.durations: dict[str, float] = {}
+        self.durations: defaultdict[str, float] = defaultdict(float)
         self.failed: list[str] = []
         self._job = job
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Sort the tests, and give each the time that it may take."""
+        """Sort the tests, the quickest module first, and give each the time that it may take."""
         known = self._job["durations"]
-        modules: dict[str, float] = dict.fromkeys(self._job["tests"], 0.0)
+        modules = defaultdict(float, dict.fromkeys(self._job["tests"], 0.0))
         for test, seconds in known.items():
-            module = test.split("::")[0]
-            if module in modules:
-                modules[module] += seconds
+            modules[test.split("::")[0]] += seconds
 
         def rank(item: Any) -> tuple[float, ...]:
-            """Quick tests by their modules, the quickest module first; slow ones by themselves."""
             seconds, module = known.get(item.nodeid, 0.0), item.nodeid.split("::")[0]
             is_late = any(map(item.get_closest_marker, ("launcher", "learning")))
             by = seconds if is_late or seconds > SLOW else modules[module]
@@ -66,13 +64,10 @@ class Order:
                 item.add_marker(pytest.mark.timeout(seconds), append=False)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note how long a test took and whether it failed."""
-        before = self.durations.get(report.nodeid, 0.0)
-        self.durations[report.nodeid] = before + report.duration
+        self.durations[report.nodeid] += report.duration
         self.pytest_collectreport(report)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Note a test that failed, or a module that cannot be imported."""
         if report.failed:
             self.failed.append(report.nodeid)
 
@@ -126,7 +121,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             sys.stdout.flush()
             os._exit(exit_status)
     status = _wait(process, began + job["seconds"])
-    # What tests started and left: this process is the one that inherits orphans.
+    # This process inherits the orphans.
     while left := psutil.Process().children(recursive=True):
         for one in left:
             with suppress(psutil.NoSuchProcess):

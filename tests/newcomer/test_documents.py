@@ -41,7 +41,7 @@ FRAGMENTS = (
 
 
 def commands_of(path: Path) -> list[str]:
-    """The commands of a document, each in one line; what has an ellipsis is an illustration."""
+    """Return the commands of a document, each in one line, but for those with an ellipsis."""
     text = path.read_text(encoding="utf-8")
     blocks = [block for _, language, block in _FENCE.findall(text) if not language]
     prose = _FENCE.sub("", text)
@@ -51,9 +51,8 @@ def commands_of(path: Path) -> list[str]:
     blocks += _INDENTED.findall(prose)
     found = [typed.text for block in blocks for typed in walk.commands(block)]
     spans = [" ".join(span.split()) for span in _SPAN.findall(_INDENTED.sub("", prose))]
-    for span in spans:
-        if " " in span and span not in FRAGMENTS and not re.search(r"…|\.\.\.|\|", span):
-            found.append(span)
+    spans = [span for span in spans if " " in span and not re.search(r"…|\.\.\.|\|", span)]
+    found += [span for span in spans if span not in FRAGMENTS]
     return [text for text in found if walk.program_of(text) in _PROGRAMS]
 
 
@@ -65,7 +64,7 @@ SESSION = [text for text in TEXTS if _SETS.match(text)]
 
 
 def mistake(text: str, folder: Path) -> str:
-    """What a program that a command starts does not understand of it; nothing where all is."""
+    """Return what a program that a command starts does not understand of it, or nothing."""
     try:
         typed.check(text, folder)
     except Exception as error:

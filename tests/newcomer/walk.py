@@ -3,14 +3,13 @@
     python -m tests.newcomer --python python3.9 --data ../shared/data
     python -m tests.newcomer --prompts --skip "make test"
 
-A command is a line of a fenced block that begins with the name of a program. All are run in one
-clone, because a command often fails by files that an earlier one has left, in an environment that
-has only the PATH of the developer's and pip's variables. ``PLANS`` says how: with further options
-if a command would take days on two cores, or not at all. About an hour on two cores.
+A command is a line of a fenced block that begins with the name of a program. All run in one clone,
+because a command often fails by files that an earlier one has left, with no variables of the
+developer's but PATH and pip's. ``PLANS`` says how commands run that would take days on two cores.
 
 In a block with prompts (``$``), the lines after a command are what it prints, among others
-(``tests.support.printed``), and ``^C`` is where the reader presses Ctrl-C; so does the walk, once
-updates are reported. With ``--prompts`` no other commands are run, in a quarter of an hour.
+(``tests.support.printed``), and ``^C`` is where the reader presses Ctrl-C; so does this program,
+once updates are reported. With ``--prompts`` no other commands run, a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +28,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+import cv2
+
+from data.images.image_set import DrawnImages
+from data.records.writer import RecordWriter
 from tests.support.printed import is_same, lines_of
 from tests.support.signals import keep_ignored_signals_from_children
 
@@ -44,18 +48,13 @@ _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_P
 
 
 class Typed(NamedTuple):
-    """A command as it is typed, in one line without its comment.
-
-    Attributes:
-        text: the line.
-        output: lines that it prints, in this order, among others.
-        interrupted: if Ctrl-C ends it, so that numbers say when the reader pressed it.
-        prompted: if it stands in a block with prompts.
-    """
+    """A command as it is typed, in one line without its comment."""
 
     text: str
     output: tuple[str, ...] = ()
+    """Lines that it prints, in this order, among others."""
     interrupted: bool = False
+    """True if Ctrl-C ends it, so that numbers say when the reader pressed it."""
     prompted: bool = False
 
     def said(self, printed: str) -> list[str]:
@@ -96,6 +95,8 @@ PLANS: dict[str, Plan] = {
     "python -m parallel.autogroup": Plan(30),
     "python -m parallel.launch": Plan(30),
 }
+_CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_IMAGES_PER_CIFAR_FILE, _DRAWN, _CLASSES = 10_000, 500, 8
 
 
 def read(readme: str) -> Iterator[Typed]:
@@ -129,25 +130,23 @@ def _without_comment(line: str) -> str:
     return " ".join(re.split(r"(?:^|\s)#", line)[0].split())
 
 
-def plan_of(command: str) -> Plan:
-    """Return how a command is run."""
-    fitting = (plan for begin, plan in PLANS.items() if f"{command} ".startswith(f"{begin} "))
-    return next(fitting, Plan())
-
-
 def main() -> int:
-    """Walk; returns 0 if every command has ended as the README says."""
+    """Walk; return 0 if every command has ended as the README says."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.newcomer")
     own = os.path.realpath(sys.executable)
     parser.add_argument("--python", default=own, help="the Python to install with (this one)")
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"))
     parser.add_argument("--skip", default="", help="commands to leave out: make test,make train")
     parser.add_argument("--prompts", action="store_true", help="only what stands after a prompt")
+    parser.add_argument("--files", type=Path, help="only make the files of the README in a folder")
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
     keep_ignored_signals_from_children()
     if options.data is None:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
+    if options.files:
+        write_files(options.files, options.data)
+        return 0
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), f"{folder}/toolkit"], check=True)
         failures = walk(Path(folder).resolve(), options)
@@ -155,8 +154,47 @@ def main() -> int:
     return min(failures, 1)
 
 
+def write_files(folder: Path, real: Path) -> None:
+    """Write the files of the README: real faces and MNIST, drawn images of CIFAR-10, ImageNet."""
+    faces, unpacked = folder / "FACES", folder / "lfw.part"
+    if not faces.exists():
+        shutil.unpack_archive(real / "lfw_112x112.tar.gz", unpacked)
+        (lfw,) = unpacked.iterdir()
+        lfw.rename(faces)
+        unpacked.rmdir()
+        (folder / "LFW_FOLDER").symlink_to("FACES")
+    shutil.copy(real / "lfw_pairs.txt", folder / "pairs.txt")
+    shutil.copytree(real / "mnist", folder / "mnist", dirs_exist_ok=True)
+    _write_cifar(folder / "cifar-10")
+    for name, count in (("train.rec", 64), ("val.rec", 16)):
+        _write_records(folder / name, count)
+
+
+def _write_cifar(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    drawn = DrawnImages("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
+    rows = (
+        bytes([int(label)]) + image.transpose(2, 0, 1).tobytes()
+        for image, label in map(drawn.decoded, range(_DRAWN))
+    )
+    content = b"".join(rows) * (_IMAGES_PER_CIFAR_FILE // _DRAWN)
+    for name in _CIFAR_FILES:
+        (folder / f"{name}.bin").write_bytes(content)
+
+
+def _write_records(path: Path, count: int) -> None:
+    """Write a record file of the first few classes: all 1,000 would take long to draw."""
+    shape = (256, 256, 3)
+    drawn = DrawnImages("training", num_classes=_CLASSES, count=count, shape=shape, seed=1)
+    with RecordWriter(path, image_size=shape[:2]) as writer:
+        for index in sorted(range(count), key=lambda index: index % _CLASSES):
+            encoded = cv2.imencode(".jpg", drawn.decoded(index)[0])[1].tobytes()
+            writer.write(encoded, index % _CLASSES)
+    path.with_name("property").unlink(missing_ok=True)
+
+
 def walk(folder: Path, options: argparse.Namespace) -> int:
-    """Run the commands of the clone in ``folder``; returns how many have failed."""
+    """Run the commands of the clone in ``folder``; return how many have failed."""
     clone, home = folder / "toolkit", folder / "home"
     home.mkdir()
     # Of the developer's environment only what a newcomer's machine would have, too.
@@ -166,11 +204,12 @@ def walk(folder: Path, options: argparse.Namespace) -> int:
     environment.update(HOME=str(home), PYTHON=options.python)
     failures, activation = 0, ""
     for typed in read((clone / "README.md").read_text(encoding="utf-8")):
-        plan = plan_of(typed.text)
+        begun = (plan for begin, plan in PLANS.items() if f"{typed.text} ".startswith(f"{begin} "))
+        plan = next(begun, Plan())
         is_skipped = typed.text in options.skip.split(",")
         if typed.text == _ACTIVATE and not activation:
             activation = f"{_ACTIVATE} && "
-            making = f"python -m tests.newcomer.files . '{options.data.resolve()}'"
+            making = f"python -m tests.newcomer --files . --data '{options.data.resolve()}'"
             words = ["bash", "-c", activation + making]
             subprocess.run(words, cwd=clone, env=environment, check=True)
         elif not (plan.left_out or is_skipped or (options.prompts and not typed.prompted)):
@@ -181,7 +220,7 @@ def walk(folder: Path, options: argparse.Namespace) -> int:
 def _run(
     typed: Typed, plan: Plan, clone: Path, environment: Mapping[str, str], activation: str
 ) -> bool:
-    """Run a command and report what came of it; returns True if it was what the README says."""
+    """Run a command and report its result; return True if it is what the README says."""
     started, log = time.monotonic(), clone.parent / "log.txt"
     line = f"{typed.text} {plan.options}".strip()
     with log.open("w", encoding="utf-8") as output:
@@ -205,7 +244,7 @@ def _run(
 
 
 def _wait(process: subprocess.Popen[bytes], plan: Plan, log: Optional[Path]) -> int:
-    """The status of a command; Ctrl-C is pressed, if it has a log, when an update is in there."""
+    """Return the status of a command; with a log, send Ctrl-C when an update is in there."""
     try:
         while log and process.poll() is None and not _UPDATE.search(log.read_text()):
             time.sleep(0.5)

@@ -1,19 +1,17 @@
 """Runs the README's first command with every supported Python of the machine, from a clean copy.
 
-    make pythons                        each Python
-    make pythons ONLY=3.9,3.12          these
+    make pythons ONLY=3.9,3.12
 
-Compiled packages and installers differ between Pythons: what works with one can crash with another.
 A copy of this checkout gets its own environment, in a folder with a space and a letter beyond ASCII
 in its name, with a home that cannot be written; two ranks train for some updates, also by
 horovodrun, and one process imports every module. With another Python than this one, by which `make
 test` runs all tests, those of ``TIER`` run: what depends on the version, and needs no launcher.
-Pythons that are not found are named.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shutil
@@ -26,7 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from tests.support import pins
+
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = "runtime data backbones evaluation parallel partial_fc training benchmarks".split()
 VERSIONS = ("3.9", "3.10", "3.11", "3.12")
 # Options, files and what may be in them, records, checkpoints, heads, launchers: a minute or two.
 TIER = (
@@ -46,10 +47,14 @@ class Failure(Exception):
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Try the Pythons one after the other; returns 1 if one of them failed."""
+    """Try the Pythons one after the other; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.pythons")
     parser.add_argument("--only", default=",".join(VERSIONS), metavar="3.9,3.10")
-    versions = parser.parse_args(argv).only.split(",")
+    parser.add_argument("--import-all", action="store_true", help="only import, with this Python")
+    options = parser.parse_args(argv)
+    if options.import_all:
+        return import_all()
+    versions = options.only.split(",")
     if not set(versions) <= set(VERSIONS):
         parser.error(f"--only {','.join(versions)} is not a list of {', '.join(VERSIONS)}")
     passed = tried = 0
@@ -61,6 +66,26 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             print(f"Python {version}: not found on the PATH or among pyenv's, hence not tried")
     print(f"pythons: {passed} passed, {tried - passed} failed")
     return 0 if tried and passed == tried else 1
+
+
+def import_all() -> int:
+    """Import the product and benchmarks in this process, and compare the packages with the pins.
+
+    The compiled libraries that all of them bring (MXNet's, Horovod's, OpenCV's, LLVM's,
+    protobuf's) have to bear each other.
+    """
+    # The last ones are what only functions import.
+    names = ["train", "classify", "horovod.mxnet", "mxboard", "sklearn.cluster"]
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        names += [name.removesuffix(".__init__")] if "pytorch" not in name else []
+    for name in names:
+        importlib.import_module(name)
+    wrong = pins.unpinned()
+    for package in wrong:
+        print(f"not pinned: {package}")
+    print(f"{len(names)} modules imported, {len(wrong)} packages that are not pinned")
+    return 1 if wrong else 0
 
 
 def find(version: str) -> Optional[str]:
@@ -93,7 +118,7 @@ def _succeeds(version: str, python: str) -> bool:
 
 
 def run(version: str, python: str, folder: Path) -> str:
-    """Install, train, test and import in a copy of this checkout; returns what came out."""
+    """Install, train, test and import in a copy of this checkout; return what came out."""
     project, home = folder / "my pröject", folder / "home"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -121,11 +146,11 @@ def run(version: str, python: str, folder: Path) -> str:
         words = f"-q -x -p no:cacheprovider -k 'not launcher and not untrusted' {' '.join(TIER)}"
         tested = output_of(f"python -m pytest {words}", HOME=str(project / ".venv"))
         said += tested.splitlines()[-1:]
-    return "; ".join([*said, output_of("python -m tests.pythons.modules").splitlines()[-1]])
+    return "; ".join([*said, output_of("python -m tests.pythons --import-all").splitlines()[-1]])
 
 
 def _output_of(folder: Path, variables: dict[str, str], command: str) -> str:
-    """Run a command to its end; returns what it printed."""
+    """Run a command to its end; return what it printed."""
     with subprocess.Popen(
         ["bash", "-c", command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",

@@ -1,8 +1,7 @@
 """Computes every staleness of a job again, from the traces of its workers and servers.
 
-A bucket's version is the number of lines that its server wrote for it before; the versions that a
-worker pulled are in the worker's own file. So the versions and the staleness in a server's lines
-are compared, not trusted. See ``parallel.parameter_server.trace`` for the lines.
+A bucket's version is the number of its server's lines before; the versions that a worker pulled are
+in the worker's own file. See ``parallel.parameter_server.trace`` for the lines.
 """
 
 from __future__ import annotations
@@ -16,26 +15,18 @@ _MOST_MESSAGES = 10
 
 @dataclass
 class Replay:
-    """The result of a replay.
-
-    Attributes:
-        pushes: of all workers, each of all buckets.
-        updates: of all buckets.
-        largest: staleness.
-        uneven: pulls in which buckets had different versions: without any, nothing was tested.
-        messages: of the first mismatches.
-    """
+    """The result of a replay."""
 
     pushes: int = 0
     updates: int = 0
     largest: int = 0
     buckets: int = 0
     uneven: int = 0
+    """Pulls in which buckets had different versions: without any, nothing was tested."""
     mismatches: int = 0
     messages: list[str] = field(default_factory=list)
 
     def expect(self, what: str, found: object, wanted: object) -> None:
-        """Compare."""
         if found != wanted:
             self.mismatches += 1
             if len(self.messages) < _MOST_MESSAGES:

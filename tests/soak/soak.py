@@ -2,11 +2,9 @@
 
     python -m tests.soak --scheme asp|ssp|gsp|all --minutes 10 --workers 4 --servers 1,3
 
-An ordinary job of classify.py trains on single images, with many small buckets, while two other
-processes keep the processors busy, and is stopped by a signal after some minutes of training. No
-process may have died, no message may have been refused, and every staleness has to be the one that
-a replay of the job's trace computes. Each job prints one line; the status is 1 if anything was
-wrong. A signal to this program ends its job first.
+A job of classify.py trains on single images, with many small buckets, while two other processes
+keep the processors busy, until a signal stops it after some minutes. No process may have died, no
+message may have been refused, and a replay of the job's trace has to compute every staleness.
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ _REFUSAL = re.compile(r"^.*refused a message.*$", re.MULTILINE)
 
 
 class Result(NamedTuple):
-    """The result of a job."""
-
     job: str
     replay: Replay
     deaths: list[str]
@@ -128,7 +124,6 @@ def _command(scheme: str, folder: Path, workers: int, servers: int) -> list[obje
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep processors busy with other work."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -139,7 +134,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def main() -> int:
-    """Run the jobs of a command line; returns 1 if something is wrong."""
+    """Run the jobs of a command line; return 1 if something is wrong."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.soak")
     parser.add_argument("--scheme", choices=[*SCHEMES, "all"], default="all")
     parser.add_argument("--minutes", type=float, default=10, help="of training, for each scheme")
