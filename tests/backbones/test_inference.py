@@ -71,7 +71,7 @@ def check(symbol: Any, slopes: Slopes = None) -> Counter[str]:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     for name, value in weights.items():
         np.testing.assert_array_equal(value, before[name])
-    return Counter(node["op"] for node in sum(inner_nodes(folded(symbol, slopes)[0]), []))
+    return Counter(node["op"] for nodes in inner_nodes(folded(symbol, slopes)[0]) for node in nodes)
 
 
 PIXELS = DATA * 0.0078125
@@ -167,7 +167,7 @@ def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeyp
     monkeypatch.setattr(form, "channel_block", lambda: block)
     monkeypatch.setattr(form, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
     symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)
-    nodes = sum(inner_nodes(folded(symbol, dtype=dtype)[0]), [])
+    nodes = [one for each in inner_nodes(folded(symbol, dtype=dtype)[0]) for one in each]
     names = {node["name"] for node in nodes if node["op"] == "Convolution"}
     assert {name for name in names if name.startswith("wide")} == parts
     check(symbol)

@@ -93,8 +93,9 @@ OF_FACES: list[dict[str, Any]] = [
     {"loss": "curricularface", "filter_threshold": 0.2},
     *({name: True, **dtype} for name in ("recompute", "sync_bn") for dtype in ({}, HALF)),
 ]
-RUNS: list[tuple[Kind, dict[str, Any]]] = [*((FaceUpdates, given) for given in OF_FACES)]
-RUNS += [(ClassifierUpdates, given) for given in ({}, {"mixup": 0.2}, {"model": "LeNet"}, HALF)]
+OF_CLASSIFIERS: list[dict[str, Any]] = [{}, {"mixup": 0.2}, {"model": "LeNet"}, HALF]
+RUNS: list[tuple[Kind, dict[str, Any]]] = [(FaceUpdates, given) for given in OF_FACES]
+RUNS += [(ClassifierUpdates, given) for given in OF_CLASSIFIERS]
 
 
 @pytest.mark.parametrize(("kind", "given"), RUNS, ids=label)
