@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path: Path, often: st
 def test_programs_run_without_assertions_and_not_without_docstrings(tmp_path: Path) -> None:
     classify = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
     for optimize, words in (("1", classify), ("2", [*TRAIN, "2"])):
-        command, level = (sys.executable, *words), {"PYTHONOPTIMIZE": optimize}
+        command, level = (sys.executable, *words), dict[str, Any](PYTHONOPTIMIZE=optimize)
         done = finish(*command, "--models-root", tmp_path, status=None, **level)
         if optimize == "1":
             assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr

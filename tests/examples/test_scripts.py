@@ -76,7 +76,8 @@ def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(tmp_path: Path) -> 
     lines = b"\xef\xbb\xbf# two\r\n\r\n127.0.0.1 slots=2\r\n127.0.0.2:22\r\n"
     (tmp_path / "hosts").write_bytes(lines)
     script = f'source {ROOT}/examples/common.sh && echo "${{job[@]}}"'
-    for variables, job in (({}, "-n 3 -s 2"), ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1")):
+    jobs: dict[str, Any] = {"-n 3 -s 2": {}, "-n 4 -s 1": {"WORKERS": "4", "SERVERS": "1"}}
+    for job, variables in jobs.items():
         result = finish("bash", "-c", script, folder=tmp_path, HOSTFILE="hosts", **variables)
         assert result.stdout == f"-H hosts --launcher ssh {job}\n"
 

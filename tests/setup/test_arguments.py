@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,9 +70,9 @@ def watched() -> Iterator[set[bytes]]:
 def test_ranks_get_what_no_argument_has(tmp_path: Path, command: str) -> None:
     write_program(tmp_path / "ssh", SSH)
     # The home has what Horovod remembers of hosts.
-    variables = {"PATH": f"{tmp_path}:{PROGRAMS}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    variables |= {"RECORD": str(tmp_path), "HOST_TIMEOUT": "60", "HOROVOD_START_TIMEOUT": "100"}
-    variables |= {"SEND_VARIABLES": "WANDB_API_KEY", **SECRETS}
+    variables: dict[str, Any] = {"HOME": str(tmp_path), "RECORD": str(tmp_path), **SECRETS}
+    variables |= {"PATH": f"{tmp_path}:{PROGRAMS}:{os.environ['PATH']}", "HOST_TIMEOUT": "60"}
+    variables |= {"SEND_VARIABLES": "WANDB_API_KEY", "HOROVOD_START_TIMEOUT": "100"}
     words = (*command.split(), "-np", "2", "-H", HOSTS, "bash", "-c", SHOW)
     with watched() as seen:
         said = finish(*words, seconds=120, **variables)

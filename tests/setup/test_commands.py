@@ -64,7 +64,7 @@ def test_the_examples_of_hostfiles(sandbox: Sandbox, ranks: int) -> None:
     assert sandbox.calls_with("slots=") == found
 
 
-EACH = (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun")
+EACH = [LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"]
 TWO = {"HOSTS": "ip1:2,ip2:2"}
 
 
@@ -360,7 +360,8 @@ def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox) -> None:
 
 
 TASKS = "8(x2),4"
-JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-3]", "SLURM_TASKS_PER_NODE": TASKS}
+JOB: dict[str, Any] = {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": TASKS}
+JOB["SLURM_JOB_NODELIST"] = "node[1-3]"
 TASK = {**JOB, "SLURM_STEP_NUM_TASKS": "20", "SLURM_STEP_TASKS_PER_NODE": TASKS}
 TASK |= {"SLURM_PROCID": "17", "SLURM_LOCALID": "1", "SLURM_NODEID": "2"}
 SCONTROL = '[[ $* == "show hostnames node[1-3]" ]] && printf "%s\\n" node1 node2 node3\n'

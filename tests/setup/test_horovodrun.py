@@ -207,7 +207,8 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
         settings = SimpleNamespace(nics=chosen, verbose=0)
         return horovodrun.interfaces(settings, ["a", *remote], remote, None)
 
-    monkeypatch.setattr(os, "_exit", mock.Mock(side_effect=Left))
+    leave = mock.Mock(side_effect=Left)
+    monkeypatch.setattr(os, "_exit", leave)
     for name in (".", "..", "", "none", "lo;touch made", "l" * 300):
         with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
             ask({name}, "ip1")
@@ -228,7 +229,7 @@ def test_the_interfaces_between_hosts(horovodrun, monkeypatch, capsys) -> None:
     assert said.startswith("error: the hosts find no interface by which all reach each other (no s")
     with pytest.raises(Left):
         ask(None, "ip1")
-    assert os._exit.mock_calls == [mock.call(2), mock.call(130)]
+    assert leave.mock_calls == [mock.call(2), mock.call(130)]
 
 
 def test_a_search_on_one_host_that_fails_names_it(horovodrun, monkeypatch, capsys) -> None:

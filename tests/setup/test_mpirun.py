@@ -144,8 +144,9 @@ FINE = (
 
 
 def test_what_works_is_not_refused(launch) -> None:
+    fine: list[tuple[str, dict[str, str]]] = [(words, {}) for words in FINE]
     for words, variables in (
-        *((words, {}) for words in FINE),
+        *fine,
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
         ("-np 2 -H a:1,b:1 p", SLURM),
