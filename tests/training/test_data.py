@@ -128,8 +128,7 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
     ensure = Mock(side_effect=lambda root, **options: write_set(root, *[2] * 7))
     monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
-    own = write_set(tmp_path / "own", 3, 3)
-    for name, more in (("drawn", []), ("other", ["--rec", own])):
+    for name, more in (("drawn", []), ("other", ["--rec", write_set(tmp_path / "own", 3, 3)])):
         open_batches(*line, "--rec", tmp_path / name, *more).close()
         options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
         ensure.assert_called_once_with(tmp_path / name, **options)
@@ -197,8 +196,7 @@ def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, m
     ):
         assert contents.find_difference(*described(count, seed), old) == expected
     assert described(9, 1, "--debug")[0] is None
-    own = write_set(tmp_path / "own", 2, 2)
-    assert isinstance(described(9, 1, "--rec", own)[0], JoinedSet)
+    assert isinstance(described(9, 1, "--rec", write_set(tmp_path / "own", 2, 2))[0], JoinedSet)
 
 
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:

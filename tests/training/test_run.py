@@ -380,8 +380,7 @@ SAVED = SimpleNamespace(path=Path("run/checkpoints/update-00000008"), data=NINE)
 
 
 def go_on(images: Any, world: Any, insists: bool = False) -> None:
-    described = same_data.describe(images, world)
-    same_data.check_saved(SAVED, images, described, world, insists=insists)
+    same_data.check_saved(SAVED, images, same_data.describe(images, world), world, insists=insists)
 
 
 @pytest.mark.parametrize(("images", "insists", "more", "counts"), [

@@ -75,7 +75,6 @@ def of(*accuracies: float) -> Accuracies:
 @pytest.mark.parametrize(("accuracies", "deciding", "kept"), [
     # Of equals the earlier one, and one that is always wrong counts too.
     (of(0.0, 0.7, 0.6, 0.7, 0.71, 0.71), None, [0, 1, 1, 1, 4, 4]),
-    # The mean decides, or the set that is named.
     (SETS, None, [0, 1, 2, 2]),
     (SETS, "lfw", [0, 1, 1, 1]),
     (SETS, "cfp", [0, 0, 2, 3]),

@@ -119,8 +119,7 @@ def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
         assert names(folder) == ["checkpoints"]
         path = folder / "checkpoints/update-00000005"
         assert names(path) == [f"manifest{end}.json", *(f"rank-000{rank}.bin" for rank in ranks)]
-        here = layout.read_part(path).files.values()
-        assert [file.is_complete for file in here] == [True, False]
+        assert [x.is_complete for x in layout.read_part(path).files.values()] == [True, False]
     assert load([one, one, two, two], 4) == 5
 
 

@@ -115,8 +115,7 @@ def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
     assert saved["center_lr"] == saved["lr"] == 0.3 and saved["lr_steps"] == [5, 9]
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     found = faces.parse(["--config", str(file), "--lr", "0.4", "--loss", "cosface"])
-    assert found.center_lr_factor == 1
-    assert found.head.applied_margins == LOSSES["cosface"].margins
+    assert found.center_lr_factor == 1 and found.head.applied_margins == LOSSES["cosface"].margins
     options.write(of_faces("--dataset synthetic").values(), file)
     assert json.loads(file.read_text())["loss"] == "combined"
     assert faces.parse(["--config", str(file)]).head.applied_margins == (1.0, 0.0, 0.2)

@@ -111,8 +111,7 @@ def test_ranks_of_horovod() -> None:
     joined = workers.HorovodWorkers(config_of(), COUNT)
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
     assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
-    assert joined.updates_per_epoch(200) == 200
-    assert joined.numbers() == {} and joined.leave(3) == 3
+    assert joined.updates_per_epoch(200) == 200 and joined.numbers() == {} and joined.leave(3) == 3
     shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
     assert joined.schedule("schedule", shifted) == ("shifted", "schedule")
 
@@ -165,8 +164,7 @@ def test_who_is_told_to_end_tells_the_board() -> None:
     assert stop() == 5
     request.status = 143
     assert [stop(), stop()] == [5, 5]
-    asked = [one.args for one in joined._exchange.ask_to_stop.mock_calls]
-    assert asked == [(0,), (0,), (143,)]
+    assert joined._exchange.ask_to_stop.mock_calls == [call(0), call(0), call(143)]
 
 
 def test_who_saves_says_so_and_the_workers_of_bsp_know() -> None:

@@ -22,6 +22,15 @@ pytestmark = pytest.mark.waits
 
 WHO = f"rank 3 on {socket.gethostname()}"
 LIMIT = 0.1
+PROCESS = """
+import sys, threading, time
+from pathlib import Path
+from runtime.stopwatch import Stopwatch
+from training.log.watchdog import Watchdog
+
+assert "mxnet" not in sys.modules
+watchdog = Watchdog(0.5, rank=3, stopwatch=Stopwatch(), log_file=Path(sys.argv[1]), tick=0.01)
+"""
 
 
 class Rank:
@@ -122,17 +131,6 @@ def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(watch, tmp_
         assert rank.wait() == [STALLED_STATUS]
 
 
-PROCESS = """
-import sys, threading, time
-from pathlib import Path
-from runtime.stopwatch import Stopwatch
-from training.log.watchdog import Watchdog
-
-assert "mxnet" not in sys.modules
-watchdog = Watchdog(0.5, rank=3, stopwatch=Stopwatch(), log_file=Path(sys.argv[1]), tick=0.01)
-"""
-
-
 @pytest.fixture
 def start(tmp_path):
     """Start a process that is watched at a limit of 0.5 s; its compiled timer waits for 1.6 s."""
@@ -167,7 +165,6 @@ def test_a_process_that_is_suspended_or_whose_watchdog_is_closed_is_not_ended(st
     """)
     time.sleep(1.8)
     process.send_signal(signal.SIGSTOP)
-    # Beyond the limits of the thread and of the timer.
     time.sleep(2.2)
     process.send_signal(signal.SIGCONT)
     time.sleep(0.2)
