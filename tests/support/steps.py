@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from training.loop import Step
 
 
@@ -14,8 +16,12 @@ class FunctionStep(Step):
     def __init__(
         self, function: Callable[..., Any], finish: Callable[[], None] = lambda: None
     ) -> None:
-        self._function = function
-        setattr(self, "finish", finish)  # noqa: B010 (a method is not to be assigned)
+        self._function, self._finish = function, finish
 
+    @override
     def __call__(self, batch: Any, update: int, lr: float) -> Any:
         return self._function(batch, update, lr)
+
+    @override
+    def finish(self) -> None:
+        self._finish()
