@@ -49,7 +49,8 @@ def names_in(path: Path) -> frozenset[str]:
     """Return the classes, functions and values at the top of a file."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        one = getattr(node, "target", node)
+        targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [one]
         found.update(getattr(one, "id", getattr(one, "name", "")) for one in targets)
     return frozenset(found)
 
@@ -171,7 +172,7 @@ def test_open_mpi_has_the_variables() -> None:
     named = {name: said for name, said in VARIABLES.items() if name.startswith("OMPI_MCA_")}
     del named["OMPI_MCA_btl_tcp_if_exclude"]
     assert len(named) == 7
-    command, variables = [OMPI_INFO, "--all", "--parsable"], {"PATH": str(OMPI_INFO.parent)}
+    command, variables = [str(OMPI_INFO), "--all", "--parsable"], {"PATH": str(OMPI_INFO.parent)}
     text = subprocess.check_output(command, text=True, env=variables)
     defaults = dict(re.findall(r"^mca:\w+:\w+:param:(\w+):value:(.*)$", text, re.MULTILINE))
     has = {name: defaults.get(name.removeprefix("OMPI_MCA_")) for name in named}

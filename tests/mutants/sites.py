@@ -95,7 +95,7 @@ def _places(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
     if _is_left_alone(node):
         return
     yield from _changes(node, bound)
-    targets: list[ast.AST] = []
+    targets: list[Any] = []
     parts: list[Any] = [*ast.iter_child_nodes(node)]
     inner = bound
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
