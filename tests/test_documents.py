@@ -49,9 +49,8 @@ def names_in(path: Path) -> frozenset[str]:
     """Return the classes, functions and values at the top of a file."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        one = getattr(node, "target", node)
-        targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [one]
-        found.update(getattr(one, "id", getattr(one, "name", "")) for one in targets)
+        named = getattr(node, "targets", [getattr(node, "target", node)])
+        found.update(getattr(one, "id", getattr(one, "name", "")) for one in named)
     return frozenset(found)
 
 
