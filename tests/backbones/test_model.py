@@ -159,6 +159,9 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
 
 
+SYNC: Any = {"sync_bn": True}
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (BackboneOptions(pretrained="model"), "--pretrained 'model' is not PREFIX,EPOCH"),
     (BackboneOptions(pretrained=",3"), "is not PREFIX,EPOCH"),
@@ -167,11 +170,11 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     (BackboneOptions(pretrained="model,3"), "names model-0003.params, which does not exist"),
     (BackboneOptions(pretrained="m" * 300 + ",3"), "-0003.params, which does not exist"),
     (ClassifierOptions(pretrained="none,2", model="LeNet"), "none,2 names none-0002"),
-    (BackboneOptions(recompute=True, sync_bn=True), "--sync-bn and --recompute exclude each other"),
-    (BackboneOptions(accumulate=2, sync_bn=True), "--sync-bn and --accumulate 2 exclude each"),
-    (BackboneOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
-    (ClassifierOptions("bfloat16", sync_bn=True), "--sync-bn and --dtype bfloat16 exclude each"),
-    (BackboneOptions(freeze=("a*", "b"), sync_bn=True), r"--sync-bn and --freeze a\*,b exclude"),
+    (BackboneOptions(recompute=True, **SYNC), "--sync-bn and --recompute exclude each other"),
+    (BackboneOptions(accumulate=2, **SYNC), "--sync-bn and --accumulate 2 exclude each other"),
+    (BackboneOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each other"),
+    (ClassifierOptions("bfloat16", **SYNC), "--sync-bn and --dtype bfloat16 exclude each other"),
+    (BackboneOptions(freeze=("a*", "b"), **SYNC), r"--sync-bn and --freeze a\*,b exclude"),
     (BackboneOptions(freeze=("a", "")), "--freeze 'a,' has an empty pattern"),
     (BackboneOptions(network="r51"), "'r51' is unknown"),
     (BackboneOptions(net_output="GNP"), "--net-output 'GNP' is unknown .did you mean 'GNAP'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import shlex
@@ -140,10 +141,27 @@ def test_a_wrong_command_line_is_one_line(horovodrun, capsys) -> None:
         assert reason in refusal(horovodrun, capsys, *words.split())
 
 
+def elastic_options() -> list[str]:
+    """Return all spellings, as the installed Horovod has them."""
+    found: list[str] = []
+
+    def record(parser: Any, *_: object) -> None:
+        (group,) = [one for one in parser._action_groups if one.title == "elastic arguments"]
+        found.extend(name for action in group._group_actions for name in action.option_strings)
+        raise InterruptedError
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", record):
+        with pytest.raises(InterruptedError):
+            launch.parse_args()
+    return [*found, "--host-discovery-script"]
+
+
 def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
-    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
-    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
-    for name in names.split():
+    names = elastic_options()
+    known = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    known += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    assert set(known.split()) == set(names)
+    for name in names:
         for words in ((f"{name}=1", "q"), ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "q")):
             said = refusal(horovodrun, capsys, *words)
             assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed")

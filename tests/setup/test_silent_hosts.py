@@ -64,14 +64,16 @@ def start(folder: Path, launcher: str) -> Started:
     path = (folder, FOLDER, Path(sys.prefix) / "bin", os.environ["PATH"])
     variables = {"PATH": ":".join(map(str, path)), "VIRTUAL_ENV": sys.prefix}
     variables |= {"HOST_TIMEOUT": str(HOST_TIMEOUT), "HOSTS": "localhost:1,ip2:1"}
-    return Started(folder, *(word.format(folder=folder) for word in words), **variables)
+    apart = ("bash", "-c", 'exec "$@" 2>"$0"', folder / "errors")
+    words = [word.format(folder=folder) for word in words]
+    return Started(folder, *apart, *words, **variables)
 
 
-def ends(job: Started) -> str:
-    """Return what a launcher says until it ends in time; nothing is left then."""
+def ends(job: Started) -> tuple[str, str]:
+    """Return output and errors of a launcher when it ends in time; nothing is left then."""
     job.wait(LONGEST)
     assert not processes.left([one.pid for one in job.running()], 5)
-    return job.said()
+    return job.said(), (job.folder / "errors").read_text()
 
 
 def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
@@ -81,13 +83,14 @@ def test_a_host_that_does_not_let_in_is_one_line(tmp_path: Path) -> None:
             for number, launcher in enumerate(LAUNCHERS)
         }
         for launcher, job in jobs.items():
-            said = ends(job)
-            assert job.process.returncode == 2, (launcher, said)
+            output, errors = ends(job)
+            assert job.process.returncode == 2, (launcher, errors)
             if launcher == "check":
-                assert "\nwrong  ip2: " in said
+                assert not errors and "\nwrong  ip2: " in output
             else:
-                assert said.startswith("error: host ip2: no connection by ssh ("), launcher
-                assert said.count("\n") == 1
+                assert not output
+                assert errors.startswith("error: host ip2: no connection by ssh ("), launcher
+                assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("launcher", ["run.sh", "mpirun", "horovodrun", "launch", "check"])
@@ -97,10 +100,10 @@ def test_a_launcher_that_is_asked_to_stop_while_it_connects(launcher: str, tmp_p
         job.wait_until(lambda: any(one.words == ["sleep", "300"] for one in job.running()))
         began = time.monotonic()
         job.process.send_signal(number)
-        said = ends(job)
+        _, errors = ends(job)
         assert time.monotonic() - began < 8
-    assert job.process.returncode == 128 + number, said
-    assert len(said.splitlines()) == launcher.startswith("run.sh"), said
+    assert job.process.returncode == 128 + number, errors
+    assert len(errors.splitlines()) == launcher.startswith("run.sh"), errors
 
 
 # Says when it is there; a child in the background has to end with it.

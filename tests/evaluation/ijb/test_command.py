@@ -384,14 +384,16 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
 def test_a_network_for_another_size_is_refused(images: MadeSet) -> None:
     export_network(Path("m"), 32)
     export.main("--model m,0 --image-size 32 32 --output m.onnx".split())
-    check_refusal(command.main, MADE.split(), "aligned to 112 x 112, and m.onnx says 32 x")
+    message = "faces are aligned to 112 x 112, and m.onnx says 32 x"
+    check_refusal(command.main, MADE.split(), message)
 
 
 def test_templates_of_no_length_are_refused(made: MadeSet) -> None:
     lines = [line.rpartition(" ")[0] for line in POINTS.read_text().splitlines()]
     POINTS.write_text("".join(f"{line} 0\n" for line in lines))
     write_features(made, Path("out"), Path("m.onnx"), 8)
-    check_refusal(command.main, MADE.split(), "have length 0, .* or give --no-detector-score")
+    message = "templates have length 0, .* or give --no-detector-score"
+    check_refusal(command.main, MADE.split(), message)
 
 
 def test_the_command_of_the_original_is_answered() -> None:
