@@ -91,6 +91,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         assert message in run(tmp_path, "bsp", status=2, **variables).stderr
 
 
+@pytest.mark.grouping
 def test_a_command_of_grouping_sgd_runs(tmp_path: Path) -> None:
     write_cifar(tmp_path / "cifar10", 200, 40)
     options = "--dataset cifar10_grouping_resnet --lr 0.05 --batch-size 5 --num-epoch 1"

@@ -135,17 +135,19 @@ def run(version: str, python: str, folder: Path) -> str:
     def output_of(command: str, **more: str) -> str:
         return _output_of(project, {**variables, **more}, f"source .venv/bin/activate && {command}")
 
-    learned = _LEARNED.search(_output_of(project, variables, "make train"))
-    if not learned:
-        raise Failure("make train has not printed the accuracy on unseen identities")
-    output_of("horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other")
-    said = [f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"]
+    said = []
     if version != "{}.{}".format(*sys.version_info):
+        # Before two ranks train: otherwise both compile the kernels that the tests compile.
         _output_of(project, variables, "bash setup-utils/install.sh --dev")
         # -k knows marks, too.
         words = f"-q -x -p no:cacheprovider -k 'not launcher and not untrusted' {' '.join(TIER)}"
         tested = output_of(f"python -m pytest {words}", HOME=str(project / ".venv"))
         said += tested.splitlines()[-1:]
+    learned = _LEARNED.search(_output_of(project, variables, "make train"))
+    if not learned:
+        raise Failure("make train has not printed the accuracy on unseen identities")
+    said.append(f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates")
+    output_of("horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other")
     return "; ".join([*said, output_of("python -m tests.pythons --import-all").splitlines()[-1]])
 
 

@@ -183,7 +183,7 @@ def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -
     assert 0.02 * (left - 0.5 / epochs) ** 2 < first["lr"] <= 0.02 * left**2 * 1.001
 
 
-@pytest.mark.thorough
+@pytest.mark.grouping
 def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
     """Eight steps of each of two workers, in jobs at once: most of the time they sleep."""
     stall, jobs = 4, {}
@@ -248,7 +248,7 @@ def test_two_groups_train(tmp_path: Path) -> None:
     assert last["lr"] < 0.7 * 2 * 0.005 and last["staleness"] >= 1
 
 
-@pytest.mark.thorough
+@pytest.mark.grouping
 def test_new_groups_while_training(tmp_path: Path) -> None:
     """Workers 1 and 3 are slow, each in the group of a fast one; later all are alike."""
     speeds = json.dumps({"speeds": [[100, 25, 100, 25], [90] * 4]})
