@@ -98,9 +98,11 @@ def test_a_lone_world_returns_its_own_values() -> None:
 
 def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world_module, "HorovodWorld", lambda: None)
-    for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER"):
+    launched = "HOROVOD_RANK HOROVOD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE GROUPING_WORKER"
+    for name in launched.split():
         monkeypatch.delenv(name, raising=False)
     assert isinstance(join_ranks(), LoneWorld)
+    world_module._check_size(1)
     monkeypatch.setenv("HOROVOD_RANK", "0")
     assert join_ranks() is None
     monkeypatch.setenv("HOROVOD_SIZE", "2")

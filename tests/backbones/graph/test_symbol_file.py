@@ -81,6 +81,10 @@ def split(count: object) -> Callable[[Any], object]:
     return of_node(1, op="split", attrs={"num_outputs": count})
 
 
+def concat(axis: str) -> Callable[[Any], object]:
+    return of_node(1, op="Concat", attrs={"num_args": "1", "dim": axis})
+
+
 def inputs(*first: object) -> Callable[[Any], object]:
     return of_node(4, inputs=[*first, [2, 0, 0], [3, 0, 0]])
 
@@ -109,6 +113,7 @@ def inputs(*first: object) -> Callable[[Any], object]:
     # Two outputs have the name of the embedding.
     (of_node(1, name="fc1"), "there is no path from 'data' to 'fc1_output'"),
     *((split(count), "is no number from 1 to 64") for count in ("", "65", "9" * 5000, 2)),
+    *((concat(axis), f"'flat' has dim = '{axis}'") for axis in ("-3", "6")),
 ])
 def test_damaged_graphs_are_refused_in_one_line(path, change, message) -> None:
     with pytest.raises(DataError, match=message) as caught:

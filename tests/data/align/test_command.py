@@ -119,6 +119,7 @@ def read(folder: Path, text) -> PointsFile:
     (f"ann,lee/3.png {TEN} 0.9\n", "ann,lee/3.png"),
     (f"\ufeffann/1.jpg,{COMMAS},,,\r\n", "ann/1.jpg"),
     (f"m\u00fcller/1.jpg\t{TEN}\r\n".encode("utf-16"), "m\u00fcller/1.jpg"),
+    (f"ann/1.jpg , {COMMAS.replace(',', ' , ')}\n", "ann/1.jpg"),
     (f"ann\\1.jpg {TEN}\r\n", "ann/1.jpg"),
     (f"ann/a\\1.jpg {TEN}\n", "ann/a\\1.jpg"),
     (f"# name x y\n# of the eyes\n\n# and others\nann/1.jpg {TEN}\n", "ann/1.jpg"),
@@ -138,7 +139,7 @@ def test_published_forms_are_read(tmp_path, text, name: str) -> None:
      "line 2: '2.jpg .* is not the name of an image and five points; each line is the name of"),
     # Without points at all, in what may be a heading; a label that is text.
     *((text, "line 1") for text in (f"1.jpg,1,2,3\n2.jpg {TEN}\n", f"1.jpg ann {TEN}\n")),
-    *((f"1.jpg {TEN.replace('73', wrong)}\n", "line 1") for wrong in ("1e300", "nan")),
+    *((f"1.jpg {TEN.replace('73', wrong)}\n", "line 1") for wrong in ("1.001e9", "nan")),
     (f"1.jpg {TEN}\n./1.jpg {TEN}\n", "line 2: '1.jpg' is there twice"),
     (f"my face.jpg {TEN}\n", "line 1"),
     (b"\xff\xfe\x00", "cannot be read as a list of points"),

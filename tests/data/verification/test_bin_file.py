@@ -204,7 +204,9 @@ def test_a_written_set_reads_back(tmp_path, faces) -> None:
     target = read_bin(str(tmp_path / "lfw.bin"))
     assert (target.name, len(target), target.same.tolist()) == ("lfw", 6, [True, False, True])
     assert target.images == faces
-    assert pickle.loads((tmp_path / "lfw.bin").read_bytes()) == (faces, [True, False, True])
+    written = (tmp_path / "lfw.bin").read_bytes()
+    assert pickle.loads(written) == (faces, [True, False, True])
+    assert written[:2] == b"\x80\x04", "the protocol that every Python since 3.4 reads"
     pixels = target.decode([2, 1, 4, 1], (16, 16))
     assert pixels.shape == (4, 3, 16, 16) and pixels.dtype == np.uint8
     assert pixels[:, 0, 0, 0].tolist() == [2, 1, 4, 1]
