@@ -1,5 +1,6 @@
 """Training passes: frozen, recomputed, in parts, of several ranks, and in a device's graph."""
 
+import json
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_other_patterns_are_refused_in_one_line(patterns: str, message: str) -> 
     with pytest.raises(ConfigError, match=message) as caught:
         frozen.find(patterns.split(), TINY)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kept", "is_kept"), [("True", True), ("1", True), ("False", False)])
+def test_a_network_file_says_which_statistics_are_kept(kept: str, is_kept: bool) -> None:
+    graph = json.loads(norm(DATA, "bn").tojson())
+    graph["nodes"][-1]["attrs"]["use_global_stats"] = kept
+    found = frozen.kept_statistics(mx.sym.load_json(json.dumps(graph)))
+    assert found == ({"bn_moving_mean", "bn_moving_var"} if is_kept else set())
 
 
 def test_frozen_tensors_keep_their_bytes() -> None:

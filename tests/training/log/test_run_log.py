@@ -198,6 +198,7 @@ def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_
         watchdog = run.watchdog
         files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
         run.log.begin_part(3, ranks=2)
+        run.log.sample(MagicMock())
         run.log.start(3)
         run.train(1, 1)
         with run.log.paused():
@@ -212,7 +213,8 @@ def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_
     assert called == [*names, "leave_updates", "close", "close"]
     watchdog.beat.assert_called_once_with(1)
     called = [call[0] for call in files.mock_calls]
-    assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
+    of_rank_0 = ["begin_part", "sample", "verification", "write_report"]
+    assert called == (of_rank_0 if rank == 0 else [])
     if rank == 0:
         expected = {"update": 9, "target": "validation", "accuracy": 0.75}
         assert expected.items() <= run.metrics()[-1].items()
