@@ -128,7 +128,7 @@ def networks() -> Found:
 @pytest.mark.thorough
 @pytest.mark.launcher
 @pytest.mark.parametrize(("launcher", "number", "engine", "runs"), [
-    ("--mpi", 2, "ThreadedEnginePerDevice", NETWORKS),
+    ("--mpi", 3, "ThreadedEnginePerDevice", NETWORKS),
     # Each operator ends before the next begins, also the collectives.
     ("--gloo", 2, "NaiveEngine", NETWORKS[:1]),
 ])  # fmt: skip
