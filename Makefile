@@ -92,7 +92,7 @@ measurements: ### test every benchmark with its smallest sizes; TOOLKIT_DATA
 
 hosts: ### test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m "hosts and not cluster" tests/hosts tests/distributed/test_endings.py
+	@$(IN_VENV) python -m pytest -m "hosts and not cluster" tests/hosts
 
 cluster: ### test parameter servers there: MNIST to 0.98 in every scheme, all processes killed, an hour; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev

@@ -199,7 +199,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
 
 
 @AS_ROOT
-@pytest.mark.hosts
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", DISTURBED)
 def test_another_user_changes_nothing(job: str, tmp_path: Path, undisturbed) -> None:
     like = "dist_gsync" if job == "dist_gsync" else "run.sh"
