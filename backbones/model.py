@@ -54,7 +54,7 @@ class Backbone(Network):
         options: BackboneOptions,
         *,
         image_size: tuple[int, int] = FACE_SIZE,
-        seed: int = 0,
+        seed: int,
         ctx: Context = None,
     ) -> Backbone:
         """Return an untrained network, or one that starts from a checkpoint.

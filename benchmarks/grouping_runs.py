@@ -120,6 +120,7 @@ def evaluator(data_dir: Path) -> Callable[[Path], float]:
         classes=dataset.num_classes,
         image_shape=dataset.shape,
         normalization=dataset.normalization,
+        seed=0,
     )
     batches = list(dataset.validation_batches(config.data, LoneWorld()))
 

@@ -55,6 +55,7 @@ def main() -> None:
         classes=_CLASSES,
         image_shape=_IMAGE_SHAPE,
         normalization=Normalization((0.5,) * 3, (0.25,) * 3),
+        seed=0,
     )
     classifier.hybridize()
     trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]

@@ -156,6 +156,7 @@ def _created(name: str, dtype: str, *, recompute: bool = False) -> Network:
         classes=_CLASSES,
         image_shape=_IMAGE,
         normalization=_NORMALIZATION,
+        seed=_SEED,
     )
 
 

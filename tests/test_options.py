@@ -306,10 +306,12 @@ def folder(tmp_path_factory) -> Path:
         pack_set(root / name, encoded, map(int, labels), (32, 32))
     bin_file.write_bin(root / "A" / "seen.bin", encoded, [True, False] * 6)
     tiny = BackboneOptions(network="tiny", embedding_size=24)
-    Backbone.create(tiny, image_size=(32, 32)).export(root / "earlier")
+    Backbone.create(tiny, image_size=(32, 32), seed=0).export(root / "earlier")
     (root / "earlier-0000.params").rename(root / "earlier-0003.params")
     lenet, half = ClassifierOptions(model="LeNet"), Normalization((0.5,) * 3, (0.5,) * 3)
-    classifier = Classifier.create(lenet, classes=3, image_shape=(3, 16, 16), normalization=half)
+    classifier = Classifier.create(
+        lenet, classes=3, image_shape=(3, 16, 16), normalization=half, seed=0
+    )
     classifier.export(root / "classifier")
     (root / "centers").mkdir()
     mx.nd.save(str(root / "centers" / "0_centers.param"), mx.nd.full((7, 16), 0.75))

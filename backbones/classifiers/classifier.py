@@ -35,7 +35,7 @@ class Classifier(Network):
         classes: int,
         image_shape: Shape,
         normalization: Normalization,
-        seed: int = 0,
+        seed: int,
         ctx: Context = None,
     ) -> Classifier:
         """Return an untrained network; equal seeds give equal weights on every rank.

@@ -46,8 +46,6 @@ def infer(
     if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
         raise DataError(f"{path} does not determine the shapes of its parameters; copy it again")
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
-    if len({*names}) != len(names):
-        raise DataError(f"{path} has two parameters of the same name; copy it again")
     shapes = dict(zip(names, found))
     del shapes[INPUT]
     if sum(map(math.prod, shapes.values())) > max_parameters:

@@ -71,7 +71,7 @@ def _export(folder: Path) -> None:
     from backbones.options import BackboneOptions
 
     options = BackboneOptions(network="tiny", embedding_size=8)
-    Backbone.create(options, image_size=_SIZE).export(folder / "model")
+    Backbone.create(options, image_size=_SIZE, seed=0).export(folder / "model")
 
 
 def _params_seeds(folder: Path) -> list[bytes]:

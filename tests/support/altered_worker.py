@@ -2,9 +2,10 @@
 
 Run as ``python -m tests.support.altered_worker JSON OPTIONS...``. The JSON has for each worker, by
 its number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
-step. ``patience`` takes the place of the watchdog's ``PAUSE_FACTOR`` from the first step on, so
-that a test need not wait six times as long as for an update. ``speeds`` are those that the workers
-measure at each change of the groups. A rank that waits for others is ended no later than any other.
+step. ``patience`` takes the place of the watchdog's ``PAUSE_FACTOR`` after the first step, so that
+a test need not wait six times as long as for an update; the first step, in which kernels may be
+compiled, may take minutes. ``speeds`` are those that the workers measure at each change of the
+groups. A rank that waits for others is ended no later than any other.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ def main() -> int:
             self.finish, self.prepare, self._step = step.finish, step.prepare, step
 
         def __call__(self, *arguments):
-            watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR)
             time.sleep(own.get("step", 0))
-            return self._step(*arguments)
+            result = self._step(*arguments)
+            watchdog.PAUSE_FACTOR = patience
+            return result
 
+    patience, watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR), 60
     watchdog._WAITING_RANK_TICKS = 0
     setattr(Validator, "validate", slowly)  # noqa: B010 (a method is not to be assigned)
     setattr(workers, "own_speed", speed)  # noqa: B010 (imported there from another module)

@@ -104,6 +104,7 @@ def test_networks_are_read_as_they_are_built() -> None:
     ),
     (kinds.several(kinds.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
     (kinds.several(kinds.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
+    (operators.OPERATORS["slice"].attributes["step"], {"(-1, 2)": "(-1, 2)"}, ["(0, 1)", "(1,-0)"]),
     (
         kinds.target_shape,
         {"(0, -1)": "(0, -1)", "(0, -4, 2, -1, -2)": "(0, -4, 2, -1, -2)", "(8, 6)": "(8, 6)"},
