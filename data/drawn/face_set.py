@@ -82,10 +82,10 @@ class DrawnFaces:
 def ensure(
     root: Path,
     *,
-    identities: int = 400,
-    images_per_identity: int = 30,
-    image_size: tuple[int, int] = (112, 112),
-    seed: int = 0,
+    identities: int,
+    images_per_identity: int,
+    image_size: tuple[int, int],
+    seed: int,
 ) -> Path:
     """Make the set unless the folder ``root`` holds it already; return ``root``.
 
@@ -197,13 +197,6 @@ def _write_verification(folder: Path, training: DrawnFaces) -> None:
     pairs = draw_pairs(images, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=training.seed)
     encoded = [image for first, second, _ in pairs for image in (first, second)]
     write_bin(folder / "unseen.bin", encoded, [same for _, _, same in pairs])
-
-
-def draw_identity(
-    number: int, *, images: int, image_size: tuple[int, int] = (112, 112), seed: int = 0
-) -> list[bytes]:
-    """Return encoded images of an identity, as a set of this seed with so many would have them."""
-    return list(_draw_every(DrawnFaces(1, images, image_size, seed), number, 0, 1))
 
 
 def _draw_identities(faces: DrawnFaces, first: int) -> Iterator[list[bytes]]:

@@ -161,6 +161,8 @@ def test_images_of_a_set_have_labels_keys_and_its_size(folder, make_image, caplo
         assert faces.read(number).shape == (3, 16, 16) and faces.read(number)[0, 5, 5] == number
     (said,) = caplog.messages
     assert "are resized" in said and "set/train.rec:0: the image has 32 x" in said
+    file = opened("set/train.rec")
+    assert [(file.name(n), file.label(n)) for n in range(len(file))] == named
     assert_refused("^set/train.rec:3 has 32 x 40 pixels instead of", faces.read, 3)
     assert opened("set", size=(16, 16, True)).read(3).shape == (3, 16, 16)
 

@@ -114,10 +114,10 @@ def test_labels_come_from_the_images(tmp_path, write_set, make_image) -> None:
     write_records(tmp_path, written, index=False, description="5,16,16\nextra lines occur\n")
     records = RecordSet(tmp_path)
     assert [label for _, label in images_of(records)] == records.labels().tolist() == [4, 2]
-    folder = write_set([2, 2])
-    for key, label in enumerate((1, 1, 0, 0), 1):
+    folder = write_set([3, 1])
+    for key, label in enumerate((1, 0, 1, 0), 1):
         overwrite(folder, key, struct.pack("<f", label), at=12)
-    assert RecordSet(folder).labels().tolist() == [1, 1, 0, 0]
+    assert RecordSet(folder).labels().tolist() == [1, 0, 1, 0]
 
 
 def test_rounded_key_ranges_are_made_exact(tmp_path, make_image) -> None:
