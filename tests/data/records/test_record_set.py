@@ -245,6 +245,16 @@ def test_images_and_classes_of_all_shards(folder, images) -> None:
     assert [path.name for path in shards.compared_files(folder)] == [*NAMES, "property"]
 
 
+def test_a_shard_that_is_replaced_while_the_last_is_opened(folder, monkeypatch) -> None:
+    def opened(path, whole):
+        if path == shard_path(folder, len(SHARDS) - 1):
+            os.utime(shard_path(folder, 0), ns=(1, 1))
+        return RecordSet(path, whole)
+
+    monkeypatch.setattr(shards, "RecordSet", opened)
+    assert_refused("train-00000.rec was replaced or changed while", open_sets, [folder])
+
+
 def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
