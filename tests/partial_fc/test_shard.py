@@ -59,6 +59,8 @@ def test_initial_centers() -> None:
     for class_id, size in ((0, 64), (4999, 64), (3, 7)):
         found = initial_centers(Shard(0, 1, 5000), size, seed=2)[class_id]
         np.testing.assert_allclose(found, drawn(class_id, size, 2), rtol=1e-4, atol=1e-8)
+    expected = [drawn(class_id, 64, 2) for class_id in range(0, 5000, 50)]
+    np.testing.assert_allclose(centers[::50], expected, rtol=0, atol=1e-8)
     assert centers.dtype == np.float32 and abs(centers.mean()) < 1e-4
     assert centers.std() == pytest.approx(0.01, rel=0.01)
     assert np.unique(centers[:, 0]).size == 5000, "two classes share a center"

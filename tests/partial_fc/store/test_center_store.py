@@ -54,6 +54,14 @@ def test_an_update_that_is_left_out_changes_nothing(tmp_path: Path) -> None:
     assert runs.are_equal(run(tmp_path), run(None))
 
 
+def test_rows_of_announced_labels_are_read_at_once(tmp_path: Path, monkeypatch) -> None:
+    with runs.stored(runs.LONE, tmp_path) as head:
+        read = Mock(wraps=head.rows.read_ahead)
+        monkeypatch.setattr(head.rows, "read_ahead", read)
+        head.prepare(runs.batch(runs.LONE, 1)[1], 1)
+        assert read.call_count == 1
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
 def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(tmp_path, before, after) -> None:
     origin = runs.trained(*[tmp_path] * before, updates=12)
