@@ -47,7 +47,7 @@ REQUEST = """
 import os, sys
 from runtime import stopping
 
-now = 0.0
+now = 5.0
 stopping.time.monotonic = lambda: now
 request = stopping.StopRequest()
 request.listen()
