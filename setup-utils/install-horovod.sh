@@ -82,11 +82,12 @@ build_through_link() {
 # build FOLDER: builds a wheel of Horovod in an empty folder with a plain path.
 build() {
     local folder=$1 seen=$ROOT processors
-    # Horovod would start eight compilers on any machine, and each takes up to 1 GB.
+    # Horovod would start eight compilers on any machine, and each takes up to 1.2 GB.
     processors=$("$VENV/bin/python" -m runtime.processors)
     is_plain "$VENV" || build_through_link "$folder"
     build_settings+=(
-        "MAKEFLAGS=-j$processors" "TMPDIR=$folder" "HOROVOD_CMAKE=$seen/setup-utils/horovod-build/cmake"
+        "MAKEFLAGS=-j$processors" "FILES_TOGETHER=$((processors > 3 ? 8 : 24))" "TMPDIR=$folder"
+        "HOROVOD_CMAKE=$seen/setup-utils/horovod-build/cmake"
     )
     locked_package requirements-single.lock horovod >"$folder/horovod.lock"
     logged horovod "building Horovod" env "${build_settings[@]}" \

@@ -1,1 +1,4 @@
-set(CMAKE_UNITY_BUILD OFF)
+# This file and another one of Gloo give different things the same name.
+cmake_language(
+  DEFER CALL set_source_files_properties "${CMAKE_CURRENT_SOURCE_DIR}/gloo/allreduce_local.cc"
+  TARGET_DIRECTORY gloo PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
