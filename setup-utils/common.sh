@@ -27,10 +27,14 @@ need_environment() {
 
 # install_with_pip ENVIRONMENT LOCK OPTION...: installs the packages of a lock file; pip refuses files with other hashes.
 # Wheels only: to build a package from its source, pip would download build tools, whose hashes it does not check.
+# pip would compile all modules by one process, a third of which are tests of the packages.
 install_with_pip() {
     local environment=$1 lock=$2
     shift 2
-    "$environment/bin/python" -m pip install --require-hashes --only-binary :all: --requirement "$lock" "$@"
+    "$environment/bin/python" -m pip install --no-compile --require-hashes --only-binary :all: --requirement "$lock" \
+        "$@" || return
+    # Some packages have modules for other versions of Python, which do not compile.
+    "$environment/bin/python" -m compileall -q -j 0 -x '/tests?/' "$environment"/lib/python3*/site-packages || :
 }
 
 # locked_package LOCK NAME: prints the lines of a package in a lock file.

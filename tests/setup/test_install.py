@@ -413,8 +413,9 @@ def test_locks_are_written_by_the_pinned_uv_all_or_none(sandbox: Sandbox) -> Non
     sandbox.run("setup-utils/lock.sh", UPGRADE="idna six")
     for lock in (f"{name}.lock" for name in ALL):
         assert (sandbox.folder / lock).read_text() == f"uv has written {lock}\n"
-    install, *calls = sandbox.calls.splitlines()
+    install, compiled, *calls = sandbox.calls.splitlines()
     assert "--require-hashes" in install and "uv.lock --target" in install
+    assert "-m compileall " in compiled
     # uv gets the former versions without hashes, so that it asks the index for the hashes.
     assert calls[1::2] == ["0"] * len(ALL)
     for call in calls[::2]:
