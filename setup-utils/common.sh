@@ -33,8 +33,9 @@ install_with_pip() {
     shift 2
     "$environment/bin/python" -m pip install --no-compile --require-hashes --only-binary :all: --requirement "$lock" \
         "$@" || return
-    # Some packages have modules for other versions of Python, which do not compile.
-    "$environment/bin/python" -m compileall -q -j 0 -x '/tests?/' "$environment"/lib/python3*/site-packages || :
+    # Like pip, it goes on if a module of a package does not compile; the log names that module.
+    "$environment/bin/python" -m compileall -q -j 0 -x 'site-packages/.*/tests?/' \
+        "$environment"/lib/python3*/site-packages || :
 }
 
 # locked_package LOCK NAME: prints the lines of a package in a lock file.
