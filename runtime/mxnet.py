@@ -27,8 +27,8 @@ def _import_mxnet() -> Any:
     if "bool" not in vars(np):
         setattr(np, "bool", bool)  # noqa: B010 (typed NumPy does not know the attribute)
     environment.prepare()
-    # If they are installed, MXNet imports ONNX for an exporter, scikit-learn for an estimator, SciPy
-    # for quantization. None of the three is used here: half a second and 50 MB in every rank.
+    # If they are installed, MXNet imports ONNX for an exporter, scikit-learn for an estimator and
+    # SciPy for quantization. None of them is used here: half a second and 50 MB in every rank.
     unneeded = [name for name in ("onnx", "sklearn", "scipy") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(unneeded))  # type: ignore[arg-type]
     try:
