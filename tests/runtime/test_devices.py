@@ -32,7 +32,9 @@ import numpy as np
 vars(np).pop("bool", None)
 from runtime.mxnet import mx
 assert np.bool is bool
-assert mx is sys.modules["mxnet"] and not {"onnx", "sklearn", "scipy"} & {*sys.modules}
+assert mx is sys.modules["mxnet"]
+# joblib comes with scikit-learn.
+assert not {"onnx", "sklearn", "joblib", "scipy"} & {*sys.modules}
 # protobuf's compiled form, which Python 3.9 and 3.10 have, crashes with libmxnet.so.
 assert os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] == "python"
 print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar()))
