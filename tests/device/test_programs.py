@@ -70,15 +70,24 @@ def test_a_run_on_a_device_is_that_on_the_host(program, faces, tmp_path) -> None
     assert_same_run(tmp_path / "device", tmp_path / "host")
 
 
+ADAPTIVE = ("--loss", "curricularface", "--optimizer", "adamw", "--wd", "0.05")
+
+
+@pytest.fixture(scope="module")
+def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of four updates on the host."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_on(HOST, train, *options(faces, folder, 4, *ADAPTIVE))
+    return folder
+
+
 @pytest.mark.parametrize(("first", "second"), [(DEVICE, HOST), (HOST, DEVICE)])
-def test_a_checkpoint_of_one_context_goes_on_on_another(first, second, faces, tmp_path) -> None:
-    further = ["--loss", "curricularface", "--optimizer", "adamw", "--wd", "0.05"]
-    run_on(first, train, *options(faces, tmp_path / "parts", 2, *further))
+def test_a_checkpoint_of_one_context_goes_on_on_another(first, second, faces, whole, tmp_path):
+    run_on(first, train, *options(faces, tmp_path, 2, *ADAPTIVE))
     with watched_operators():
-        said = run_on(second, train, *options(faces, tmp_path / "parts", 4, *further))
+        said = run_on(second, train, *options(faces, tmp_path, 4, *ADAPTIVE))
     assert "update 3/4" in said and "update 1/4" not in said
-    run_on(HOST, train, *options(faces, tmp_path / "whole", 4, *further))
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    assert_same_run(tmp_path, whole)
 
 
 @pytest.mark.device

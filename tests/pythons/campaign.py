@@ -34,6 +34,7 @@ TIER = (
     *("tests/runtime", "tests/data", "tests/training/config", "tests/setup"),
     *("tests/training/checkpoint/test_files.py", "tests/training/checkpoint/test_resume.py"),
     *("tests/partial_fc/rows", "tests/partial_fc/test_head.py"),
+    "tests/training/update/test_optimizer.py",
 )
 _UPDATES = 5
 _LIMIT_SECONDS = 1800
@@ -147,7 +148,9 @@ def run(version: str, python: str, folder: Path) -> str:
     if not learned:
         raise Failure("make train has not printed the accuracy on unseen identities")
     said.append(f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates")
-    output_of("horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other")
+    # With made-up images, since real ones have been trained on and verified.
+    made_up = "--dataset 100w --num-classes 1000 --network tiny --batch-size 8 --max-update 2"
+    output_of(f"horovodrun -np 2 -H localhost:2 bash config.sh {made_up} --models-root other")
     return "; ".join([*said, output_of("python -m tests.pythons --import-all").splitlines()[-1]])
 
 

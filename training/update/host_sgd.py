@@ -82,8 +82,12 @@ def _part(offsets, piece):  # type: ignore[no-untyped-def]
     """Where a piece begins and ends among the numbers of all arrays, and which arrays it is of."""
     begin = offsets[-1] * piece // _PIECES
     end = offsets[-1] * (piece + 1) // _PIECES
-    first = np.searchsorted(offsets, begin, side="right") - 1
-    return begin, end, first, np.searchsorted(offsets, end, side="left")
+    first, last = -1, 0
+    # A binary search (np.searchsorted) takes Numba seconds to compile.
+    for offset in offsets:
+        first += offset <= begin
+        last += offset < end
+    return begin, end, first, last
 
 
 # Without while: of Python 3.9's bytecode Numba makes no parallel loop around one.
