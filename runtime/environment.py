@@ -256,6 +256,21 @@ def without(name: str) -> Iterator[None]:
         os.environ[name] = value
 
 
+@contextmanager
+def leave_out(*packages: str) -> Iterator[None]:
+    """Import what goes on without these packages as if they were not installed.
+
+    They are imported as usual if they have been imported before, and afterwards.
+    """
+    missing = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
 def may_see_own_gpu() -> bool:
     """Whether a single GPU that this process sees can be its own, and not that of the whole host.
 

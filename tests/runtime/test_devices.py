@@ -30,9 +30,11 @@ PROGRAM = """
 import os, sys
 import numpy as np
 vars(np).pop("bool", None)
+from runtime.kernels.compiled import unlocked_kernel
 from runtime.mxnet import mx
 assert np.bool is bool
 assert mx is sys.modules["mxnet"]
+assert unlocked_kernel(lambda number: number + 1)(1) == 2
 # joblib comes with scikit-learn.
 assert not {"onnx", "sklearn", "joblib", "scipy"} & {*sys.modules}
 # protobuf's compiled form, which Python 3.9 and 3.10 have, crashes with libmxnet.so.
@@ -91,6 +93,17 @@ def test_mxnet_is_imported_with_its_alias_and_its_environment() -> None:
     assert done.stdout == "1 6\n"
 
 
+def test_functions_of_operators_are_mxnets() -> None:
+    """Though they are made at the first call."""
+    for name, namespace in (("relu", mx.nd), ("relu", mx.sym), ("_plus_scalar", mx.nd._internal)):
+        assert getattr(namespace, name).__name__ == name
+    numbers = mx.nd.array([-1, 2])
+    assert mx.nd.relu(numbers).asnumpy().tolist() == [0, 2]
+    assert mx.nd.relu(data=numbers, out=numbers) is numbers
+    assert numbers.asnumpy().tolist() == [0, 2]
+    assert mx.sym.relu(mx.sym.var("x"), name="bent").list_outputs() == ["bent_output"]
+
+
 def test_mxnet_needs_docstrings() -> None:
     said = finish(sys.executable, "-OO", "-c", PROGRAM, status=1).stderr
     assert "python -OO (PYTHONOPTIMIZE=2) removes" in said
@@ -103,10 +116,8 @@ def _add_one(numbers):
 
 
 def test_kernels_and_operators_have_the_same_threads() -> None:
-    # Numba reads its settings when it is imported, which the project does. It imports SciPy when it
-    # compiles, whose BLAS starts a thread that no kernel uses.
+    # Numba reads its settings when it is imported, which the project does.
     import numba
-    import scipy.linalg  # noqa: F401
 
     numbers = np.zeros(1 << 16)
     big = mx.nd.ones((512, 512))
