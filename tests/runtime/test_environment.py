@@ -1,5 +1,6 @@
 """Variables for the libraries, the processors that they share, and launchers that are refused."""
 
+import importlib
 import importlib.util
 import os
 import socket
@@ -135,6 +136,18 @@ def test_a_variable_is_unset_within_the_context_alone() -> None:
         assert "DMLC_ROLE" not in environment.variables()
         raise KeyError
     assert environment.variables()["DMLC_ROLE"] == "server"
+
+
+def test_packages_are_left_out_within_the_context_alone(tmp_path, monkeypatch) -> None:
+    """Unless they have been imported before: then they stay."""
+    (tmp_path / "unneeded.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with environment.leave_out("unneeded", "os"):
+        assert importlib.import_module("os") is os
+        with pytest.raises(ImportError):
+            importlib.import_module("unneeded")
+    assert sys.modules["os"] is os
+    assert importlib.import_module("unneeded") is sys.modules.pop("unneeded")
 
 
 @pytest.mark.parametrize(("variables", "allowed"), [
