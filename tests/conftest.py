@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,16 @@ def toolkit_data() -> Path:
     folder = Path(named)
     assert folder.is_dir(), f"TOOLKIT_DATA={named} is not a folder"
     return folder
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Leave out what doors that earlier tests have left open say of connections to them."""
+    before = {thread.ident for thread in threading.enumerate()}
+
+    def is_of_this_test(record: logging.LogRecord) -> bool:
+        return record.thread not in before or not record.name.endswith(".authentication")
+
+    caplog.handler.addFilter(is_of_this_test)
+    yield caplog
+    caplog.handler.removeFilter(is_of_this_test)
