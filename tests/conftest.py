@@ -52,7 +52,7 @@ def toolkit_data() -> Path:
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Leave out what doors that earlier tests have left open say of connections to them."""
-    before = {thread.ident for thread in threading.enumerate()}
+    before = {one.ident for one in threading.enumerate()} - {threading.get_ident()}
 
     def is_of_this_test(record: logging.LogRecord) -> bool:
         return record.thread not in before or not record.name.endswith(".authentication")
