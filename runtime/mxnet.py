@@ -7,6 +7,7 @@ imported. Both must be set before, so the import is in one module that no other 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import sys
@@ -75,15 +76,13 @@ def _registering_late(register: Callable[..., None]) -> Callable[..., None]:
 
 def _late(make: Callable[..., Any], operator: tuple[Any, ...]) -> Callable[..., Any]:
     """Return a function that becomes an operator's (handle, name, function's name) when called."""
-    made: list[Callable[..., Any]] = []
+    made = functools.cache(lambda: make(*operator))
 
     def function(*arguments: Any, **named: Any) -> Any:
-        if not made:
-            made.append(make(*operator))
-        return made[0](*arguments, **named)
+        return made()(*arguments, **named)
 
     function.__name__ = operator[-1]
-    # MXNet changes the text of some.
+    # MXNet replaces words in the docstrings of some.
     function.__doc__ = ""
     return function
 

@@ -51,7 +51,7 @@ def toolkit_data() -> Path:
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Leave out what doors that earlier tests have left open say of connections to them."""
+    """Leave out what threads of earlier tests report about refused connections."""
     before = {one.ident for one in threading.enumerate()} - {threading.get_ident()}
 
     def is_of_this_test(record: logging.LogRecord) -> bool:

@@ -39,7 +39,7 @@ with environment.leave_out("scipy"):
     from numba.core import config
     from numba.core.registry import cpu_target
 
-    # What it can compile, which it would import with the first kernel.
+    # Numba imports what it has for NumPy's functions here; otherwise with the first kernel.
     cpu_target.target_context.refresh()
 
 # The range of a kernel's loop that is divided among threads.

@@ -146,7 +146,7 @@ def run(version: str, python: str, folder: Path) -> str:
         said += tested.splitlines()[-1:]
     drawn = ROOT / "datasets" / "synthetic"
     if drawn.is_dir():
-        # Half a minute of a processor for the same faces again; a test above has drawn some.
+        # Drawing them takes half a minute; tests/data/drawn has drawn some with this Python.
         shutil.copytree(drawn, project / "datasets" / "synthetic")
     learned = _LEARNED.search(_output_of(project, variables, "make train"))
     if not learned:
