@@ -24,8 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from tests.support import pins
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = "runtime data backbones evaluation parallel partial_fc training benchmarks".split()
 VERSIONS = ("3.9", "3.10", "3.11", "3.12")
@@ -75,6 +73,9 @@ def import_all() -> int:
     The compiled libraries that all of them bring (MXNet's, Horovod's, OpenCV's, LLVM's,
     protobuf's) have to bear each other.
     """
+    # It needs packages. The trials themselves run with a Python that has none.
+    from tests.support import pins
+
     # The last ones are what only functions import.
     names = ["train", "classify", "horovod.mxnet", "mxboard", "sklearn.cluster"]
     for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
