@@ -19,8 +19,8 @@ _ELSEWHERE = "cleaning device documents grouping hosts kernels measurements mode
 keep_ignored_signals_from_children()
 # Some machines set it for all programs: what a test starts shall not rely on that.
 os.environ.pop("PYTHONUNBUFFERED", None)
-# Before libgomp is loaded. Two threads of an operator that share a processor with other tests would
-# spin for milliseconds until the other one runs: three trainings at once take 26 s, not 150 s.
+# Before libgomp is loaded. Tests that run at the same time share processors; docs/performance.md
+# says what it costs if threads of an operator spin as long as by default.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
