@@ -27,15 +27,11 @@ need_environment() {
 
 # install_with_pip ENVIRONMENT LOCK OPTION...: installs the packages of a lock file; pip refuses files with other hashes.
 # Wheels only: to build a package from its source, pip would download build tools, whose hashes it does not check.
-# pip would compile all modules by one process, a third of which are tests of the packages.
+# pip would also compile all modules, of which the programs import a seventh.
 install_with_pip() {
     local environment=$1 lock=$2
     shift 2
-    "$environment/bin/python" -m pip install --no-compile --require-hashes --only-binary :all: --requirement "$lock" \
-        "$@" || return
-    # Like pip, it goes on if a module of a package does not compile; the log names that module.
-    "$environment/bin/python" -m compileall -q -j 0 -x 'site-packages/.*/tests?/' \
-        "$environment"/lib/python3*/site-packages || :
+    "$environment/bin/python" -m pip install --no-compile --require-hashes --only-binary :all: --requirement "$lock" "$@"
 }
 
 # locked_package LOCK NAME: prints the lines of a package in a lock file.

@@ -55,11 +55,11 @@ prepare_gpu() {
 # Prints the first part that the installed Horovod lacks; prints nothing if it is complete.
 missing_part() {
     local report part
-    report=$("$VENV/bin/horovodrun" --check-build 2>/dev/null) || { echo Horovod; return; }
+    report=$("$VENV/bin/python" -W ignore setup-utils/check_horovod.py 2>/dev/null) ||
+        { echo 'a library that horovod.mxnet loads'; return; }
     for part in "${needed[@]}"; do
         grep -qF "[X] $part" <<<"$report" || { echo "$part"; return; }
     done
-    "$VENV/bin/python" -W ignore -c 'import horovod.mxnet' 2>/dev/null || echo 'a library that horovod.mxnet loads'
 }
 
 # Whether no build treats a character of this path in a special way.

@@ -117,6 +117,7 @@ install_programs() {
     bash setup-utils/install-horovod.sh
     install_launchers
     build_loopback
+    compile_modules
     fingerprint >"$VENV/installed"
     say "ready; to use the commands yourself: source .venv/bin/activate"
 }
@@ -133,6 +134,14 @@ build_loopback() {
     rm -f "$VENV/lib/loopback.so"
     logged loopback "building loopback.so" "${CXX:-c++}" -x c -O2 -shared -fPIC -o "$VENV/lib/loopback.so" \
         setup-utils/loopback.c
+}
+
+# Compiles the packages that every rank imports: otherwise all ranks of the first run do so at once, and users who cannot
+# write into .venv in each run. Python compiles what a command imports beyond that when it is first imported.
+compile_modules() {
+    local site=("$VENV"/lib/python3*/site-packages)
+    logged compile "compiling modules" "$VENV/bin/python" -m compileall -q -j 0 -x '/tests?/' \
+        "${site[0]}"/{numpy,mxnet,horovod,numba,llvmlite,cv2}
 }
 
 install_developer_packages() {

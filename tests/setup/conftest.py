@@ -35,6 +35,7 @@ case "$*" in
         for name in python mpirun orterun ${STUB_WHEEL-mpicxx}; do
             cp "$STUBS/$name" "$made/bin"
         done ;;
+    *check_horovod.py) [[ -e ${0%/*}/horovodrun ]] && "$STUBS/horovodrun" ;;
     *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
     *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
