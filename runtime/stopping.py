@@ -76,12 +76,11 @@ def run_stoppable(main: Callable[[], Optional[int]]) -> NoReturn:
     try:
         run_program(main)
     except Stopped as stopped:
-        # Imported here, because it takes longer than reporting a wrong option.
-        from tqdm import tqdm
-
         (number,) = stopped.args
         name = signal.Signals(number).name
-        tqdm.write(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
+        # Above a progress bar, if a program has imported them.
+        write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
+        write(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
         sys.stdout.flush()
         # Not sys.exit, which would wait for the threads.
         os._exit(_SIGNAL_STATUS + number)
