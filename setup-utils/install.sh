@@ -137,10 +137,11 @@ build_loopback() {
 }
 
 # Compiles the packages that every rank imports: otherwise all ranks of the first run do so at once, and users who cannot
-# write into .venv in each run. Python compiles what a command imports beyond that when it is first imported.
+# write into .venv in each run. Python compiles any other module when a command first imports it.
 compile_modules() {
     local site=("$VENV"/lib/python3*/site-packages)
-    logged compile "compiling modules" "$VENV/bin/python" -m compileall -q -j 0 -x '/tests?/' \
+    logged compile "compiling modules" "$VENV/bin/python" -m compileall -q -j 0 \
+        -x 'site-packages/.*/tests?/' \
         "${site[0]}"/{numpy,mxnet,horovod,numba,llvmlite,cv2}
 }
 

@@ -36,6 +36,8 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     assert "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24 " in sandbox.calls
     assert "-DCMAKE_CUDA_COMPILER=NOTFOUND" in sandbox.calls
     (compiled,) = sandbox.calls_with("-m compileall")
+    # Without tests of the packages, but with a project in a folder tests/.
+    assert " -x site-packages/.*/tests?/ " in compiled
     imported = ["numpy", "mxnet", "horovod", "numba", "llvmlite", "cv2"]
     assert [Path(word).name for word in compiled.split()[-6:]] == imported
     assert not Path(folder).exists() and "RPATH" not in sandbox.calls
