@@ -327,11 +327,13 @@ def new_folder(out: Path) -> Iterator[Path]:
             with undisturbed():
                 os.replace(hidden, out)
         except BaseException:
-            # Threads may still be writing: where the name has changed, they make no more files.
+            # Threads may still be writing: where the name has changed, each of them makes at most
+            # the file that it was opening, and that may come when the others have been removed.
             aside = hidden.with_name(f"{hidden.name}.{os.getpid()}")
             with undisturbed(), contextlib.suppress(OSError):
-                os.replace(hidden, aside)
-                shutil.rmtree(aside, ignore_errors=True)
+                hidden.replace(aside)
+                for _ in range(100):
+                    shutil.rmtree(aside, ignore_errors=True)
             raise
     except BaseException as error:
         for folder in missing:

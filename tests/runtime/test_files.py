@@ -100,6 +100,23 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
+def test_a_file_that_comes_while_the_others_are_removed_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that was opening it may be that late; the folder is then not empty."""
+    rmdir, late = os.rmdir, ["a", "b"]
+
+    def lose(path, **options) -> None:
+        if late:
+            Path(path, late.pop()).touch()
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", lose)
+    with pytest.raises(KeyboardInterrupt), files.new_folder(tmp_path / "out"):
+        raise KeyboardInterrupt
+    assert not late and not names(tmp_path)
+
+
 @pytest.mark.parametrize(("name", "target"), [
     ("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone"),
 ])  # fmt: skip
