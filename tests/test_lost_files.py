@@ -20,7 +20,7 @@ from tests.support.launch import finish
 pytestmark = [pytest.mark.thorough, pytest.mark.waits]
 
 TRAIN = (
-    "train.py --dataset synthetic --debug --num-classes 50 --num-images 50 --network tiny "
+    "train.py --debug --rec . --num-classes 50 --num-images 50 --network tiny "
     "--embedding-size 16 --batch-size 4 --verbose 100000 --max-update"
 ).split()
 

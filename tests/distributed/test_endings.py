@@ -18,9 +18,10 @@ from tests.support.security_page import ONE_HOST, role, table
 from tests.support.stranger import AS_ROOT
 
 pytestmark = pytest.mark.launcher
+# Without sets to verify on, which takes most of the time of a short run.
 FACES = (
-    "--debug --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 --frequent 1 "
-    "--max-update 100000 --verbose 100000 --save-interval 0"
+    "--debug --rec . --num-classes 50 --num-images 50 --embedding-size 16 --batch-size 4 "
+    "--frequent 1 --max-update 100000 --verbose 100000 --save-interval 0"
 ).split()
 IMAGES = (
     "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "

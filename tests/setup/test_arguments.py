@@ -102,7 +102,8 @@ exec bash "$@"
 
 
 def test_tasks_with_pmix_train_together(tmp_path: Path) -> None:
-    options = "--debug --network tiny --batch-size 4 --max-update 2 --models-root".split()
+    words = "--debug --rec . --num-classes 50 --num-images 50 --network tiny --batch-size 4"
+    options = [*words.split(), "--max-update", 2, "--models-root"]
     mpirun, srun = Path(sys.executable).with_name("mpirun"), write_program(tmp_path / "srun", SRUN)
     finish(mpirun, "-np", 2, srun, "setup-utils/slurm.sh", *options, tmp_path / "models")
     logs = sorted(path.name for path in (tmp_path / "models/logs").iterdir())

@@ -20,7 +20,7 @@ import pytest
 from tests.support.attacker import GET, NOBODY
 from tests.support.processes import listeners, listening
 
-_SECONDS_BETWEEN_LOOKS = 0.005
+_SECONDS_BETWEEN_LOOKS = 0.02
 # Connections to a port in turn: one that stays, one that sends and closes, one that says nothing.
 _BYTES = (GET, bytes(range(256)), b"")
 
