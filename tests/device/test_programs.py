@@ -81,7 +81,9 @@ def whole(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("first", "second"), [(DEVICE, HOST), (HOST, DEVICE)])
+@pytest.mark.parametrize(("first", "second"), [
+    (DEVICE, HOST), pytest.param(HOST, DEVICE, marks=pytest.mark.device),
+])  # fmt: skip
 def test_a_checkpoint_of_one_context_goes_on_on_another(first, second, faces, whole, tmp_path):
     run_on(first, train, *options(faces, tmp_path, 2, *ADAPTIVE))
     with watched_operators():

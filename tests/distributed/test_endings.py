@@ -29,7 +29,7 @@ IMAGES = (
 ).split()
 # Ranks with Gloo listen until all are connected, which takes milliseconds if they start together;
 # under load a look takes a second, and two have to see them.
-LATER = 'sleep "$((5 * HOROVOD_RANK))"; exec bash config.sh "$@"'
+LATER = 'sleep "$((10 * HOROVOD_RANK))"; exec bash config.sh "$@"'
 RANKS = ("bash", "-c", LATER, "config.sh", *FACES)
 # The second and third would have MXNet's scheduler listen elsewhere.
 OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}

@@ -59,7 +59,7 @@ def test_the_bound_of_ssp_is_that_of_the_original() -> None:
     assert int(here) == int(there) - 1
 
 
-@pytest.mark.parametrize("scheme", ["ssp", "gsp"])
+@pytest.mark.parametrize("scheme", ["ssp", pytest.param("gsp", marks=pytest.mark.grouping)])
 def test_short(scheme: str, tmp_path: Path) -> None:
     (tmp_path / "groups").write_text(f"{HERE}\n{HERE}\n")
     (tmp_path / "data_sharding").write_text("0 0.25\n0.25 1\n")

@@ -12,8 +12,8 @@ from tests.faults import campaign
 @pytest.mark.launcher
 @pytest.mark.timeout(1200)
 def test_a_killed_run_goes_on_and_ends_equal(tmp_path: Path) -> None:
+    """With the centers in a store; exercise 5 of the lab does the same without one."""
     uninterrupted = campaign.train(tmp_path / "uninterrupted", campaign.Setup())
-    for setup in (campaign.Setup(), campaign.Setup(stored=True, kills=2)):
-        folder = tmp_path / str(setup.kills)
-        (line,) = campaign.run(1, 7, folder, setup, uninterrupted)
-        assert line.endswith(": equal"), line
+    setup = campaign.Setup(stored=True, kills=2)
+    (line,) = campaign.run(1, 7, tmp_path / "killed", setup, uninterrupted)
+    assert line.endswith(": equal"), line

@@ -28,12 +28,10 @@ from typing import Optional
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = "runtime data backbones evaluation parallel partial_fc training benchmarks".split()
 VERSIONS = ("3.9", "3.10", "3.11", "3.12")
-# Options, files and what may be in them, records, checkpoints, heads, launchers: a minute or two.
+# Options, files and what may be in them, records, checkpoints, launchers: a minute.
 TIER = (
     *("tests/runtime", "tests/data", "tests/training/config", "tests/setup"),
-    *("tests/training/checkpoint/test_files.py", "tests/training/checkpoint/test_resume.py"),
-    *("tests/partial_fc/rows", "tests/partial_fc/test_head.py"),
-    "tests/training/update/test_optimizer.py",
+    "tests/training/checkpoint/test_files.py",
 )
 _UPDATES = 5
 _LIMIT_SECONDS = 1800

@@ -207,7 +207,7 @@ def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "options", "images"), [
-    pytest.param("dist_async", [], 1500, marks=pytest.mark.thorough),
+    pytest.param("dist_async", [], 1500, marks=pytest.mark.grouping),
     ("dist_ssync", ["--staleness", 2], 480),
 ])  # fmt: skip
 def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
