@@ -55,10 +55,12 @@ def toolkit_data() -> Path:
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Leave out what threads of earlier tests report about refused connections."""
-    before = {one.ident for one in threading.enumerate()} - {threading.get_ident()}
+    # The threads themselves: a new one may get the number of one that has ended.
+    before = {*threading.enumerate()} - {threading.current_thread()}
 
     def is_of_this_test(record: logging.LogRecord) -> bool:
-        return record.thread not in before or not record.name.endswith(".authentication")
+        others = threading.current_thread() in before
+        return not (others and record.name.endswith(".authentication"))
 
     caplog.handler.addFilter(is_of_this_test)
     yield caplog
