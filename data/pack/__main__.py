@@ -20,17 +20,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from data.align.points import PointsFile
-from data.identities import (
-    Identity,
-    find_identities,
-    find_images,
-    split_evenly,
-)
+from data.identities import Identity, find_identities, find_images, split_evenly
 from data.pack.image_files import ImageReader
-from data.records.writer import RecordWriter, SetWriter, shard_writer
+from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
@@ -63,15 +59,12 @@ def pack_training(
     encoded = reader.read_all(paths, "packing images")
     first = next(encoded)
     with ExitStack() as stack:
+        parts = split_evenly(identities, shards) if shards else ()
         with undisturbed():
-            writer: SetWriter = stack.enter_context(
-                shard_writer(out_dir, split_evenly(identities, shards), image_size=first.size)
-                if shards
-                else RecordWriter(out_dir, image_size=first.size)
-            )
-        writer.write(first.payload, next(labels))
-        # The images first: if labels ended first, zip would miss an error behind the last image.
-        for image, label in zip(encoded, labels):
+            writer = RecordWriter(out_dir, image_size=first.size, shards=parts)
+            stack.enter_context(writer)
+        # The images first: if labels ended first, zip would miss an error after the last image.
+        for image, label in zip(chain([first], encoded), labels):
             writer.write(image.payload, label)
         # The three files get their names here, and all or none of them must be replaced.
         with undisturbed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,50 +14,65 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.stopping import undisturbed
 
+_Self = TypeVar("_Self", bound="RecordWriter")
 
-class SetWriter:
-    """Writes files of one set; they appear under their final names only when all are complete.
+
+class RecordWriter:
+    """Writes a set; its files appear under their final names only when all are complete.
 
     A context manager: leaving it with an exception removes what has been written.
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        identities: Sequence[int],
-        image_size: tuple[int, int],
-        former: Sequence[Path] = (),
+        self, path: Path, *, image_size: tuple[int, int], shards: Sequence[int] = ()
     ) -> None:
-        """Begin the first of some ``.rec`` files in a folder.
+        """Begin ``train.rec`` or the first shard in a folder, or a ``.rec`` file.
 
         Args:
-            paths: of the files.
-            identities: how many go into each before the next one begins; the last takes all others.
+            path: of the folder or file.
             image_size: height and width.
-            former: files of a former set that contradict the new ones, and are removed.
+            shards: how many identities go into each shard of a folder; the last takes all others.
+                Without any, the set is one file.
 
         Raises:
+            ConfigError: the folder for shards holds a set of one file, which would be read instead.
             DataError: the folder cannot be written to.
         """
-        self.paths = paths
-        self._firsts = [sum(identities[:number]) for number in range(len(paths))]
-        self._image_size, self._former = image_size, former
+        self._paths = [path if path.suffix == ".rec" else path / "train.rec"]
+        # Files of a former set that contradict the new ones.
+        self._former: list[Path] = []
+        if shards:
+            if self._paths[0].exists():
+                raise ConfigError(
+                    f"{path} holds train.rec, which would be read instead of shards; move it away "
+                    "or choose another folder"
+                )
+            allow_open_files(len(shards), path)
+            self._paths = [shard_path(path, number) for number in range(len(shards))]
+            others = [each for each in shards_of(path) if each not in self._paths]
+            endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
+            self._former = [each.with_suffix(ending) for each in others for ending in endings]
+        # The labels with which the files after the first begin.
+        self._ends = [*accumulate(shards)][:-1]
+        self._image_size = image_size
         self._files = StagedFiles()
+        self._left = iter(self._paths)
+        # In the files before this one.
         self._identities = 0
-        # For each file the offsets of its records, in the order of their keys.
-        self._offsets: list[array[int]] = []
         self._begin()
 
     def write(self, payload: Payload, label: int) -> None:
         """Append an encoded image; labels are 0, 1, 2, … in this order."""
-        number = len(self._offsets)
-        if number < len(self._firsts) and label == self._firsts[number]:
-            self._finish()
-            self._begin()
-        own = label - self._firsts[len(self._offsets) - 1]
+        if self._ends and label == self._ends[0]:
+            self._ends.pop(0)
+            # A file that is not yet known would not be removed.
+            with undisturbed():
+                self._finish()
+                self._begin()
+        own = label - self._identities
         if own == len(self._starts):
             assert own < FLOAT32_EXACT, "labels are float32 in a record file"
-            self._starts.append(len(self._offsets[-1]))
+            self._starts.append(len(self._offsets))
         assert own == len(self._starts) - 1, f"identity {own} is out of order"
         self._append((float(own),), payload)
 
@@ -72,35 +88,34 @@ class SetWriter:
             self._files.discard()
 
     def _begin(self) -> None:
-        path = self.paths[len(self._offsets)]
+        self._path = next(self._left)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # A file that is not yet known would not be removed.
-            with undisturbed():
-                self._file = self._files.open(path)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._files.open(self._path)
         except OSError as error:
-            raise DataError(f"{path} cannot be written: {error.strerror}") from None
-        # Keys of the first images of the identities in the file, and its size.
+            raise DataError(f"{self._path} cannot be written: {error.strerror}") from None
+        # Of the file: keys of the identities' first images, offsets of all records, and its size.
         self._starts: list[int] = []
+        self._offsets = array("q")
         self._size = 0
-        self._offsets.append(array("q"))
         self._append((0.0, 0.0), b"")
 
     def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
-        offsets = self._offsets[-1]
-        key = len(offsets)
-        offsets.append(self._size)
+        key = len(self._offsets)
+        self._offsets.append(self._size)
         # Counted here, since tell() is a system call.
         self._size += self._file.write(encode(labels, key, payload))
 
     def _finish(self) -> None:
-        """Append the identity records of a file."""
-        first = len(self._offsets[-1])
+        """Append the identity records of a file, and write its index."""
+        first = len(self._offsets)
         for start, stop in zip(self._starts, [*self._starts[1:], first]):
             self._append((float(start), float(stop)), b"")
         # Replaces the first record, which was written before its keys were known; same size.
         self._file.seek(0)
-        self._file.write(encode((float(first), float(len(self._offsets[-1]))), 0, b""))
+        self._file.write(encode((float(first), float(len(self._offsets))), 0, b""))
+        lines = (f"{key}\t{offset}\n" for key, offset in enumerate(self._offsets))
+        self._files.open(self._path.with_suffix(".idx")).write("".join(lines).encode())
         self._identities += len(self._starts)
 
     def _publish(self) -> None:
@@ -111,49 +126,7 @@ class SetWriter:
         without ``property`` are none.
         """
         height, width = self._image_size
-        indexes = [path.with_suffix(".idx") for path in self.paths]
-        description = self.paths[0].with_name("property")
-        for path, offsets in zip(indexes, self._offsets):
-            lines = (f"{key}\t{offset}\n" for key, offset in enumerate(offsets))
-            self._files.open(path).write("".join(lines).encode())
+        description = self._path.with_name("property")
         self._files.open(description).write(f"{self._identities},{height},{width}\n".encode())
+        indexes = [path.with_suffix(".idx") for path in self._paths]
         self._files.publish(remove_first=[description, *indexes, *self._former])
-
-
-_Self = TypeVar("_Self", bound=SetWriter)
-
-
-class RecordWriter(SetWriter):
-    """Writes a set of one file."""
-
-    def __init__(self, path: Path, *, image_size: tuple[int, int]) -> None:
-        """Begin ``train.rec`` in a folder, or a ``.rec`` file.
-
-        Raises:
-            DataError: the folder cannot be written to.
-        """
-        path = path if path.suffix == ".rec" else path / "train.rec"
-        super().__init__([path], [0], image_size)
-
-
-def shard_writer(
-    folder: Path, identities: Sequence[int], *, image_size: tuple[int, int]
-) -> SetWriter:
-    """Begin the first shard in a folder; ``identities`` says how many go into each shard.
-
-    Raises:
-        ConfigError: the folder holds a set of one file, which would be read instead.
-        DataError: the folder cannot be written to.
-    """
-    if (folder / "train.rec").exists():
-        raise ConfigError(
-            f"{folder} holds train.rec, which would be read instead of shards; move it away or "
-            "choose another folder"
-        )
-    allow_open_files(len(identities), folder)
-    paths = [shard_path(folder, number) for number in range(len(identities))]
-    # Those of a former packing into more of them.
-    others = [path for path in shards_of(folder) if path not in paths]
-    endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
-    former = [path.with_suffix(ending) for path in others for ending in endings]
-    return SetWriter(paths, identities, image_size, former)

@@ -28,7 +28,7 @@ from data.named_images import NamedImages, Size, open_sources
 from data.pack.image_files import ImageReader
 from data.records.record_set import RecordSet
 from data.records.shards import open_sets
-from data.records.writer import shard_writer
+from data.records.writer import RecordWriter
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
 from evaluation.embed.files import read_embeddings
@@ -130,7 +130,7 @@ def replaced(case: Case, kind: str, folder: Path) -> Iterator[Path]:
 
 
 def _write_shards(folder: Path) -> None:
-    with shard_writer(folder, [1, 1], image_size=(8, 8)) as writer:
+    with RecordWriter(folder, image_size=(8, 8), shards=[1, 1]) as writer:
         for label in range(2):
             writer.write(image(), label)
 
