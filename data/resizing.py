@@ -24,21 +24,20 @@ class Resizer:
     def __init__(self, size: tuple[int, int]) -> None:
         """Args: height and width of the set."""
         self._size = size
-        self._lock = threading.Lock()
-        self._has_warned = False
+        # Taken by the first image that is resized, and never released.
+        self._warning = threading.Lock()
 
     def fit(self, image: Image, name: str) -> Image:
-        """Return what ``bring_to`` does; ``name`` is the image's, for the warning.
+        """Return what ``bring_to`` does; ``name`` is the image's, for messages.
 
         Raises:
             BrokenRecordError: the image has another shape.
         """
-        if image.shape[:2] == self._size:
-            return image
-        resized = bring_to(image, self._size)
-        with self._lock:
-            is_first, self._has_warned = not self._has_warned, True
-        if is_first:
+        try:
+            resized = bring_to(image, self._size)
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{name}: {error}") from None
+        if resized is not image and self._warning.acquire(blocking=False):
             _log.warning(
                 "%s: the image has %d x %d pixels; images of another size than the set's %d x %d "
                 "are resized (python -m data.inspect counts them)",

@@ -14,8 +14,9 @@ from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.batches.position import EpochPart
 from data.contents import Images
+from data.image_interface import ImageSet
 from data.images import cifar, class_files, mnist
-from data.images.image_set import DrawnImages, ImageSet
+from data.images.image_set import DrawnImages
 from data.images.transforms import (
     CenterCrop,
     ImageTransform,

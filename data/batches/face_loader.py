@@ -10,18 +10,17 @@ batches on any number of ranks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Optional
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.loader import Batch, BrokenImages, Filling, Loader
+from data.batches.loader import Batch, BrokenImages, Filling, Loader, empty_batch
 from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
-from data.decoding import Image, decode_rgb
+from data.decoding import Image
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records.label_table import LabeledRecords
@@ -75,6 +74,7 @@ class FaceLoader(Loader):
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
+        self._shape = (3, *self.image_size)
         self._broken = BrokenImages(options.max_bad_records, len(self._selection))
         self.bad_records = self._broken.found
         self._resizer = Resizer(self.image_size)
@@ -99,19 +99,20 @@ class FaceLoader(Loader):
             DataError: too many images cannot be read.
         """
 
-        def load(index: int) -> tuple[Image, int]:
+        def load(_: int, index: int) -> tuple[Optional[Image], int]:
             try:
                 return self._decode(index)
             except BrokenRecordError as error:
                 self._broken.add(index, error)
-                return np.zeros((*self.image_size, 3), np.uint8), -1
+                return None, -1
 
         size = self._rows.stop - self._rows.start
-        return self.run(
-            self._batch_of(indices[first : first + size], lambda _, index: load(index))
+        pieces = (
+            indices[first : first + size]
             for indices in self._selection.of_classes(self._dataset, start, stop)
             for first in range(0, len(indices), size)
         )
+        return self.run(empty_batch(self._shape, len(one), one, load) for one in pieces)
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
@@ -122,52 +123,23 @@ class FaceLoader(Loader):
         draws = self._augmentation.draw((_CHANGE, self._seed, update), first, count)
 
         def load(row: int, index: int) -> tuple[Image, int]:
-            image, label = self._load(index)
+            image, label = self._broken.replace(index, self._decode, self._selection.following)
             return self._augmentation.apply(image, draws, row), label
 
-        return self._batch_of(indices, load)
-
-    def _batch_of(
-        self, indices: NDArray[np.int64], load: Callable[[int, int], tuple[Image, int]]
-    ) -> Filling:
-        """Return an empty batch, and what fills it; ``load`` takes a row and the index there."""
-        shape = (len(indices), 3, *self.image_size)
-        batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
-
-        def fill(rows: slice) -> None:
-            for row in range(rows.start, rows.stop):
-                image, batch.labels[row] = load(row, int(indices[row]))
-                assert image.shape[:2] == self.image_size
-                # From [height, width, 3] to [3, height, width], without Python's lock.
-                cv2.split(image, list(batch.images[row]))
-
-        return Filling(batch, fill)
-
-    def _load(self, index: int) -> tuple[Image, int]:
-        """Return an image and its class; the next readable image in place of a broken one."""
-        while True:
-            try:
-                return self._decode(index)
-            except BrokenRecordError as error:
-                self._broken.add(index, error)
-            index = self._selection.following(index)
+        return empty_batch(self._shape, count, indices, load)
 
     def _decode(self, index: int) -> tuple[Image, int]:
         """Return an image in the size of the set, and the new number of its class."""
-        payload, label = self._dataset.image(index)
+        image, label = self._dataset.decoded(index)
         number = self._selection.new_number(label)
-        try:
-            if number < 0:
-                raise BrokenRecordError(
-                    f"its label is {label}, which --min-images leaves out, but its identity record "
-                    "says another class"
-                )
-            image = decode_rgb(payload)
-            if image.shape[:2] != self.image_size:
-                image = self._resizer.fit(image, self._dataset.where(index))
-            return image, number
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
+        if number < 0:
+            raise BrokenRecordError(
+                f"{self._dataset.where(index)}: its label is {label}, which --min-images leaves "
+                "out, but its identity record says another class"
+            )
+        if image.shape[:2] != self.image_size:
+            image = self._resizer.fit(image, self._dataset.where(index))
+        return image, number
 
 
 class MemoryBatches(Loader):
@@ -206,4 +178,4 @@ class MemoryBatches(Loader):
     def _filling(self, update: int, position: Position) -> Filling:
         rng = np.random.default_rng((_LABELS, self._seed, update))
         labels = rng.integers(0, self.num_classes, self.global_batch)
-        return Filling(Batch(self._images, labels[self._rows]), lambda rows: None)
+        return Batch(self._images, labels[self._rows]), lambda rows: None

@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.loader import Batch, BrokenImages, Filling, Loader, Prefetcher
+from data.batches.loader import Batch, BrokenImages, Filling, Loader, Prefetcher, empty_batch
 from data.batches.order import epoch_keys, permuted
 from data.batches.position import EpochPart, Position
 from data.decoding import Image
-from data.images.image_set import ImageSet
+from data.image_interface import ImageSet
 from data.images.transforms import ImageTransform
 from data.records.recordio import BrokenRecordError
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE = range(2)
-PADDING, BROKEN = -1, -2
-"""The labels of rows that are not counted: those that fill up a batch, and those of images that
-cannot be read."""
+BROKEN = -2
+"""The label of images that cannot be read, when each is to come once."""
 
 
 class TransformedImages:
@@ -49,54 +48,14 @@ class TransformedImages:
             max_broken: images that are skipped because they cannot be read; one more is an error.
         """
         self.dataset, self.transform, self.shape = dataset, transform, shape
-        self._broken = BrokenImages(max_broken, len(dataset))
+        self.broken = BrokenImages(max_broken, len(dataset))
 
-    def filling(
-        self,
-        indices: NDArray[np.int64],
-        draws: NDArray[np.float32],
-        batch_size: int,
-        *,
-        replaces: bool,
-    ) -> Filling:
-        """Return a batch of some images, still empty, and what fills it.
+    def load(self, index: int, draws: NDArray[np.float32]) -> tuple[Image, int]:
+        """Return an image as it is in a batch, and its class; ``draws`` are its own.
 
-        Args:
-            indices: of the images, at most ``batch_size``; the other rows are padding.
-            draws: of the transform, a row per image.
-            batch_size: rows of the batch.
-            replaces: whether the next readable image takes the place of a broken one, whose row
-                otherwise has label ``BROKEN``.
+        Raises:
+            BrokenRecordError: it cannot be read, or gets another shape.
         """
-        batch = Batch(
-            np.zeros((batch_size, *self.shape), np.uint8), np.full(batch_size, PADDING, np.int64)
-        )
-
-        def fill(rows: slice) -> None:
-            for row in range(rows.start, min(rows.stop, len(indices))):
-                found = self._load(int(indices[row]), draws[row], replaces)
-                if found is None:
-                    batch.labels[row] = BROKEN
-                else:
-                    image, batch.labels[row] = found
-                    batch.images[row] = image.transpose(2, 0, 1)
-
-        return Filling(batch, fill)
-
-    def _load(
-        self, index: int, draws: NDArray[np.float32], replaces: bool
-    ) -> Optional[tuple[Image, int]]:
-        """Return an image as it is in a batch, and its class; None for a broken one."""
-        while True:
-            try:
-                return self._transformed(index, draws)
-            except BrokenRecordError as error:
-                self._broken.add(index, error)
-            if not replaces:
-                return None
-            index = (index + 1) % len(self.dataset)
-
-    def _transformed(self, index: int, draws: NDArray[np.float32]) -> tuple[Image, int]:
         image, label = self.dataset.decoded(index)
         image = self.transform.apply(image, draws)
         channels, height, width = self.shape
@@ -152,14 +111,21 @@ class ImageLoader(Loader):
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
-        part = self._epoch_part
+        part, images = self._epoch_part, self._images
         first = part.first + position.samples + part.offset
         keys = epoch_keys(_SHUFFLE, self._seed, position.epoch)
-        indices = permuted(first, self._batch_size, keys, len(self._images.dataset))
+        indices = permuted(first, self._batch_size, keys, len(images.dataset))
         rng = np.random.default_rng((_CHANGE, self._seed, update, *part.stream))
-        draws = self._images.transform.draw(rng, self.global_batch)
-        own = slice(part.offset, part.offset + self._batch_size)
-        return self._images.filling(indices, draws[own], len(indices), replaces=True)
+        draws = images.transform.draw(rng, self.global_batch)
+
+        def load(row: int, index: int) -> tuple[Image, int]:
+            own = draws[part.offset + row]
+            return images.broken.replace(index, lambda i: images.load(i, own), following)
+
+        def following(index: int) -> int:
+            return (index + 1) % len(images.dataset)
+
+        return empty_batch(images.shape, len(indices), indices, load)
 
 
 def each_once(
@@ -186,7 +152,13 @@ def each_once(
     """
     own = np.arange(rank, len(images.dataset), world_size, dtype=np.int64)
     draws = images.transform.draw(np.random.default_rng(0), batch_size)
-    return prefetcher.run(
-        images.filling(own[start : start + batch_size], draws, batch_size, replaces=False)
-        for start in range(0, len(own), batch_size)
-    )
+
+    def load(row: int, index: int) -> tuple[Optional[Image], int]:
+        try:
+            return images.load(index, draws[row])
+        except BrokenRecordError as error:
+            images.broken.add(index, error)
+            return None, BROKEN
+
+    pieces = (own[start : start + batch_size] for start in range(0, len(own), batch_size))
+    return prefetcher.run(empty_batch(images.shape, batch_size, one, load) for one in pieces)

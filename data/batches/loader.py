@@ -21,11 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.position import EpochPlan, Position
+from data.decoding import Image
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
 _Self = TypeVar("_Self", bound="Prefetcher")
+_Loaded = TypeVar("_Loaded")
+
+PADDING = -1
+"""The label of rows that fill up a batch."""
 
 # Rows of a task at most.
 _ROWS_PER_TASK = 128
@@ -43,12 +48,36 @@ class Batch(NamedTuple):
     labels: NDArray[np.int64]
 
 
-class Filling(NamedTuple):
-    """A batch to be filled."""
+Filling = tuple[Batch, Callable[[slice], None]]
+"""A batch, and what fills some rows of it; threads call it until all rows are filled."""
 
-    batch: Batch
-    fill: Callable[[slice], None]
-    """Fills some rows; threads call it until all rows are filled."""
+
+def empty_batch(
+    shape: tuple[int, int, int],
+    rows: int,
+    indices: NDArray[np.int64],
+    load: Callable[[int, int], tuple[Optional[Image], int]],
+) -> Filling:
+    """Return a batch of some images, still empty, and what fills it.
+
+    Args:
+        shape: channels, height and width.
+        rows: of the batch; those after the last of the images are black and of label ``PADDING``.
+        indices: of the images.
+        load: returns an image, uint8 ``[height, width, channels]``, and its label, by the row and
+            the index; without an image the row stays black.
+    """
+    batch = Batch(np.zeros((rows, *shape), np.uint8), np.full(rows, PADDING, np.int64))
+
+    def fill(part: slice) -> None:
+        for row in range(part.start, min(part.stop, len(indices))):
+            image, batch.labels[row] = load(row, int(indices[row]))
+            if image is not None:
+                assert image.shape == (*shape[1:], shape[0])
+                # From [height, width, channels] to planes, without Python's lock.
+                cv2.split(image, list(batch.images[row]))
+
+    return batch, fill
 
 
 class Prefetcher:
@@ -68,8 +97,8 @@ class Prefetcher:
         """Yield the batches in their order; an error in a thread is raised here."""
         pending: deque[tuple[Batch, list[Future[None]]]] = deque()
         try:
-            for filling in fillings:
-                pending.append((filling.batch, self._start(filling)))
+            for batch, fill in fillings:
+                pending.append((batch, self._start(len(batch.labels), fill)))
                 if len(pending) > self._ahead:
                     yield self._finished(*pending.popleft())
             while pending:
@@ -79,22 +108,17 @@ class Prefetcher:
                 for task in tasks:
                     task.cancel()
 
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
-
     def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._pool.shutdown(cancel_futures=True)
 
-    def _start(self, filling: Filling) -> list[Future[None]]:
+    def _start(self, rows: int, fill: Callable[[slice], None]) -> list[Future[None]]:
         """Divide the rows of a batch into tasks for the threads."""
-        rows = len(filling.batch.labels)
         size = min(_ROWS_PER_TASK, math.ceil(rows / self._threads))
         return [
-            self._pool.submit(filling.fill, slice(first, min(first + size, rows)))
+            self._pool.submit(fill, slice(first, min(first + size, rows)))
             for first in range(0, rows, size)
         ]
 
@@ -140,6 +164,20 @@ class BrokenImages:
             which = "which are all of the set" if is_all else limit
             raise DataError(f"{count} broken records, {which}; the last is {error}")
 
+    def replace(
+        self, index: int, load: Callable[[int], _Loaded], following: Callable[[int], int]
+    ) -> _Loaded:
+        """Load an image; the next readable one in place of a broken one.
+
+        ``following`` returns the index after one.
+        """
+        while True:
+            try:
+                return load(index)
+            except BrokenRecordError as error:
+                self.add(index, error)
+            index = following(index)
+
 
 class Loader(Prefetcher):
     """Endless batches of a set; derived classes say what is in them.
@@ -181,9 +219,8 @@ class Loader(Prefetcher):
         Raises:
             DataError: an image cannot be read, or its label is wrong.
         """
-        epoch_plan = EpochPlan(self.num_images, self.global_batch)
-        if position is not None:
-            epoch_plan = EpochPlan(self.num_images, self.global_batch, start_update, position)
+        start = () if position is None else (start_update, position)
+        epoch_plan = EpochPlan(self.num_images, self.global_batch, *start)
         return self.run(
             self._filling(update, epoch_plan.at(update)) for update in itertools.count(start_update)
         )

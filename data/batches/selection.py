@@ -59,13 +59,17 @@ class Selection:
         if not min_images and not class_balance:
             return
         self._labels = dataset.label_table()
-        counts = _class_sizes(self._labels, dataset.num_classes)
+        # Images of each class; unreadable ones are of none.
+        counts = np.zeros(dataset.num_classes, np.int32)
+        for _, own in self._labels.chunks():
+            _count_labels(counts, own)
         unreadable = self._total - int(counts.sum())
         if unreadable:
-            first = dataset.where(_first_unreadable(self._labels))
+            chunks = self._labels.chunks()
+            first = next(start + int(np.argmin(own)) for start, own in chunks if own.min() < 0)
             _log.warning(
                 "%s: %d of %d records are unreadable and left out, the first is %s",
-                *(dataset.path, unreadable, self._total, first),
+                *(dataset.path, unreadable, self._total, dataset.where(first)),
             )
         if min_images:
             self._choose(dataset, counts, min_images)
@@ -187,19 +191,6 @@ class _WeightedImages:
         labels = self._labels.between(start, start + _BLOCK_IMAGES)
         before = float(self._ends[block - 1]) if block else 0.0
         return start + int(_hit(point, before, labels, self._weights))
-
-
-def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
-    """Count the images of each class, int32 ``[num_classes]``; unreadable ones are of none."""
-    counts = np.zeros(num_classes, np.int32)
-    for _, own in labels.chunks():
-        _count_labels(counts, own)
-    return counts
-
-
-def _first_unreadable(labels: LabelTable) -> int:
-    """Return the index of the first unreadable image; there is one."""
-    return next(start + int(np.argmin(own)) for start, own in labels.chunks() if own.min() < 0)
 
 
 @unlocked_kernel

@@ -85,12 +85,8 @@ class Augmentation:
             draws: of ``draw``.
             row: of the image in them.
         """
-        for name in draws:
-            change, value, numbers = (
-                _CHANGES[name][0],
-                getattr(self, name),
-                draws[name][row].tolist(),
-            )
+        for name, drawn in draws.items():
+            (change, _), value, numbers = _CHANGES[name], getattr(self, name), drawn[row].tolist()
             if name in _STRENGTHS:
                 image = change(image, value, *numbers)
             elif numbers[0] < value:

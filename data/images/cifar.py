@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.class_files import FileImages, first_readable, open_folders, open_records
-from data.images.image_set import ImageSet, ImagesInMemory
+from data.image_interface import EncodedImages, ImageSet
+from data.images.class_files import first_readable, open_folders, open_records
+from data.images.image_set import ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
 from runtime.errors import DataError
@@ -61,13 +62,11 @@ class Cifar:
         return self.name.replace("-", "").lower()
 
 
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR10 = Cifar(
     "CIFAR-10",
     10,
-    {
-        "training": tuple(f"data_batch_{number}" for number in range(1, 6)),
-        "validation": ("test_batch",),
-    },
+    {"training": _BATCHES, "validation": ("test_batch",)},
     {"training": 10_000, "validation": 10_000},
     (".", "cifar-10-batches-py", "cifar-10-batches-bin"),
     "labels",
@@ -156,9 +155,9 @@ def _find_pair(folder: Path, start: str = "", ending: str = "") -> Optional[_Pai
 
 
 def _checked(
-    cifar: Cifar, sets: tuple[FileImages, FileImages], place: Path
+    cifar: Cifar, sets: tuple[EncodedImages, EncodedImages], place: Path
 ) -> tuple[ImageSet, ImageSet]:
-    """The same sets, if they have the classes and the size of this one's images."""
+    """Return the same sets, if they have the classes and the size of this one's images."""
     training, validation = sets
     if training.num_classes != cifar.num_classes:
         raise DataError(
@@ -185,17 +184,14 @@ def _versions(cifar: Cifar, folder: Path, names: Sequence[str]) -> Iterator[list
 
 def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
     """Return the paths of a part's files, all of one version."""
-    fewest_missing: list[Path] = []
-    for paths in _versions(cifar, folder, cifar.files[part]):
-        missing = [path for path in paths if not os.path.isfile(path)]
-        if not missing:
-            return paths
-        if not fewest_missing or len(missing) < len(fewest_missing):
-            fewest_missing = missing
+    versions = [*_versions(cifar, folder, cifar.files[part])]
+    missing = [[path for path in paths if not os.path.isfile(path)] for paths in versions]
+    if [] in missing:
+        return versions[missing.index([])]
     first, last = cifar.files["training"][0], cifar.files["training"][-1]
     training = first if first == last else f"{first} to {last}"
     raise DataError(
-        f"{fewest_missing[0]} does not exist; --data-dir needs {training} and "
+        f"{min(missing, key=len)[0]} does not exist; --data-dir needs {training} and "
         f"{cifar.files['validation'][0]} of {cifar.name}'s python or binary version, or train.rec "
         "and test.rec, or the folders train and test with a folder of images per class. "
         f"It is published as the {cifar.name} dataset (www.cs.toronto.edu/~kriz/cifar.html)"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Optional
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.decoding import Image, decode_file, decode_rgb
+from data.decoding import Image, decode_file
 from data.identities import find_identities
-from data.images.image_set import ImageSet
+from data.image_interface import EncodedImages
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from runtime import environment
@@ -29,7 +29,7 @@ from runtime.files import read_file
 _SIZED = 1 << 14
 
 
-def open_records(training: Path, validation: Path) -> tuple[FileImages, FileImages]:
+def open_records(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
     Classes without an image are named, such as class 0 if labels are numbered from 1.
@@ -45,6 +45,7 @@ def open_records(training: Path, validation: Path) -> tuple[FileImages, FileImag
                 "from images by MXNet's im2rec"
             )
     sets = RecordSet(training), RecordSet(validation)
+    # All labels before the first update, so that every rank refuses a wrong one.
     labels = [_checked_labels(records) for records in sets]
     num_classes, validated = sets[0].num_classes, sets[1].num_classes
     if validated > num_classes:
@@ -52,18 +53,14 @@ def open_records(training: Path, validation: Path) -> tuple[FileImages, FileImag
             f"{validation} has {validated} classes, {training} only {num_classes}; pack both from "
             "one list of classes"
         )
-    first, second = (
-        _readable(
-            RecordImages(
-                records, _absent(records.path, range(num_classes), {*np.unique(own).tolist()})
-            )
-        )
-        for records, own in zip(sets, labels)
-    )
-    return first, second
+    for records, own in zip(sets, labels):
+        found = {*np.unique(own).tolist()}
+        records.left_out = _absent(records.path, range(num_classes), found)
+        first_readable(records)
+    return sets
 
 
-def first_readable(images: FileImages) -> int:
+def first_readable(images: EncodedImages) -> int:
     """Return the number of the first image that can be decoded.
 
     Raises:
@@ -78,16 +75,10 @@ def first_readable(images: FileImages) -> int:
     raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")
 
 
-def _readable(images: FileImages) -> FileImages:
-    """Return a set in which at least one image is readable; others are skipped later."""
-    first_readable(images)
-    return images
-
-
 def _checked_labels(records: RecordSet) -> NDArray[np.int32]:
-    """Look at all labels before the first update, so that every rank refuses a wrong one.
+    """Return all labels; refuse a wrong one, also one that is not a number.
 
-    A record without a label may be broken, and is then skipped later, or its label is not a number.
+    A record without a label may be broken; it is then skipped later.
     """
     labels = records.labels()
     for index in np.flatnonzero(labels < 0).tolist():
@@ -108,7 +99,7 @@ def _absent(place: Path, classes: Sequence[object], found: Container[object]) ->
     ]
 
 
-def open_folders(training: Path, validation: Path) -> tuple[FileImages, FileImages]:
+def open_folders(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
     """Open two folders, each with a folder of images per class; classes are sorted by their names.
 
     A class is a folder with images; what else is found is left out, and the sets say so.
@@ -123,54 +114,19 @@ def open_folders(training: Path, validation: Path) -> tuple[FileImages, FileImag
                 "folder of images per class in each"
             )
     first = ClassFolders(training)
-    return _readable(first), _readable(ClassFolders(validation, first.classes))
+    sets = first, ClassFolders(validation, first.classes)
+    for images in sets:
+        # Others are skipped later.
+        first_readable(images)
+    return sets
 
 
-class FileImages(ImageSet):
-    """Images that are decoded at each request."""
-
-    _decode: Callable[[Payload], Image] = staticmethod(decode_rgb)
-
-    @override
-    def decoded(self, index: int) -> tuple[Image, int]:
-        payload, label = self.image(index)
-        try:
-            return self._decode(payload), label
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self.where(index)}: {error}") from None
-
-
-class RecordImages(FileImages):
-    """The images of a record set; ``left_out`` is that of ``ImageSet``."""
-
-    def __init__(self, records: RecordSet, left_out: Sequence[str]) -> None:
-        self.num_classes, self.left_out = records.num_classes, left_out
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @override
-    def where(self, index: int) -> str:
-        return self._records.where(index)
-
-    @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        return self._records.image(index)
-
-    @override
-    def fingerprint(self) -> str:
-        return self._records.fingerprint()
-
-
-class ClassFolders(FileImages):
+class ClassFolders(EncodedImages):
     """The images in a folder per class, in the order of their names.
 
     Attributes:
         classes: the names of the folders, in the order of their labels.
     """
-
-    _decode = staticmethod(decode_file)
 
     def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
         """List the files of a folder per class.
@@ -202,6 +158,10 @@ class ClassFolders(FileImages):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    @override
+    def _decode(self, payload: Payload) -> Image:
+        return decode_file(payload)
 
     @override
     def image(self, index: int) -> tuple[Payload, int]:

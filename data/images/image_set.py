@@ -1,16 +1,12 @@
-"""Labeled images for classifiers: the interface of a set, and sets without files of their own.
+"""Labeled images for classifiers without files of their own: in memory, and drawn.
 
-Threads ask a set for single images by number. The images of large sets are decoded at each request
-(``class_files.FileImages``), those of a drawn set are drawn: each class has a smooth pattern, and
-an image is the pattern of its class, shifted, brighter or darker, under noise as strong as the
-pattern.
+In a drawn set each class has a smooth pattern, and an image is the pattern of its class, shifted,
+brighter or darker, under noise as strong as the pattern.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -18,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image
+from data.image_interface import ImageSet
 from data.records.recordio import Payload
 
 _PARTS = {"training": 0, "validation": 1}
@@ -26,39 +23,6 @@ _PATTERN, _IMAGE = range(2)
 _CELLS = 4
 _CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
 _LARGEST_SHIFT = 0.125
-
-
-class ImageSet(Protocol):
-    """Numbered images and their classes."""
-
-    num_classes: int
-    left_out: Sequence[str] = ()
-    """Lines that say which of its files are not used, and why."""
-
-    def __len__(self) -> int: ...
-
-    def decoded(self, index: int) -> tuple[Image, int]:
-        """Return an image and its class.
-
-        The image is uint8 ``[height, width, channels]``, RGB or gray; the caller may change it.
-
-        Raises:
-            BrokenRecordError: the image cannot be read; others may be fine.
-            DataError: its label is not one of the classes.
-        """
-
-    def where(self, index: int) -> str:
-        """Name the file of an image, for messages."""
-        return f"image {index}"
-
-    def image(self, index: int) -> tuple[Payload, int]:
-        """Return the bytes of an image, encoded if they are so in its file, and its class."""
-        image, label = self.decoded(index)
-        return image.tobytes(), label
-
-    def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is; empty if its images have to."""
-        return ""
 
 
 class ImagesInMemory(ImageSet):

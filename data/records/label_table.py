@@ -1,6 +1,4 @@
-"""Numbered images with the identity of each, and all identities of a set where they lie.
-
-They lie in the mapped caches of its files.
+"""The identities of all images of a set, in the mapped caches of its files.
 
 In one array, those of a billion images would take 4 GB of every rank. So the arrays stay as they
 are, one for each file, and are mapped one after another where all are looked at once. Where any of
@@ -18,7 +16,7 @@ from typing import Callable, Protocol, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from data.records.recordio import Payload
+from data.image_interface import EncodedImages
 
 # Images whose labels are returned at once, a multiple of 8; bounds the memory that it takes.
 CHUNK = 1 << 18
@@ -77,8 +75,8 @@ def _numbered(labels: Labels, first_class: int) -> Labels:
     return np.where(labels < 0, labels, labels + np.int32(first_class)) if first_class else labels
 
 
-class LabeledRecords(Protocol):
-    """Numbered encoded images and their identities; read from any number of threads.
+class LabeledRecords(EncodedImages, Protocol):
+    """Record sets, one or several: images of faces and their identities.
 
     Attributes:
         path: of the set, for messages.
@@ -87,22 +85,7 @@ class LabeledRecords(Protocol):
     """
 
     path: Union[Path, str]
-    num_classes: int
     image_size: tuple[int, int]
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def image(self, index: int) -> tuple[Payload, int]:
-        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
-
-        Raises:
-            BrokenRecordError: the record is damaged.
-            DataError: its label is not one of the classes.
-        """
-
-    def where(self, index: int) -> str:
-        """Name the file and the record of an image, for messages."""
 
     def label_table(self) -> LabelTable:
         """Return the identity of every image; -1 where it is unreadable.
@@ -110,6 +93,3 @@ class LabeledRecords(Protocol):
         Raises:
             DataError: a label is not one of the classes.
         """
-
-    def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is."""

@@ -106,9 +106,11 @@ def test_each_rank_takes_its_share_and_has_a_class(folder: Path) -> None:
 
 
 def test_another_number_of_classes_is_told(folder: Path, caplog) -> None:
-    open_batches("--rec", folder, "--num-classes", 3).close()
+    with open_batches("--rec", folder, "--num-classes", 3):
+        pass
     assert not caplog.messages
-    open_batches("--rec", folder, "--num-classes", 9).close()
+    with open_batches("--rec", folder, "--num-classes", 9):
+        pass
     assert "has 3 classes, not the 9 of the configuration" in caplog.messages[0]
 
 
@@ -129,7 +131,8 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
     monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
     for name, more in (("drawn", []), ("other", ["--rec", write_set(tmp_path / "own", 3, 3)])):
-        open_batches(*line, "--rec", tmp_path / name, *more).close()
+        with open_batches(*line, "--rec", tmp_path / name, *more):
+            pass
         options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
         ensure.assert_called_once_with(tmp_path / name, **options)
         ensure.reset_mock()
@@ -151,7 +154,8 @@ def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch)
         (["--dataset", "synthetic", *line], [*files[3:], other / "lfw.bin"]),
         (["--dataset", "100w"], []),
     ):
-        open_batches(*words, rank=1, size=2).close()
+        with open_batches(*words, rank=1, size=2):
+            pass
         paths, world = check.call_args.args
         assert paths == expected and world.size == 2
 

@@ -17,8 +17,8 @@ from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
-from data.batches.image_loader import BROKEN, PADDING
-from data.batches.loader import Batch
+from data.batches.image_loader import BROKEN
+from data.batches.loader import PADDING, Batch
 from data.batches.position import EpochPlan
 from evaluation import verification
 from evaluation.features import NotFiniteError

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import worker_threads
-from data.batches.image_loader import BROKEN, PADDING, ImageLoader, TransformedImages, each_once
-from data.batches.loader import Batch, Filling, Prefetcher
+from data.batches.image_loader import BROKEN, ImageLoader, TransformedImages, each_once
+from data.batches.loader import PADDING, Batch, Filling, Prefetcher
 from data.batches.position import EpochPart, EpochPlan, Position, equal_shares
 from data.images.image_set import DrawnImages, ImagesInMemory
 from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
@@ -106,7 +106,7 @@ def test_progress(monkeypatch, capsys) -> None:
 
 
 def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
-    return Filling(Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill)
+    return Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill
 
 
 @given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5), st.integers(1, 4))
@@ -114,13 +114,13 @@ def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
 def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahead) -> None:
     def fillings():
         for number, rows in enumerate(sizes):
-            batch = filling(rows, number).batch
+            batch, _ = filling(rows, number)
 
             def fill(part: slice, images=batch.images) -> None:
                 assert 0 < part.stop - part.start <= 128
                 images[part] += 1
 
-            yield Filling(batch, fill)
+            yield batch, fill
 
     with Prefetcher(threads, ahead) as prefetcher:
         found = 0

@@ -15,9 +15,10 @@ import cv2
 import numpy as np
 import pytest
 
+from data.image_interface import EncodedImages
 from data.images import cifar, mnist
 from data.images.cifar import CIFAR10, CIFAR100
-from data.images.class_files import FileImages, open_folders, open_records
+from data.images.class_files import open_folders, open_records
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
@@ -37,7 +38,7 @@ def write(folder: Path, *names: str, content: bytes = PNG) -> None:
     write_files(folder, dict.fromkeys(names, content))
 
 
-def opened(folder: Path, *more: str) -> tuple[FileImages, FileImages]:
+def opened(folder: Path, *more: str) -> tuple[EncodedImages, EncodedImages]:
     images = [f"{name}/{number}.png" for name in "abc" for number in "12"]
     write(folder, *(f"{part}/{image}" for part in ("train", "val") for image in images), *more)
     return open_folders(folder / "train", folder / "val")
