@@ -27,7 +27,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from data.records.index_cache import Arrays, cached_arrays
+from data.records.index_cache import cached_array
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_file
@@ -43,6 +43,8 @@ _ALL_CHECKED = 1 << 14
 _SPOT_CHECKS = 1 << 9
 # Records that lie in a row and are missing in the index, after which no more are counted.
 _ENOUGH = 1 << 12
+# Numbers before the offsets in the cache.
+_COUNTS = 3
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _Numbers = NDArray[np.int64]
@@ -65,14 +67,12 @@ class RecordIndex:
             DataError: the index, or the file's first record, cannot be right.
         """
         sources = (path, path.with_suffix(".idx"))
-        arrays = cached_arrays(
-            path.with_suffix(".idx.cache"), sources, lambda: _build(path, file), _fits_together
-        )
-        self.offsets: _Numbers = arrays["offsets"]
-        self._keys = arrays["keys"]
-        self.first_key = int(arrays["first_key"][0])
+        cache = path.with_suffix(".idx.cache")
+        found = cached_array(cache, sources, "<i8", lambda: _build(path, file), _fits_together)
+        images, identities, self.first_key = found[:_COUNTS].tolist()
+        parts: list[_Numbers] = np.split(found[_COUNTS:], [images, images + identities])
+        self.offsets, self.identity_offsets, self._keys = parts
         self.is_consecutive = not len(self._keys)
-        self.identity_offsets: _Numbers = arrays["identity_offsets"]
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -83,28 +83,24 @@ class RecordIndex:
         return self.first_key + image if self.is_consecutive else int(self._keys[image])
 
 
-def _build(path: Path, file: RecordFile) -> Arrays:
+def _build(path: Path, file: RecordFile) -> _Numbers:
+    """Return three counts (images, identities, the first key), then the parts of the index."""
     keys, offsets = _read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
-    image_keys = keys[images]
+    image_keys, identity_offsets = keys[images], offsets[images.stop :]
+    counts = len(image_keys), len(identity_offsets), image_keys[0]
     is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
-    return {
-        "offsets": offsets[images].astype("<i8"),
-        "identity_offsets": offsets[images.stop :].astype("<i8"),
-        "first_key": image_keys[:1].astype("<i8"),
-        "keys": image_keys[: 0 if is_consecutive else None].astype("<i8"),
-    }
+    parts = (counts, offsets[images], identity_offsets, image_keys[: 0 if is_consecutive else None])
+    return np.concatenate(parts).astype("<i8", copy=False)
 
 
-def _fits_together(index: Arrays) -> bool:
+def _fits_together(index: _Numbers) -> bool:
     """Return True for a cached index of the right form; wrong offsets are found when used."""
-    offsets, keys = index["offsets"], index["keys"]
-    return (
-        len(offsets) > 0
-        and len(keys) in (0, len(offsets))
-        and len(index["first_key"]) == 1
-        and offsets.dtype.str == index["identity_offsets"].dtype.str == "<i8"
-    )
+    if len(index) <= _COUNTS:
+        return False
+    images, identities, _ = index[:_COUNTS].tolist()
+    lengths = (images + identities, 2 * images + identities)
+    return images > 0 and identities >= 0 and len(index) - _COUNTS in lengths
 
 
 def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> slice:

@@ -26,7 +26,7 @@ from typing_extensions import override
 from data.decoding import decode_rgb
 from data.fingerprint import describe
 from data.records.index import MAX_KEY, RecordIndex
-from data.records.index_cache import Arrays, cached_arrays
+from data.records.index_cache import cached_array
 from data.records.label_table import LabeledRecords, LabelTable
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
@@ -195,16 +195,13 @@ class RecordSet(LabeledRecords):
         return int(self._labels().max()) + 1
 
     def _labels(self) -> NDArray[np.int32]:
-        def is_usable(arrays: Arrays) -> bool:
-            found = arrays["labels"]
-            return found.dtype.str == "<i4" and len(found) == len(self) and found.min() >= -1
+        def is_usable(found: NDArray[np.int32]) -> bool:
+            return len(found) == len(self) and found.min() >= -1
 
         cache, sources = self.path.with_suffix(".labels.cache"), files_of(self.path)[:2]
-        labels: NDArray[np.int32]
-        labels = cached_arrays(cache, sources, self._build_labels, is_usable)["labels"]
-        return labels
+        return cached_array(cache, sources, "<i4", self._build_labels, is_usable)
 
-    def _build_labels(self) -> Arrays:
+    def _build_labels(self) -> NDArray[np.int32]:
         """Look up the labels of all images of a flat set, and of a grouped one up to a size.
 
         In a larger grouped set an identity record's images have the label of the first and the last
@@ -227,7 +224,7 @@ class RecordSet(LabeledRecords):
         )
         found = self._look_up_labels(missing)
         labels[missing] = np.where(found < 0, labels[missing], found)
-        return {"labels": labels}
+        return labels
 
     def _describe(self) -> None:
         """Find the number of classes and the image size."""

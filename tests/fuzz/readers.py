@@ -117,10 +117,10 @@ def _read_cache(folder: Path, content: bytes) -> None:
     sources = (folder / "train.rec", folder / "train.idx")
     if not sources[0].exists():
         write_records(folder)
-    head, newline, arrays = content.partition(b"\n")
-    head = _changed(head, lambda header: {**header, "key": index_cache.key_of(sources)})
+    head, newline, array = content.partition(b"\n")
+    head = _changed(head, lambda _: index_cache.key_of(sources))
     for kind in ("idx", "labels"):
-        (folder / f"train.{kind}.cache").write_bytes(head + newline + arrays)
+        (folder / f"train.{kind}.cache").write_bytes(head + newline + array)
     _use_set(folder)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from data.records import index as index_module
 from data.records import index_cache, record_set
-from data.records.index_cache import cached_arrays
+from data.records.index_cache import cached_array
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, RecordFile, encode
 from runtime.errors import DataError
@@ -25,11 +25,7 @@ SORTED = [0, 0, 0, 1, 2, 2]
 # Four people of an unsorted list, in 31 runs.
 UNSORTED = [*range(4), *range(4), 3, *range(4), 2, 0, 0, *range(1, 4), *range(3), *range(4), 0,
             *range(4), 1, 2, 0]  # fmt: skip
-ARRAYS = {
-    "offsets": np.arange(5, dtype=np.int64) * 2**40,
-    "labels": np.array([1, -1, 3], dtype=np.int32),
-    "none": np.empty(0, dtype=np.int64),
-}
+ARRAY = np.arange(5, dtype=np.int64) * 2**40
 
 
 def open_records(folder: Path, *records: bytes) -> RecordFile:
@@ -295,24 +291,22 @@ def read(tmp_path: Path):
     def read_or_build() -> bool:
         built: list[bool] = []
         sources = [tmp_path / "source", tmp_path / "absent"]
-        arrays = cached_arrays(
-            tmp_path / "cache", sources, lambda: built.append(True) or ARRAYS,
-            lambda found: found.keys() == ARRAYS.keys(),
+        array = cached_array(
+            tmp_path / "cache", sources, "<i8", lambda: built.append(True) or ARRAY,
+            lambda found: len(found) == len(ARRAY),
         )  # fmt: skip
-        assert list(arrays) == list(ARRAYS)
-        for name, array in ARRAYS.items():
-            assert arrays[name].dtype == array.dtype and np.array_equal(arrays[name], array)
-            # Mapped from the file, and not what this process has built.
-            assert not arrays[name].flags.writeable
+        assert array.dtype == ARRAY.dtype and np.array_equal(array, ARRAY)
+        # Mapped from the file, and not what this process has built.
+        assert not array.flags.writeable
         return bool(built)
 
     return read_or_build
 
 
-def test_arrays_are_built_once_and_again_when_a_source_changes(read, tmp_path) -> None:
+def test_an_array_is_built_once_and_again_when_a_source_changes(read, tmp_path) -> None:
     assert [read(), read(), read()] == [True, False, False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "source"]
-    # So that the arrays after the first line are aligned for a processor's vectors.
+    # So that the array after the first line is aligned for a processor's vectors.
     assert ((tmp_path / "cache").read_bytes().index(b"\n") + 1) % 64 == 0
     source = tmp_path / "source"
     status = source.stat()
@@ -339,9 +333,10 @@ def test_any_damage_is_found(read, tmp_path) -> None:
             # Only the padding of the header may differ unnoticed.
             assert bytes(damaged).split() == whole.split() or damaged[position] != 0x20
     key = index_cache.key_of([tmp_path / "source", tmp_path / "absent"])
-    index_cache.write_cache(cache, key, {**ARRAYS, "none": np.empty(0, np.float64)})
+    index_cache.write_cache(cache, key, ARRAY[1:])
     assert [read(), read()] == [True, False]
-    for content in (b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000, whole[:-1]):
+    header = whole[: whole.index(b"\n") + 1]
+    for content in (b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000, whole[:-1], header):
         cache.write_bytes(content)
         assert [read(), read()] == [True, False], content
 
@@ -360,5 +355,6 @@ def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> N
         (tmp_path / name).symlink_to(name)
         assert read()
     caplog.set_level(logging.INFO)
-    arrays = cached_arrays(tmp_path / "no folder" / "cache", [], lambda: ARRAYS, lambda _: True)
-    assert arrays is ARRAYS and "cannot be written" in caplog.text
+    path = tmp_path / "no folder" / "cache"
+    array = cached_array(path, [], "<i8", lambda: ARRAY, lambda _: True)
+    assert array is ARRAY and "cannot be written" in caplog.text
