@@ -11,13 +11,13 @@ import os
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,8 @@ class ImageSource:
     label: Callable[[int], str]
     """The identity of an image; empty if it is not known."""
     decode: Callable[[int], Image]
-    """An image, uint8 [height, width, 3], RGB, upright; a BrokenRecordError if it cannot be
-    decoded, a DataError that names it if it cannot be read."""
+    """An image, uint8 [height, width, 3], RGB, upright; a DataError that names it if it cannot be
+    read or decoded."""
     resizer: Optional[Resizer] = None
     """Brings the images to the size of their set, if they are of one that has a size."""
     remarks: Sequence[str] = ()
@@ -67,11 +67,13 @@ def image_files(
     paths: Sequence[str], labels: Sequence[str], remarks: Sequence[str] = ()
 ) -> ImageSource:
     """Return image files, with their labels."""
-
-    def decode(number: int) -> Image:
-        return read_image(paths[number])
-
-    return ImageSource(len(paths), paths.__getitem__, labels.__getitem__, decode, remarks=remarks)
+    return ImageSource(
+        len(paths),
+        paths.__getitem__,
+        labels.__getitem__,
+        lambda number: read_image(paths[number]),
+        remarks=remarks,
+    )
 
 
 def _images_of_records(path: Path) -> ImageSource:
@@ -83,60 +85,58 @@ def _images_of_records(path: Path) -> ImageSource:
         found = int(labels()[number])
         return str(found) if found >= 0 else ""
 
-    def decode(number: int) -> Image:
-        try:
-            payload, _ = records.image(number)
-        except BrokenRecordError as error:
-            raise DataError(str(error)) from None
-        return decode_rgb(payload)
-
-    def name(number: int) -> str:
-        return f"{records.path}:{records.key(number)}"
-
-    return ImageSource(len(records), name, label, decode, Resizer(records.image_size))
+    return ImageSource(
+        len(records),
+        lambda number: f"{records.path}:{records.key(number)}",
+        label,
+        lambda number: records.decoded(number)[0],
+        Resizer(records.image_size),
+    )
 
 
 def _images_of_pairs(path: Path) -> ImageSource:
     """Return the images of a verification set, which does not say whose they are."""
     images = read_bin(path).images
-    return ImageSource(
-        len(images),
-        lambda number: f"{path}:{number}",
-        lambda number: "",
-        lambda number: decode_rgb(images[number]),
-    )
 
+    def name(number: int) -> str:
+        return f"{path}:{number}"
 
-class Size(NamedTuple):
-    """The images that a network takes.
+    def decode(number: int) -> Image:
+        try:
+            return decode_rgb(images[number])
+        except BrokenRecordError as error:
+            raise DataError(f"{name(number)}: {error}") from None
 
-    Attributes:
-        height: in pixels.
-        width: in pixels.
-        scales: whether images of another size are brought to this one, of those of another shape
-            the largest part with the same center; otherwise they are refused.
-    """
-
-    height: int
-    width: int
-    scales: bool = False
+    return ImageSource(len(images), name, lambda number: "", decode)
 
 
 class NamedImages:
-    """All images of some inputs, brought to one size; read from any number of threads."""
+    """All images of some inputs, brought to one size; read from any number of threads.
+
+    Attributes:
+        remarks: lines that say which files of folders are left out.
+    """
 
     def __init__(
-        self, sources: Sequence[ImageSource], size: Size, points: Optional[PointsFile] = None
+        self,
+        sources: Sequence[ImageSource],
+        size: tuple[int, int],
+        *,
+        scales: bool = False,
+        points: Optional[PointsFile] = None,
     ) -> None:
         """Join sources.
 
         Args:
             sources: one after the other.
-            size: of the images.
+            size: height and width of the images.
+            scales: whether images of another size are brought to this one, of those of another
+                shape the largest part with the same center; otherwise they are refused.
             points: by which the faces are cut out of the images before.
         """
-        self._sources, self._size, self._points = sources, size, points
+        self._sources, self._size, self._scales, self._points = sources, size, scales, points
         self._starts = [0, *accumulate(source.count for source in sources)]
+        self.remarks = [line for source in sources for line in source.remarks]
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -167,24 +167,20 @@ class NamedImages:
         """
         source, own = self._find(number)
         name = source.name(own)
-        try:
-            image = source.decode(own)
-        except BrokenRecordError as error:
-            raise DataError(f"{name}: {error}") from None
+        image = source.decode(own)
         if self._points is not None:
             image = self._points.align(name, image)
         elif source.resizer is not None:
             # One of another shape is refused below, or its middle taken.
             with suppress(BrokenRecordError):
                 image = source.resizer.fit(image, name)
-        height, width, scales = self._size
-        if image.shape[:2] != (height, width):
-            if not scales:
+        if image.shape[:2] != self._size:
+            if not self._scales:
                 raise DataError(
                     f"{name} has {image.shape[0]} x {image.shape[1]} pixels instead of "
-                    f"the network's {height} x {width}"
+                    f"the network's {self._size[0]} x {self._size[1]}"
                 )
-            image = fit(image, (height, width))
+            image = fit(image, self._size)
         return np.ascontiguousarray(image.transpose(2, 0, 1))
 
     def _find(self, number: int) -> tuple[ImageSource, int]:
@@ -203,34 +199,26 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
     Raises:
         DataError: an input is none of these, is broken or has no images.
     """
-    sources: list[ImageSource] = []
-    for given in inputs:
-        path = Path(_checked(given))
-        if os.path.isdir(path):
-            is_set = os.path.isfile(path / "train.rec")
-            sources.append(_images_of_records(path) if is_set else _images_of_folder(given))
-        elif not os.path.exists(path):
-            raise DataError(
-                f"{given} does not exist; name images, folders, record sets (.rec) or verification "
-                "sets (.bin)"
-            )
-        elif path.suffix == _REC:
-            sources.append(_images_of_records(path))
-        elif path.suffix == _BIN:
-            sources.append(_images_of_pairs(path))
-        elif os.path.isfile(path) and _is_image_file(path):
-            sources.append(image_files([given], [""]))
-        else:
-            raise DataError(
-                f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), "
-                "folders, record sets (.rec) or verification sets (.bin)"
-            )
-    return sources
+    return [_open(given) for given in inputs]
 
 
-def remarks(sources: Iterable[ImageSource]) -> list[str]:
-    """Return lines that say which files of folders are left out."""
-    return [line for source in sources for line in source.remarks]
+def _open(given: str) -> ImageSource:
+    path = Path(_checked(given))
+    if os.path.isdir(path):
+        is_set = os.path.isfile(path / "train.rec")
+        return _images_of_records(path) if is_set else _images_of_folder(given)
+    sets = "folders, record sets (.rec) or verification sets (.bin)"
+    if not os.path.exists(path):
+        raise DataError(f"{given} does not exist; name images, {sets}")
+    if path.suffix == _REC:
+        return _images_of_records(path)
+    if path.suffix == _BIN:
+        return _images_of_pairs(path)
+    if os.path.isfile(path) and _is_image_file(path):
+        return image_files([given], [""])
+    raise DataError(
+        f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), {sets}"
+    )
 
 
 def _images_of_folder(folder: str) -> ImageSource:

@@ -126,10 +126,10 @@ def _points(options: argparse.Namespace, network: FaceNetwork) -> Any:
 
 
 def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
-    from data.named_images import NamedImages, Size, image_files
+    from data.named_images import NamedImages, image_files
 
     files = image_files(options.images, ["", ""])
-    faces = NamedImages([files], Size(*network.image_size), _points(options, network))
+    faces = NamedImages([files], network.image_size, points=_points(options, network))
     try:
         images = [faces.read(number) for number in range(2)]
     except DataError as error:

@@ -242,16 +242,16 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
         DataError: an input is missing or broken, or a file cannot be written.
     """
     # Here, because rooms meet in programs only.
-    from data.named_images import NamedImages, Size, open_sources, remarks
+    from data.named_images import NamedImages, open_sources
     from data.worker_threads import say
     from parallel.world import join_ranks
 
     sources = open_sources(options.inputs)
     world = world or join_ranks()
     network = open_network(options, device_of(options, world))
-    faces = NamedImages(sources, Size(*network.image_size, options.resize))
+    faces = NamedImages(sources, network.image_size, scales=options.resize)
     _check_inputs(faces, world)
-    for line in remarks(sources) if world.rank == 0 else ():
+    for line in faces.remarks if world.rank == 0 else ():
         say(line)
     batch_size = min(options.batch_size, -(-len(faces) // world.size))
     embedder = Embedder(network, batch_size, not options.no_flip, not options.raw)

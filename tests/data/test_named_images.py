@@ -13,7 +13,7 @@ from data import fingerprint as module
 from data.contents import Images
 from data.fingerprint import describe, find_difference, fingerprint
 from data.identities import Identity, find_identities, find_images
-from data.named_images import NamedImages, Size, open_sources, remarks
+from data.named_images import NamedImages, open_sources
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.sets import assert_refused, write_files
@@ -116,8 +116,8 @@ def test_a_person_with_two_names_is_one(tmp_path) -> None:
     assert_refused("all images lie deeper .* train/ann/1", find_identities, tmp_path / "sets", 1, 1)
 
 
-def opened(*inputs: str, size: tuple = (16, 16)) -> NamedImages:
-    return NamedImages(open_sources(inputs), Size(*size))
+def opened(*inputs: str, size: tuple = (16, 16), scales: bool = False) -> NamedImages:
+    return NamedImages(open_sources(inputs), size, scales=scales)
 
 
 @pytest.fixture
@@ -134,16 +134,17 @@ def folder(tmp_path, monkeypatch, make_image):
 
 def test_folders_are_sorted_and_give_labels(folder) -> None:
     inputs = ["in/", "in/b/2.png", "in/b/3"]
-    faces, said = opened(*inputs), remarks(open_sources(inputs))
+    faces = opened(*inputs)
     found = [(faces.name(n), faces.label(n), faces.read(n)[0, 0, 0]) for n in range(len(faces))]
     assert found == [
         ("in/0.png", "", 3), ("in/a/x/1.png", "a/x", 2), ("in/b/10.PNG", "b", 1),
         ("in/b/2.png", "b", 0), ("in/b/3", "b", 6), ("in/b/2.png", "", 0), ("in/b/3", "", 6),
     ]  # fmt: skip
     assert faces.read(0).shape == (3, 16, 16) and faces.read(0)[2, 5, 5] == 252
-    assert len(said) == 4 and "in: left out 1 hidden files, the first is b/.1.png" in said
+    hidden = "in: left out 1 hidden files, the first is b/.1.png"
+    assert len(faces.remarks) == 4 and hidden in faces.remarks
     assert_refused("^in/0.png has 16 x 16 pixels .* 8 x 6", opened("in", size=(8, 6)).read, 0)
-    assert opened("in", size=(8, 6, True)).read(0).shape == (3, 8, 6)
+    assert opened("in", size=(8, 6), scales=True).read(0).shape == (3, 8, 6)
     before = opened("in").checksum()
     assert opened("in").checksum() == before != opened("in/b").checksum()
     (folder / "0.png").rename(folder / "1.png")
@@ -164,7 +165,7 @@ def test_images_of_a_set_have_labels_keys_and_its_size(folder, make_image, caplo
     file = opened("set/train.rec")
     assert [(file.name(n), file.label(n)) for n in range(len(file))] == named
     assert_refused("^set/train.rec:3 has 32 x 40 pixels instead of", faces.read, 3)
-    assert opened("set", size=(16, 16, True)).read(3).shape == (3, 16, 16)
+    assert opened("set", scales=True).read(3).shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize(("name", "message"), [

@@ -24,7 +24,7 @@ from data.align.points import ListedFaces, PointsFile
 from data.fingerprint import fingerprint
 from data.images import cifar, mnist
 from data.images.class_files import ClassFolders
-from data.named_images import NamedImages, Size, open_sources
+from data.named_images import NamedImages, open_sources
 from data.pack.image_files import ImageReader
 from data.records.record_set import RecordSet
 from data.records.shards import open_sets
@@ -162,7 +162,7 @@ def _write_store(folder: Path) -> None:
 
 def _embed(path: Path) -> None:
     for source in (path, path.parents[1]):
-        images = NamedImages(open_sources([str(source)]), Size(8, 8))
+        images = NamedImages(open_sources([str(source)]), (8, 8))
         list(map(images.read, range(len(images))))
 
 
