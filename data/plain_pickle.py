@@ -118,8 +118,12 @@ class _Unpickler(pickle._Unpickler):
             # An argument of the next one, and never called.
             "numpy.ndarray": None,
             "numpy.core.multiarray._reconstruct": lambda kind, shape, code: _Array(),
-            "numpy.core.multiarray.scalar": self._scalar,
-            "numpy.core.numeric._frombuffer": self._frombuffer,
+            "numpy.core.multiarray.scalar": lambda dtype, content: self._elements(
+                content, dtype, (), False
+            ),
+            "numpy.core.numeric._frombuffer": lambda content, dtype, shape, order: self._elements(
+                content, dtype, shape, _name(order) == "F"
+            ),
             "numpy.dtype": lambda code, align=False, copy=False: _Type(_name(code)),
             "builtins.bytes": self._bytes,
             "builtins.bytearray": self._bytes,
@@ -182,12 +186,6 @@ class _Unpickler(pickle._Unpickler):
         ord(pickle.SETITEMS): _load_setitems,
         ord(pickle.BUILD): _load_build,
     }
-
-    def _scalar(self, dtype: Any, content: Any) -> Any:
-        return self._elements(content, dtype, (), False)
-
-    def _frombuffer(self, content: Any, dtype: Any, shape: Any, order: Any) -> Any:
-        return self._elements(content, dtype, shape, _name(order) == "F")
 
     def _elements(self, content: Any, dtype: Any, shape: Any, is_transposed: bool) -> Any:
         """Return the elements of an array in the order of its last axis; of no axis, its value."""

@@ -114,27 +114,23 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
             )
         return slice(0, len(keys))
     start, stop = _undo_rounding(file, bounds, keys, offsets)
+    announced = f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}"
+    again = "copy the .rec and the .idx again"
     if not keys[0] < start <= stop == keys[-1] + 1 or start != int(start):
-        raise DataError(
-            f"{path}: its first record announces identities at keys {start:.10g} to "
-            f"{stop:.10g}, but the last key is {keys[-1]}; copy the .rec and the .idx again"
-        )
+        raise DataError(f"{announced}, but the last key is {keys[-1]}; {again}")
     images = slice(1, int(np.searchsorted(keys, start)))
     if images.stop == 1:
         raise DataError(f"{path} holds no images; pack the set again")
     last, *first = offsets[images.stop - 1 : images.stop + 1].tolist()
     if _range_at(file, last) is not None or any(_has_image(file, offset) for offset in first):
-        raise DataError(
-            f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}, "
-            "but they begin at another key; copy the .rec and the .idx again"
-        )
+        raise DataError(f"{announced}, but they begin at another key; {again}")
     return images
 
 
 def _has_image(file: RecordFile, offset: int) -> bool:
     """Return True for a record with an image, False for a broken one, too."""
     with contextlib.suppress(BrokenRecordError):
-        return len(file.read(offset).payload) > 0
+        return len(file.read(offset)[1]) > 0
     return False
 
 
@@ -173,11 +169,9 @@ def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
         keys, offsets = _parse(index)
         file.read(int(offsets.max()))
     except BrokenRecordError as error:
-        cause = (
-            "truncated, damaged or of another version than its .idx: copy both again"
-            if has_index
-            else "truncated or damaged: copy it again"
-        )
+        cause = "truncated or damaged: copy it again"
+        if has_index:
+            cause = "truncated, damaged or of another version than its .idx: copy both again"
         raise DataError(f"{path}: {error}; the file is {cause}") from None
     _check_places(index, file, keys, offsets)
     return keys, offsets
@@ -186,10 +180,9 @@ def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
 def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
     """Take the ids in the headers as keys, or positions if no program has numbered the records."""
     order = np.argsort(ids, kind="stable")
-    keys = ids[order]
-    if not _are_distinct(keys):
-        return np.arange(len(offsets)), offsets
-    return keys, offsets[order]
+    if _are_distinct(ids[order]):
+        return ids[order], offsets[order]
+    return np.arange(len(offsets)), offsets
 
 
 def _parse(path: Path) -> tuple[_Numbers, _Numbers]:

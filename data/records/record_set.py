@@ -17,13 +17,12 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.decoding import decode_rgb
 from data.fingerprint import describe
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import cached_array
@@ -43,12 +42,8 @@ _ALL_LOOKED_UP = 1 << 20
 # Images that may be broken before the first one that says how large those of a set are.
 _TRIED_FOR_SIZE = 101
 
-
-class Property(NamedTuple):
-    """Number of classes, and height and width of the images, as ``property`` gives them."""
-
-    num_classes: int
-    image_size: tuple[int, int]
+Property = tuple[int, tuple[int, int]]
+"""Number of classes, and height and width of the images."""
 
 
 def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
@@ -62,9 +57,8 @@ def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
     found = _LINE.fullmatch(first)
     if found:
         num_classes, height, width = map(int, found.groups())
-        sides = range(1, _MAX_SIDE + 1)
-        if 0 < num_classes <= most_classes and height in sides and width in sides:
-            return Property(num_classes, (height, width))
+        if 0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE:
+            return num_classes, (height, width)
     raise DataError(
         f"{path} begins with {first[:80]!r} instead of num_classes,height,width "
         "(such as 10572,112,112); correct it"
@@ -114,7 +108,7 @@ class RecordSet(LabeledRecords):
         if whole is None:
             self._describe()
         else:
-            self.num_classes, self.image_size = self.identities or whole.num_classes, whole[1]
+            self.num_classes, self.image_size = self.identities or whole[0], whole[1]
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -256,10 +250,10 @@ class RecordSet(LabeledRecords):
         tried = min(len(self), _TRIED_FOR_SIZE)
         for index in range(tried):
             try:
-                height, width = decode_rgb(self.image(index)[0]).shape[:2]
+                height, width = self.decoded(index)[0].shape[:2]
                 return height, width
             except BrokenRecordError as error:
-                last = f"{self.where(index)}: {str(error).removeprefix(f'{self.where(index)}: ')}"
+                last = error
         if tried == len(self):
             raise DataError(f"{last}; none of its {tried} images can be read: pack the set again")
         raise DataError(
@@ -276,18 +270,20 @@ class RecordSet(LabeledRecords):
         wrong = np.flatnonzero(readable & ~fits)
         if len(wrong):
             index = int(indices[wrong[0]])
-            raise self._label_error(self.file.read(int(self.index.offsets[index])).labels[0], index)
+            raise self._label_error(self.file.read(int(self.index.offsets[index]))[0][0], index)
         return np.where(readable, labels, -1).astype(np.int64)
 
     def _label_error(self, label: float, index: int) -> DataError:
         path = self.path.with_name("property")
-        has_label = f"{self.where(index)} has label {label:.10g}, but"
-        if not os.path.isfile(path):
-            classes = f"classes are numbered 0, 1, 2, … (below {self.num_classes})"
-            return DataError(f"{has_label} {classes}; pack the set again")
-        classes = f"the classes are 0 to {self.num_classes - 1}"
-        remedy = f"correct {path} (num_classes,height,width) or pack the set again"
-        return DataError(f"{has_label} {classes}; {remedy}")
+        if os.path.isfile(path):
+            reason = (
+                f"the classes are 0 to {self.num_classes - 1}; correct {path} "
+                "(num_classes,height,width) or pack the set again"
+            )
+        else:
+            below = f"(below {self.num_classes})"
+            reason = f"classes are numbered 0, 1, 2, … {below}; pack the set again"
+        return DataError(f"{self.where(index)} has label {label:.10g}, but {reason}")
 
 
 def files_of(path: Path) -> list[Path]:

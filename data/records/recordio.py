@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,6 @@ class BrokenRecordError(DataError):
     """One record cannot be read. The rest of the file may be fine, so a loader may skip it."""
 
 
-class Content(NamedTuple):
-    """A record without its frame: one label or several, and what follows them."""
-
-    labels: tuple[float, ...]
-    payload: Payload
-
-
 class RecordFile:
     """A memory-mapped ``.rec`` file whose records are found by their offsets.
 
@@ -70,7 +63,7 @@ class RecordFile:
         try:
             with open_regular(path) as file:
                 self.buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                self._status = os.fstat(file.fileno())
+                self._status = _version(os.fstat(file.fileno()))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", error)
             raise DataError(
@@ -85,34 +78,30 @@ class RecordFile:
         return len(self.buffer)
 
     def is_at(self, path: Path) -> bool:
-        """Whether a path still names this file, and it has not changed since it was opened."""
+        """Return True if a path still names this file, and it has not changed since."""
         try:
-            status = path.stat()
+            return _version(path.stat()) == self._status
         except OSError:
             return False
-        return (
-            os.path.samestat(status, self._status)
-            and status.st_size == self._status.st_size
-            and status.st_mtime_ns == self._status.st_mtime_ns
-        )
 
-    def read(self, offset: int) -> Content:
-        """Return labels and payload of the record at ``offset``.
+    def read(self, offset: int) -> tuple[tuple[float, ...], Payload]:
+        """Return the record at ``offset``: one label or several, and what follows them.
 
         Raises:
             BrokenRecordError: there is no complete record.
         """
-        content = self._join_parts(offset)
+        pieces = [self.buffer[start:stop] for start, stop in self._parts(offset)]
+        content = pieces[0] if len(pieces) == 1 else memoryview(_MAGIC_BYTES.join(pieces))
         if len(content) < _HEADER.size:
             raise BrokenRecordError(f"its header has {len(content)} instead of 24 bytes")
         flag, label, _, _ = _HEADER.unpack_from(content)
         body = content[_HEADER.size :]
         if flag == 0:
-            return Content((label,), body)
+            return (label,), body
         if 4 * flag > len(body):
             raise BrokenRecordError(f"it announces {flag} labels, more than fit into it")
         # Some sets have a hundred landmarks among the labels; no more than two are used.
-        return Content(struct.unpack_from("<f" if flag == 1 else "<ff", body), body[4 * flag :])
+        return struct.unpack_from("<f" if flag == 1 else "<ff", body), body[4 * flag :]
 
     def scan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read the frames and headers of the whole file.
@@ -133,7 +122,9 @@ class RecordFile:
             except BrokenRecordError as error:
                 raise BrokenRecordError(f"record {len(offsets)}: {error}") from None
             if part in (_WHOLE, _FIRST):
-                ids.append(self._id(start) if stop - start >= _HEADER.size else -1)
+                is_whole = stop - start >= _HEADER.size
+                number = _HEADER.unpack_from(self.buffer, start)[2] if is_whole else -1
+                ids.append(number if number < 1 << 63 else -1)
                 offsets.append(offset)
             offset = _aligned(stop)
         if not offsets:
@@ -164,7 +155,7 @@ class RecordFile:
             is_readable = magic == MAGIC
             for i in np.flatnonzero(length >> _LENGTH_BITS):
                 try:
-                    found[i] = self.read(int(chunk[i])).labels[0]
+                    found[i] = self.read(int(chunk[i]))[0][0]
                 except BrokenRecordError:
                     is_readable[i] = False
             found[np.isnan(found)] = np.inf
@@ -198,15 +189,6 @@ class RecordFile:
             raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
         return word >> _LENGTH_BITS, start, stop
 
-    def _id(self, start: int) -> int:
-        """Return the id in the header that begins at byte ``start``, -1 if it is too large."""
-        number: int = _HEADER.unpack_from(self.buffer, start)[2]
-        return number if number < 1 << 63 else -1
-
-    def _join_parts(self, offset: int) -> memoryview:
-        pieces = [self.buffer[start:stop] for start, stop in self._parts(offset)]
-        return pieces[0] if len(pieces) == 1 else memoryview(_MAGIC_BYTES.join(pieces))
-
     def _parts(self, offset: int) -> list[tuple[int, int]]:
         """Return where the content of each part of a record starts and stops."""
         part, start, stop = self._part(offset)
@@ -236,36 +218,26 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
     """
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
-    header = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array
-    if len(header) + len(payload) > _MAX_LENGTH:
+    content = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array + payload
+    if len(content) > _MAX_LENGTH:
         raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
-    # The header has whole words, so a word of the record lies in the header or in the payload.
-    if _MAGIC_BYTES not in header and not _magic_positions(payload):
-        return _framed(_WHOLE, header, payload)
-    pieces = _split_at_magic(header + payload)
+    # Cut at each magic on a word's boundary, so that no reader takes it for a frame.
+    words = np.frombuffer(content, "<u4", len(content) // 4)
+    stops = (4 * np.flatnonzero(words == MAGIC)).tolist()
+    bounds = zip([0, *(stop + 4 for stop in stops)], [*stops, len(content)])
+    pieces = [content[start:stop] for start, stop in bounds]
     if len(pieces) > _MAX_PARTS:
         raise DataError(f"an image has {len(pieces):,} parts, more than {_MAX_PARTS:,}; encode it")
-    middle = b"".join(_framed(_MIDDLE, piece) for piece in pieces[1:-1])
-    return _framed(_FIRST, pieces[0]) + middle + _framed(_LAST, pieces[-1])
+    kinds = [_FIRST, *[_MIDDLE] * (len(pieces) - 2), _LAST] if len(pieces) > 1 else [_WHOLE]
+    return b"".join(
+        _FRAME.pack(MAGIC, kind << _LENGTH_BITS | len(piece)) + piece + bytes(-len(piece) % 4)
+        for kind, piece in zip(kinds, pieces)
+    )
 
 
-def _magic_positions(content: Payload) -> list[int]:
-    words = np.frombuffer(content, "<u4", len(content) // 4)
-    positions: list[int] = (4 * np.flatnonzero(words == MAGIC)).tolist()
-    return positions
-
-
-def _split_at_magic(content: bytes) -> list[bytes]:
-    """Cut content at each magic on a word's boundary, so that no reader takes it for a frame."""
-    stops = _magic_positions(content)
-    starts = [0, *(stop + 4 for stop in stops)]
-    return [content[start:stop] for start, stop in zip(starts, [*stops, len(content)])]
-
-
-def _framed(part: int, *content: Payload) -> bytes:
-    length = sum(map(len, content))
-    frame = _FRAME.pack(MAGIC, part << _LENGTH_BITS | length)
-    return b"".join((frame, *content, bytes(-length % 4)))
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    """Return what a file has in common with no other, and with no later version of itself."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _aligned(offset: int) -> int:

@@ -188,7 +188,7 @@ class ShardedSet(JoinedSet):
                 "of a set alike"
             )
         check = self._check_grouped if True in kinds else self._check_flat
-        self._join(members, check(members, whole.num_classes), whole.num_classes)
+        self._join(members, check(members, whole[0]), whole[0])
 
     def _check_grouped(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
         """Return the first class of each shard; refuse more or fewer than ``property`` says."""
@@ -196,14 +196,14 @@ class ShardedSet(JoinedSet):
             # In a set from an unsorted list, a class has several identity records.
             for member in members:
                 member.num_classes = member.labeled_classes()
-        bounds = [0, *accumulate(member.num_classes for member in members)]
-        if bounds[-1] != num_classes:
+        *bounds, found = accumulate((member.num_classes for member in members), initial=0)
+        if found != num_classes:
             raise DataError(
                 f"{self.path / 'property'} says {num_classes} classes, but the {len(members)} "
-                f"shards hold {bounds[-1]} identities; a shard is missing or of another packing: "
-                "copy the set again"
+                f"shards hold {found} identities; a shard is missing or of another packing: copy "
+                "the set again"
             )
-        return bounds[:-1]
+        return bounds
 
     def _check_flat(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
         """Return the first class of each shard; their labels may tell that the last is missing."""

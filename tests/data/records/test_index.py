@@ -53,7 +53,7 @@ def test_encoded_bytes_are_those_of_the_format() -> None:
 def test_content_with_the_magic_is_cut_and_joined(tmp_path, payload: bytes) -> None:
     record = encode((3.0,), 1, payload)
     file = open_records(tmp_path, record, encode((4.0,), 2, b"next"))
-    assert bytes(file.read(0).payload) == payload
+    assert bytes(file.read(0)[1]) == payload
     assert file.scan()[1].tolist() == [0, len(record)]
     cut, whole = (np.frombuffer(one[: len(one) // 4 * 4], "<u4") for one in (record, payload))
     assert (cut == 0xCED7230A).sum() == 1 + (whole == 0xCED7230A).sum()
@@ -91,7 +91,7 @@ def test_damage_is_named(tmp_path, damaged: bytes, reason: str) -> None:
 def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path) -> None:
     """It is read once for each key that names it, in 2 us for each part."""
     record = encode((3.0,), 1, MAGIC * 1023)
-    assert bytes(open_records(tmp_path, record).read(0).payload) == MAGIC * 1023
+    assert bytes(open_records(tmp_path, record).read(0)[1]) == MAGIC * 1023
     assert_refused("an image has 1,025 parts, more than 1,024", encode, (3.0,), 1, MAGIC * 1024)
     first = (1, struct.pack("<IfQQ", 0, 3.0, 1, 0))
     many = open_records(tmp_path, parts(first, *[(2, b"")] * 1023, (3, b"")))

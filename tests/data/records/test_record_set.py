@@ -14,7 +14,7 @@ import pytest
 
 from data.records import index as index_module
 from data.records import record_set, shards
-from data.records.record_set import Property, RecordSet, read_property
+from data.records.record_set import RecordSet, read_property
 from data.records.recordio import BrokenRecordError, encode
 from data.records.shards import JoinedSet, ShardedSet, open_sets, shard_path
 from data.records.writer import RecordWriter
@@ -64,9 +64,9 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
 def test_spellings_of_property(tmp_path, content: bytes) -> None:
     path = tmp_path / "property"
     path.write_bytes(content)
-    assert read_property(path) == Property(1 << 24, (112, 96))
+    assert read_property(path) == (1 << 24, (112, 96))
     path.write_bytes(b"1,1,4096\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-9])
-    assert read_property(path, 1) == Property(1, (1, 4096))
+    assert read_property(path, 1) == (1, (1, 4096))
     path.write_bytes(b"1,4096,1\n" + bytes(1 << 20).replace(b"\0", b"\n")[:-8])
     assert_refused("read as num_classes,height,width: .* more than 1,048,576", read_property, path)
 
