@@ -23,7 +23,7 @@ from data.batches.selection import Selection
 from data.decoding import Image
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
-from data.records.label_table import LabeledRecords
+from data.records.labeled_records import LabeledRecords
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from runtime import environment
@@ -109,7 +109,7 @@ class FaceLoader(Loader):
         size = self._rows.stop - self._rows.start
         pieces = (
             indices[first : first + size]
-            for indices in self._selection.of_classes(self._dataset, start, stop)
+            for indices in self._selection.of_classes(start, stop)
             for first in range(0, len(indices), size)
         )
         return self.run(empty_batch(self._shape, len(one), one, load) for one in pieces)

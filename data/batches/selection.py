@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.order import permuted, unit
-from data.records.label_table import LabeledRecords, LabelTable
+from data.records.labeled_records import LabeledRecords
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 
@@ -52,30 +52,30 @@ class Selection:
         Raises:
             DataError: no identity has as many images.
         """
+        self._dataset = dataset
         self._total = self._count = len(dataset)
         self._classes: Optional[NDArray[np.int32]] = None
         self._weighted: Optional[_WeightedImages] = None
         self.num_classes = dataset.num_classes
         if not min_images and not class_balance:
             return
-        self._labels = dataset.label_table()
         # Images of each class; unreadable ones are of none.
         counts = np.zeros(dataset.num_classes, np.int32)
-        for _, own in self._labels.chunks():
+        for _, own in dataset.label_chunks():
             _count_labels(counts, own)
         unreadable = self._total - int(counts.sum())
         if unreadable:
-            chunks = self._labels.chunks()
+            chunks = dataset.label_chunks()
             first = next(start + int(np.argmin(own)) for start, own in chunks if own.min() < 0)
             _log.warning(
                 "%s: %d of %d records are unreadable and left out, the first is %s",
                 *(dataset.path, unreadable, self._total, dataset.where(first)),
             )
         if min_images:
-            self._choose(dataset, counts, min_images)
+            self._choose(counts, min_images)
         if not counts.any():
             raise DataError(f"{dataset.path}: no image has a readable label; copy the set again")
-        self._weighted = _WeightedImages(self._labels, counts, class_balance, self._count)
+        self._weighted = _WeightedImages(dataset, counts, class_balance, self._count)
 
     def __len__(self) -> int:
         return self._count
@@ -99,11 +99,9 @@ class Selection:
         """Return the new number of a class of the set, -1 for one that is left out."""
         return label if self._classes is None else int(self._classes[label])
 
-    def of_classes(
-        self, dataset: LabeledRecords, start: int, stop: int
-    ) -> Iterator[NDArray[np.int64]]:
+    def of_classes(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
         """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""
-        for first, own in dataset.label_table().chunks():
+        for first, own in self._dataset.label_chunks():
             # Unreadable images (-1) are of no class.
             numbers = own if self._classes is None else self._classes[own]
             classes = np.where(own < 0, -1, numbers)
@@ -115,17 +113,16 @@ class Selection:
             index = (index + 1) % self._total
             if self._classes is None:
                 return index
-            label = int(self._labels.between(index, index + 1)[0])
+            label = int(self._dataset.labels_between(index, index + 1)[0])
             if label >= 0 and self._classes[label] >= 0:
                 return index
 
-    def _choose(self, dataset: LabeledRecords, counts: NDArray[np.int32], least: int) -> None:
+    def _choose(self, counts: NDArray[np.int32], least: int) -> None:
         """Leave out the classes with fewer images than ``least``: their ``counts`` become 0."""
-        kept = counts >= least
+        kept, path = counts >= least, self._dataset.path
         if not kept.any():
             raise DataError(
-                f"{dataset.path}: no identity has {least} images or more; choose a smaller "
-                "--min-images"
+                f"{path}: no identity has {least} images or more; choose a smaller --min-images"
             )
         counts *= kept
         self._count, self.num_classes = int(counts.sum()), int(kept.sum())
@@ -135,8 +132,7 @@ class Selection:
         self._classes -= 1
         _log.info(
             "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-            *(dataset.path, self.num_classes, self._count, least),
-            *(dataset.num_classes, self._total),
+            *(path, self.num_classes, self._count, least, len(counts), self._total),
         )
 
 
@@ -150,17 +146,21 @@ class _WeightedImages:
     """
 
     def __init__(
-        self, labels: LabelTable, counts: NDArray[np.int32], class_balance: float, count: int
+        self,
+        dataset: LabeledRecords,
+        counts: NDArray[np.int32],
+        class_balance: float,
+        count: int,
     ) -> None:
         """Look at all labels once.
 
         Args:
-            labels: of all images.
+            dataset: all images.
             counts: images of each class of the set, 0 for one that is left out; not all are.
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._labels, self._is_balanced = labels, class_balance > 0
+        self._dataset, self._is_balanced = dataset, class_balance > 0
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -168,9 +168,9 @@ class _WeightedImages:
             out=self._weights[1:], where=counts > 0, dtype=np.float32, casting="unsafe",
         )  # fmt: skip
         # The sum of the weights at the end of each block of images.
-        self._ends = np.empty(-(-len(labels) // _BLOCK_IMAGES))
+        self._ends = np.empty(-(-len(dataset) // _BLOCK_IMAGES))
         end = 0.0
-        for start, own in labels.chunks():
+        for start, own in dataset.label_chunks():
             end = _sum_weights(self._ends, start, end, own, self._weights)
         self._ends[-1] = end
         self._piece = end / count
@@ -188,7 +188,7 @@ class _WeightedImages:
     def _find(self, block: int, point: float) -> int:
         """Return the image at a point of the line that lies in a block of images."""
         start = block * _BLOCK_IMAGES
-        labels = self._labels.between(start, start + _BLOCK_IMAGES)
+        labels = self._dataset.labels_between(start, start + _BLOCK_IMAGES)
         before = float(self._ends[block - 1]) if block else 0.0
         return start + int(_hit(point, before, labels, self._weights))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, Union
 
@@ -26,7 +27,7 @@ from typing_extensions import override
 from data.fingerprint import describe
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import cached_array
-from data.records.label_table import LabeledRecords, LabelTable
+from data.records.labeled_records import LabeledRecords, Labels
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_lines
@@ -41,6 +42,8 @@ _LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
 _ALL_LOOKED_UP = 1 << 20
 # Images that may be broken before the first one that says how large those of a set are.
 _TRIED_FOR_SIZE = 101
+# Bounds the memory that labels take.
+_LABELS_AT_ONCE = 1 << 18
 
 Property = tuple[int, tuple[int, int]]
 """Number of classes, and height and width of the images."""
@@ -105,6 +108,7 @@ class RecordSet(LabeledRecords):
         self.file = RecordFile(self.path)
         self.index = RecordIndex(self.path, self.file)
         self.identities = len(self.index.identity_offsets)
+        self._mapped: Optional[Labels] = None
         if whole is None:
             self._describe()
         else:
@@ -161,14 +165,22 @@ class RecordSet(LabeledRecords):
         return ranges
 
     @override
-    def label_table(self) -> LabelTable:
-        return LabelTable([self.labels], [len(self)], [0])
+    def label_chunks(self) -> Iterator[tuple[int, Labels]]:
+        labels = self.labels()
+        for place in range(0, len(labels), _LABELS_AT_ONCE):
+            yield place, labels[place : place + _LABELS_AT_ONCE]
+
+    @override
+    def labels_between(self, start: int, stop: int) -> Labels:
+        if self._mapped is None:
+            self._mapped = self.labels()
+        return self._mapped[start:stop]
 
     @override
     def fingerprint(self) -> str:
         return describe(self.path)
 
-    def labels(self) -> NDArray[np.int32]:
+    def labels(self) -> Labels:
         """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
 
         Raises:
@@ -188,14 +200,14 @@ class RecordSet(LabeledRecords):
         """
         return int(self._labels().max()) + 1
 
-    def _labels(self) -> NDArray[np.int32]:
-        def is_usable(found: NDArray[np.int32]) -> bool:
+    def _labels(self) -> Labels:
+        def is_usable(found: Labels) -> bool:
             return len(found) == len(self) and found.min() >= -1
 
         cache, sources = self.path.with_suffix(".labels.cache"), files_of(self.path)[:2]
         return cached_array(cache, sources, "<i4", self._build_labels, is_usable)
 
-    def _build_labels(self) -> NDArray[np.int32]:
+    def _build_labels(self) -> Labels:
         """Look up the labels of all images of a flat set, and of a grouped one up to a size.
 
         In a larger grouped set an identity record's images have the label of the first and the last

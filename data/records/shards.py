@@ -18,7 +18,7 @@ import os
 import resource
 import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Union
@@ -26,7 +26,7 @@ from typing import Union
 import numpy as np
 from typing_extensions import override
 
-from data.records.label_table import LabeledRecords, LabelTable
+from data.records.labeled_records import LabeledRecords, Labels
 from data.records.record_set import RecordSet, files_of, named_shards, read_property
 from data.records.recordio import FLOAT32_EXACT, Payload
 from runtime.errors import ConfigError, DataError
@@ -135,9 +135,20 @@ class JoinedSet(LabeledRecords):
         return self.members[number].where(index)
 
     @override
-    def label_table(self) -> LabelTable:
-        loaders = [member.labels for member in self.members]
-        return LabelTable(loaders, list(map(len, self.members)), self.first_classes)
+    def label_chunks(self) -> Iterator[tuple[int, Labels]]:
+        for number, first in enumerate(self._starts[:-1]):
+            for place, labels in self.members[number].label_chunks():
+                yield first + place, self._numbered(labels, number)
+
+    @override
+    def labels_between(self, start: int, stop: int) -> Labels:
+        parts = []
+        while start < min(stop, len(self)):
+            number, own = self._locate(start)
+            labels = self.members[number].labels_between(own, own + stop - start)
+            parts.append(self._numbered(labels, number))
+            start += len(labels)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @override
     def fingerprint(self) -> str:
@@ -145,6 +156,11 @@ class JoinedSet(LabeledRecords):
         parts = [str(len(member.file)) for member in self.members]
         parts += [member.fingerprint() for member in self.members[::step]]
         return f"{len(self.members)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
+
+    def _numbered(self, labels: Labels, number: int) -> Labels:
+        """Return labels of a file as classes of the whole set; unreadable images stay -1."""
+        first = self.first_classes[number]
+        return np.where(labels < 0, labels, labels + np.int32(first)) if first else labels
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file that holds an image, and the image's index in it."""

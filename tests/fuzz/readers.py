@@ -56,7 +56,7 @@ from training.checkpoint.layout import Entry, Part, RankFile
 def _use_set(folder: Path) -> None:
     """Open a set and do with it what training does."""
     records = RecordSet(folder)
-    list(JoinedSet([records]).label_table().chunks())
+    list(JoinedSet([records]).label_chunks())
     records.labels()
     records.identity_ranges()
     for index in [*range(min(len(records), 12)), len(records) - 1]:
@@ -304,9 +304,7 @@ _POINTS = of(
     b"a b.jpg\t3\t5\t7\t5\t5\t7\t4\t9\t6\t9\t0.99\n",
 )
 _SLOTS = b"ip1 slots=8\nip2 slots=8 # two\n\n"
-_HOST_FILES = of(
-    _SLOTS, b"# none\nip1\n", b"ip1 max_slots=4 slots=2\r\n", b"\xef\xbb\xbf" + _SLOTS
-)
+_HOST_FILES = of(_SLOTS, b"# none\nip1\n", b"ip1 max_slots=4 slots=2\r\n", b"\xef\xbb\xbf" + _SLOTS)
 _HOSTS = of(b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"ip1:8, ip2,")
 _GROUPS = of(b"African\nAsian\n", "a\r\n\u00e9\r\n".encode())
 _read_index = file_reader(_use_new_set, "train.idx", make=write_records)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import struct
 import threading
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -19,8 +19,7 @@ from data.batches.position import Position
 from data.batches.selection import Selection
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
-from data.records import label_table, record_set
-from data.records.label_table import LabelTable
+from data.records import record_set
 from data.records.record_set import RecordSet
 from data.resizing import bring_to
 from runtime.errors import DataError
@@ -73,15 +72,14 @@ class Labels:
     def where(self, index: int) -> str:
         return f"image {index}"
 
-    def label_table(self) -> LabelTable:
-        # In pieces of several lengths, the second of which counts its classes from 3 on.
-        pieces = np.split(self._labels, [0, 100, 101, 260][: len(self._labels) // 80 + 1])
-        firsts = [0, 0, 3, 0, 0][: len(pieces)]
-        loaders = [
-            functools.partial(np.ascontiguousarray, np.where(piece < 0, piece, piece - first))
-            for piece, first in zip(pieces, firsts)
-        ]
-        return LabelTable(loaders, [*map(len, pieces)], firsts)
+    def label_chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """In pieces of several lengths."""
+        for start, stop in ((0, 100), (100, 101), (101, 260), (260, 333)):
+            if start < len(self):
+                yield start, self._labels[start:stop]
+
+    def labels_between(self, start: int, stop: int) -> np.ndarray:
+        return self._labels[start:stop]
 
 
 def select(labels: Any, *options: Any) -> Selection:
@@ -90,8 +88,7 @@ def select(labels: Any, *options: Any) -> Selection:
 
 
 @pytest.fixture
-def labels(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    monkeypatch.setattr(label_table, "CHUNK", 64)
+def labels() -> np.ndarray:
     labels = np.random.default_rng(4).integers(-1, 30, 333).astype(np.int32)
     # One class has no images at all.
     return np.where(labels == 17, 3, labels)
@@ -111,9 +108,8 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
     numbers = [chosen.new_number(label) for label in range(30)]
     assert [numbers[label] for label in kept] == list(range(len(kept)))
     assert numbers.count(-1) == 30 - len(kept)
-    dataset: Any = Labels(labels)
     for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
-        found = np.concatenate([*chosen.of_classes(dataset, start, stop)]).tolist()
+        found = np.concatenate([*chosen.of_classes(start, stop)]).tolist()
         assert found == [image for image in images if labels[image] in kept[start:stop]]
     keys = epoch_keys(1)
     expected = np.array(images)[permuted(0, len(images), keys, len(images))]
@@ -126,7 +122,7 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
 
 def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels(labels: Any) -> None:
     nothing: Any = Labels(np.zeros(333))
-    nothing.label_table = None
+    nothing.label_chunks = nothing.labels_between = None
     chosen = Selection(nothing, 0)
     assert (len(chosen), chosen.num_classes, chosen.new_number(29)) == (333, 30, 29)
     order = chosen.order(epoch_keys(3), 0, 333)

@@ -182,7 +182,7 @@ def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None
     pack(people, tmp_path / "one")
     for shards in (4, 3):
         pack(people, tmp_path / "out", "--shards", shards)
-        list(open_sets([tmp_path / "out"]).label_table().chunks())
+        list(open_sets([tmp_path / "out"]).label_chunks())
     assert "out: 10 identities, 65 images of 16 x 16" in capsys.readouterr().out
     before = contents(tmp_path / "out")
     names = {"property", "train-00000", "train-00001", "train-00002"}

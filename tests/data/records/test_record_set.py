@@ -217,7 +217,7 @@ def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeyp
 
 
 def labels_of(records) -> list[int]:
-    return np.concatenate([labels for _, labels in records.label_table().chunks()]).tolist()
+    return np.concatenate([labels for _, labels in records.label_chunks()]).tolist()
 
 
 @pytest.fixture
@@ -239,7 +239,9 @@ def test_images_and_classes_of_all_shards(folder, images) -> None:
         whole = open_sets([folder])
         assert isinstance(whole, ShardedSet) and whole.path == folder
         assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
-        assert len(whole.label_table()) == 17 and labels_of(whole) == LABELS
+        assert labels_of(whole) == LABELS
+        for start, stop in ((0, 17), (0, 99), (3, 4), (4, 13), (16, 17)):
+            assert whole.labels_between(start, stop).tolist() == LABELS[start:stop]
     assert images_of(whole) == list(zip(images, LABELS))
     assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
     assert [path.name for path in shards.compared_files(folder)] == [*NAMES, "property"]
