@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple, Optional, Protocol, runtime_checkable
 
 import numpy as np
@@ -92,17 +93,12 @@ def _image(images: Images, index: int) -> Optional[tuple[int, int]]:
 
 def _has(images: Images, place: int, label: int, checksum: int) -> bool:
     """Return True if a set has an image at its place, or among the first of its class."""
-    wanted, count = (label, checksum), len(images)
-    if 0 <= place < count and _image(images, place) == wanted:
+    wanted = label, checksum
+    if 0 <= place < len(images) and _image(images, place) == wanted:
         return True
     first = _first_of(images, label)
-    for index in range(first, min(first + _LOOKED_AT, count)):
-        found = _image(images, index)
-        if found == wanted:
-            return True
-        if found and found[0] != label:
-            break
-    return False
+    found = (_image(images, i) for i in range(first, min(first + _LOOKED_AT, len(images))))
+    return wanted in takewhile(lambda one: one is None or one[0] == label, found)
 
 
 def _first_of(images: Images, label: int) -> int:

@@ -24,9 +24,6 @@ _BLOCKS = 64
 # Indexes of a few million images are read completely, in some ten milliseconds.
 _READ_WHOLE = 1 << 25
 
-Fingerprint = Mapping[str, str]
-"""What the files of a host look like, by their paths."""
-
 
 def fingerprint(paths: Iterable[Path]) -> dict[str, str]:
     """Describe files, and folders with a folder of images per class.
@@ -36,11 +33,11 @@ def fingerprint(paths: Iterable[Path]) -> dict[str, str]:
     return {str(path): describe(path) for path in paths}
 
 
-def find_difference(hosts: Sequence[tuple[str, Fingerprint]]) -> str:
+def find_difference(hosts: Sequence[tuple[str, Mapping[str, str]]]) -> str:
     """Name the first file of which a host has another copy than most; empty if there is none.
 
     Args:
-        hosts: names and fingerprints, that of rank 0 first, which counts more among as many.
+        hosts: names and what ``fingerprint`` says, rank 0's first, which counts more among as many.
     """
     for path in dict.fromkeys(path for _, files in hosts for path in files):
         found = [files.get(path, MISSING) for _, files in hosts]

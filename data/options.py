@@ -131,17 +131,16 @@ class ImageDataOptions(DataOptions):
         """Refuse a data set whose files are named nowhere or twice."""
         if self.images == "synthetic":
             return
-        has_records = self.rec_train is not None and self.rec_val is not None
-        if has_records and self.data_dir is not None:
+        if (self.rec_train is None) != (self.rec_val is None):
+            raise ConfigError("--rec-train and --rec-val go together; give both")
+        if self.rec_train is not None and self.data_dir is not None:
             raise ConfigError(
                 f"--data-dir {self.data_dir} and --rec-train {self.rec_train} are two sets; leave "
                 "one out"
             )
-        if not has_records and (self.rec_train is not None or self.rec_val is not None):
-            raise ConfigError("--rec-train and --rec-val go together; give both")
-        if not has_records and self.data_dir is None:
-            has_records = self.images in _DATASETS_OF_OPTIONS["rec_train"]
-            records = ", or --rec-train and --rec-val" if has_records else ""
+        if self.rec_train is None and self.data_dir is None:
+            reads_records = self.images in _DATASETS_OF_OPTIONS["rec_train"]
+            records = ", or --rec-train and --rec-val" if reads_records else ""
             raise ConfigError(
                 f"--dataset {self.dataset} needs its files: give --data-dir{records}; --dataset "
                 "synthetic needs none"

@@ -24,8 +24,6 @@ from runtime.files import create, new_folder
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
-_BAD_STATUS = 1
-
 
 def unpack(records: RecordSet, folder: Path, count: int) -> int:
     """Write the first ``count`` images into folders; return how many were broken, and left out.
@@ -78,7 +76,7 @@ def main() -> int:
         count = min(len(records), options.max_images or len(records))
         bad = unpack(records, hidden, count)
     print_line(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
-    return _BAD_STATUS if bad else 0
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

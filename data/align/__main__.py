@@ -28,8 +28,6 @@ from runtime.files import create, new_folder
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
-_REFUSED_STATUS = 1
-
 
 def _written_name(name: str, lossless: bool) -> str:
     """Return the path of a face by that of its image, both within their folders."""
@@ -115,7 +113,7 @@ def main() -> int:
         say(line)
     without = f", without {refused:,} that were refused" if refused else ""
     print_line(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
-    return _REFUSED_STATUS if refused else 0
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

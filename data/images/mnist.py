@@ -11,6 +11,7 @@ import math
 import os
 import struct
 import zlib
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Union
 
@@ -26,6 +27,7 @@ _FILES = {
     "training": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "validation": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+_FORMS = ("", ".gz")
 # Type "unsigned byte" and the number of dimensions.
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801
 _SIDE = 28
@@ -57,19 +59,15 @@ def read(folder: Path, part: str) -> ImagesInMemory:
 
 def files_of(folder: Path) -> list[Path]:
     """Return the files that a folder may hold, in both forms."""
-    names = [name for names in _FILES.values() for name in names]
-    return [path for name in names for path in _forms(folder, name)]
-
-
-def _forms(folder: Path, name: str) -> tuple[Path, Path]:
-    return folder / name, folder / f"{name}.gz"
+    return [folder / f"{name}{form}" for name in chain(*_FILES.values()) for form in _FORMS]
 
 
 def _find(folder: Path, name: str) -> Path:
-    for path in _forms(folder, name):
+    for form in _FORMS:
+        path = folder / f"{name}{form}"
         if os.path.isfile(path):
             return path
-    names = ", ".join(name for names in _FILES.values() for name in names)
+    names = ", ".join(chain(*_FILES.values()))
     raise DataError(
         f"{folder / name} does not exist, with or without .gz; --data-dir needs {names}, published "
         "as The MNIST Database of Handwritten Digits (yann.lecun.com/exdb/mnist)"

@@ -55,6 +55,7 @@ class RecordIndex:
 
     Attributes:
         offsets: of the images' records in bytes, int64 ``[images]``.
+        keys: of the images, int64 ``[images]``; empty if they have no gaps.
         first_key: the smallest key of an image.
         is_consecutive: whether the keys of the images have no gaps.
         identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
@@ -71,16 +72,12 @@ class RecordIndex:
         found = cached_array(cache, sources, "<i8", lambda: _build(path, file), _fits_together)
         images, identities, self.first_key = found[:_COUNTS].tolist()
         parts: list[_Numbers] = np.split(found[_COUNTS:], [images, images + identities])
-        self.offsets, self.identity_offsets, self._keys = parts
-        self.is_consecutive = not len(self._keys)
+        self.offsets, self.identity_offsets, self.keys = parts
+        self.is_consecutive = not len(self.keys)
 
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.offsets)
-
-    def key(self, image: int) -> int:
-        """Return the key of an image."""
-        return self.first_key + image if self.is_consecutive else int(self._keys[image])
 
 
 def _build(path: Path, file: RecordFile) -> _Numbers:

@@ -143,7 +143,8 @@ class RecordSet(LabeledRecords):
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
-        return self.index.key(index)
+        found = self.index
+        return found.first_key + index if found.is_consecutive else int(found.keys[index])
 
     @override
     def where(self, index: int) -> str:
