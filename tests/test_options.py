@@ -88,6 +88,11 @@ def printed(name: str) -> Seen:
 
 DTYPES = ("devices.choose.dtype", "BackboneOptimizer.dtype")
 
+
+def strength_of(change: str) -> Seen:
+    return lambda seen: seen.values("Augmentation.strengths")[0][change]
+
+
 AUGMENTATIONS = {
     "color-jitter": 0.25, "jpeg-compression": 0.5, "low-resolution": 0.625, "blur": 0.375,
     "gray": 0.75, "cutout": 0.125,
@@ -114,7 +119,7 @@ FACES: dict[str, Run] = {
         ("--val-targets seen", ["seen"], lambda seen: [
             target.name for target in seen.values("Verifier.targets")[0]]),
         ("--class-balance 0.5", 0.5, "Selection.class_balance"),
-        *((f"--{option} {value}", value, f"Augmentation.{option.replace('-', '_')}")
+        *((f"--{option} {value}", value, strength_of(option.replace("-", "_")))
           for option, value in AUGMENTATIONS.items()),
         ("--max-bad-records 7", 7, "FaceLoader.options.max_bad_records"),
         ("--network tiny", "tiny", last("backbones.build.name")),

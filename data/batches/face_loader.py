@@ -69,8 +69,8 @@ class FaceLoader(Loader):
         self._dataset, self._seed = dataset, seed
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
         strengths = {name: getattr(options, name) for name in OPTIONS}
-        mirrored = _MIRRORED_SHARE if mirror else 0.0
-        self._augmentation = Augmentation(**strengths, mirror=mirrored)
+        strengths["mirror"] = _MIRRORED_SHARE if mirror else 0.0
+        self._augmentation = Augmentation(strengths)
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 
 import cv2
 import numpy as np
@@ -28,53 +27,25 @@ _SMALLEST_SCALE = 0.2
 _SMALLEST_SIGMA, _LARGEST_SIGMA = 0.5, 2.0
 
 
-@dataclass(frozen=True)
 class Augmentation:
-    """The changes and their strengths; 0 is off.
+    """The changes that are on, in an order in which a camera and a network lose quality.
 
-    They are made in the order of the fields, in which a camera and a network lose quality:
-    sharpness, resolution, what JPEG takes, colors.
+    First sharpness, then resolution, what JPEG takes, colors.
     """
 
-    blur: float = 0.0
-    """Share of the images that a Gaussian of 0.5 to 2 pixels blurs."""
+    def __init__(self, strengths: Mapping[str, float]) -> None:
+        """Take the strength of each change by its name, that of its option; 0 is off.
 
-    low_resolution: float = 0.0
-    """Share of the images that are shrunk to 0.2 to 1 of their sides, and enlarged again.
-
-    Kim et al., AdaFace: Quality Adaptive Margin for Face Recognition, 2022, section 4.1, where it
-    is 0.2.
-    """
-
-    jpeg_compression: float = 0.0
-    """Share of the images that are compressed as JPEG of a quality from 2 to 20.
-
-    InsightFace compresses half of them, before it changes their colors.
-    """
-
-    color_jitter: float = 0.0
-    """Largest relative change of brightness, contrast and saturation, 0 … 1."""
-
-    gray: float = 0.0
-    """Share of the images that lose their colors."""
-
-    cutout: float = 0.0
-    """Side of the gray square as a fraction of the image's sides, 0 … 1.
-
-    The square's center is anywhere in the image, so that part of it may lie outside (DeVries and
-    Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017).
-    """
-
-    mirror: float = 0.0
-    """Share of the images that are mirrored."""
+        That of ``mirror``, which has no option, is the share of the images that are mirrored.
+        """
+        self._strengths = {name: strengths[name] for name in _CHANGES if strengths.get(name)}
 
     def draw(self, seed: Sequence[int], first: int, count: int) -> Draws:
         """Draw what ``apply`` needs for the rows ``[first, first + count)`` of a global batch."""
         draws = {}
-        for name, (_, numbers) in _CHANGES.items():
-            if getattr(self, name):
-                rng = np.random.default_rng((*seed, zlib.crc32(name.encode())))
-                draws[name] = rng.random((first + count, numbers))[first:]
+        for name in self._strengths:
+            rng = np.random.default_rng((*seed, zlib.crc32(name.encode())))
+            draws[name] = rng.random((first + count, _CHANGES[name][1]))[first:]
         return draws
 
     def apply(self, image: Image, draws: Draws, row: int) -> Image:
@@ -86,10 +57,14 @@ class Augmentation:
             row: of the image in them.
         """
         for name, drawn in draws.items():
-            (change, _), value, numbers = _CHANGES[name], getattr(self, name), drawn[row].tolist()
-            if name in _STRENGTHS:
-                image = change(image, value, *numbers)
-            elif numbers[0] < value:
+            change, strength, numbers = (
+                _CHANGES[name][0],
+                self._strengths[name],
+                drawn[row].tolist(),
+            )
+            if name in _OF_EVERY_IMAGE:
+                image = change(image, strength, *numbers)
+            elif numbers[0] < strength:
                 image = change(image, *numbers[1:])
         return image
 
@@ -100,6 +75,11 @@ def _blur(image: Image, strength: float) -> Image:
 
 
 def _lower_resolution(image: Image, strength: float) -> Image:
+    """Shrink an image to 0.2 to 1 of its sides, and enlarge it again.
+
+    Kim et al., AdaFace: Quality Adaptive Margin for Face Recognition, 2022, section 4.1, where the
+    share is 0.2.
+    """
     scale = _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * strength
     height, width = image.shape[:2]
     small = resized(image, max(1, round(scale * height)), max(1, round(scale * width)))
@@ -107,6 +87,7 @@ def _lower_resolution(image: Image, strength: float) -> Image:
 
 
 def _compress(image: Image, strength: float) -> Image:
+    """Compress an image as JPEG; InsightFace does it to half of them, before colors change."""
     quality = _LOWEST_QUALITY + int(strength * _QUALITIES)
     bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
     _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -123,6 +104,10 @@ def _gray(image: Image) -> Image:
 
 
 def _cut_out(image: Image, side: float, row: float, column: float) -> Image:
+    """Put a gray square on an image; its center is anywhere, so that part of it may lie outside.
+
+    DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017.
+    """
     (top, bottom), (left, right) = (
         (max(0, round((middle - side / 2) * pixels)), round((middle + side / 2) * pixels))
         for middle, pixels in ((row, image.shape[0]), (column, image.shape[1]))
@@ -135,12 +120,10 @@ def _mirror(image: Image) -> Image:
     return np.asarray(cv2.flip(image, 1), np.uint8)
 
 
-# Fields that have an option of the same name.
-OPTIONS = tuple(one.name for one in fields(Augmentation) if one.name != "mirror")
-# Fields that change every image; the others are the share of the images that they change, which
-# their first random number decides.
-_STRENGTHS = ("color_jitter", "cutout")
-# The function of each field, and how many random numbers it takes.
+# These change every image; the strength of the others is the share of the images that they change,
+# which their first random number decides.
+_OF_EVERY_IMAGE = ("color_jitter", "cutout")
+# The function of each change, and how many random numbers it takes.
 _CHANGES: Mapping[str, tuple[Callable[..., Image], int]] = {
     "blur": (_blur, 2),
     "low_resolution": (_lower_resolution, 2),
@@ -150,3 +133,5 @@ _CHANGES: Mapping[str, tuple[Callable[..., Image], int]] = {
     "cutout": (_cut_out, 2),
     "mirror": (_mirror, 1),
 }
+OPTIONS = tuple(name for name in _CHANGES if name != "mirror")
+"""Changes that have an option of the same name."""

@@ -197,7 +197,7 @@ def test_batches_are_those_of_the_plainest_loader(
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-    change = Augmentation(**changes, mirror=0.5 * mirror)
+    change = Augmentation({**changes, "mirror": 0.5 * mirror})
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
     expected, expected_labels = [], []
