@@ -129,39 +129,22 @@ class PointsFile:
         return DataError(f"{self._path}, line {number}: {line.strip()!r:.80} {problem}; {_LAYOUT}")
 
 
-class ListedFaces:
-    """The faces of a list that belongs to a protocol (IJB's), numbered as its lines.
+def read_face(path: Path, points: FivePoints) -> NDArray[np.uint8]:
+    """Read a face of a list that belongs to a protocol (IJB's), uint8 ``[3, 112, 112]``, RGB.
 
     Results are comparable only if each face is aligned as by others: with the best rotation, also
     where the detector's points fit a mirrored face better, as they do for some faces in profile.
-    Any number of threads may read them.
+
+    Raises:
+        DataError: the image is missing or broken, or the points determine no transform; the message
+            begins with the path.
     """
-
-    def __init__(self, folder: Path, names: Sequence[str], points: NDArray[np.float64]) -> None:
-        """Join what a list says.
-
-        Args:
-            folder: that of the images.
-            names: of the image of each face, within the folder.
-            points: five of each face, in its image, ``[n, 5, 2]``.
-        """
-        assert len(names) == len(points), (len(names), len(points))
-        self._folder, self._names, self._points = folder, names, points
-
-    def read(self, number: int) -> NDArray[np.uint8]:
-        """Return a face as planes, uint8 ``[3, 112, 112]``, RGB.
-
-        Raises:
-            DataError: its image is missing or broken, or its points determine no transform; the
-                message begins with the path of the image.
-        """
-        path = self._folder / self._names[number]
-        image = read_image(path)
-        try:
-            face = align(image, self._points[number], any_order=True)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-        return np.ascontiguousarray(face.transpose(2, 0, 1))
+    image = read_image(path)
+    try:
+        face = align(image, points, any_order=True)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return np.ascontiguousarray(face.transpose(2, 0, 1))
 
 
 def _parse(words: Sequence[str]) -> Optional[tuple[str, FivePoints]]:

@@ -22,7 +22,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from data.align.points import ListedFaces
+from data.align.points import read_face
 from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
@@ -166,11 +166,14 @@ def _embed(
     if network.image_size != FACE_SIZE:
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
-    listed = ListedFaces(lists.images, faces.names, faces.points)
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
+
+    def read(number: int) -> Images:
+        return read_face(lists.images / faces.names[number], faces.points[number])
+
     try:
-        with map_in_order(listed.read, numbers, options.workers) as images:
+        with map_in_order(read, numbers, options.workers) as images:
             shown: Iterator[Images] = images
             if world.rank == 0:
                 shown = track(images, len(numbers), "embedding")

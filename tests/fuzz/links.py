@@ -20,7 +20,7 @@ import numpy as np
 import safetensors.numpy
 
 from backbones.graph import parameter_file
-from data.align.points import ListedFaces, PointsFile
+from data.align.points import PointsFile, read_face
 from data.fingerprint import fingerprint
 from data.images import cifar, mnist
 from data.images.class_files import ClassFolders
@@ -226,7 +226,7 @@ def _of_folder(use: Callable[[Path], object], depth: int = 0) -> Callable[[Path]
 
 _read_set = _of_folder(lambda folder: RecordSet(folder).labels())
 _read_run, _go_on = _of_folder(run_files.read), _of_folder(use_features)
-_FACE = np.arange(10.0).reshape(1, 5, 2)
+_FACE = np.arange(10.0).reshape(5, 2)
 
 READ = {
     "rec": Case("train.rec", _read_set, write_records),
@@ -235,7 +235,7 @@ READ = {
     "shard": Case("train-00001.rec", _of_folder(lambda folder: open_sets([folder])), _write_shards),
     "packed image": Case(_IMAGE, lambda path: ImageReader().read(str(path))),
     "embedded image": Case(_IMAGE, _embed),
-    "listed face": Case(_IMAGE, lambda path: ListedFaces(path.parent, [path.name], _FACE).read(0)),
+    "listed face": Case(_IMAGE, lambda path: read_face(path, _FACE)),
     "bin": Case("a.bin", read_bin),
     "pairs": Case("pairs.txt", lambda path: read_pairs(path, path.with_name("people"))),
     "points": Case("points.txt", lambda path: PointsFile(path, path.parent)),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.align.__main__ import main as align_main
-from data.align.points import ListedFaces, PointsFile
+from data.align.points import PointsFile, read_face
 from data.align.similarity import SIDE, TEMPLATE, align, estimate, misfit
 from data.decoding import decode_file, decode_rgb
 from data.pack.__main__ import main as pack_main
@@ -185,17 +185,18 @@ def test_faces_are_cut_out_as_planes(tmp_path) -> None:
     encoded = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
     write_files(tmp_path, {"a/1.png": encoded, "b.png": b"\x89PNG nothing"})
     mirrored = TEMPLATE[[1, 0, 2, 4, 3]] / 2 + np.array([3.0, -2.0])
-    names = ["a/1.png", "a/1.png", "gone.png", "b.png", "a/1.png"]
-    points = np.stack([TEMPLATE / 2, mirrored, TEMPLATE, TEMPLATE, np.ones((5, 2))])
-    faces = ListedFaces(tmp_path, names, points)
     expected = align(image, TEMPLATE / 2).transpose(2, 0, 1)
-    np.testing.assert_array_equal(faces.read(0), expected)
+    np.testing.assert_array_equal(read_face(tmp_path / "a/1.png", TEMPLATE / 2), expected)
     turned = cv2.warpAffine(image, umeyama(mirrored, TEMPLATE), (112, 112)).transpose(2, 0, 1)
-    np.testing.assert_allclose(faces.read(1).astype(int), turned.astype(int), atol=1)
+    found = read_face(tmp_path / "a/1.png", mirrored)
+    np.testing.assert_allclose(found.astype(int), turned.astype(int), atol=1)
     assert_refused("mirrored", estimate, mirrored)
-    messages = "gone.png cannot be read: No such", "b.png: the image", "1.png: its five points lie"
-    for number, message in enumerate(messages, 2):
-        assert_refused(message, faces.read, number)
+    for name, points, message in (
+        ("gone.png", TEMPLATE, "gone.png cannot be read: No such"),
+        ("b.png", TEMPLATE, "b.png: the image"),
+        ("a/1.png", np.ones((5, 2)), "1.png: its five points lie"),
+    ):
+        assert_refused(message, read_face, tmp_path / name, points)
 
 
 @pytest.fixture
