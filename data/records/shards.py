@@ -79,46 +79,31 @@ def compared_files(path: Path) -> list[Path]:
 
 
 class JoinedSet(LabeledRecords):
-    """Record sets one after another; ``path`` names all of them.
-
-    Attributes:
-        members: the files of all sets.
-        first_classes: the number of each file's class 0.
-    """
+    """Record sets one after another; ``path`` names all of them."""
 
     path: Union[Path, str]
 
-    def __init__(self, sets: Sequence[Union[RecordSet, JoinedSet]]) -> None:
+    def __init__(self, members: Sequence[LabeledRecords]) -> None:
         """Join open sets.
 
         Raises:
             DataError: their images differ in size.
         """
-        for other in sets[1:]:
-            if other.image_size != sets[0].image_size:
-                first, second = ("{} x {}".format(*one.image_size) for one in (sets[0], other))
+        for other in members[1:]:
+            if other.image_size != members[0].image_size:
+                first, second = ("{} x {}".format(*one.image_size) for one in (members[0], other))
                 raise DataError(
-                    f"{sets[0].path} has images of {first} pixels, {other.path} of {second}; pack "
-                    "them anew at one size, write one size into each property (images are "
+                    f"{members[0].path} has images of {first} pixels, {other.path} of {second}; "
+                    "pack them anew at one size, write one size into each property (images are "
                     "resized), or train on one"
                 )
-        self.path = " + ".join(str(one.path) for one in sets)
-        members: list[RecordSet] = []
-        first_classes: list[int] = []
-        num_classes = 0
-        for one in sets:
-            own = one.first_classes if isinstance(one, JoinedSet) else [0]
-            members += one.members if isinstance(one, JoinedSet) else [one]
-            first_classes += [num_classes + first for first in own]
-            num_classes += one.num_classes
-        self._join(members, first_classes, num_classes)
-
-    def _join(
-        self, members: Sequence[RecordSet], first_classes: Sequence[int], num_classes: int
-    ) -> None:
-        self.members, self.first_classes, self.num_classes = members, first_classes, num_classes
+        self.path = " + ".join(str(one.path) for one in members)
         self.image_size = members[0].image_size
+        self._members = members
         self._starts = [0, *accumulate(map(len, members))]
+        counts = (one.num_classes for one in members)
+        # The number of each set's class 0.
+        *self._first_classes, self.num_classes = accumulate(counts, initial=0)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -126,18 +111,18 @@ class JoinedSet(LabeledRecords):
     @override
     def image(self, index: int) -> tuple[Payload, int]:
         number, index = self._locate(index)
-        payload, label = self.members[number].image(index)
-        return payload, self.first_classes[number] + label
+        payload, label = self._members[number].image(index)
+        return payload, self._first_classes[number] + label
 
     @override
     def where(self, index: int) -> str:
         number, index = self._locate(index)
-        return self.members[number].where(index)
+        return self._members[number].where(index)
 
     @override
     def label_chunks(self) -> Iterator[tuple[int, Labels]]:
         for number, first in enumerate(self._starts[:-1]):
-            for place, labels in self.members[number].label_chunks():
+            for place, labels in self._members[number].label_chunks():
                 yield first + place, self._numbered(labels, number)
 
     @override
@@ -145,21 +130,19 @@ class JoinedSet(LabeledRecords):
         parts = []
         while start < min(stop, len(self)):
             number, own = self._locate(start)
-            labels = self.members[number].labels_between(own, own + stop - start)
+            labels = self._members[number].labels_between(own, own + stop - start)
             parts.append(self._numbered(labels, number))
             start += len(labels)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @override
     def fingerprint(self) -> str:
-        step = -(-len(self.members) // _DESCRIBED)
-        parts = [str(len(member.file)) for member in self.members]
-        parts += [member.fingerprint() for member in self.members[::step]]
-        return f"{len(self.members)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
+        found = " ".join(member.fingerprint() for member in self._members)
+        return f"{len(self._members)} sets, checksum {zlib.crc32(found.encode()):08x}"
 
     def _numbered(self, labels: Labels, number: int) -> Labels:
         """Return labels of a file as classes of the whole set; unreadable images stay -1."""
-        first = self.first_classes[number]
+        first = self._first_classes[number]
         return np.where(labels < 0, labels, labels + np.int32(first)) if first else labels
 
     def _locate(self, index: int) -> tuple[int, int]:
@@ -203,44 +186,48 @@ class ShardedSet(JoinedSet):
                 f"{kinds[True]} has identity records and {kinds[False]} has none; pack all shards "
                 "of a set alike"
             )
-        check = self._check_grouped if True in kinds else self._check_flat
-        self._join(members, check(members, whole[0]), whole[0])
-
-    def _check_grouped(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
-        """Return the first class of each shard; refuse more or fewer than ``property`` says."""
-        if sum(member.num_classes for member in members) > num_classes:
+        is_grouped = True in kinds
+        if is_grouped and sum(member.num_classes for member in members) > whole[0]:
             # In a set from an unsorted list, a class has several identity records.
             for member in members:
                 member.num_classes = member.labeled_classes()
-        *bounds, found = accumulate((member.num_classes for member in members), initial=0)
-        if found != num_classes:
+        super().__init__(members)
+        self.path, self._shards = folder, members
+        if not is_grouped:
+            self.num_classes, self._first_classes = whole[0], [0] * len(members)
+            self._check_flat()
+        elif self.num_classes != whole[0]:
             raise DataError(
-                f"{self.path / 'property'} says {num_classes} classes, but the {len(members)} "
-                f"shards hold {found} identities; a shard is missing or of another packing: copy "
+                f"{description} says {whole[0]} classes, but the {len(members)} shards hold "
+                f"{self.num_classes} identities; a shard is missing or of another packing: copy "
                 "the set again"
             )
-        return bounds
 
-    def _check_flat(self, members: Sequence[RecordSet], num_classes: int) -> list[int]:
-        """Return the first class of each shard; their labels may tell that the last is missing."""
-        if num_classes > FLOAT32_EXACT:
+    @override
+    def fingerprint(self) -> str:
+        step = -(-len(self._shards) // _DESCRIBED)
+        parts = [str(len(shard.file)) for shard in self._shards]
+        parts += [shard.fingerprint() for shard in self._shards[::step]]
+        return f"{len(self._shards)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
+
+    def _check_flat(self) -> None:
+        """Warn of classes without images: the last shard may be missing."""
+        if self.num_classes > FLOAT32_EXACT:
             raise DataError(
-                f"{self.path / 'property'} says {num_classes} classes, but shards without "
+                f"{self.path / 'property'} says {self.num_classes} classes, but shards without "
                 f"identity records have at most {FLOAT32_EXACT}; correct its first line "
                 "(num_classes,height,width)"
             )
-        has_images = np.zeros(num_classes, np.bool_)
-        for member in members:
-            labels = member.labels()
+        has_images = np.zeros(self.num_classes, np.bool_)
+        for _, labels in self.label_chunks():
             has_images[labels[labels >= 0]] = True
         if not has_images.all():
             _log.warning(
                 "%s: %d of the %d classes in property have no image, the first is %d; if a shard "
                 "behind %s is missing, copy the set again",
-                *(self.path, np.sum(~has_images), num_classes, np.argmin(has_images)),
-                members[-1].path.name,
+                *(self.path, np.sum(~has_images), self.num_classes, np.argmin(has_images)),
+                self._shards[-1].path.name,
             )
-        return [0] * len(members)
 
 
 def shards_of(path: Path) -> list[Path]:
