@@ -81,16 +81,15 @@ def _sample(path: Path) -> tuple[int, int]:
         return size, block_checksum(file, 0, size, _READ_WHOLE, _BLOCKS)
 
 
-def block_checksum(
-    file: BinaryIO, start: int, size: int, whole: int, blocks: int, checksum: int = 0
-) -> int:
-    """Return the CRC-32 of ``size`` bytes from ``start`` on, after what ``checksum`` is of.
+def block_checksum(file: BinaryIO, start: int, size: int, whole: int, blocks: int) -> int:
+    """Return the CRC-32 of ``size`` bytes from ``start`` on.
 
     Of more bytes than ``whole``, it is that of some blocks, the first and the last among them.
     """
     file.seek(start)
     if size <= whole:
-        return zlib.crc32(file.read(size), checksum)
+        return zlib.crc32(file.read(size))
+    checksum = 0
     for number in range(blocks):
         file.seek(start + (size - _BLOCK) * number // (blocks - 1))
         checksum = zlib.crc32(file.read(_BLOCK), checksum)

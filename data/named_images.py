@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Optional
@@ -79,10 +78,9 @@ def image_files(
 def _images_of_records(path: Path) -> ImageSource:
     """Return the images of a record set; the label is the number of the class."""
     records = RecordSet(path)
-    labels = lru_cache(maxsize=1)(records.labels)
 
     def label(number: int) -> str:
-        found = int(labels()[number])
+        found = int(records.labels_between(number, number + 1)[0])
         return str(found) if found >= 0 else ""
 
     return ImageSource(

@@ -9,7 +9,6 @@ batches on any number of ranks.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Optional
 
@@ -39,6 +38,7 @@ class FaceLoader(Loader):
     Attributes:
         num_classes: the classes of the labels, without those that ``min_images`` leaves out.
         image_size: height and width.
+        images: all of the set, also those that ``min_images`` leaves out.
         bad_records: indices of the records that this rank has found broken.
     """
 
@@ -50,7 +50,6 @@ class FaceLoader(Loader):
         rank: int,
         world_size: int,
         seed: int,
-        mirror: bool = True,
     ) -> None:
         """Start the threads; they have nothing to do until ``batches`` is called.
 
@@ -60,17 +59,15 @@ class FaceLoader(Loader):
             rank: this process among the ``world_size`` ranks that share each global batch.
             world_size: how many they are.
             seed: of the order of images, mirroring and augmentation; the same on all ranks.
-            mirror: whether half of the images are mirrored.
 
         Raises:
             DataError: there are fewer images than one global batch.
         """
         assert 0 <= rank < world_size and options.batch_size > 0
-        self._dataset, self._seed = dataset, seed
+        self.images, self._seed = dataset, seed
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
         strengths = {name: getattr(options, name) for name in OPTIONS}
-        strengths["mirror"] = _MIRRORED_SHARE if mirror else 0.0
-        self._augmentation = Augmentation(strengths)
+        self._augmentation = Augmentation({**strengths, "mirror": _MIRRORED_SHARE})
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
@@ -78,17 +75,9 @@ class FaceLoader(Loader):
         self._broken = BrokenImages(options.max_bad_records, len(self._selection))
         self.bad_records = self._broken.found
         self._resizer = Resizer(self.image_size)
-        self._epoch_keys = functools.lru_cache(maxsize=2)(
-            lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
-        )
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
-
-    @property
-    def images(self) -> LabeledRecords:
-        """All images of the set, also those that ``min_images`` leaves out."""
-        return self._dataset
 
     def images_of(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the images of the classes ``[start, stop)`` once, as they are, in the set's order.
@@ -117,7 +106,7 @@ class FaceLoader(Loader):
     @override
     def _filling(self, update: int, position: Position) -> Filling:
         first, count = self._rows.start, self._rows.stop - self._rows.start
-        keys = self._epoch_keys(position.epoch)
+        keys = epoch_keys(_SHUFFLE, self._seed, position.epoch)
         indices = self._selection.order(keys, position.samples + first, count)
         # Here, not in the threads, of which several would draw the same.
         draws = self._augmentation.draw((_CHANGE, self._seed, update), first, count)
@@ -130,15 +119,15 @@ class FaceLoader(Loader):
 
     def _decode(self, index: int) -> tuple[Image, int]:
         """Return an image in the size of the set, and the new number of its class."""
-        image, label = self._dataset.decoded(index)
+        image, label = self.images.decoded(index)
         number = self._selection.new_number(label)
         if number < 0:
             raise BrokenRecordError(
-                f"{self._dataset.where(index)}: its label is {label}, which --min-images leaves "
+                f"{self.images.where(index)}: its label is {label}, which --min-images leaves "
                 "out, but its identity record says another class"
             )
         if image.shape[:2] != self.image_size:
-            image = self._resizer.fit(image, self._dataset.where(index))
+            image = self._resizer.fit(image, self.images.where(index))
         return image, number
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image, decode_file
@@ -46,7 +45,7 @@ def open_records(training: Path, validation: Path) -> tuple[EncodedImages, Encod
             )
     sets = RecordSet(training), RecordSet(validation)
     # All labels before the first update, so that every rank refuses a wrong one.
-    labels = [_checked_labels(records) for records in sets]
+    labels = [records.labels() for records in sets]
     num_classes, validated = sets[0].num_classes, sets[1].num_classes
     if validated > num_classes:
         raise DataError(
@@ -73,18 +72,6 @@ def first_readable(images: EncodedImages) -> int:
         except BrokenRecordError as error:
             last = error
     raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")
-
-
-def _checked_labels(records: RecordSet) -> NDArray[np.int32]:
-    """Return all labels; refuse a wrong one, also one that is not a number.
-
-    A record without a label may be broken; it is then skipped later.
-    """
-    labels = records.labels()
-    for index in np.flatnonzero(labels < 0).tolist():
-        with suppress(BrokenRecordError):
-            records.image(index)
-    return labels
 
 
 def _absent(place: Path, classes: Sequence[object], found: Container[object]) -> list[str]:

@@ -156,11 +156,11 @@ def test_images_come_by_the_size_of_their_class(labels: Any, balance: float, min
     assert sum(first > second for first, second in zip(orders[0], orders[0][1:])) > 100
 
 
-def open_loader(path, *, rank=0, world_size=1, seed=7, mirror=True, **options) -> FaceLoader:
+def open_loader(path, *, rank=0, world_size=1, seed=7, **options) -> FaceLoader:
     """Open a loader; ``options`` are those of ``FaceDataOptions``."""
     data = FaceDataOptions(**{"batch_size": 4, "threads": 2, **options})
     ranks = {"rank": rank, "world_size": world_size}
-    return FaceLoader(RecordSet(path), data, **ranks, seed=seed, mirror=mirror)
+    return FaceLoader(RecordSet(path), data, **ranks, seed=seed)
 
 
 def joined(batches):
@@ -177,11 +177,11 @@ def numbers(images: np.ndarray) -> list[int]:
     return images[:, 0, 0, 0].tolist()
 
 
-@pytest.mark.parametrize(("min_images", "strength", "mirror", "world_size", "threads"), [
-    (0, 0.3, True, 2, 1), (5, 0.0, True, 3, 4), (0, 0.0, False, 1, 2)
+@pytest.mark.parametrize(("min_images", "strength", "world_size", "threads"), [
+    (0, 0.3, 2, 1), (5, 0.0, 3, 4), (0, 0.0, 1, 2)
 ])  # fmt: skip
 def test_batches_are_those_of_the_plainest_loader(
-    tmp_path, monkeypatch, min_images, strength, mirror, world_size, threads
+    tmp_path, monkeypatch, min_images, strength, world_size, threads
 ) -> None:
     """From any update on. The last image, larger than the set's, is resized."""
     monkeypatch.setattr(loader_module, "_ROWS_PER_TASK", 2)
@@ -193,11 +193,11 @@ def test_batches_are_those_of_the_plainest_loader(
     changes: dict[str, Any] = dict.fromkeys(OPTIONS, strength)
     images, labels = load(
         pack_set(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size,
-        rank=rank, world_size=world_size, seed=seed, mirror=mirror, min_images=min_images,
+        rank=rank, world_size=world_size, seed=seed, min_images=min_images,
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-    change = Augmentation({**changes, "mirror": 0.5 * mirror})
+    change = Augmentation({**changes, "mirror": 0.5})
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
     expected, expected_labels = [], []
@@ -275,12 +275,12 @@ def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, 
 def test_a_run_continues_at_its_position_and_ends_its_threads(write_set) -> None:
     """Update 2 with a global batch of 4 starts after the first 20 images of epoch 1."""
     faces, others = write_set([3, 4, 5, 6, 7]), {*threading.enumerate()}
-    with open_loader(faces, mirror=False) as loader:
+    with open_loader(faces) as loader:
         found, _ = joined(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
         decoders = {*threading.enumerate()} - others
     assert decoders and not any(thread.is_alive() for thread in decoders)
     # Update 11 is the last of epoch 1, which has 6 updates of 4 of its 25 images.
-    assert (found == load(faces, 2, 11, mirror=False)[0]).all()
+    assert (found == load(faces, 2, 11)[0]).all()
 
 
 def test_batches_in_memory(monkeypatch) -> None:
