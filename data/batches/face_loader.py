@@ -39,7 +39,6 @@ class FaceLoader(Loader):
         num_classes: the classes of the labels, without those that ``min_images`` leaves out.
         image_size: height and width.
         images: all of the set, also those that ``min_images`` leaves out.
-        bad_records: indices of the records that this rank has found broken.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class FaceLoader(Loader):
         self.image_size = dataset.image_size
         self._shape = (3, *self.image_size)
         self._broken = BrokenImages(options.max_bad_records, len(self._selection))
-        self.bad_records = self._broken.found
         self._resizer = Resizer(self.image_size)
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size

@@ -130,11 +130,7 @@ class Prefetcher:
 
 
 class BrokenImages:
-    """The images of a set that this process has found broken; threads share it.
-
-    Attributes:
-        found: their indices.
-    """
+    """The images of a set that this process has found broken; threads share it."""
 
     def __init__(self, limit: int, images: int) -> None:
         """Start with none.
@@ -143,7 +139,8 @@ class BrokenImages:
             limit: the number that is skipped; one more is an error.
             images: the number of images in the set, at least one of which has to be readable.
         """
-        self.found: set[int] = set()
+        # Their indices.
+        self._found: set[int] = set()
         self._limit, self._images = limit, images
         self._lock = threading.Lock()
 
@@ -154,10 +151,10 @@ class BrokenImages:
             DataError: there are more than the limit, or all of the set's images are broken.
         """
         with self._lock:
-            if index not in self.found:
+            if index not in self._found:
                 _log.warning("skipped a broken record: %s", error)
-            self.found.add(index)
-        count, is_all = len(self.found), len(self.found) >= self._images
+            self._found.add(index)
+        count, is_all = len(self._found), len(self._found) >= self._images
         # The search for a readable image has to end, too.
         if is_all or count > self._limit:
             limit = f"more than the {self._limit} of --max-bad-records"
