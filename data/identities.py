@@ -7,7 +7,7 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Union
 
@@ -84,8 +84,20 @@ def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> _List
     Raises:
         OSError: a folder cannot be listed.
     """
-    left_out = LeftOut()
-    return list(_walk(str(folder), {*above}, left_out)), left_out
+    images: list[str] = []
+    left_out, seen, waiting = LeftOut(), {*above}, [""]
+    while waiting:
+        inner = waiting.pop()
+        here = _place_of(os.path.join(folder, inner))
+        # Links may lead around forever, or to one folder on 2^n paths.
+        if here in seen:
+            left_out.add(_AGAIN, inner)
+            continue
+        seen.add(here)
+        own, folders = _scan(str(folder), inner, left_out)
+        images += own
+        waiting += reversed(folders)
+    return images, left_out
 
 
 def find_identities(
@@ -227,25 +239,6 @@ def _other_names(folder: Path, places: Mapping[str, _Place]) -> set[str]:
     by_name = sorted(places, key=lambda name: (os.path.islink(folder / name), name))
     first = {places[name]: name for name in reversed(by_name)}
     return {name for name in places if first[places[name]] != name}
-
-
-def _walk(top: str, seen: set[_Place], left_out: LeftOut) -> Iterator[str]:
-    """Yield the paths of the images in a folder, and then of those in each of its folders.
-
-    Skips those in ``seen`` and adds the others: links may lead around forever, or to one folder on
-    2^n paths.
-    """
-    waiting = [""]
-    while waiting:
-        inner = waiting.pop()
-        here = _place_of(os.path.join(top, inner))
-        if here in seen:
-            left_out.add(_AGAIN, inner)
-            continue
-        seen.add(here)
-        images, folders = _scan(top, inner, left_out)
-        yield from images
-        waiting += reversed(folders)
 
 
 def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
