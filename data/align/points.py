@@ -66,7 +66,12 @@ class PointsFile:
             used.append(number)
         if not used:
             raise DataError(f"{path} has no points: {_LAYOUT}")
-        self._check_columns(lines, used)
+        # One line may be a detector's mistake, which is refused when its image is aligned.
+        wrong = np.flatnonzero(is_no_face(np.stack(list(self._points.values()))))
+        if 2 * len(wrong) >= len(used):
+            problem = f"has points of no face, as {len(wrong):,} of {len(used):,} lines have"
+            number = used[wrong[0]]
+            raise self._refusal(number, lines[number - 1], problem)
 
     @property
     def names(self) -> Sequence[str]:
@@ -113,17 +118,6 @@ class PointsFile:
             return align(image, self.find(os.path.relpath(path, self._folder)))
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
-
-    def _check_columns(self, lines: Sequence[str], used: Sequence[int]) -> None:
-        """Refuse the list if most of its numbers cannot be what ``_LAYOUT`` says.
-
-        One line may be a detector's mistake, which is refused when its image is aligned.
-        """
-        wrong = np.flatnonzero(is_no_face(np.stack(list(self._points.values()))))
-        if 2 * len(wrong) >= len(used):
-            problem = f"has points of no face, as {len(wrong):,} of {len(used):,} lines have"
-            number = used[wrong[0]]
-            raise self._refusal(number, lines[number - 1], problem)
 
     def _refusal(self, number: int, line: str, problem: str) -> DataError:
         return DataError(f"{self._path}, line {number}: {line.strip()!r:.80} {problem}; {_LAYOUT}")

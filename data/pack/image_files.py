@@ -121,7 +121,8 @@ class ImageReader:
             image = decode_file(payload)
             size = image.shape[0], image.shape[1]
         wanted = self.size or size
-        if not self.crop and not _same_shape(size, wanted):
+        # Another shape differs by more than the rounding of a side to whole pixels.
+        if not self.crop and abs(wanted[1] * size[0] / size[1] - wanted[0]) > 1:
             raise DataError(
                 f"{path} has {size[0]} x {size[1]} pixels, which is another shape than "
                 f"{wanted[0]} x {wanted[1]}; --crop takes the center of such images"
@@ -150,9 +151,3 @@ def fit(image: Image, size: tuple[int, int]) -> Image:
     cropped = image[top : top + rows, left : left + columns]
     resized: Image = cv2.resize(cropped, (new_width, new_height), interpolation=method)
     return resized
-
-
-def _same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether scaling makes one of the other, up to the rounding of a side to whole pixels."""
-    scaled = other[1] * size[0] / size[1]
-    return abs(scaled - other[0]) <= 1

@@ -162,7 +162,12 @@ def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
     has_index = os.path.lexists(index)
     try:
         if not has_index:
-            return _number(*file.scan())
+            ids, offsets = file.scan()
+            order = np.argsort(ids, kind="stable")
+            if _are_distinct(ids[order]):
+                return ids[order], offsets[order]
+            # No program has numbered the records.
+            return np.arange(len(offsets)), offsets
         keys, offsets = _parse(index)
         file.read(int(offsets.max()))
     except BrokenRecordError as error:
@@ -172,14 +177,6 @@ def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
         raise DataError(f"{path}: {error}; the file is {cause}") from None
     _check_places(index, file, keys, offsets)
     return keys, offsets
-
-
-def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Take the ids in the headers as keys, or positions if no program has numbered the records."""
-    order = np.argsort(ids, kind="stable")
-    if _are_distinct(ids[order]):
-        return ids[order], offsets[order]
-    return np.arange(len(offsets)), offsets
 
 
 def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
