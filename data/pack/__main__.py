@@ -19,7 +19,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -180,22 +179,22 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _pack(options: argparse.Namespace) -> None:
-    reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
-    if options.align:
-        points = PointsFile(options.align, options.folder)
+    points = PointsFile(options.align, options.folder) if options.align else None
+    if points:
         # A list may name more images of the folder than are packed.
         points.check_images(find_images(options.folder, options.workers)[0])
-        reader = replace(reader, points=points)
+    reader = ImageReader(
+        options.resize, options.crop, options.check, options.png, options.workers, points
+    )
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)
         print_line(f"{options.out}: {len(pairs)} pairs")
         return
     training, remarks = find_identities(options.folder, options.min_images, options.workers)
-    if options.holdout_every:
-        every = options.holdout_every
+    if every := options.holdout_every:
         held_out = training[every - 1 :: every]
-        training = [one for number, one in enumerate(training, 1) if number % every]
+        del training[every - 1 :: every]
         files = [[options.folder / name / image for image in images] for name, images in held_out]
         count, folds = options.holdout_pairs, options.folds
         pairs = draw_pairs(files, count=count, folds=folds, seed=options.seed)
@@ -209,7 +208,7 @@ def _pack(options: argparse.Namespace) -> None:
         say(line)
     images = sum(len(identity.images) for identity in training)
     print_line(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
-    if options.holdout_every:
+    if every:
         path = options.out / "holdout.bin"
         pack_pairs(pairs, path, reader)
         print_line(f"{path}: {len(pairs)} pairs of {len(held_out)} identities")
