@@ -19,6 +19,7 @@ from typing import Callable, NamedTuple, Optional, TypeVar
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from data.batches.position import EpochPlan, Position
 from data.decoding import Image
@@ -26,7 +27,6 @@ from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
-_Self = TypeVar("_Self", bound="Prefetcher")
 _Loaded = TypeVar("_Loaded")
 
 PADDING = -1
@@ -108,7 +108,7 @@ class Prefetcher:
                 for task in tasks:
                     task.cancel()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

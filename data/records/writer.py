@@ -6,15 +6,14 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+
+from typing_extensions import Self
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.stopping import undisturbed
-
-_Self = TypeVar("_Self", bound="RecordWriter")
 
 
 class RecordWriter:
@@ -59,13 +58,14 @@ class RecordWriter:
         self._left = iter(self._paths)
         # In the files before this one.
         self._identities = 0
-        self._begin()
+        # A file that is not yet known would not be removed.
+        with undisturbed():
+            self._begin()
 
     def write(self, payload: Payload, label: int) -> None:
         """Append an encoded image; labels are 0, 1, 2, … in this order."""
         if self._ends and label == self._ends[0]:
             self._ends.pop(0)
-            # A file that is not yet known would not be removed.
             with undisturbed():
                 self._finish()
                 self._begin()
@@ -76,7 +76,7 @@ class RecordWriter:
         assert own == len(self._starts) - 1, f"identity {own} is out of order"
         self._append((float(own),), payload)
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
