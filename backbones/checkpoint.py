@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from backbones import iresnet, layers, outputs
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
-from backbones.graph.parameter_file import read_parameters
 from backbones.graph.symbol_file import LOGITS_NODE, OUTPUT_NODE, infer_shapes, read_graph
 from backbones.network import Network, checkpoint_paths
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.untrusted.parameter_file import read_parameters
 
 FACE_SIZE = (112, 112)
 _CHANNELS = 3

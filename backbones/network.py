@@ -20,7 +20,6 @@ from typing_extensions import override
 
 from backbones.graph.accumulation import TrainingPass
 from backbones.graph.nodes import Shape
-from backbones.graph.parameter_file import write_parameters
 from backbones.graph.synchronized import Ranks, SynchronizedPass
 from backbones.inference import HostInference, Infer
 from runtime import devices
@@ -28,6 +27,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED, Saved, State, Stateful, Stored
+from runtime.untrusted.parameter_file import write_parameters
 
 NDArray = Any
 Context = Any

@@ -8,8 +8,6 @@ them is checked.
 
 from __future__ import annotations
 
-import mmap
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +16,9 @@ from numpy.typing import NDArray
 from partial_fc.initial import zeros
 from partial_fc.shard import Shard
 from runtime.errors import DataError
-from runtime.files import open_regular
+from runtime.untrusted.parameter_file import read_arrays
 
 NAME = "{}_centers.param"
-# Of a list of arrays: magic number, reserved, count. Then, of a dense array of two dimensions:
-# magic number, storage, dimensions, sizes; device and its number; type of the elements.
-_HEADER = struct.Struct("<QQQIiiqqiii")
-_LIST, _ARRAYS, _DENSE, _FLOAT32 = 0x112, (0xF993FAC9, 0xF993FACA), 0, 0
-_NO_NAMES = struct.pack("<Q", 0)
 
 
 def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.float32]:
@@ -40,7 +33,7 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
         paths.append(path)
     if not paths:
         raise DataError(f"{folder} has no {NAME.format(0)}; give the folder of InsightFace's run")
-    arrays = [_map(path) for path in paths]
+    arrays = [_read_matrix(path) for path in paths]
     for path, array in zip(paths, arrays):
         if array.shape != (len(arrays[0]), embedding_size):
             raise DataError(
@@ -66,24 +59,12 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
     return centers
 
 
-def _map(path: Path) -> NDArray[np.float32]:
+def _read_matrix(path: Path) -> NDArray[np.float32]:
     """Return the array of a file, float32 [rows, D], mapped."""
-    try:
-        with open_regular(path) as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", error)
-        raise DataError(f"{path} cannot be read ({reason}); copy it again") from None
-    if len(content) >= _HEADER.size:
-        magic, _, count, kind, storage, rank, rows, width, *_, dtype = _HEADER.unpack_from(content)
-        expected = (magic, count, storage, rank, dtype) == (_LIST, 1, _DENSE, 2, _FLOAT32)
-        size = _HEADER.size + 4 * rows * width + len(_NO_NAMES)
-        if expected and kind in _ARRAYS and min(rows, width) > 0 and size == len(content):
-            if content[-len(_NO_NAMES) :] == _NO_NAMES:
-                return np.frombuffer(content, "<f4", rows * width, _HEADER.size).reshape(
-                    rows, width
-                )
-    raise DataError(
-        f"{path} is no file of centers as MXNet saves it, one float32 matrix without a name; copy "
-        "it again"
-    )
+    names, arrays = read_arrays(path)
+    if names or len(arrays) != 1 or arrays[0].ndim != 2 or arrays[0].dtype != np.float32:
+        raise DataError(
+            f"{path} is no file of centers as MXNet saves it, one float32 matrix without a name; "
+            "copy it again"
+        )
+    return arrays[0]

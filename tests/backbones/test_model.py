@@ -13,12 +13,12 @@ import backbones
 from backbones import outputs
 from backbones.checkpoint import read_checkpoint
 from backbones.graph.nodes import infer
-from backbones.graph.parameter_file import read_parameters
 from backbones.model import Backbone
 from backbones.options import OUTPUTS, BackboneOptions, ClassifierOptions, split_checkpoint
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED
+from runtime.untrusted.parameter_file import read_parameters
 from tests.backbones.passes import IMAGES, assert_same, classifier, create, train, values
 from tests.support.graphs import fingerprint
 

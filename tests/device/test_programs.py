@@ -9,9 +9,9 @@ import pytest
 
 import classify
 import train
-from backbones.graph.parameter_file import read_parameters
 from data.drawn import face_set
 from runtime import devices
+from runtime.untrusted.parameter_file import read_parameters
 from tests.device.operator_calls import watched_operators
 from tests.device.test_updates import WITHOUT_EFFECT
 from tests.device.updates import DEVICE, HOST, ON_GPU, emulate_float16

@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 import pytest
 
-from backbones.graph.parameter_file import read_parameters, write_parameters
 from backbones.model import Backbone
 from data.align.similarity import TEMPLATE
 from data.verification.bin_file import read_bin, write_bin
@@ -29,6 +28,7 @@ from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open
 from evaluation.verification import __main__ as verification
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
+from runtime.untrusted.parameter_file import read_parameters, write_parameters
 from tests.evaluation.support import check_refusal, export_network, noise, png
 from tests.evaluation.verification.test_verification import FakeTarget, corner
 from tests.support.ijb_set import write_set

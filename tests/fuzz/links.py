@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from backbones.graph import parameter_file
 from data.align.points import PointsFile, read_face
 from data.fingerprint import fingerprint
 from data.images import cifar, mnist
@@ -42,6 +41,7 @@ from parallel.parameter_server.trace import Trace
 from runtime.errors import DataError
 from runtime.files import write_atomically
 from runtime.state import OWN, Stored
+from runtime.untrusted import parameter_file
 from tests.fuzz.reader import SIZES, Reader, image, of, use_features, write_ijb, write_records
 from tests.support.ijb_set import template_ids
 from tests.support.made_up_runs import write_faces

@@ -142,9 +142,9 @@ def _symbol_seeds(folder: Path) -> list[bytes]:
 
 def _use_symbol(path: Path) -> None:
     """A graph, with parameters of the shapes it asks for, and one image through the network."""
-    from backbones.graph.parameter_file import write_parameters
     from backbones.graph.symbol_file import infer_shapes, read_graph
     from backbones.model import Backbone
+    from runtime.untrusted.parameter_file import write_parameters
 
     shapes = infer_shapes(read_graph(path), _SIZE, path)
     if sum(map(np.prod, shapes.values())) > 1 << 20:

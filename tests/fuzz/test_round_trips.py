@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from backbones.graph.parameter_file import read_parameters, write_parameters
 from data import plain_pickle
 from data.records.record_set import RecordSet
 from data.records.recordio import RecordFile, encode
 from data.records.writer import RecordWriter
+from runtime.untrusted.parameter_file import read_parameters, write_parameters
 
 # Bytes in which the magic number of the format turns up.
 pieces = st.sampled_from([b"\x0a\x23\xd7\xce", b"\0", b"abcd", b"\x0a\x23"])

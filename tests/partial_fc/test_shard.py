@@ -198,10 +198,10 @@ def test_every_damaged_byte_of_the_frame_is_noticed(tmp_path) -> None:
         changed = bytearray(content)
         changed[place] ^= 64
         path.write_bytes(changed)
-        refused(path.parent, "is no file of centers")
+        refused(path.parent, "is no (file of centers|MXNet parameter file)")
     for length in (0, 1, 40, len(content) - 1):
         path.write_bytes(content[:length])
-        refused(path.parent, "is no file of centers|cannot be read")
+        refused(path.parent, "is no MXNet parameter file|cannot be read")
     mx.nd.save(str(path), {"centers": mx.nd.array(CENTERS)})
     refused(path.parent, "is no file of centers")
 

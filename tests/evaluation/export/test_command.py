@@ -22,7 +22,6 @@ from backbones import classifiers
 from backbones.checkpoint import Checkpoint, read_checkpoint
 from backbones.classifiers import Normalization
 from backbones.graph.nodes import from_json
-from backbones.graph.parameter_file import write_parameters
 from backbones.model import Backbone
 from evaluation.export import __main__ as command
 from evaluation.export import arcface_torch, layers
@@ -31,6 +30,7 @@ from evaluation.export.arcface_torch import Tensors, read_state_dict, table, to_
 from evaluation.export.card import weights_hash, write_card
 from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
+from runtime.untrusted.parameter_file import write_parameters
 from tests.evaluation.support import check_refusal, export_network
 from tests.support.launch import ROOT
 from tests.support.onnx_networks import by_mxnet, drawn

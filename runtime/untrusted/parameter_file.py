@@ -1,4 +1,4 @@
-"""MXNet's file of named arrays (``.params``), read and written without MXNet.
+"""MXNet's files of arrays (``.params``, ``.param``), read and written without MXNet.
 
 MXNet's own reader does not check the numbers in the file: a length of 2^60 or a missing shape
 crashes the process, and with it all ranks. Checkpoints come from third parties, so here each number
@@ -46,6 +46,18 @@ def read_parameters(path: Path) -> dict[str, NDArray[Any]]:
     """
     if not os.path.isfile(path):
         raise DataError(f"{path} does not exist; give an epoch that has a .params file")
+    names, arrays = read_arrays(path)
+    if arrays and not names:
+        raise DataError(f"{path} has arrays without names, which is no checkpoint; copy it again")
+    return dict(zip(names, arrays))
+
+
+def read_arrays(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
+    """Read the names in a file, as many as arrays or none, and the arrays, views of the file.
+
+    Raises:
+        DataError: the file cannot be read, or is damaged.
+    """
     try:
         with open_regular(path) as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -88,7 +100,7 @@ class _ParameterReader:
         self._content = content
         self._position = 0
 
-    def read(self) -> dict[str, NDArray[Any]]:
+    def read(self) -> tuple[list[str], list[NDArray[Any]]]:
         magic, _ = self._numbers("QQ")
         if magic != _FILE_MAGIC:
             raise _DamagedParameters("it begins with another magic number")
@@ -97,13 +109,11 @@ class _ParameterReader:
         names = [self._name(index) for index in range(self._count("names", 8))]
         if self._position != len(self._content):
             raise _DamagedParameters(f"{len(self._content) - self._position} bytes follow its end")
-        if arrays and not names:
-            raise _DamagedParameters("it holds arrays without names, which is no checkpoint")
-        if len(names) != len(arrays):
+        if len(names) not in (0, len(arrays)):
             raise _DamagedParameters(f"it has {len(arrays)} arrays and {len(names)} names")
         if len(set(names)) != len(names):
             raise _DamagedParameters("two arrays have the same name")
-        return dict(zip(names, arrays))
+        return names, arrays
 
     def _bytes(self, length: int) -> memoryview:
         start = self._position
