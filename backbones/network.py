@@ -20,9 +20,10 @@ from typing_extensions import override
 
 from backbones.graph.accumulation import TrainingPass
 from backbones.graph.nodes import Shape
-from backbones.graph.synchronized import Ranks, SynchronizedPass
+from backbones.graph.synchronized import SynchronizedPass
 from backbones.inference import HostInference, Infer
 from runtime import devices
+from runtime.communicator import Communicator
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
@@ -158,7 +159,7 @@ class Network(Stateful):
         """Plan memory and operators once per shape; worth it when most batches have one shape."""
         self._block.hybridize(static_alloc=True, static_shape=True)
 
-    def synchronize(self, ranks: Ranks) -> None:
+    def synchronize(self, ranks: Communicator) -> None:
         """Have BatchNorm use the images of all ranks in training, as ``sync_bn`` says.
 
         All ranks train together from then on, with equally many images.

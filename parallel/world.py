@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from parallel import horovod
 from runtime import environment
+from runtime.communicator import Communicator
 from runtime.devices import is_host
 from runtime.errors import ConfigError, is_launched, launcher_number
 from runtime.mxnet import mx
@@ -42,44 +43,13 @@ PLAIN = Wire()
 OVERLAPPING = frozenset({"head.gradient"})
 
 
-class World(Protocol):
-    """The ranks that compute together, seen from one of them."""
-
-    rank: int
-    """Number of this rank, 0 … size - 1."""
-    size: int
-    local_rank: int
-    """Number of this rank among those on its host."""
-
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """Reduce an NDArray over the ranks, in place.
-
-        Asynchronous: the reduction is queued as an operation of MXNet's engine, and a read of the
-        array waits for it.
-
-        Args:
-            array: an NDArray of the same shape and type on every rank.
-            name: the stable name of this collective.
-            op: "sum", "mean" or "max".
-        """
-
-    def wait(self, array: Any) -> None:
-        """Call it where a reduction is needed, after all work that can hide it.
-
-        What uses the array waits for it anyway; a timed world measures the wait here.
-        """
-        return None
+class World(Communicator, Protocol):
+    """All collectives of a run, seen from one of its ranks."""
 
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
         """Reduce several arrays; all are queued before any is waited for."""
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate NDArrays of all ranks along their first axis, in rank order.
-
-        Asynchronous like ``allreduce``, so all of them must have one shape and type.
-        """
 
     def allgather_uneven(self, array: Any, name: str) -> Any:
         """As ``allgather``, of arrays whose first axes may differ in length; blocks."""

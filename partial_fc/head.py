@@ -37,9 +37,10 @@ from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Logits, Negatives, Placed, Rows
 from partial_fc.rows.stored import StoredRows
-from partial_fc.shard import Communicator, Sample, Sampler, Shard, centers_of
+from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
+from runtime.communicator import Communicator
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx

@@ -1,4 +1,4 @@
-"""The ranks of a head, what each holds of it (classes, states), and its sample of a step.
+"""What a rank holds of the head (classes, optimizer states), and its sample of a step.
 
 All code that divides something along the class axis (centers, labels, checkpoints, the dry run)
 uses ``Shard``. Neither MXNet nor Numba is imported, for the sake of the dry run.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,25 +17,6 @@ Int64Array = NDArray[np.int64]
 
 # The standard deviation of the numbers of an initial center.
 DEVIATION = 0.01
-
-
-class Communicator(Protocol):
-    """The collectives that the head calls, of all ranks of a run; each has one name.
-
-    ``parallel.world`` implements them over Horovod.
-    """
-
-    rank: int
-    size: int
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate the ranks' arrays, of one shape, along their first axis; asynchronously."""
-
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """Reduce over the ranks ("sum" or "max"), in place and asynchronously."""
-
-    def wait(self, array: Any) -> None:
-        """Called where a reduction is needed, after all work that can hide it."""
 
 
 @dataclass(frozen=True)

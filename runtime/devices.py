@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime import environment
+from runtime.communicator import Communicator
 from runtime.errors import ConfigError
 from runtime.installed import UUID_BYTES, CudaDriver
 from runtime.mxnet import mx
-
-
-class Ranks(Protocol):
-    """The ranks that compute together, as ``parallel.world`` has them."""
-
-    size: int
-    local_rank: int
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate the arrays of all ranks along their first axis."""
 
 
 def is_host(context: Any) -> bool:
@@ -64,7 +55,7 @@ class Uploads:
         return buffers[0].as_in_context(self._context)
 
 
-def choose(ranks: Ranks, dtype: str) -> Any:
+def choose(ranks: Communicator, dtype: str) -> Any:
     """The GPU with the rank's number on its host; the CPU of a host without GPUs; collective.
 
     A rank that sees a single GPU takes that one. Some launchers show each rank one of its own,

@@ -21,13 +21,14 @@ Shapes: C channels of a BatchNorm, R ranks, all of which have equally many image
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
 from backbones.graph.accumulation import TrainingPass
 from backbones.graph.levels import DATA, Level, Norm, cut
 from backbones.layers import Symbol
+from runtime.communicator import Communicator
 from runtime.mxnet import mx
 
 NDArray = Any
@@ -36,22 +37,10 @@ Arrays = dict[str, NDArray]
 Function = Callable[..., NDArray]
 
 
-class Ranks(Protocol):
-    """The ranks that normalize together, as ``parallel.world`` has them."""
-
-    size: int
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate the arrays of all ranks along their first axis, in rank order."""
-
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """Reduce an array over the ranks, in place."""
-
-
 class SynchronizedPass(TrainingPass):
     """Forward and backward pass of a graph, level by level."""
 
-    def __init__(self, symbol: Symbol, parameters: Any, ranks: Ranks, ctx: Context) -> None:
+    def __init__(self, symbol: Symbol, parameters: Any, ranks: Communicator, ctx: Context) -> None:
         """Cut a graph with one output, and bind its levels to their arrays.
 
         ``parameters`` is its initialized ``ParameterDict``.
@@ -107,7 +96,7 @@ class _BoundLevel:
         # What it has read in the forward pass, as inputs of its own graph.
         self._own: Arrays = {}
 
-    def exchange_statistics(self, tensors: Arrays, ranks: Ranks) -> None:
+    def exchange_statistics(self, tensors: Arrays, ranks: Communicator) -> None:
         """Compute the statistics of what is normalized, over the images of all ranks."""
         if not self._norms:
             return
@@ -141,7 +130,7 @@ class _BoundLevel:
         self._own = {}
         return found
 
-    def exchange_sums(self, tensors: Arrays, gradients: Arrays, ranks: Ranks) -> None:
+    def exchange_sums(self, tensors: Arrays, gradients: Arrays, ranks: Communicator) -> None:
         """Complete the gradients of what was normalized, by sums over the images of all ranks."""
         norms = [norm for norm in self._norms if norm.source in gradients]
         if not norms:

@@ -21,10 +21,11 @@ from typing_extensions import override
 from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Placed
-from partial_fc.shard import Communicator, Int64Array, Sample, Shard
+from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.header import STORE
 from partial_fc.store.records import Layout, Part, Staged
+from runtime.communicator import Communicator
 from runtime.mxnet import mx
 from runtime.state import Saved, State
 

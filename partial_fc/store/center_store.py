@@ -26,13 +26,14 @@ from typing import Any, Optional
 
 import numpy as np
 
-from partial_fc.shard import Communicator, Shard
+from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, StoreFolder
 from partial_fc.store.index import Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs
+from runtime.communicator import Communicator
 from runtime.errors import ConfigError, DataError
 from runtime.files import HeldFolder, flush_folder, open_kept
 from runtime.mxnet import mx
