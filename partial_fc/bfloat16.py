@@ -11,19 +11,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runtime.kernels.compiled import overload, types
 
 
 def widened(value: Any) -> Any:
-    """In a kernel: an entry of an array as float32."""
-    raise NotImplementedError("compiled only")
+    """Return an array of float32 or bfloat16 as float32; in a kernel, one entry."""
+    if value.dtype != np.uint16:
+        return value
+    return (value.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrowed(value: Any, array: Any) -> Any:
-    """In a kernel: a float32 as an entry of ``array``, rounded to the nearest, ties to even."""
-    raise NotImplementedError("compiled only")
+    """Return a float32 array, in a kernel one entry, in the type of ``array``.
+
+    Numbers are rounded to the nearest, ties to even.
+    """
+    if array.dtype != np.uint16:
+        return value
+    bits = value.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 @overload(widened, inline="always")
@@ -44,18 +51,3 @@ def _narrowed(value, array):  # type: ignore[no-untyped-def]
         return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
 
     return to_bfloat16
-
-
-def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """The values of an array of float32 or bfloat16."""
-    if values.dtype != np.uint16:
-        return values
-    return (values.astype(np.uint32) << 16).view(np.float32)
-
-
-def from_float32(values: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The values as ``dtype``: uint16 holds bfloat16, rounded to the nearest, ties to even."""
-    if dtype != np.uint16:
-        return values
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

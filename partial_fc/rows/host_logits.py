@@ -10,7 +10,6 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.rows.interface import LEFT_OUT, LOWEST, NEVER, Array, Logits, Negatives
 from partial_fc.shard import Int64Array
@@ -47,7 +46,7 @@ def numbers_of(
 
 def take_entries(numbers: NDArray[Any], entries_B: Int64Array, values_B: Array) -> None:
     """Read entries."""
-    values_B[:] = bfloat16.to_float32(numbers[entries_B])
+    values_B[:] = widened(numbers[entries_B])
 
 
 def put_entries(
@@ -55,7 +54,7 @@ def put_entries(
 ) -> None:
     """Replace entries where the target belongs to this rank."""
     own = np.flatnonzero(local_B)
-    numbers[entries_B[own]] = bfloat16.from_float32(values_B[own], numbers.dtype)
+    numbers[entries_B[own]] = narrowed(values_B[own], numbers)
 
 
 @inlined

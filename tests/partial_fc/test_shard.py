@@ -227,12 +227,12 @@ def test_rounding_and_widening_are_those_of_mxnet():
     is_zero = values == 0
     assert np.array_equal(narrow[~is_zero], theirs[~is_zero])
     assert not (theirs[is_zero] & 0x7FFF).any()
-    assert np.array_equal(bfloat16.from_float32(values, theirs.dtype), narrow)
-    assert np.array_equal(wide, bfloat16.to_float32(narrow))
+    assert np.array_equal(bfloat16.narrowed(values, theirs), narrow)
+    assert np.array_equal(wide, bfloat16.widened(narrow))
     finite = np.isfinite(values)
     assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
     assert wide[-7:].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0, np.inf, -np.inf]
-    assert bfloat16.to_float32(values) is bfloat16.from_float32(values, values.dtype) is values
+    assert bfloat16.widened(values) is bfloat16.narrowed(values, values) is values
     narrow = np.empty_like(values)
     _convert(values, narrow, wide)
     assert np.array_equal(narrow, values) and np.array_equal(wide, values)
