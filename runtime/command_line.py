@@ -41,7 +41,6 @@ from runtime.options import BARE, NAMES, REPEATABLE, option
 _Config = TypeVar("_Config")
 
 _CONFIG = "config"
-_UNKNOWN = "unrecognized arguments: "
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,7 +81,9 @@ class Parser(argparse.ArgumentParser):
         # Before the options that this program requires are missed.
         unknown = [name for name in names if name not in self._option_string_actions]
         refuse_foreign(unknown, self._foreign)
-        return super().parse_known_args(words, namespace)
+        found, left_over = super().parse_known_args(words, namespace)
+        refuse_foreign(left_over, self._foreign)
+        return found, left_over
 
     @override
     def _get_option_tuples(self, option_string: str) -> list[Any]:
@@ -92,8 +93,6 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def error(self, message: str) -> NoReturn:
-        if message.startswith(_UNKNOWN):
-            refuse_foreign(message[len(_UNKNOWN) :].split(), self._foreign)
         raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
 
     def names(self) -> list[str]:
@@ -141,10 +140,9 @@ def _read_words(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]
     """Return the options that are on the command line, and no others."""
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
-        words = [word.split("=")[0] for word in unknown]
-        refuse_foreign(words, parser._foreign)
-        close = did_you_mean(words[0], parser.names())
-        raise ConfigError(f"{words[0]} is not an option{close}; --help lists them")
+        word = unknown[0].split("=")[0]
+        close = did_you_mean(word, parser.names())
+        raise ConfigError(f"{word} is not an option{close}; --help lists them")
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
