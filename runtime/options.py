@@ -121,11 +121,6 @@ def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def replace(config: _Config, **changes: Any) -> _Config:
-    """A configuration with other values, by the names of the fields of its groups."""
-    return compose(type(config), {**values(config), **changes})
-
-
 def overlay(
     layers: Iterable[Mapping[str, Any]], rivals: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:

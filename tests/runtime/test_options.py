@@ -8,6 +8,7 @@ import pytest
 from runtime import options
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
+from tests.support.typed import replaced
 from training.config import faces, images
 
 FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
@@ -114,10 +115,10 @@ def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
     for name, (allowed, refused) in ranges.items():
         needed = GOES_WITH.get(name, {})
         for value in allowed:
-            options.check(options.replace(plain, **{name: value, **needed}))
+            options.check(replaced(plain, **{name: value, **needed}))
         for value in refused:
             with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} .* must "):
-                options.check(options.replace(plain, **{name: value, **needed}))
+                options.check(replaced(plain, **{name: value, **needed}))
 
 
 @pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
@@ -185,7 +186,7 @@ def test_a_saved_configuration_gives_the_same_run(program, line, more, tmp_path:
     found = program.parse([*saved, *more.split()])
     # The folder of the run is the saved one, whose name does not follow the network any more.
     expected = program.parse([*line.split(), *more.split()])
-    assert options.replace(expected, models_root=found.run.models_root) == found
+    assert replaced(expected, models_root=found.run.models_root) == found
     assert "models-root" not in more or found.run.models_root == "other"
 
 

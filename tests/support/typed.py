@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from parallel.launch.options import add_options, parse
 from runtime import command_line, options
@@ -159,3 +160,8 @@ def understood(module: str, *arguments: str) -> bool:
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.endswith("understood") or not arguments
+
+
+def replaced(config: Any, **changes: Any) -> Any:
+    """A configuration with other values, by the names of the fields of its groups."""
+    return options.compose(type(config), {**options.values(config), **changes})

@@ -19,6 +19,7 @@ from runtime import options
 from runtime.command_line import hint_for
 from runtime.errors import ConfigError
 from tests.support import mxnet_g
+from tests.support.typed import replaced
 from training.config import faces, images, originals, presets
 from training.config.exchange import HOROVOD
 from training.config.faces import FaceConfig
@@ -161,7 +162,7 @@ def test_check_refuses_what_no_command_line_gave() -> None:
     config = faces.resolve({"dataset": "synthetic"})
     options.check(config)
     with pytest.raises(ConfigError, match="length of the run is missing"):
-        options.check(options.replace(config, epochs=None))
+        options.check(replaced(config, epochs=None))
     with pytest.raises(ConfigError, match="no data"):
         faces.check(faces.resolve({}))
 

@@ -15,8 +15,9 @@ from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.graph import recompute as graph_memory
 from partial_fc.shard import Shard
-from runtime import options, processors
+from runtime import processors
 from runtime.errors import ConfigError
+from tests.support.typed import replaced
 from training.config import faces, images
 from training.plan import faces as face_plans
 from training.plan import images as image_plans
@@ -41,7 +42,7 @@ SIZE = image_plans.ImageSize(classes=10, images=1000, parameters=1000, trained=7
 
 
 def small_config(line: str = "", **changes: Any) -> faces.FaceConfig:
-    return options.replace(faces.parse((SMALL + line).split()), **changes)
+    return replaced(faces.parse((SMALL + line).split()), **changes)
 
 
 def planned(line: str) -> dict[str, Any]:
