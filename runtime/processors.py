@@ -36,9 +36,7 @@ def available() -> int:
 
 def model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the name of the first processor, or its architecture if the system has no name."""
-    lines = (line.partition(":") for line in _read_lines(cpuinfo))
-    names = (value.strip() for name, _, value in lines if name.strip() == "model name")
-    return next(names, platform.machine())
+    return _described("model name", cpuinfo) or platform.machine()
 
 
 @functools.lru_cache(maxsize=None)
@@ -105,10 +103,13 @@ def _read_lines(path: Path) -> list[str]:
 
 def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
     """The names of what the first processor has; empty on others than x86."""
-    if platform.machine() != "x86_64":
-        return set()
+    return set(_described("flags", cpuinfo).split())
+
+
+def _described(what: str, cpuinfo: Path) -> str:
+    """What Linux says of the first processor under this name; empty if it says nothing."""
     lines = (line.partition(":") for line in _read_lines(cpuinfo))
-    return set(next((flags for name, _, flags in lines if name.strip() == "flags"), "").split())
+    return next((value.strip() for name, _, value in lines if name.strip() == what), "")
 
 
 def _request_tiles_from_kernel() -> int:
