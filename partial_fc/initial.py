@@ -73,17 +73,12 @@ def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.
 
     def draw(first: int) -> None:
         part = centers[first : first + _ROWS_PER_TASK]
-        draw_centers(np.arange(len(part)) + shard.start + first, seed, part)
+        _draw(np.arange(len(part)) + shard.start + first, key_of(seed), part)
 
     with ThreadPoolExecutor(environment.visible_threads()) as threads:
         for _ in threads.map(draw, range(0, shard.size, _ROWS_PER_TASK)):
             pass
     return centers
-
-
-def draw_centers(classes: NDArray[np.int64], seed: int, centers: NDArray[np.float32]) -> None:
-    """Write the initial centers of these class ids, int64 [R], into float32 [R, D]."""
-    _draw(classes, key_of(seed), centers)
 
 
 def key_of(seed: int) -> np.uint64:
@@ -146,5 +141,6 @@ def draw_row(class_id, key, center):  # type: ignore[no-untyped-def]
 
 @unlocked_kernel
 def _draw(classes, key, centers):  # type: ignore[no-untyped-def]
+    """Write the initial centers of these class ids, int64 [R], into float32 [R, D]."""
     for row in range(classes.size):
         draw_row(classes[row], key, centers[row])
