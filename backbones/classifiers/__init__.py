@@ -39,8 +39,8 @@ _ARCHITECTURES: Mapping[str, Callable[[Any], Any]] = {
     "LeNet": _of("plain.lenet"),
     "VGG16": _of("plain.vgg", counts=(2, 2, 3, 3, 3)),
     "ResNet18": _of("residual.resnet", counts=_18),
-    "ResNet50": _of("residual.bottleneck_resnet", counts=_50),
-    "ResNet101": _of("residual.bottleneck_resnet", counts=_101),
+    "ResNet50": _of("residual.resnet", counts=_50, has_bottlenecks=True),
+    "ResNet101": _of("residual.resnet", counts=_101, has_bottlenecks=True),
     "RegNetX_200MF": _of(
         "residual.regnet", counts=(1, 1, 4, 7), widths=(24, 56, 152, 368), group_width=8
     ),
@@ -63,7 +63,7 @@ _ARCHITECTURES: Mapping[str, Callable[[Any], Any]] = {
     "VGG19": _of("plain.vgg", counts=(2, 2, 4, 4, 4)),
     "MobileNet": _of("plain.mobilenet"),
     "ResNet34": _of("residual.resnet", counts=_50),
-    "ResNet152": _of("residual.bottleneck_resnet", counts=_152),
+    "ResNet152": _of("residual.resnet", counts=_152, has_bottlenecks=True),
     "PreActResNet34": _of("residual.preact_resnet", counts=_50),
     "PreActResNet50": _of("residual.preact_resnet", counts=_50, has_bottlenecks=True),
     "PreActResNet101": _of("residual.preact_resnet", counts=_101, has_bottlenecks=True),

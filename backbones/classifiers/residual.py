@@ -29,22 +29,19 @@ _STRIDES = (1, 2, 2, 2)
 _CIFAR_STEM = 16
 
 
-def resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
-    """Return the features [batch, 512] of ``counts`` units per stage, of two convolutions each.
+def resnet(x: Symbol, *, counts: Sequence[int], has_bottlenecks: bool = False) -> Symbol:
+    """Return the features [batch, 512 or 2048] of ``counts`` units per stage.
 
-    He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385.
+    He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385. A unit has two
+    convolutions, a bottleneck three.
     """
     x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
-    for unit in units(counts, _STRIDES, _WIDTHS, stem=_STEM):
-        x = basic(x, unit)
-    return global_average(x)
-
-
-def bottleneck_resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
-    """Return the features [batch, 2048] of a ``resnet`` whose units have three convolutions."""
-    x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
-    for unit in units(counts, _STRIDES, [4 * width for width in _WIDTHS], stem=_STEM):
-        x = add_relu(x, bottleneck(x, unit, width=unit.channels // 4), unit)
+    widths = [4 * width for width in _WIDTHS] if has_bottlenecks else _WIDTHS
+    for unit in units(counts, _STRIDES, widths, stem=_STEM):
+        if has_bottlenecks:
+            x = add_relu(x, bottleneck(x, unit, width=unit.channels // 4), unit)
+        else:
+            x = basic(x, unit)
     return global_average(x)
 
 
