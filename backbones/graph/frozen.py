@@ -38,7 +38,7 @@ def find(patterns: Sequence[str], symbol: Symbol) -> frozenset[str]:
         if not fitting:
             raise ConfigError(
                 f"--freeze {pattern!r} fits no parameter of this network"
-                f"{_near(pattern, names)}; its first are {', '.join(names[:3])}"
+                f"{did_you_mean(pattern, names)}; its first are {', '.join(names[:3])}"
             )
         found |= fitting
     if found.issuperset(parameters):
@@ -76,9 +76,3 @@ def _statistics(symbol: Symbol, *, only_kept: bool = False) -> list[set[str]]:
         if node["op"] == "BatchNorm"
         and (not only_kept or node.get("attrs", {}).get(_GLOBAL) in ("True", "1"))
     ]
-
-
-def _near(pattern: str, names: Sequence[str]) -> str:
-    """The name that is nearest to a pattern, or to its beginning, which is often a layer's."""
-    words = {"_".join(name.split("_")[:length]) for name in names for length in (1, 2)}
-    return did_you_mean(pattern, names) or did_you_mean(pattern.strip("*_"), sorted(words))
