@@ -125,7 +125,6 @@ def parameter_count(
     Raises:
         ConfigError: there is no network of this name, or nothing fits a pattern.
     """
-    check(name)
     from backbones.graph import frozen
 
     symbol = build(name, embedding_size=embedding_size, output=output)

@@ -10,36 +10,21 @@ import logging
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Optional, Union
 
 import backbones
-from backbones.checkpoint import read_tensors, read_weights, take
-from backbones.graph import frozen, gpu
+from backbones.checkpoint import FACE_SIZE, read_tensors, read_weights, take
 from backbones.graph.accumulation import Accumulation
 from backbones.graph.nodes import to_json
-from backbones.graph.onednn import form, prelu
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
-from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
+from backbones.network import Context, Network, checkpoint_paths, for_device, initial_weights
 from backbones.options import BackboneOptions, split_checkpoint
-from runtime import devices
+from runtime.environment import usable_dtype
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
 _log = logging.getLogger(__name__)
-
-FACE_SIZE = (112, 112)
-
-
-class LoadedTensors(NamedTuple):
-    """What ``load_pretrained`` found: names of tensors without ``arg:`` and ``aux:``."""
-
-    path: Path
-    loaded: list[str]
-    missing: list[str]
-    """Of this network but not in the file; they keep their initial values."""
-    left_over: list[str]
-    """In the file but not of this network, such as those of a classifier."""
 
 
 class Backbone(Network):
@@ -70,22 +55,18 @@ class Backbone(Network):
         name, output = options.network, options.net_output
         backbones.check_image_size(name, image_size, output)
         build = partial(backbones.build, name, embedding_size=options.embedding_size, output=output)
-        exported, trained = build(), build(dtype=form.dtype_of_graph(options.dtype))
-        weights = initial_weights(exported, (3, *image_size), seed)
-        fixed = frozen.find(options.frozen, exported)
-        trained = frozen.keep_statistics(trained, fixed) if fixed else trained
-        dtype = form.usable_dtype(options.dtype)
-        trained = _for_device(ctx, trained, image_size, weights, dtype)
-        backbone = cls(trained, exported, weights, ctx, fixed, dtype)
+        exported, shape = build(), (3, *image_size)
+        weights = initial_weights(exported, shape, seed)
+        backbone = cls.assemble(options, exported, build, weights, shape, ctx)
         if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
             backbone._dropout_seed = seed
         if options.recompute:
-            parts = cut(trained, image_size)
+            parts = cut(backbone._trained, image_size)
             backbone._training_pass = Recomputation(parts, backbone.own_parameters, ctx)
         if options.accumulate > 1:
             backbone.accumulate(options.accumulate)
         if options.pretrained:
-            _report(backbone.load_pretrained(*split_checkpoint("pretrained", options.pretrained)))
+            backbone.load_pretrained(*split_checkpoint("pretrained", options.pretrained))
         return backbone
 
     @classmethod
@@ -112,14 +93,21 @@ class Backbone(Network):
         symbol = read_graph(symbol_path)
         found = read_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
         weights = {name: mx.nd.array(array, dtype=array.dtype) for name, array in found.items()}
-        dtype = form.usable_dtype(dtype)
-        trained = _for_device(ctx, symbol, image_size, weights, dtype)
+        dtype = usable_dtype("--dtype", dtype)
+        trained = for_device(symbol, ctx, (3, *image_size), weights, dtype)
         return cls(trained, symbol, weights, ctx, dtype=dtype)
 
-    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> LoadedTensors:
+    def load_pretrained(
+        self, prefix: Union[str, Path], epoch: int
+    ) -> tuple[list[str], list[str], list[str]]:
         """Load the tensors of another checkpoint that this network has, too.
 
         Only ``<prefix>-<epoch, four digits>.params`` is read, exported here or by InsightFace.
+
+        Returns:
+            The names of the tensors that were loaded; of those that the file lacks, which keep
+            their values; and of those that only the file has, such as a classifier's. All are
+            logged: fine-tuning depends on them.
 
         Raises:
             DataError: the file is missing or broken, a tensor is not finite or has another shape
@@ -148,7 +136,11 @@ class Backbone(Network):
         take(parameters, path, found, loaded)
         missing = [name for name in parameters if name not in found]
         left_over = [name for name in found if name not in parameters]
-        return LoadedTensors(path, loaded, missing, left_over)
+        kinds = ("loaded", "missing, left at their initial values", "left over in the file")
+        for kind, names in zip(kinds, (loaded, missing, left_over)):
+            listed = ": " + " ".join(names) if names else ""
+            _log.info("pretrained %s: %d tensors %s%s", path, len(names), kind, listed)
+        return loaded, missing, left_over
 
     def accumulate(self, parts: int) -> None:
         """Train on batches in parts of one size, of which there are at least 2."""
@@ -169,24 +161,3 @@ class Backbone(Network):
         if self._dropout_seed is not None:
             text = f"{self._dropout_seed} {self._update}" + (f" {part}" if part else "")
             mx.random.seed(zlib.crc32(text.encode()) % 2**31, ctx=self._ctx)
-
-
-def _for_device(
-    ctx: Context,
-    symbol: Any,
-    image_size: tuple[int, int],
-    weights: dict[str, NDArray],
-    dtype: str,
-) -> Any:
-    """Return the graph as it runs there."""
-    if devices.is_host(ctx):
-        return prelu.rewrite(symbol, image_size, weights, dtype)
-    return gpu.rewrite(symbol)
-
-
-def _report(tensors: LoadedTensors) -> None:
-    """Log the name of each tensor: fine-tuning depends on which were loaded."""
-    kinds = ("loaded", "missing, left at their initial values", "left over in the file")
-    for kind, names in zip(kinds, tensors[1:]):
-        listed = ": " + " ".join(names) if names else ""
-        _log.info("pretrained %s: %d tensors %s%s", tensors.path, len(names), kind, listed)

@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
+from typing_extensions import Self, override
 
+from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import TrainingPass
 from backbones.graph.nodes import Shape
+from backbones.graph.onednn import prelu
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.inference import HostInference, Infer
+from backbones.layers import Symbol
+from backbones.options import NetworkOptions
 from runtime import devices
 from runtime.communicator import Communicator
+from runtime.environment import usable_dtype
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
@@ -47,7 +52,7 @@ class Network(Stateful):
         exported: Any,
         weights: dict[str, NDArray],
         ctx: Context,
-        frozen: Collection[str] = (),
+        fixed: Collection[str] = (),
         dtype: str = "float32",
     ) -> None:
         """Use ``create`` or ``load`` of a derived class.
@@ -57,7 +62,7 @@ class Network(Stateful):
             exported: the symbol that is written to disk, with the same parameters.
             weights: all parameters and auxiliary states.
             ctx: the device.
-            frozen: names of parameters that are not trained.
+            fixed: names of parameters that are not trained.
             dtype: of maps and products of ``inference`` on a CPU, float32 or bfloat16.
         """
         self._dtype = dtype
@@ -68,7 +73,7 @@ class Network(Stateful):
         self._training_pass = TrainingPass(self._block)
         self._parameters = mx.gluon.ParameterDict()
         # BatchNorm holds these gammas at one.
-        fixed = {
+        ones = {
             f"{name}_gamma"
             for name, attributes in trained.attr_dict().items()
             if attributes.get("fix_gamma") == "True"
@@ -81,8 +86,33 @@ class Network(Stateful):
             self._parameters.update({name: parameter})
             parameter.set_data(weights[name].astype(parameter.dtype))
             parameter.wd_mult = float(name.endswith("_weight"))
-            if name in fixed or name in frozen:
+            if name in ones or name in fixed:
                 parameter.grad_req = "null"
+
+    @classmethod
+    def assemble(
+        cls,
+        options: NetworkOptions,
+        exported: Symbol,
+        build: Callable[..., Symbol],
+        weights: dict[str, NDArray],
+        image_shape: Shape,
+        ctx: Context,
+    ) -> Self:
+        """Return a network with these weights, as it is trained on a device.
+
+        ``exported`` is the float32 graph; ``build`` returns it in the type ``dtype``.
+
+        Raises:
+            ConfigError: nothing fits ``--freeze``.
+        """
+        dtype = usable_dtype("--dtype", options.dtype)
+        # The float32 graph is rewritten for bfloat16.
+        trained = build(dtype=dtype) if dtype == "float16" else exported
+        fixed = frozen.find(options.freeze, exported)
+        trained = frozen.keep_statistics(trained, fixed) if fixed else trained
+        trained = for_device(trained, ctx, image_shape, weights, dtype)
+        return cls(trained, exported, weights, ctx, fixed, dtype)
 
     @property
     def context(self) -> Context:
@@ -127,7 +157,7 @@ class Network(Stateful):
         Images are RGB, 0-255, uint8 or float32.
         """
         run = self._training_pass.forward if mx.autograd.is_recording() else self._block
-        return run(self._to_device(images))
+        return run(images.as_in_context(self._ctx).astype("float32", copy=False))
 
     def backward(self, outputs: NDArray, gradient: NDArray) -> None:
         """Compute the gradient of every parameter from that of the outputs [b, n].
@@ -151,9 +181,6 @@ class Network(Stateful):
         """Return the output [b, n] of images [b, channels, h, w] by the graph that trains."""
         outputs: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
         return outputs
-
-    def _to_device(self, images: NDArray) -> NDArray:
-        return images.as_in_context(self._ctx).astype("float32", copy=False)
 
     def hybridize(self) -> None:
         """Plan memory and operators once per shape; worth it when most batches have one shape."""
@@ -231,6 +258,15 @@ def _first_of(parameter: Any, shape: Shape, ctx: Context) -> Any:
     first.initialize(mx.init.Zero(), ctx=ctx)
     first._data = [parameter.data(ctx)[: shape[0]]]
     return first
+
+
+def for_device(
+    symbol: Symbol, ctx: Context, image_shape: Shape, weights: dict[str, NDArray], dtype: str
+) -> Symbol:
+    """Return a graph with the same parameters that computes faster, or in less memory, there."""
+    if devices.is_host(ctx):
+        return prelu.rewrite(symbol, image_shape, weights, dtype)
+    return gpu.rewrite(symbol)
 
 
 def checkpoint_paths(prefix: Union[str, Path], epoch: int) -> tuple[Path, Path]:

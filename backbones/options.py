@@ -56,20 +56,15 @@ class NetworkOptions(Options):
     sync_bn: bool = False
     """BatchNorm by the images of all ranks, not of each rank alone: slower on several ranks."""
 
-    freeze: Optional[tuple[str, ...]] = None
+    freeze: tuple[str, ...] = ()
     """Parameters that are not trained, by patterns of their names, as in conv0_*,bn0_*,stage1_*. A
     BatchNorm whose running statistics fit as well keeps them, and normalizes by them."""
 
-    @property
-    def frozen(self) -> tuple[str, ...]:
-        """The patterns of ``--freeze``."""
-        return self.freeze or ()
-
     def check(self) -> None:
         """Refuse patterns that are empty, or BatchNorms that other ranks would need."""
-        if not all(self.frozen):
+        if not all(self.freeze):
             raise ConfigError(
-                f"--freeze {','.join(self.frozen)!r} has an empty pattern; separate patterns by "
+                f"--freeze {','.join(self.freeze)!r} has an empty pattern; separate patterns by "
                 "single commas, as in conv0_*,stage1_*"
             )
         if self.sync_bn and self.dtype == "bfloat16":
@@ -77,9 +72,9 @@ class NetworkOptions(Options):
                 "--sync-bn and --dtype bfloat16 exclude each other: statistics that ranks exchange "
                 "are computed of float32 maps; leave one of them out"
             )
-        if self.sync_bn and self.frozen:
+        if self.sync_bn and self.freeze:
             raise ConfigError(
-                f"--sync-bn and --freeze {','.join(self.frozen)} exclude each other: the ranks "
+                f"--sync-bn and --freeze {','.join(self.freeze)} exclude each other: the ranks "
                 "exchange the gradients of every BatchNorm, which frozen ones do not have; leave "
                 "one of them out"
             )
@@ -119,15 +114,11 @@ class BackboneOptions(NetworkOptions):
         backbones.check(self.network)
         if self.net_output is not None:
             check_name("net-output", self.net_output, OUTPUTS)
-        if self.sync_bn and self.recompute:
+        if self.sync_bn and (self.recompute or self.accumulate > 1):
+            option = "--recompute" if self.recompute else f"--accumulate {self.accumulate}"
             raise ConfigError(
-                "--sync-bn and --recompute exclude each other: the maps that are computed twice "
-                "would need the statistics of all ranks twice; leave one of them out"
-            )
-        if self.sync_bn and self.accumulate > 1:
-            raise ConfigError(
-                f"--sync-bn and --accumulate {self.accumulate} exclude each other: parts that are "
-                "computed twice would need the statistics of all ranks twice; leave one of them out"
+                f"--sync-bn and {option} exclude each other: maps that are computed twice would "
+                "need the statistics of all ranks twice; leave one of them out"
             )
         if self.pretrained is not None:
             check_checkpoint("pretrained", self.pretrained)

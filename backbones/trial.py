@@ -17,7 +17,7 @@ from backbones.network import Network
 from runtime.mxnet import mx
 from runtime.untrusted.child import serve
 
-_IMAGES, _CHANNELS = 2, 3
+_IMAGES = 2
 
 
 def run_once(header: dict[str, Any], content: bytes) -> None:
@@ -33,10 +33,7 @@ def run_once(header: dict[str, Any], content: bytes) -> None:
     shapes = limits.infer(symbol, (1, *image_shape), Path(header["path"]), most)
     weights = {name: mx.nd.ones(shape) for name, shape in shapes.items()}
     images = np.zeros((_IMAGES, *image_shape), np.uint8)
-    graphs = [symbol]
-    if image_shape[0] == _CHANNELS:
-        graphs.append(prelu.rewrite(symbol, image_shape[1:], weights))  # type: ignore[arg-type]
-    for graph in graphs:
+    for graph in (symbol, prelu.rewrite(symbol, image_shape, weights)):
         network = Network(graph, symbol, weights, mx.cpu())
         network.extract(images)
     network.inference()(images)

@@ -14,7 +14,6 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,13 +40,11 @@ from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
 from runtime.communicator import Communicator
-from runtime.environment import bfloat16_unit
+from runtime.environment import usable_dtype
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, array_of, invoke
 from runtime.state import Saved, State, Stateful
-
-_log = logging.getLogger(__name__)
 
 # MXNet's dtypes for ``--head-dtype``.
 TYPES = {"float32": np.float32, "bfloat16": BFLOAT16}
@@ -127,14 +124,25 @@ class PartialFC(Stateful):
             DataError: the centers to be read are missing, damaged, or of another shape.
         """
         num_classes, embedding_size = shape
-        options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
+        if options.head_dtype == "bfloat16" and not devices.is_host(context):
+            raise ConfigError(
+                "--head-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
+            )
+        dtype = usable_dtype("--head-dtype", options.head_dtype)
+        options = replace(options, head_dtype=dtype)
         shard = Shard(world.rank, world.size, num_classes)
         read = None
         if options.pretrained_centers is not None and not options.starts_from_means:
             read = partial(read_centers, Path(options.pretrained_centers), shard, embedding_size)
         rows: Rows
         if options.center_store is not None:
-            place = _place_of_store(options, seed, context)
+            if not devices.is_host(context):
+                raise ConfigError(
+                    f"--center-store {options.center_store} is for CPUs, whose kernels read its "
+                    "rows; leave it out on a GPU"
+                )
+            memory = int(options.center_memory * 2**30)
+            place = StoreOptions(Path(os.path.realpath(options.center_store)), memory, seed)
             rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
         else:
             centers = read() if read else initial_centers(shard, embedding_size, seed)
@@ -322,36 +330,3 @@ def _where_local(local_B: Any, values_B: Any) -> Any:
     chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
     invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": 0.0}, [chosen_B])
     return chosen_B
-
-
-def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:
-    """Where ``--center-store`` is; ``seed``: of the initial centers."""
-    assert options.center_store is not None
-    if not devices.is_host(context):
-        raise ConfigError(
-            f"--center-store {options.center_store} is for CPUs, whose kernels read its rows; "
-            "leave it out on a GPU"
-        )
-    memory = int(options.center_memory * 2**30)
-    return StoreOptions(Path(os.path.realpath(options.center_store)), memory, seed)
-
-
-def usable_dtype(dtype: str, device: Any) -> str:
-    """The type of the products: ``dtype``, or float32 on a CPU where bfloat16 would be slower.
-
-    Raises:
-        ConfigError: ``dtype`` is bfloat16 and the device a GPU.
-    """
-    if dtype == "bfloat16":
-        if not devices.is_host(device):
-            raise ConfigError(
-                "--head-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
-            )
-        if bfloat16_unit() is None:
-            _log.warning(
-                "--head-dtype bfloat16: this processor has neither AVX512_BF16 nor AMX tiles that "
-                "oneDNN may use, without which bfloat16 is slower than float32; the head computes "
-                "in float32"
-            )
-            return "float32"
-    return dtype

@@ -10,6 +10,7 @@ of one host share its processors equally, where every library by itself would us
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shlex
 import sys
@@ -175,6 +176,18 @@ def bfloat16_unit() -> Optional[Bfloat16Unit]:
     if processors.has_bfloat16_vectors() and limit not in _WITHOUT_BFLOAT16:
         return Bfloat16Unit.VECTORS
     return None
+
+
+def usable_dtype(option: str, dtype: str) -> str:
+    """Return an option's number format, or float32 where bfloat16 is slower on this processor."""
+    if dtype == "bfloat16" and bfloat16_unit() is None:
+        logging.getLogger(__name__).warning(
+            "%s bfloat16: this processor has neither AVX512_BF16 nor AMX tiles that oneDNN may "
+            "use, without which bfloat16 is slower than float32; float32 is used",
+            option,
+        )
+        return "float32"
+    return dtype
 
 
 def prepare_threads(processes: int) -> None:

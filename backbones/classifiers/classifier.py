@@ -10,12 +10,9 @@ from typing import Any, Union
 from backbones import classifiers
 from backbones.checkpoint import read_tensors, take
 from backbones.classifiers import Normalization
-from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, infer, to_json
-from backbones.graph.onednn import form
 from backbones.network import Context, Network, checkpoint_paths, initial_weights
 from backbones.options import ClassifierOptions, split_checkpoint
-from runtime import devices
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 
@@ -50,7 +47,7 @@ class Classifier(Network):
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
-        exported, trained = build(), build(dtype=form.dtype_of_graph(options.dtype))
+        exported = build()
         try:
             infer(exported, (1, *image_shape))
         except mx.MXNetError:
@@ -63,15 +60,8 @@ class Classifier(Network):
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
-        fixed = frozen.find(options.frozen, exported)
-        trained = frozen.keep_statistics(trained, fixed) if fixed else trained
         ctx = ctx or mx.cpu()
-        dtype = form.usable_dtype(options.dtype)
-        if devices.is_host(ctx):
-            trained = form.fill(trained, (1, *image_shape), dtype)
-        else:
-            trained = gpu.rewrite(trained)
-        classifier = cls(trained, exported, weights, ctx, fixed, dtype)
+        classifier = cls.assemble(options, exported, build, weights, image_shape, ctx)
         if options.pretrained:
             classifier.load_pretrained(*split_checkpoint("pretrained", options.pretrained))
         return classifier

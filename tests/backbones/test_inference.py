@@ -18,7 +18,7 @@ from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
-from runtime import processors
+from runtime import environment, processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 from tests.backbones import passes
@@ -165,7 +165,7 @@ def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.Monke
 ])
 def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeypatch) -> None:
     monkeypatch.setattr(form, "channel_block", lambda: block)
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
+    monkeypatch.setattr(environment, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
     symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)
     nodes = [one for each in inner_nodes(folded(symbol, dtype=dtype)[0]) for one in each]
     names = {node["name"] for node in nodes if node["op"] == "Convolution"}
@@ -409,7 +409,7 @@ def test_the_weights_are_those_of_its_moment() -> None:
 @pytest.mark.parametrize("name", ["tiny", *thorough("mbf", "r18-se")])
 def test_bfloat16(name, unit, monkeypatch) -> None:
     """Where there is no such unit, oneDNN computes what it would by other instructions."""
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
+    monkeypatch.setattr(environment, "bfloat16_unit", lambda: unit)
     network = create(name, seed=2, dtype="bfloat16", embedding_size=32)
     train_a_little(network)
     wide = HostInference(network.graph, passes.values(network))(IMAGES)

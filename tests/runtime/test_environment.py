@@ -171,13 +171,19 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
     (False, False, True, "AVX512_CORE", None, 16),
     (False, False, False, None, None, 8),
 ])  # fmt: skip
-def test_the_unit_and_block_of_bfloat16(tiles, vectors, avx512, limit, unit, block, monkeypatch):
+def test_the_unit_and_block_of_bfloat16(
+    tiles, vectors, avx512, limit, unit, block, monkeypatch, caplog
+) -> None:
     monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
     monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
     monkeypatch.setattr("runtime.processors.has_avx512", lambda: avx512)
     assert ("DNNL_MAX_CPU_ISA" in settings()) == tiles
     os.environ.update({} if limit is None else {"DNNL_MAX_CPU_ISA": limit})
     assert (environment.bfloat16_unit(), environment.channel_block()) == (unit, block)
+    assert environment.usable_dtype("--dtype", "float32") == "float32" and not caplog.records
+    usable = environment.usable_dtype("--dtype", "bfloat16")
+    assert usable == ("bfloat16" if unit else "float32")
+    assert ("--dtype bfloat16: this processor has neither" in caplog.text) is (unit is None)
 
 
 @pytest.mark.parametrize(("given", "is_gpu", "expected"), [
@@ -251,7 +257,6 @@ def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> N
     ("avx2 avx_vnni", False, False, False),
 ])  # fmt: skip
 def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, monkeypatch):
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
     found = processors._flags(cpuinfo)

@@ -88,7 +88,7 @@ def network_size(config: FaceConfig) -> NetworkSize:
     if network.recompute:
         largest, between = recompute.recomputed_elements(symbol, _FACE_SHAPE[1:])
         maps = min(maps, between + largest * (_PART_KEPT_ON_GPU if gpu else _PART_KEPT))
-    trained = backbones.parameter_count(*shape, network.frozen)
+    trained = backbones.parameter_count(*shape, network.freeze)
     return NetworkSize(backbones.parameter_count(*shape), trained, maps)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from backbones.graph.nodes import Shape
 from backbones.graph.onednn import blocked, narrow
 from backbones.layers import Symbol
-from runtime.environment import bfloat16_unit, channel_block
-
-_log = logging.getLogger(__name__)
+from runtime import environment
+from runtime.environment import channel_block
 
 _BLOCK_OF_AVX512 = 16
 
@@ -28,8 +25,8 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str, *, is_folded: bool = Fa
     """
     block = channel_block()
     if dtype == "bfloat16":
-        unit = bfloat16_unit()
-        assert unit, "usable_dtype has been asked"
+        unit = environment.bfloat16_unit()
+        assert unit, "usable_dtype() has been asked"
         return narrow.rewrite(symbol, batch_shape, block, unit)
     return (blocked.fill if is_folded else blocked.rewrite)(symbol, batch_shape, block)
 
@@ -37,20 +34,3 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str, *, is_folded: bool = Fa
 def has_slow_short_rows(dtype: str) -> bool:
     """True if oneDNN needs help with short rows (``joining.divide``): in float32, with AVX-512."""
     return dtype == "float32" and channel_block() == _BLOCK_OF_AVX512
-
-
-def dtype_of_graph(dtype: str) -> str:
-    """Return the type in which the graph is built that is rewritten to compute in ``dtype``."""
-    return "float32" if dtype == "bfloat16" else dtype
-
-
-def usable_dtype(dtype: str) -> str:
-    """Return ``dtype``, or float32 on a CPU where bfloat16 would be slower."""
-    if dtype == "bfloat16" and bfloat16_unit() is None:
-        _log.warning(
-            "--dtype bfloat16: this processor has neither AVX512_BF16 nor AMX tiles that oneDNN "
-            "may use, without which bfloat16 is slower than float32; the network computes in "
-            "float32"
-        )
-        return "float32"
-    return dtype

@@ -50,7 +50,7 @@ STEEPNESS = 31.0
 
 def rewrite(
     symbol: Symbol,
-    image_size: tuple[int, int],
+    image_shape: Shape,
     weights: Mapping[str, Any] = MappingProxyType({}),
     dtype: str = "float32",
 ) -> Symbol:
@@ -60,13 +60,13 @@ def rewrite(
 
     Args:
         symbol: a graph with the input ``data``.
-        image_size: height and width of the images.
+        image_shape: channels, height and width of the images.
         weights: NDArrays of the initial parameters, as far as they are known. A PReLU with a slope
             of -STEEPNESS or less does not use the BatchNorm before it.
         dtype: float32, or bfloat16 for a CPU with tiles. There a convolution takes longer than the
             passes that it saves by applying factors.
     """
-    batch_shape = (1, 3, *image_size)
+    batch_shape = (1, *image_shape)
     composing = _Composing(*parsed(symbol, batch_shape))
     composing.choose(weights, absorbs=dtype == "float32")
     return form.fill(from_json(composing.rewrite()), batch_shape, dtype)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph.onednn import blocked, form, narrow, prelu, products
+from backbones.graph.onednn import blocked, narrow, prelu, products
 from backbones.network import initial_weights
-from runtime import processors
+from runtime import environment, processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 from tests.backbones import passes
@@ -116,7 +116,7 @@ def bent(x: Any, slope: Any = SLOPE) -> Any:
 @pytest.mark.parametrize(("name", "side"), [("r18", 48), ("mbf", 112)])
 def test_steps_equal_those_of_the_plain_graph(name: str, side: int) -> None:
     plain, shape = backbones.build(name, embedding_size=32), (4, 3, side, side)
-    fast = prelu.rewrite(plain, (side, side))
+    fast = prelu.rewrite(plain, (3, side, side))
     assert "PReLU" in operators(plain) and "PReLU" not in operators(fast)
     weights, generator = initial_weights(plain, shape[1:], seed=4), np.random.default_rng(5)
     for key, value in weights.items():
@@ -147,7 +147,7 @@ def test_a_prelu_and_a_convolution_after_it(groups: int, kernel: Any, expected: 
     if groups:
         plain = conv(plain, "k", 2, num_group=groups, **ONE)
         values["k_weight"] = mx.nd.array(kernel).reshape((2, -1, 1, 1))
-    fast = prelu.rewrite(plain, (1, 2))
+    fast = prelu.rewrite(plain, (3, 1, 2))
     assert operators(fast).count("Convolution") == 3 and "PReLU" not in operators(fast)
     assert fast.list_arguments() == plain.list_arguments()
     for graph in (plain, fast):
@@ -171,7 +171,7 @@ def test_a_batch_norm_before_a_prelu(plain: Any, slopes: list[float], count: int
     values = {"gamma": [0.5, -2.0, 1.0], "beta": [0.25, -0.5, 0.0], "slope": slopes}
     values |= {"bn_moving_mean": [0.0] * 3, "bn_moving_var": [1.0] * 3}
     weights = {name: mx.nd.array(value) for name, value in values.items()}
-    fast = prelu.rewrite(plain, (5, 3), weights)
+    fast = prelu.rewrite(plain, (3, 5, 3), weights)
     # With a kernel of ones a convolution changes the layout alone.
     assert operators(fast).count("Convolution") - operators(fast).count("_ones") == count
     compare(plain, fast, (4, 3, 5, 3), weights)
@@ -188,15 +188,15 @@ def test_prelus_that_no_neighbor_can_scale_for() -> None:
         (bent(norm(DATA, axis=3)), {}),
         (mx.sym.Group([bent(norm(DATA), 2 * SLOPE), other])[0], {}),
     ):
-        assert operators(prelu.rewrite(plain, (5, 3), weights)).count("Convolution") == 2
+        assert operators(prelu.rewrite(plain, (3, 5, 3), weights)).count("Convolution") == 2
     # A costly convolution is not done twice.
     x = bent(conv(DATA, "conv0", 4, 1))
     for options in ({"kernel": (3, 3)}, {"channels": 8}, {"no_bias": False}):
         settings: Any = {"channels": 4, **ONE, **options}
-        graph = prelu.rewrite(conv(x, "conv1", **settings), (8, 8))
+        graph = prelu.rewrite(conv(x, "conv1", **settings), (3, 8, 8))
         assert "broadcast_mul" not in operators(graph)
     without = backbones.build("tiny", embedding_size=16)
-    assert operators(prelu.rewrite(without, (112, 112))) == operators(without)
+    assert operators(prelu.rewrite(without, (3, 112, 112))) == operators(without)
 
 
 TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
@@ -275,7 +275,7 @@ def test_steps_are_the_plain_graphs_up_to_rounding(unit, monkeypatch) -> None:
     # bfloat16 has eight bits: each operator rounds by up to 2^-9 of its result.
     assert 0 < compare(plain, rewritten(plain, unit), (16, 3, 8, 8), weights, 0.05, 1e-3) < 0.02
     # MXNet writes graphs without casts unless told otherwise; parts are cut of what it writes.
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
+    monkeypatch.setattr(environment, "bfloat16_unit", lambda: unit)
     settings: Any = {"side": 32, "dtype": "bfloat16"}
     images = IMAGES[..., :32, :32]
     whole, parts = (passes.create(**settings, recompute=is_cut) for is_cut in (False, True))
@@ -283,18 +283,10 @@ def test_steps_are_the_plain_graphs_up_to_rounding(unit, monkeypatch) -> None:
     passes.assert_same(found, expected)
 
 
-@pytest.mark.parametrize("unit", [TILES, VECTORS, None])
-def test_without_a_unit_it_is_float32_and_says_so(unit, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
-    assert form.usable_dtype("float32") == "float32" and not caplog.records
-    assert form.usable_dtype("bfloat16") == ("bfloat16" if unit else "float32")
-    assert bool(caplog.records) is (unit is None)
-
-
 def test_prelu_leaves_convolutions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """By tiles a second convolution takes longer than the passes that it would save."""
-    monkeypatch.setattr(form, "bfloat16_unit", lambda: TILES)
+    monkeypatch.setattr(environment, "bfloat16_unit", lambda: TILES)
     plain = backbones.build("mbf", embedding_size=32)
-    wide, fast = (prelu.rewrite(plain, (112, 112), dtype=one) for one in ("float32", "bfloat16"))
+    wide, fast = (prelu.rewrite(plain, (3, 112, 112), dtype=one) for one in ("float32", "bfloat16"))
     doubled = {name for name in nodes_of(wide) if name.endswith("_linear")}
     assert doubled and not doubled & nodes_of(fast).keys()

@@ -268,7 +268,7 @@ def make(graph: Any) -> Backbone:
         if name.endswith(("_gamma", "_beta")):
             # 1 for a slope: rounding decides on which side of a bend a number is.
             array[:] = 1 if "relu" in name else generator.uniform(0.5, 1.5, array.shape)
-    trained = prelu.rewrite(symbol, (SIDE, SIDE), weights) if graph is with_prelu else symbol
+    trained = prelu.rewrite(symbol, (3, SIDE, SIDE), weights) if graph is with_prelu else symbol
     backbone = Backbone(trained, symbol, weights, mx.cpu())
     backbone.hybridize()
     return backbone
@@ -339,7 +339,7 @@ def test_levels_that_are_cut_at_batch_norms() -> None:
     assert level.symbol.list_auxiliary_states() == ["frozen_moving_mean", "frozen_moving_var"]
     assert not level.norms
     # Parameters belong to one level; a PReLU's slope is used by the BatchNorm before it as well.
-    symbol = prelu.rewrite(backbones.build("mbf", embedding_size=16), (112, 112))
+    symbol = prelu.rewrite(backbones.build("mbf", embedding_size=16), (3, 112, 112))
     names = [name for level in levels.cut(symbol) for name in level.symbol.list_inputs()]
     found = [name for name in names if ":" not in name and not name.endswith("_one")]
     found = [name for name in found if "given" not in name and name != "data"]
