@@ -139,25 +139,9 @@ def gpus(library: str = _DRIVER) -> list[Gpu]:
 
 def driver_version(driver: str = _DRIVER) -> Optional[int]:
     """The newest CUDA version that the driver serves, such as 11040; None without a driver."""
+    number = ctypes.c_int()
     try:
-        return version(ctypes.CDLL(driver), "cuDriverGetVersion")
+        status = ctypes.CDLL(driver).cuDriverGetVersion(ctypes.byref(number))
     except OSError:
         return None
-
-
-def version(library: Any, name: str) -> Optional[int]:
-    """What a function such as ``cudaRuntimeGetVersion`` returns; None if there is none.
-
-    Args:
-        library: a ``ctypes.CDLL``, in which and in whose own libraries the function is searched:
-            what is found is what that library uses.
-        name: of the function.
-    """
-    function = getattr(library, name, None)
-    if function is None:
-        return None
-    if name == "cudnnGetVersion":
-        function.restype = ctypes.c_size_t
-        return int(function())
-    value = ctypes.c_int()
-    return value.value if function(ctypes.byref(value)) == 0 else None
+    return number.value if status == 0 else None

@@ -1,5 +1,8 @@
 """What a report of ``make test-gpu`` begins with: the build of MXNet, CUDA and the GPUs."""
 
+import ctypes
+from typing import Optional
+
 import pytest
 
 from runtime import installed
@@ -16,11 +19,23 @@ def pytest_configure() -> None:
         )
 
 
+def _version(name: str) -> Optional[int]:
+    """The version of a library that MXNet's uses; None if there is none."""
+    function = getattr(mx.base._LIB, f"{name}GetVersion", None)
+    if function is None:
+        return None
+    if name == "cudnn":
+        function.restype = ctypes.c_size_t
+        return int(function())
+    value = ctypes.c_int()
+    return value.value if function(ctypes.byref(value)) == 0 else None
+
+
 def pytest_report_header() -> list[str]:
-    package, library = installed.mxnet_package(), mx.base._LIB
+    package = installed.mxnet_package()
     lines = [f"MXNet {mx.__version__}, package {package}, on {DEVICE}"]
     for name in ("cudaRuntime", "cudaDriver", "cudnn", "nccl") if ON_GPU else ():
-        lines.append(f"{name}: {installed.version(library, f'{name}GetVersion')}")
+        lines.append(f"{name}: {_version(name)}")
     for gpu in installed.gpus():
         capability = "{}.{}".format(*gpu.capability)
         has = {True: "has", False: "has NO", None: "may have"}[gpu.runs(package)]
