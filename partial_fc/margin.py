@@ -162,13 +162,10 @@ class AdaFace(Margin):
     batch, so every rank has the same; they start with those of the first batch.
     """
 
+    # The margin and the concentration of the paper.
+    _M, _H = 0.4, 0.33
     # Of the authors' program: a deviation of 0 has to give a distance.
     _EPSILON = 1e-3
-
-    def __init__(self, m: float = 0.4, h: float = 0.33) -> None:
-        """Args: the margin and the concentration of the paper."""
-        self._m = m
-        self._h = h
 
     @override
     def __call__(self, targets: Targets) -> Margined:
@@ -178,12 +175,12 @@ class AdaFace(Margin):
         mean = self._running_mean("norm_mean", mean)
         deviation = self._running_mean("norm_deviation", deviation)
         distance_B = (norms_B - mean) / (deviation + self._EPSILON)
-        margin_B = self._m * mx.nd.clip(self._h * distance_B, -1.0, 1.0)
+        margin_B = self._M * mx.nd.clip(self._H * distance_B, -1.0, 1.0)
         theta_B = _angle(targets.cosines_B)
         # Where the margin would leave [0, π] the angle stays at its end, and the slope is 0.
         angle_B = mx.nd.clip(theta_B - margin_B, 0.0, math.pi)
         slopes_B = mx.nd.sin(angle_B) / mx.nd.sin(theta_B)
-        return Margined(mx.nd.cos(angle_B) - margin_B - self._m, slopes_B)
+        return Margined(mx.nd.cos(angle_B) - margin_B - self._M, slopes_B)
 
 
 class CurricularFace(Margin):
@@ -195,9 +192,7 @@ class CurricularFace(Margin):
     targets come closer to their centers they count more.
     """
 
-    def __init__(self, m: float = 0.5) -> None:
-        """Args: the margin on the angle of the target."""
-        self._arc = CombinedMargin(m2=m)
+    _ARC = CombinedMargin(m2=0.5)
 
     @override
     def __call__(self, targets: Targets) -> Margined:
@@ -205,7 +200,7 @@ class CurricularFace(Margin):
         cosines_B = targets.all_cosines()
         mean = mx.nd.mean(cosines_B)
         hardness = self._running_mean("hardness", mean, first_share=1 - _KEPT)
-        margined_B, slopes_B = self._arc.apply(cosines_B)
+        margined_B, slopes_B = self._ARC.apply(cosines_B)
         return Margined(margined_B, slopes_B, Curriculum(margined_B, hardness))
 
 

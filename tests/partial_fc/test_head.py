@@ -280,7 +280,8 @@ def test_slopes_equal_differences(make):
 
 def test_adaface_clips_the_distance_and_the_angle():
     norms, cosines = [1.0, 3.0, 1.0, 3.0], [0.5, 0.5, -0.99, 0.99]
-    margin = AdaFace(m=0.4, h=10.0)
+    margin = AdaFace()
+    margin._H = 10.0
     found = margined(margin, cosines, norms)
     # Distances of ±1 at most: the worst image gets θ + 0.4 and no m3, the best θ − 0.4 and 0.8.
     # arccos(-0.99) + 0.4 lies above π and arccos(0.99) − 0.4 below 0.
