@@ -60,10 +60,6 @@ class _Taken(NamedTuple):
         """Return the channels with groups that the unit takes."""
         return plain if self._keeps(plain) else plain.joined(self.channels)
 
-    def lays_out(self, channels: Channels) -> bool:
-        """Whether a convolution writes the layout that those of the unit agree on."""
-        return self.pixels or not channels.is_of_pixels
-
     def takes(self, channels: Channels) -> bool:
         """Whether the unit computes a convolution, forward and backward."""
         if self._keeps(channels):
@@ -163,7 +159,7 @@ class _Narrowing(_ForUnit):
             # Others have the layout of what they read.
             is_laid_out = inputs[0][0] in self._laid_out
             if node["op"] == "Convolution":
-                is_laid_out = self._taken.lays_out(self._channels(index))
+                is_laid_out = self._taken.pixels or not self._channels(index).is_of_pixels
             if is_laid_out:
                 self._laid_out.add(made)
         return made
