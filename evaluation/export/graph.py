@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from evaluation.export.layers import LAYERS
 from evaluation.export.pixels import INPUT, read_scaling, write_scaling
@@ -110,21 +110,21 @@ class _Translation:
     def _translate(self, index: int, node: Mapping[str, Any]) -> list[str]:
         inputs = [self._tensor(entry) for entry in node["inputs"]]
         kind, attributes = node["op"], self._attributes[index]
-        if kind in _SAME:
-            if kind == "Dropout" and attributes.get("mode") == "always":
-                self._refuse(node, "drops elements in inference, too")
-            return [inputs[0].name]
         shape, dtype = self._shapes[node["name"]], self._dtype(index, node, inputs)
         op = Operator(node["name"], attributes, inputs, shape, dtype, self._writer)
         try:
+            if attributes.get("mode") == "always":
+                raise UnknownOperatorError("drops elements in inference, too")
+            if kind in _SAME:
+                return [inputs[0].name]
             if kind not in _TRANSLATIONS:
                 raise UnknownOperatorError("has no translation")
             values = _TRANSLATIONS[kind](op)
-            op.check_all_taken()
         except UnknownOperatorError as problem:
-            self._refuse(node, str(problem))
-        except (KeyError, ValueError, SyntaxError, TypeError, IndexError):
-            self._refuse(node, f"has attributes that do not fit: {attributes}")
+            raise DataError(
+                f"node {node['name']!r} ({kind}) {problem}; evaluation/export/layers.py and "
+                "tensors.py have the translations to ONNX"
+            ) from None
         return [values] if isinstance(values, str) else values
 
     def _tensor(self, entry: Sequence[int]) -> Tensor:
@@ -145,12 +145,6 @@ class _Translation:
         formats = self._writer.dtypes
         follows_wide = any(formats[one] == SINGLE and one != self._scaled for one in computed)
         return SINGLE if kind in _WIDE or is_square or is_embedding or follows_wide else HALF
-
-    def _refuse(self, node: Mapping[str, Any], problem: str) -> NoReturn:
-        raise DataError(
-            f"node {node['name']!r} ({node['op']}) {problem}; evaluation/export/layers.py and "
-            "tensors.py have the translations to ONNX"
-        )
 
     def _packed(self, description: str) -> Any:
         """Return the nodes and constants that are written as a checked model."""

@@ -25,17 +25,15 @@ Translate = Callable[[Operator], Union[str, list[str]]]
 def convolution(op: Operator) -> str:
     """A convolution; weight and bias as in MXNet."""
     kernel = op.numbers("kernel")
-    ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
-    op.expect("layout", "None", "NCHW", "NCW", "NCDHW")
-    pad = op.numbers("pad") or zeros
+    pad = op.numbers("pad", (0, 0))
     return op.emit(
         "Conv",
         *op.values(),
         kernel_shape=kernel,
-        strides=op.numbers("stride") or ones,
-        dilations=op.numbers("dilate") or ones,
+        strides=op.numbers("stride", (1, 1)),
+        dilations=op.numbers("dilate", (1, 1)),
         pads=(*pad, *pad),
-        group=op.integer("num_group", 1),
+        group=op.get("num_group", 1),
     )
 
 
@@ -43,7 +41,7 @@ def linear(op: Operator) -> str:
     """A product with the weight [n, k]; by default of all axes but the first as one."""
     data, rank = op.value(), len(op.inputs[0].shape)
     weight, *bias = (op.value(index) for index in range(1, len(op.inputs)))
-    if op.flag("flatten", True) or rank == 2:
+    if op.get("flatten", True) or rank == 2:
         if rank != 2:
             data = op.emit("Flatten", data, part="flat", axis=1)
         return op.emit("Gemm", data, weight, *bias, transB=1)
@@ -55,14 +53,12 @@ def linear(op: Operator) -> str:
 
 def batch_norm(op: Operator) -> str:
     """BatchNorm with its running statistics; a fixed gamma is one, whatever the file has."""
-    rank = len(op.inputs[0].shape)
-    axis = op.integer("axis", 1)
-    if axis % rank != 1:
+    axis = op.get("axis", 1)
+    if axis % len(op.shape) != 1:
         raise UnknownOperatorError(f"normalizes axis {axis}, and ONNX the axis 1")
-    op.expect("output_mean_var", "False")
-    gamma = op.array(1)
-    scale = op.constant("ones", np.ones_like(gamma)) if op.flag("fix_gamma", True) else op.value(1)
-    inputs = (op.value(), scale, *(op.value(index) for index in (2, 3, 4)))
+    is_fixed = op.get("fix_gamma", True)
+    gamma = op.constant("ones", np.ones(op.inputs[1].shape)) if is_fixed else op.value(1)
+    inputs = (op.value(), gamma, *map(op.value, (2, 3, 4)))
     return op.emit("BatchNormalization", *inputs, epsilon=op.number("eps", 1e-3))
 
 
@@ -74,12 +70,11 @@ def instance_norm(op: Operator) -> str:
 def layer_norm(op: Operator) -> str:
     """Mean and variance over one axis, written out: ONNX has a node for it since opset 17."""
     rank = len(op.shape)
-    axis = op.integer("axis", -1) % rank
-    op.expect("output_mean_var", "False")
+    axis = op.get("axis", -1) % rank
     along = [1] * rank
     along[axis] = -1
     gamma, beta = (
-        op.constant(part, op.array(index).reshape(along))
+        op.constant(part, np.reshape(op.inputs[index].array, along))
         for part, index in (("scale", 1), ("shift", 2))
     )
     mean = op.emit("ReduceMean", op.value(), part="mean", axes=(axis,), keepdims=1)
@@ -99,7 +94,7 @@ def l2_normalization(op: Operator) -> str:
         "instance": tuple(range(1, rank)),
         "channel": (1,),
         "spatial": tuple(range(2, rank)),
-    }[op.text("mode", "instance")]
+    }[op.get("mode", "instance")]
     squares = op.emit("Mul", op.value(), op.value(), part="squares")
     total = op.emit("ReduceSum", squares, op.integers("axes", axes), part="total", keepdims=1)
     epsilon = op.constant("epsilon", op.number("eps", 1e-10))
@@ -109,56 +104,41 @@ def l2_normalization(op: Operator) -> str:
 
 def leaky_relu(op: Operator) -> str:
     """MXNet's family of activations that are not zero below zero."""
-    kind, slope = op.text("act_type", "leaky"), op.number("slope", 0.25)
-    lower = op.number("lower_bound", 0.125)
-    upper = op.number("upper_bound", 0.334)
+    kind, slope = op.get("act_type", "leaky"), op.number("slope", 0.25)
     if kind == "prelu":
         # ONNX aligns the slope with the last axes: one per channel is [C, 1, 1].
-        behind = len(op.shape) - 2
-        slopes = op.array(1).reshape(-1, *(1,) * behind)
+        slopes = np.reshape(op.inputs[1].array, (-1, *(1,) * (len(op.shape) - 2)))
         return op.emit("PRelu", op.value(), op.constant("slope", slopes))
-    if kind == "rrelu":
-        # Drawn in training; the mean of its bounds in inference.
-        kind, slope = "leaky", (lower + upper) / 2
-    if kind == "leaky":
-        return op.emit("LeakyRelu", op.value(), alpha=slope)
-    if kind == "elu":
-        return op.emit("Elu", op.value(), alpha=slope)
-    if kind == "selu":
-        return op.emit("Selu", op.value())
     if kind == "gelu":
         share = op.emit("Mul", op.value(), op.constant("root", math.sqrt(0.5)), part="share")
         error = op.emit("Erf", share, part="erf")
         twice = op.emit("Add", error, op.constant("one", 1.0), part="twice")
         half = op.emit("Mul", op.value(), op.constant("half", 0.5), part="half")
         return op.emit("Mul", half, twice)
-    raise UnknownOperatorError(f"is the activation {kind!r}, for which there is no translation")
+    if kind == "selu":
+        return op.emit("Selu", op.value())
+    if kind == "rrelu":
+        # Drawn in training; the mean of its bounds in inference.
+        slope = (op.number("lower_bound", 0.125) + op.number("upper_bound", 0.334)) / 2
+    return op.emit("Elu" if kind == "elu" else "LeakyRelu", op.value(), alpha=slope)
 
 
 def activation(op: Operator) -> str:
     """One of the activations without parameters."""
-    kind = op.text("act_type", "")
-    if kind not in _ACTIVATIONS:
-        raise UnknownOperatorError(f"is the activation {kind!r}, for which there is no translation")
-    return op.emit(_ACTIVATIONS[kind], op.value())
+    return op.emit(_ACTIVATIONS[op.get("act_type")], op.value())
 
 
 def pooling(op: Operator) -> str:
     """Pooling, of windows or of whole maps."""
-    op.expect("layout", "None", "NCHW", "NCW", "NCDHW")
-    # Of L2 pooling; with other powers MXNet adds up signed values, and ONNX absolute ones.
-    op.expect("p_value", "2", "None")
-    op.expect("pooling_convention", "valid", "full")
-    kind = op.text("pool_type", "max")
-    counts_pad = op.flag("count_include_pad", True)
-    is_global = op.flag("global_pool", False)
-    sides, made = op.inputs[0].shape[2:], op.shape[2:]
-    kernel = op.numbers("kernel") or (1,) * len(sides)
-    stride = op.numbers("stride") or (1,) * len(sides)
-    pad = op.numbers("pad") or (0,) * len(sides)
-    if is_global:
-        return _global_pooling(op, kind)
-    axes = list(zip(sides, made, kernel, stride, pad))
+    kind = op.get("pool_type", "max")
+    if op.get("global_pool", False):
+        if kind == "sum":
+            axes = op.integers("axes", range(2, len(op.shape)))
+            return op.emit("ReduceSum", op.value(), axes, keepdims=1)
+        return op.emit({"max": "GlobalMaxPool", "avg": "GlobalAveragePool"}[kind], op.value())
+    kernel, pad = op.numbers("kernel"), op.numbers("pad", (0, 0))
+    stride = op.numbers("stride", (1, 1))
+    axes = list(zip(op.inputs[0].shape[2:], op.shape[2:], kernel, stride, pad))
     if any((count - 1) * step - one >= side for side, count, _, step, one in axes):
         raise UnknownOperatorError("has windows that lie outside of the maps")
     # With "full", sizes are rounded up, and the last window reads beyond the padding.
@@ -169,8 +149,7 @@ def pooling(op: Operator) -> str:
     sizes["pads"] = (*pad, *map(operator.add, pad, more))
     if kind == "max":
         return op.emit("MaxPool", op.value(), **sizes)
-    if kind == "lp":
-        return op.emit("LpPool", op.value(), p=2, **sizes)
+    counts_pad = op.get("count_include_pad") is not False
     if kind == "avg" and not (counts_pad and any(more)):
         return op.emit("AveragePool", op.value(), count_include_pad=int(counts_pad), **sizes)
     # Sums of windows, over what MXNet divides them by: it counts the padding, and nothing after.
@@ -182,18 +161,9 @@ def pooling(op: Operator) -> str:
     return op.emit("Mul", mean, op.constant("factor", math.prod(kernel) / counts))
 
 
-def _global_pooling(op: Operator, kind: str) -> str:
-    if kind == "sum":
-        axes = op.integers("axes", range(2, len(op.shape)))
-        return op.emit("ReduceSum", op.value(), axes, keepdims=1)
-    if kind == "lp":
-        return op.emit("GlobalLpPool", op.value(), p=2)
-    return op.emit({"max": "GlobalMaxPool", "avg": "GlobalAveragePool"}[kind], op.value())
-
-
 def adaptive_average(op: Operator) -> str:
     """Means over parts of the maps: a product with a matrix of weights on either side."""
-    wanted = op.numbers("output_size") or (1,)
+    wanted = op.numbers("output_size", (1,))
     rows, columns = wanted if len(wanted) == 2 else wanted * 2
     if rows == columns == 1:
         return op.emit("GlobalAveragePool", op.value())

@@ -6,9 +6,10 @@ shapes that are written in a language of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Optional
+from itertools import zip_longest
+from typing import Any
 
 from evaluation.export.layers import Translate
 from evaluation.export.writer import Operator, UnknownOperatorError
@@ -23,8 +24,6 @@ def plain(node: str, op: Operator, **attributes: Any) -> str:
 
 def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
     """A tensor and a number, which comes first if ``is_reversed``."""
-    # What newer versions write; the tensors here are floating-point numbers.
-    op.expect("is_int", "True", "False", "true", "false", "0", "1")
     number = op.constant("scalar", op.number("scalar", 1.0))
     inputs = (number, op.value()) if is_reversed else (op.value(), number)
     return op.emit(node, *inputs)
@@ -48,7 +47,7 @@ def clip(op: Operator) -> str:
 
 def concatenate(op: Operator) -> str:
     """Tensors beside each other."""
-    return op.emit("Concat", *op.values(), axis=op.integer("dim", 1))
+    return op.emit("Concat", *op.values(), axis=op.get("dim", 1))
 
 
 def reduction(node: str, op: Operator) -> str:
@@ -56,9 +55,9 @@ def reduction(node: str, op: Operator) -> str:
     rank = len(op.inputs[0].shape)
     given = [axis for axis in op.numbers("axis") if axis is not None]
     axes = sorted(axis % rank for axis in given) or list(range(rank))
-    if op.flag("exclude", False) and given:
+    if op.get("exclude", False) and given:
         axes = [axis for axis in range(rank) if axis not in axes]
-    keeps = op.flag("keepdims", False)
+    keeps = op.get("keepdims", False)
     is_scalar = len(axes) == rank and not keeps
     made: dict[str, Any] = {"part": "all"} if is_scalar else {}
     # In opset 13 the axes of a sum are an input, those of the others attributes.
@@ -69,10 +68,7 @@ def reduction(node: str, op: Operator) -> str:
 
 
 def reshape(op: Operator) -> str:
-    """To the shape that MXNet has found for it."""
-    # MXNet has a language of its own for what these say; the result is known.
-    for key in ("shape", "reverse", "target_shape", "keep_highest"):
-        op.text(key, "")
+    """To the shape that MXNet has found for it, as it has a language of its own for shapes."""
     if op.shape.count(-1) > 1:
         raise UnknownOperatorError("spreads the batch over several axes")
     return op.emit("Reshape", op.value(), op.integers("shape", op.shape))
@@ -81,52 +77,46 @@ def reshape(op: Operator) -> str:
 def swap_axes(op: Operator) -> str:
     """Exchange two axes."""
     axes = list(range(len(op.shape)))
-    first, second = (op.integer(key, 0) for key in ("dim1", "dim2"))
+    first, second = (op.get(key, 0) for key in ("dim1", "dim2"))
     axes[first], axes[second] = axes[second], axes[first]
     return op.emit("Transpose", op.value(), perm=axes)
 
 
 def transpose(op: Operator) -> str:
     """Axes in another order; by default in the opposite one."""
-    axes = op.numbers("axes") or tuple(range(len(op.shape)))[::-1]
+    axes = op.numbers("axes", range(len(op.shape))[::-1])
     return op.emit("Transpose", op.value(), perm=[axis % len(op.shape) for axis in axes])
 
 
 def cut(op: Operator) -> str:
     """A range of each of the first axes; None is an end."""
-    begin, end = (op.numbers(key) for key in ("begin", "end"))
-    given = op.numbers("step")
-    steps = [1 if one is None else one for one in (*given, *(None,) * len(begin))][: len(begin)]
-    return _cut(op, list(range(len(begin))), list(begin), list(end), steps)
+    begin, end, steps = (op.numbers(key) for key in ("begin", "end", "step"))
+    return _cut(op, zip_longest(range(len(begin)), begin, end, steps))
 
 
 def cut_axis(op: Operator) -> str:
     """A range of one axis."""
-    axis = op.integer("axis", 0) % len(op.shape)
-    begin, end = op.taken("begin"), op.taken("end")
-    return _cut(op, [axis], [begin], [end], [1])
+    return _cut(op, [(op.get("axis", 0) % len(op.shape), op.get("begin"), op.get("end"), 1)])
 
 
-def _cut(
-    op: Operator,
-    axes: list[int],
-    begin: list[Optional[int]],
-    end: list[Optional[int]],
-    steps: list[int],
-) -> str:
-    edges = {True: (0, _LARGEST), False: (_LARGEST, -_LARGEST)}
-    starts = [edges[by > 0][0] if one is None else one for one, by in zip(begin, steps)]
-    stops = [edges[by > 0][1] if one is None else one for one, by in zip(end, steps)]
-    parts = zip(("starts", "stops", "axes", "steps"), (starts, stops, axes, steps))
+def _cut(op: Operator, ranges: Iterable[tuple[Any, ...]]) -> str:
+    """Write a ``Slice``; a range has an axis, and begin, end and step, which may be None."""
+    rows = []
+    for axis, begin, end, step in ranges:
+        first, last = (_LARGEST, -_LARGEST) if step and step < 0 else (0, _LARGEST)
+        rows.append(
+            (first if begin is None else begin, last if end is None else end, axis, step or 1)
+        )
+    parts = zip(("starts", "stops", "axes", "steps"), zip(*rows))
     return op.emit("Slice", op.value(), *(op.integers(part, values) for part, values in parts))
 
 
 def split(op: Operator) -> list[str]:
     """Parts of one size along an axis."""
-    count = op.integer("num_outputs", 1)
-    axis = op.integer("axis", 1)
-    parts = op.emit_several("Split", op.value(), count=count, axis=axis)
-    if not op.flag("squeeze_axis", False):
+    axis = op.get("axis", 1)
+    parts = [op.writer.unique(f"{op.name}_output{n}") for n in range(op.get("num_outputs"))]
+    op.writer.add("Split", op.name, [op.value()], op.dtype, parts, axis=axis)
+    if not op.get("squeeze_axis", False):
         return parts
     axes = op.integers("axes", [axis])
     return [op.emit("Squeeze", one, axes, part=f"part{n}") for n, one in enumerate(parts)]
@@ -145,12 +135,12 @@ def tile(op: Operator) -> str:
 
 def pad(op: Operator) -> str:
     """A constant, or the edge, around the last axes."""
-    mode, widths = op.text("mode", "constant"), op.numbers("pad_width")
-    constant = op.number("constant_value", 0.0)
+    widths = op.numbers("pad_width")
     pads = op.integers("pads", (*widths[0::2], *widths[1::2]))
-    if mode == "edge":
+    if op.get("mode") == "edge":
         return op.emit("Pad", op.value(), pads, mode="edge")
-    return op.emit("Pad", op.value(), pads, op.constant("constant", constant), mode="constant")
+    constant = op.constant("constant", op.number("constant_value", 0.0))
+    return op.emit("Pad", op.value(), pads, constant, mode="constant")
 
 
 # MXNet's first names: whatever a file calls them, MXNet writes these.

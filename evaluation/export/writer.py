@@ -8,8 +8,8 @@ not use.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -21,12 +21,6 @@ Shape = tuple[int, ...]
 """Of a tensor; -1 stands for a size that grows with the batch."""
 
 SINGLE, HALF = "float32", "float16"
-# They say how to compute, not what; or what the inputs say as well.
-_WITHOUT_EFFECT = frozenset(
-    "no_bias num_args num_filter num_hidden cudnn_off cudnn_tune workspace momentum "
-    "use_global_stats use_length".split()
-)
-_PYTHON_2_INTEGER = re.compile(r"(\d)L\b")
 
 
 class UnknownOperatorError(Exception):
@@ -118,110 +112,68 @@ class Writer:
         self.dtypes[name] = self.dtypes.pop(value)
 
 
+@dataclass(frozen=True)
 class Operator:
     """An operator of MXNet that is being translated.
 
-    Its attributes are taken once each, so that none is left out by mistake: an attribute that a
-    translation does not know may change what the operator computes.
-
     Attributes:
         name: of its node.
+        attributes: checked and rewritten by ``backbones.graph.operators``; an attribute that a
+            translation overlooks shows in the comparison with MXNet.
         inputs: what it reads.
         shape: of its first output; all have the same.
         dtype: the number format in which it computes.
+        writer: gets the nodes.
     """
 
-    def __init__(
-        self,
-        name: str,
-        attributes: Mapping[str, str],
-        inputs: Sequence[Tensor],
-        shape: Shape,
-        dtype: str,
-        writer: Writer,
-    ) -> None:
-        self.name, self.inputs, self.shape, self.dtype = name, inputs, shape, dtype
-        self._left = {key: text for key, text in attributes.items() if key not in _WITHOUT_EFFECT}
-        self._writer = writer
+    name: str
+    attributes: Mapping[str, str]
+    inputs: Sequence[Tensor]
+    shape: Shape
+    dtype: str
+    writer: Writer
 
-    def text(self, key: str, default: str) -> str:
-        """Take an attribute that is a word."""
-        return self._left.pop(key, default)
-
-    def number(self, key: str, default: float) -> float:
-        """Take an attribute that is a number."""
-        return float(self._left.pop(key, default))
-
-    def integer(self, key: str, default: int) -> int:
-        """Take an attribute that is a whole number."""
-        return int(self.taken(key, default))
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Take a truth value, which older versions write as a digit."""
-        return self._left.pop(key, str(default)).lower() in ("true", "1")
-
-    def numbers(self, key: str) -> tuple[Any, ...]:
-        """Take several numbers, of which some may be None; one without parentheses is one."""
-        value = self.taken(key, ())
-        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-    def taken(self, key: str, default: Any = None) -> Any:
-        """Take an attribute of any type, which is written as Python writes it."""
-        text = self._left.pop(key, None)
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an attribute: a value that is written as Python writes it, or a word."""
+        text = self.attributes.get(key)
         if text is None:
             return default
-        return ast.literal_eval(_PYTHON_2_INTEGER.sub(r"\1", text))
+        try:
+            return ast.literal_eval(text)
+        except ValueError:
+            return text
 
-    def expect(self, key: str, *values: str) -> None:
-        """Take an attribute that may only have these values, if it is there."""
-        if self._left.get(key) in values:
-            del self._left[key]
+    def number(self, key: str, default: float) -> float:
+        """Return an attribute that is a number."""
+        return float(self.get(key, default))
 
-    def check_all_taken(self) -> None:
-        """Raise ``UnknownOperatorError`` for attributes that nothing has taken."""
-        if self._left:
-            listed = ", ".join(f"{key} = {text:.40}" for key, text in sorted(self._left.items()))
-            raise UnknownOperatorError(f"has {listed}, for which there is no translation")
+    def numbers(self, key: str, default: Sequence[int] = ()) -> tuple[Any, ...]:
+        """Return several numbers, of which some may be None; one without parentheses is one."""
+        value = self.get(key, ())
+        return (value if isinstance(value, tuple) else (value,)) or tuple(default)
 
     def value(self, index: int = 0) -> str:
         """Return an input as a value in the number format of this operator."""
         found = self.inputs[index]
         if found.array is None:
-            return self._writer.cast(found.name, self.dtype)
-        return self._writer.constant(found.name, found.array, self.dtype)
+            return self.writer.cast(found.name, self.dtype)
+        return self.writer.constant(found.name, found.array, self.dtype)
 
     def values(self) -> list[str]:
         """Return all inputs."""
         return [self.value(index) for index in range(len(self.inputs))]
 
-    def array(self, index: int) -> NDArray[Any]:
-        """Return a parameter, which has to be one.
-
-        Raises:
-            UnknownOperatorError: it is computed.
-        """
-        found = self.inputs[index].array
-        if found is None:
-            raise UnknownOperatorError(f"computes its input {index}, which has to be a parameter")
-        return found
-
     def constant(self, part: str, values: Any) -> str:
         """Return a constant of this operator, in its number format."""
         array = np.asarray(values, np.float64)
-        return self._writer.constant(self._writer.unique(f"{self.name}_{part}"), array, self.dtype)
+        return self.writer.constant(self.writer.unique(f"{self.name}_{part}"), array, self.dtype)
 
     def integers(self, part: str, values: Sequence[int]) -> str:
         """Return a constant of whole numbers: shapes, axes, indices."""
         array = np.array(values, np.int64)
-        return self._writer.constant(self._writer.unique(f"{self.name}_{part}"), array)
+        return self.writer.constant(self.writer.unique(f"{self.name}_{part}"), array)
 
     def emit(self, operator: str, *inputs: str, part: str = "", **attributes: Any) -> str:
         """Append a node with one output; ``part`` names one that is not the operator's last."""
-        name = self._writer.unique(f"{self.name}_{part}") if part else self.name
-        return self._writer.add(operator, name, inputs, self.dtype, **attributes)
-
-    def emit_several(self, operator: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
-        """Append a node with several outputs."""
-        names = [self._writer.unique(f"{self.name}_output{index}") for index in range(count)]
-        self._writer.add(operator, self.name, inputs, self.dtype, names, **attributes)
-        return names
+        name = self.writer.unique(f"{self.name}_{part}") if part else self.name
+        return self.writer.add(operator, name, inputs, self.dtype, **attributes)
