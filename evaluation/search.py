@@ -13,7 +13,7 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -33,8 +33,6 @@ from runtime.stopping import run_stoppable
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384
 _RANKS = (1, 5)
-# The endings of a file of embeddings and of its index.
-_ENDINGS = (".npy", ".tsv")
 
 
 class Matches(NamedTuple):
@@ -112,38 +110,29 @@ def search(
         yield Matches(first, best, rows)
 
 
-class Identification:
-    """Counts how often an image of a probe's identity is among its best matches.
+def identification(
+    gallery: Sequence[str],
+    probes: Sequence[str],
+    excluded: Mapping[int, Sequence[int]],
+    rows: Iterable[Sequence[int]],
+) -> tuple[int, list[float]]:
+    """Return how many probes count, and the shares of them that are found at the first ranks.
 
-    A probe of which the gallery has no (other) image is not counted.
+    A probe counts if the gallery has an (other) image of its identity.
 
-    Attributes:
-        counts: True for probes that are counted.
+    Args:
+        gallery: the labels of its images, empty where not known.
+        probes: likewise.
+        excluded: what ``search`` leaves out.
+        rows: the matches of each probe, -1 for none; at least five, if the gallery has them.
     """
-
-    def __init__(
-        self, gallery: Sequence[str], probes: Sequence[str], excluded: Mapping[int, Sequence[int]]
-    ) -> None:
-        """Args: the labels of both, empty where not known, and what ``search`` leaves out."""
-        self._gallery, self._probes = gallery, probes
-        images = Counter(gallery)
-        self.counts = [
-            bool(label)
-            and images[label] > sum(gallery[row] == label for row in excluded.get(p, ()))
-            for p, label in enumerate(probes)
-        ]
-        self._found = dict.fromkeys(_RANKS, 0)
-
-    def add(self, first: int, rows_PK: NDArray[np.int64]) -> None:
-        """Take in the matches of a block; at least five of each probe, if the gallery has them."""
-        for p, rows in enumerate(rows_PK.tolist(), first):
-            for rank in _RANKS if self.counts[p] else ():
-                found = (self._gallery[row] for row in rows[:rank] if row >= 0)
-                self._found[rank] += self._probes[p] in found
-
-    def rate(self, rank: int) -> float:
-        """Return the share of counted probes, of which there is one, found among the first."""
-        return self._found[rank] / sum(self.counts)
+    images, found = Counter(gallery), []
+    for p, (label, matches) in enumerate(zip(probes, rows)):
+        others = images[label] - sum(gallery[row] == label for row in excluded.get(p, ()))
+        if label and others:
+            found.append([row >= 0 and gallery[row] == label for row in matches])
+    rates = [sum(any(one[:rank]) for one in found) / max(1, len(found)) for rank in _RANKS]
+    return len(found), rates
 
 
 def rows_of_same_name(gallery: Sequence[str], probes: Sequence[str]) -> dict[int, list[int]]:
@@ -202,12 +191,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     gallery, probes = _open(options)
     out = options.out or probes.path.with_name(f"{probes.path.stem}-matches.tsv")
-    read = [one.path.with_suffix(ending) for one in (gallery, probes) for ending in _ENDINGS]
-    check_output(out, "--out", read)
+    read = [gallery.path, probes.path]
+    check_output(out, "--out", [*read, *(path.with_suffix(".tsv") for path in read)])
     excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
-    rates = Identification(gallery.labels, probes.labels, excluded)
     with writing(out, "--out"), StagedFiles() as files:
-        matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
+        matched, rows = _write_table(files.open(out), options, gallery, probes, excluded)
     said = "" if options.threshold is None else f" of at least {options.threshold:g}"
     print_line(
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
@@ -219,8 +207,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f"{len(probes.names):,} probes; the gallery has none for the others"
         )
     if gallery.labels and probes.labels:
-        if counted := sum(rates.counts):
-            shares = ", ".join(f"rank-{rank} {rates.rate(rank):.4f}" for rank in _RANKS)
+        counted, rates = identification(gallery.labels, probes.labels, excluded, rows.tolist())
+        if counted:
+            shares = ", ".join(f"rank-{k} {rate:.4f}" for k, rate in zip(_RANKS, rates))
             print(f"identification: {shares}, of {counted:,} probes whose identity is there")
         else:
             print("identification: no probe has an image of its identity in the gallery")
@@ -229,29 +218,26 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def _write_table(
     file: Any,
     options: argparse.Namespace,
-    searched: tuple[Embeddings, Embeddings],
+    gallery: Embeddings,
+    probes: Embeddings,
     excluded: Mapping[int, Sequence[int]],
-    rates: Identification,
-) -> int:
-    """Write the matches of all probes; return how many probes have one."""
-    gallery, probes = searched
+) -> tuple[int, NDArray[np.int64]]:
+    """Write the matches of all probes; return how many have one, and their nearest rows [m, K]."""
     top = min(max(options.top, *_RANKS), len(gallery.rows))
     least = -math.inf if options.threshold is None else options.threshold
-    matched = 0
+    matched, nearest = 0, []
     file.write(b"probe\trank\tgallery\tcosine\n")
     for first, cosines_PK, rows_PK in search(gallery.rows, probes.rows, top, excluded):
-        if gallery.labels and probes.labels:
-            rates.add(first, rows_PK)
+        nearest.append(rows_PK[:, : max(_RANKS)].copy())
         for p, (cosines, rows) in enumerate(zip(cosines_PK.tolist(), rows_PK.tolist()), first):
-            name = probes.names[p]
             lines = [
-                f"{name}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
+                f"{probes.names[p]}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
                 for rank, (cosine, row) in enumerate(zip(cosines, rows), 1)
                 if rank <= options.top and row >= 0 and cosine >= least
             ]
             matched += bool(lines)
             file.write("".join(lines).encode(errors="surrogateescape"))
-    return matched
+    return matched, np.concatenate(nearest)
 
 
 if __name__ == "__main__":

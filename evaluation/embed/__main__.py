@@ -2,26 +2,27 @@
 
     python -m evaluation.embed --model models/run/model,0 FACES --out faces
 
-Several ranks share the images, each a part that is consecutive, and write into one file. Files get
-their names when all are complete.
+Several ranks share the images, each a part of every block, and rank 0 writes the rows of all. Files
+get their names when all are complete.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluation import originals
-from evaluation.embed.files import RowsFile, reserve, write_index, write_safetensors
+from evaluation.embed.files import begin_rows, end_rows, write_index, write_safetensors
 from evaluation.features import Images, batches, normalized, sums_of_views
 from evaluation.folds import Features
-from evaluation.network import FaceNetwork, add_network, device_of, open_network
+from evaluation.network import add_network, device_of, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -29,72 +30,8 @@ from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
-_Read = Union[Images, DataError]
-
-
-class Embedder(NamedTuple):
-    """How images become rows.
-
-    Attributes:
-        network: from images to features.
-        batch_size: images per batch.
-        flip: whether the features of mirror images are added.
-        normalizes: whether rows get the length 1.
-    """
-
-    network: FaceNetwork
-    batch_size: int
-    flip: bool = True
-    normalizes: bool = True
-
-    def rows(self, images: Images) -> Features:
-        """Return the rows [b, D] of at most ``batch_size`` images.
-
-        Raises:
-            DataError: they are not finite.
-        """
-        features, _ = sums_of_views(self.network.extract, images, self.batch_size, flip=self.flip)
-        return normalized(features) if self.normalizes else features
-
-
-def embed_part(
-    embedder: Embedder, results: Iterable[_Read], first: int, file: RowsFile, skip_broken: bool
-) -> NDArray[np.bool_]:
-    """Write the rows of a part of the images, without gaps; return which images have one.
-
-    Args:
-        embedder: makes the rows.
-        results: each image in order, or the reason why there is none.
-        first: row of the first image.
-        file: is written to.
-        skip_broken: whether images that cannot be read are named and left out.
-
-    Raises:
-        DataError: an image cannot be read and none may be left out.
-        OSError: the disk is full.
-    """
-    from data.worker_threads import say
-
-    has_row: list[bool] = []
-
-    def readable() -> Iterator[Images]:
-        for result in results:
-            if isinstance(result, DataError):
-                if not skip_broken:
-                    raise DataError(
-                        f"{result}; repair or remove it, or leave such images out with "
-                        "--skip-broken"
-                    )
-                say(f"left out: {result}")
-            else:
-                yield result
-            has_row.append(not isinstance(result, DataError))
-
-    written = 0
-    for images in batches(readable(), embedder.batch_size):
-        file.write(first + written, embedder.rows(images))
-        written += len(images)
-    return np.array(has_row, np.bool_)
+# Of a rank in a block, so that ranks seldom wait for each other.
+_BATCHES = 4
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -104,7 +41,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.embed",
         description="Write the embeddings of images. Under horovodrun or mpirun the ranks share "
         "the images, each on the GPU of its local rank if there is one; all of them have to see "
-        "the same files under the same paths, those that are written too.",
+        "the same images under the same paths.",
         foreign=originals.EMBED,
     )
     add = parser.add_argument
@@ -134,89 +71,115 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-def _write_files(
-    options: argparse.Namespace, faces: Any, embedder: Embedder, world: Any
-) -> Optional[tuple[int, int]]:
-    """Embed this rank's part; return rows and width on rank 0, when all ranks have done theirs.
+def _blocks(
+    options: argparse.Namespace,
+    faces: Any,
+    rows_of: Callable[[Images], Features],
+    batch_size: int,
+    width: int,
+    world: Any,
+) -> Iterator[Features]:
+    """Yield the rows of consecutive images, float32 [b, width + 1], on every rank.
+
+    The last number is 1 if there is such a row, else 0. Each rank embeds a part of a block; the
+    last block may end with rows of no image.
 
     Raises:
-        OSError: a file cannot be written.
-        DataError: an image or a rank is refused.
+        DataError: an image cannot be read and none may be left out.
     """
-    # Only the network knows how wide its rows are.
-    width = embedder.rows(np.zeros((1, 3, *embedder.network.image_size), np.uint8)).shape[1]
-    files, path = StagedFiles(), Path(f"{options.out}.npy")
-    with ExitStack() as stack:
-        stack.callback(files.discard)
-        if world.rank == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = files.open(path)
-            path = Path(file.name)
-            reserve(file, len(faces), width)
-        path = Path(world.broadcast_object(str(path), "embed.path"))
-        try:
-            with RowsFile(path, width) as rows_file:
-                has_row = _write_part(options, faces, embedder, world, rows_file)
-        except BaseException:
-            # Rank 0 may be waiting for this one until the launcher kills it.
-            with undisturbed(), suppress(OSError):
-                path.unlink(missing_ok=True)
-            raise
-        if world.rank != 0:
-            return None
-        if not has_row.any():
-            raise DataError(
-                f"none of the {len(has_row):,} images can be embedded, the lines above say why"
-            )
-        bounds = [part_of(len(faces), rank, world.size) for rank in range(world.size)]
-        # Opened again: only then do some network disks show the rows of other hosts.
-        with RowsFile(path, width) as rows_file:
-            rows = rows_file.close_gaps(
-                [(start, int(has_row[start:stop].sum())) for start, stop in bounds]
-            )
-        index, tensors = Path(f"{options.out}.tsv"), Path(f"{options.out}.safetensors")
-        kept = np.flatnonzero(has_row).tolist()
-        write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
-        if options.safetensors:
-            flags = {"flip": embedder.flip, "normalized": embedder.normalizes}
-            notes = {name: str(flag).lower() for name, flag in flags.items()}
-            notes["model"] = embedder.network.name
-            write_safetensors(path, files.open(tensors), (rows, width), notes)
-        with undisturbed():
-            # An index or tensors of other rows would contradict the new ones.
-            files.publish(remove_first=[index, tensors])
-    return rows, width
-
-
-def _write_part(
-    options: argparse.Namespace, faces: Any, embedder: Embedder, world: Any, file: RowsFile
-) -> NDArray[np.bool_]:
-    """Return for each image of all ranks whether it has a row."""
-    from data.worker_threads import map_in_order, track
+    from data.worker_threads import map_in_order, say, track
     from parallel.world import allgather_numpy
 
-    def read(number: int) -> _Read:
+    def read(number: int) -> Union[Images, DataError]:
         try:
             image: Images = faces.read(number)
         except DataError as error:
             return error
         return image
 
-    first, stop = part_of(len(faces), world.rank, world.size)
-    with map_in_order(read, range(first, stop), options.workers) as results:
-        shown = track(results, stop - first, "embedding") if world.rank == 0 else results
-        own = embed_part(embedder, shown, first, file, options.skip_broken)
-    file.flush()
-    has_row = np.zeros(len(faces), np.float32)
-    has_row[first:stop] = own
-    every = allgather_numpy(world, has_row, "embed.rows")
-    has_any: NDArray[np.bool_] = every.reshape(world.size, -1).any(axis=0)
-    return has_any
+    count = len(faces)
+    part = batch_size * min(_BATCHES, -(-count // (batch_size * world.size)))
+    starts = [first + world.rank * part for first in range(0, count, part * world.size)]
+    parts = [range(start, min(start + part, count)) for start in starts]
+    with map_in_order(read, chain.from_iterable(parts), options.workers) as results:
+        total = sum(map(len, parts))
+        shown = track(results, total, "embedding") if world.rank == 0 else results
+        for numbers in parts:
+            block, images = np.zeros((part, width + 1), np.float32), []
+            for place, result in enumerate(islice(shown, len(numbers))):
+                if not isinstance(result, DataError):
+                    images.append(result)
+                    block[place, -1] = 1
+                elif options.skip_broken:
+                    say(f"left out: {result}")
+                else:
+                    raise DataError(
+                        f"{result}; repair or remove it, or leave such images out with "
+                        "--skip-broken"
+                    )
+            if images:
+                rows = [rows_of(batch) for batch in batches(images, batch_size)]
+                block[block[:, -1] == 1, :-1] = np.concatenate(rows)
+            yield allgather_numpy(world, block, "embed.rows")
 
 
-def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
-    """Return the first image of a rank, and the first behind its part."""
-    return count * rank // size, count * (rank + 1) // size
+def _write_files(
+    options: argparse.Namespace,
+    faces: Any,
+    blocks: Iterable[Features],
+    width: int,
+    model: str,
+    world: Any,
+) -> int:
+    """Write the files on rank 0, and return the number of rows.
+
+    Raises:
+        OSError: a file cannot be written.
+        DataError: no image can be embedded.
+    """
+    path, index, tensors = (
+        Path(f"{options.out}.{ending}") for ending in ("npy", "tsv", "safetensors")
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = StagedFiles()
+    try:
+        file = files.open(path)
+        begin_rows(file, len(faces), width)
+        world.broadcast_object(str(file.name), "embed.path")
+        has_row = []
+        for block in blocks:
+            has_row.append(block[:, -1] == 1)
+            file.write(block[has_row[-1], :-1].astype("<f4").tobytes())
+        kept = np.flatnonzero(np.concatenate(has_row)).tolist()
+        if not kept:
+            raise DataError(
+                f"none of the {len(faces):,} images can be embedded, the lines above say why"
+            )
+        end_rows(file, len(kept), width)
+        write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
+        if options.safetensors:
+            flags = {"flip": not options.no_flip, "normalized": not options.raw}
+            notes = {name: str(flag).lower() for name, flag in flags.items()}
+            notes["model"] = model
+            write_safetensors(Path(file.name), files.open(tensors), (len(kept), width), notes)
+        with undisturbed():
+            # An index or tensors of other rows would contradict the new ones.
+            files.publish(remove_first=[index, tensors])
+    finally:
+        files.discard()
+    return len(kept)
+
+
+def _help_rank_0(blocks: Iterable[Features], world: Any) -> None:
+    """Embed this rank's parts, which rank 0 writes."""
+    path = Path(world.broadcast_object("", "embed.path"))
+    try:
+        deque(blocks, maxlen=0)
+    except BaseException:
+        # Rank 0 may be waiting for this one until the launcher kills it.
+        with undisturbed(), suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _check_inputs(faces: Any, world: Any) -> None:
@@ -254,19 +217,27 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     for line in faces.remarks if world.rank == 0 else ():
         say(line)
     batch_size = min(options.batch_size, -(-len(faces) // world.size))
-    embedder = Embedder(network, batch_size, not options.no_flip, not options.raw)
+
+    def rows_of(images: Images) -> Features:
+        flip = not options.no_flip
+        features, _ = sums_of_views(network.extract, images, batch_size, flip=flip)
+        return features if options.raw else normalized(features)
+
+    # Only the network knows how wide its rows are.
+    width = rows_of(np.zeros((1, 3, *network.image_size), np.uint8)).shape[1]
+    blocks = _blocks(options, faces, rows_of, batch_size, width, world)
+    if world.rank != 0:
+        return _help_rank_0(blocks, world)
     try:
-        written = _write_files(options, faces, embedder, world)
+        rows = _write_files(options, faces, blocks, width, network.name, world)
     except OSError as error:
         raise DataError(
             f"{options.out}.npy cannot be written: {error.strerror}; make room, or choose another "
             "place with --out"
         ) from None
-    if written:
-        rows, width = written
-        left_out = len(faces) - rows
-        without = f", without {left_out:,} that cannot be embedded" if left_out else ""
-        print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")
+    left_out = len(faces) - rows
+    without = f", without {left_out:,} that cannot be embedded" if left_out else ""
+    print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:

@@ -4,11 +4,8 @@ A line has the number of the row, the name of the image and its label, which is 
 identity is not known. Files come from other programs, too: they are read without running code, and
 what does not fit together is refused.
 
-A million embeddings of 512 numbers are 2 GB, and several processes write them, each its own part.
-So the file is as long as it will be from the start, and rows are written where they belong. By
-positioned writes and not through a memory map: a map ends the process without a word when the disk
-is full, and two hosts that share a network disk would overwrite each other's rows on the page in
-which their parts meet. Who reads the file may map it.
+A million embeddings of 512 numbers are 2 GB: the file has its length from the start, so that a full
+disk shows at once, and its readers may map it.
 """
 
 from __future__ import annotations
@@ -16,20 +13,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.files import map_floats
-from evaluation.folds import Features
 from runtime.errors import DataError
-from runtime.files import open_kept, open_regular
+from runtime.files import open_regular
 
-_BLOCK = 4096
+_COPIED_BYTES = 1 << 20
 _HEADER_BYTES = 128
 
 
@@ -110,63 +105,24 @@ def _header(rows: int, width: int) -> bytes:
     return (begin + repr(content).encode()).ljust(_HEADER_BYTES - 1) + b"\n"
 
 
-def reserve(file: BinaryIO, rows: int, width: int) -> None:
-    """Make an empty file as long as that of ``rows`` rows of ``width`` numbers.
+def begin_rows(file: BinaryIO, rows: int, width: int) -> None:
+    """Reserve the length of ``rows`` rows of ``width`` numbers in a new file, and write its header.
+
+    The rows are written next, as little-endian float32.
 
     Raises:
         OSError: the disk has no room for it.
     """
     file.write(_header(rows, width))
-    file.flush()
     os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + rows * width * 4)
 
 
-class RowsFile:
-    """A file that ``reserve`` has made, open for writing; a context manager."""
-
-    def __init__(self, path: Path, width: int) -> None:
-        self._file = open(open_kept(path, os.O_RDWR), "r+b")
-        self._row_bytes = 4 * width
-        self._width = width
-
-    def __enter__(self) -> RowsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, first: int, rows: Features) -> None:
-        """Write rows float32 [n, width] from row ``first`` on."""
-        assert rows.dtype == np.float32 and rows.shape[1:] == (self._width,), rows.shape
-        self._file.seek(_HEADER_BYTES + first * self._row_bytes)
-        self._file.write(rows.astype("<f4", copy=False).tobytes())
-
-    def flush(self) -> None:
-        """Have the rows on the disk, where other hosts find them."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close_gaps(self, parts: Sequence[tuple[int, int]]) -> int:
-        """Move the rows of parts together, shorten the file, and return the number of rows.
-
-        Args:
-            parts: first row, and number of rows that are written from there on, in order.
-        """
-        end = 0
-        for first, count in parts:
-            for start in range(0, count if first != end else 0, _BLOCK):
-                rows = min(_BLOCK, count - start)
-                self._file.seek(_HEADER_BYTES + (first + start) * self._row_bytes)
-                block = self._file.read(rows * self._row_bytes)
-                self._file.seek(_HEADER_BYTES + (end + start) * self._row_bytes)
-                self._file.write(block)
-            end += count
-        self._file.flush()
-        self._file.truncate(_HEADER_BYTES + end * self._row_bytes)
-        self._file.seek(0)
-        self._file.write(_header(end, self._width))
-        self.flush()
-        return end
+def end_rows(file: BinaryIO, rows: int, width: int) -> None:
+    """Shorten a file to the number of rows that were written, which its header says then."""
+    file.truncate(_HEADER_BYTES + rows * width * 4)
+    file.seek(0)
+    file.write(_header(rows, width))
+    file.flush()
 
 
 def write_safetensors(
@@ -178,7 +134,7 @@ def write_safetensors(
     header, the header as JSON, and the numbers.
 
     Args:
-        source: a file that ``reserve`` has made.
+        source: a file that ``end_rows`` has finished.
         file: is written to.
         shape: rows and width.
         notes: what is said about them.
@@ -190,4 +146,4 @@ def write_safetensors(
     file.write(len(header).to_bytes(8, "little") + header)
     with open_regular(source) as rows:
         rows.seek(_HEADER_BYTES)
-        shutil.copyfileobj(rows, file, _BLOCK * 4 * shape[1])
+        shutil.copyfileobj(rows, file, _COPIED_BYTES)

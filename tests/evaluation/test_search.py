@@ -11,10 +11,9 @@ import pytest
 from safetensors import safe_open
 
 from evaluation import search as command
-from evaluation.embed import files
-from evaluation.embed.files import RowsFile, read_embeddings, reserve, write_safetensors
+from evaluation.embed.files import begin_rows, end_rows, read_embeddings, write_safetensors
 from evaluation.files import map_floats
-from evaluation.search import Identification, search
+from evaluation.search import identification, search
 from tests.evaluation.support import check_refusal, npy, write_embeddings
 from tests.support.sets import assert_refused
 
@@ -92,22 +91,15 @@ def test_other_files_are_refused(tmp_path: Path, rows, index: str, message: str)
     assert_refused(message, read_embeddings, tmp_path / "x.npy")
 
 
-@pytest.mark.parametrize("block", [1, 3, 4096])
-def test_a_reserved_file_is_whole_and_gaps_are_closed(tmp_path: Path, monkeypatch, block) -> None:
-    monkeypatch.setattr(files, "_BLOCK", block)
-    values = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    parts, path = [(0, 5), (7, 0), (8, 7), (16, 4)], tmp_path / "x.npy"
-    for count in (123_456, 20):
-        with path.open("wb") as made:
-            reserve(made, count, 3)
-        reserved = np.load(path)
-        assert reserved.shape == (count, 3) and reserved.dtype == np.float32 and not reserved.any()
-    with RowsFile(path, 3) as file:
-        for first, count in parts:
-            file.write(first, values[first : first + count])
-        assert file.close_gaps(parts) == 16
-    kept = np.concatenate([values[first : first + count] for first, count in parts])
-    np.testing.assert_array_equal(np.load(path), kept)
+def test_a_file_has_its_length_from_the_start_and_ends_with_its_rows(tmp_path: Path) -> None:
+    kept = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    path = tmp_path / "x.npy"
+    with path.open("x+b", 1 << 20) as file:
+        begin_rows(file, 20, 3)
+        assert path.stat().st_size == 128 + 20 * 3 * 4
+        file.write(kept.tobytes())
+        end_rows(file, 16, 3)
+        np.testing.assert_array_equal(np.load(path), kept)
     assert path.stat().st_size == 128 + 16 * 3 * 4
     with (tmp_path / "x.safetensors").open("wb") as written:
         write_safetensors(path, written, (16, 3), {"model": "m,0"})
@@ -175,14 +167,11 @@ def test_a_row_that_has_no_length_is_named(what: str, value: float) -> None:
 
 def test_rates_by_hand() -> None:
     """Of six probes: first, third, sixth, not at all, not in the gallery, without a label."""
-    rates = Identification([*"abcdefg"], ["a", "c", "f", "g", "z", ""], {})
     rows = np.tile(np.arange(6), (6, 1))
-    rates.add(0, rows[:4])
-    rates.add(4, rows[4:])
-    assert sum(rates.counts) == 4 and (rates.rate(1), rates.rate(5)) == (0.25, 0.5)
+    assert identification([*"abcdefg"], ["a", "c", "f", "g", "z", ""], {}, rows) == (4, [0.25, 0.5])
     # One that is the only image of its identity is not counted.
-    assert Identification([*"abb"], [*"ab"], {0: [0], 1: [1]}).counts == [False, True]
-    assert Identification([*"abb"], [*"ab"], {}).counts == [True, True]
+    assert identification([*"abb"], [*"ab"], {0: [0], 1: [1]}, [[1], [2]]) == (1, [1, 1])
+    assert identification([*"abb"], [*"ab"], {}, [[-1], [0]]) == (2, [0, 0])
 
 
 @pytest.fixture(autouse=True)
