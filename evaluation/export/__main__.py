@@ -15,19 +15,18 @@ of one.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluation import originals
 from evaluation.export import arcface_torch
 from evaluation.export.card import write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
-from evaluation.features import check_finite
+from evaluation.features import Extract, Images, check_finite
 from evaluation.files import check_output, writing
 from evaluation.network import OnnxNetwork, add_image_size, checkpoint, files_of
 from runtime.command_line import Parser, positive_integer
@@ -38,9 +37,6 @@ from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint
-
-Extract = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-"""A network: from images uint8 [b, channels, h, w] to its output float32 [b, n]."""
 
 LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
 """The largest relative difference to MXNet that is not refused."""
@@ -83,20 +79,14 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.from_torch is not None and options.output is None:
         parser.error("--from-torch needs --output PREFIX, e.g. models/theirs/model")
+    task, unused = "--format torch", [*_OF_ONNX] if options.format == "torch" else []
     if options.from_torch is not None:
-        _refuse_unused(parser, options, "--from-torch", ("format", "image_size", *_OF_ONNX))
-    elif options.format == "torch":
-        _refuse_unused(parser, options, "--format torch", _OF_ONNX)
-    return options
-
-
-def _refuse_unused(
-    parser: Parser, options: argparse.Namespace, task: str, names: Sequence[str]
-) -> None:
-    for name in names:
+        task, unused = "--from-torch", ["format", "image_size", *_OF_ONNX]
+    for name in unused:
         if getattr(options, name) is not None:
             option = f"--{name.replace('_', '-')}"
             parser.error(f"{option}: {task} does not obey it; leave it out, or export ONNX")
+    return options
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -205,7 +195,7 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
 
 
 def largest_difference(
-    reference: Extract, other: Extract, images: NDArray[np.uint8], batch_sizes: Sequence[int]
+    reference: Extract, other: Extract, images: Images, batch_sizes: Sequence[int]
 ) -> float:
     """Return the largest relative difference between two networks; infinity if one is not finite.
 
@@ -232,7 +222,7 @@ def largest_difference(
     return largest
 
 
-def draw_images(count: int, shape: Sequence[int]) -> NDArray[np.uint8]:
+def draw_images(count: int, shape: Sequence[int]) -> Images:
     """Return images of blocks with some noise, uint8 [count, *shape]: the same on every call."""
     channels, height, width = shape
     generator = np.random.default_rng(0)

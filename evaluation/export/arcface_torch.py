@@ -166,15 +166,14 @@ def to_torch(found: Checkpoint, where: str) -> Tensors:
 
 
 def _with_their_constants(found: Checkpoint, where: str) -> Tensors:
-    nodes, attributes = found.graph["nodes"], found.attributes()
-    scaling = read_scaling(nodes, attributes)
+    scaling = read_scaling(found)
     if not np.all(scaling.mean == 127.5):
         raise DataError(
             f"{where} does not subtract 127.5 from its pixels, as arcface_torch does; export ONNX"
         )
     weights = dict(found.weights)
     weights["conv0_weight"] = weights["conv0_weight"] * (scaling.factor / PIXEL_SCALE)
-    for node, own in zip(nodes, attributes):
+    for node, own in zip(found.graph["nodes"], found.attributes()):
         if node["op"] == "BatchNorm":
             name = f"{node['name']}_moving_var"
             weights[name] = weights[name] + (float(own.get("eps", 1e-3)) - EPSILON)

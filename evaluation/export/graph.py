@@ -88,7 +88,7 @@ class _Translation:
 
     def model(self, description: str) -> Any:
         """Translate all nodes."""
-        scaling = read_scaling(self._nodes, self._attributes)
+        scaling = read_scaling(self._found)
         first = self._pixels()
         self._scaled = write_scaling(self._writer, first, scaling)
         self._values[scaling.last] = [self._scaled]

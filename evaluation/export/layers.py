@@ -62,11 +62,6 @@ def batch_norm(op: Operator) -> str:
     return op.emit("BatchNormalization", *inputs, epsilon=op.number("eps", 1e-3))
 
 
-def instance_norm(op: Operator) -> str:
-    """Mean and variance of each map of each image."""
-    return op.emit("InstanceNormalization", *op.values(), epsilon=op.number("eps", 1e-3))
-
-
 def layer_norm(op: Operator) -> str:
     """Mean and variance over one axis, written out: ONNX has a node for it since opset 17."""
     rank = len(op.shape)
@@ -74,7 +69,7 @@ def layer_norm(op: Operator) -> str:
     along = [1] * rank
     along[axis] = -1
     gamma, beta = (
-        op.constant(part, np.reshape(op.inputs[index].array, along))
+        op.constant(part, op.array(index).reshape(along))
         for part, index in (("scale", 1), ("shift", 2))
     )
     mean = op.emit("ReduceMean", op.value(), part="mean", axes=(axis,), keepdims=1)
@@ -107,7 +102,7 @@ def leaky_relu(op: Operator) -> str:
     kind, slope = op.get("act_type", "leaky"), op.number("slope", 0.25)
     if kind == "prelu":
         # ONNX aligns the slope with the last axes: one per channel is [C, 1, 1].
-        slopes = np.reshape(op.inputs[1].array, (-1, *(1,) * (len(op.shape) - 2)))
+        slopes = op.array(1).reshape(-1, *(1,) * (len(op.shape) - 2))
         return op.emit("PRelu", op.value(), op.constant("slope", slopes))
     if kind == "gelu":
         share = op.emit("Mul", op.value(), op.constant("root", math.sqrt(0.5)), part="share")
@@ -123,11 +118,6 @@ def leaky_relu(op: Operator) -> str:
     return op.emit("Elu" if kind == "elu" else "LeakyRelu", op.value(), alpha=slope)
 
 
-def activation(op: Operator) -> str:
-    """One of the activations without parameters."""
-    return op.emit(_ACTIVATIONS[op.get("act_type")], op.value())
-
-
 def pooling(op: Operator) -> str:
     """Pooling, of windows or of whole maps."""
     kind = op.get("pool_type", "max")
@@ -138,12 +128,13 @@ def pooling(op: Operator) -> str:
         return op.emit({"max": "GlobalMaxPool", "avg": "GlobalAveragePool"}[kind], op.value())
     kernel, pad = op.numbers("kernel"), op.numbers("pad", (0, 0))
     stride = op.numbers("stride", (1, 1))
-    axes = list(zip(op.inputs[0].shape[2:], op.shape[2:], kernel, stride, pad))
-    if any((count - 1) * step - one >= side for side, count, _, step, one in axes):
+    windows = list(zip(op.inputs[0].shape[2:], op.shape[2:], kernel, stride, pad))
+    if any((count - 1) * step - one >= side for side, count, _, step, one in windows):
         raise UnknownOperatorError("has windows that lie outside of the maps")
     # With "full", sizes are rounded up, and the last window reads beyond the padding.
     more = [
-        max(0, (count - 1) * step + size - side - 2 * one) for side, count, size, step, one in axes
+        max(0, (count - 1) * step + size - side - 2 * one)
+        for side, count, size, step, one in windows
     ]
     sizes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride}
     sizes["pads"] = (*pad, *map(operator.add, pad, more))
@@ -154,10 +145,11 @@ def pooling(op: Operator) -> str:
         return op.emit("AveragePool", op.value(), count_include_pad=int(counts_pad), **sizes)
     # Sums of windows, over what MXNet divides them by: it counts the padding, and nothing after.
     mean = op.emit("AveragePool", op.value(), part="mean", count_include_pad=1, **sizes)
-    counts = np.ones(1)
-    for side, count, size, step, one in axes if kind == "avg" else ():
-        starts = np.arange(count) * step
-        counts = counts[..., np.newaxis] * (np.minimum(starts + size, side + 2 * one) - starts)
+    counts: NDArray[Any] = np.ones(1)
+    if kind == "avg":
+        for side, count, size, step, one in windows:
+            starts = np.arange(count) * step
+            counts = counts[..., np.newaxis] * (np.minimum(starts + size, side + 2 * one) - starts)
     return op.emit("Mul", mean, op.constant("factor", math.prod(kernel) / counts))
 
 
@@ -182,12 +174,6 @@ def _means(size: int, parts: int) -> NDArray[np.float64]:
     return weights
 
 
-def hard_sigmoid(op: Operator) -> str:
-    """A line, cut off at 0 and 1."""
-    alpha, beta = op.number("alpha", 0.2), op.number("beta", 0.5)
-    return op.emit("HardSigmoid", op.value(), alpha=alpha, beta=beta)
-
-
 _ACTIVATIONS = {
     "relu": "Relu",
     "sigmoid": "Sigmoid",
@@ -196,15 +182,19 @@ _ACTIVATIONS = {
     "tanh": "Tanh",
 }
 LAYERS: Mapping[str, Translate] = {
-    "Activation": activation,
+    "Activation": lambda op: op.emit(_ACTIVATIONS[op.get("act_type")], op.value()),
     "BatchNorm": batch_norm,
     "Convolution": convolution,
     "FullyConnected": linear,
-    "InstanceNorm": instance_norm,
+    "InstanceNorm": lambda op: op.emit(
+        "InstanceNormalization", *op.values(), epsilon=op.number("eps", 1e-3)
+    ),
     "L2Normalization": l2_normalization,
     "LayerNorm": layer_norm,
     "LeakyReLU": leaky_relu,
     "Pooling": pooling,
     "_contrib_AdaptiveAvgPooling2D": adaptive_average,
-    "hard_sigmoid": hard_sigmoid,
+    "hard_sigmoid": lambda op: op.emit(
+        "HardSigmoid", op.value(), alpha=op.number("alpha", 0.2), beta=op.number("beta", 0.5)
+    ),
 }

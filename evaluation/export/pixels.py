@@ -11,13 +11,16 @@ with those that undo it. No two constants meet, so a program that folds constant
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.export.writer import SINGLE, Writer
+
+if TYPE_CHECKING:
+    from backbones.checkpoint import Checkpoint
 
 INPUT = "data"
 """Name of the input, in MXNet and in ONNX."""
@@ -39,15 +42,9 @@ class Scaling(NamedTuple):
     last: int
 
 
-def read_scaling(
-    nodes: Sequence[Mapping[str, Any]], attributes_of: Sequence[Mapping[str, str]]
-) -> Scaling:
-    """Return what the nodes compute from ``data`` on, as long as each reads the one before alone.
-
-    Args:
-        nodes: of MXNet's graph.
-        attributes_of: the attributes of each node.
-    """
+def read_scaling(found: Checkpoint) -> Scaling:
+    """Return what the nodes after ``data`` compute, as long as each alone reads the one before."""
+    nodes, attributes_of = found.graph["nodes"], found.attributes()
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         for entry in node["inputs"]:
@@ -89,20 +86,17 @@ def _step(operator: str, attributes: Mapping[str, str]) -> Any:
 
 def write_scaling(writer: Writer, value: str, scaling: Scaling) -> str:
     """Append the nodes; returns the value that they give."""
-
-    def node(operator: str, part: str, number: NDArray[np.float64]) -> str:
-        constant = writer.constant(writer.unique(f"pixels_{part}"), number, SINGLE)
-        name = writer.unique(f"{operator}_{part}")
-        return writer.add(operator, name, [value, constant], SINGLE)
-
     mean, factor = scaling.mean, scaling.factor
     # A subtraction of 0 or a product with 1 is a node that programs take out. These numbers are
     # exact, and so is what is computed with them from whole pixels.
     has_mean, has_factor = np.any(mean), np.any(factor != 1)
     middle = mean if has_mean else np.full_like(mean, _MIDDLE)
     product = factor if has_factor else factor * 2
-    value = node("Sub", "mean", middle)
-    value = node("Mul", "scale", product)
-    if not has_mean:
-        value = node("Add", "offset", middle * product)
-    return value if has_factor else node("Mul", "half", np.full_like(factor, 0.5))
+    steps = [("Sub", "mean", middle), ("Mul", "scale", product)]
+    steps += [] if has_mean else [("Add", "offset", middle * product)]
+    steps += [] if has_factor else [("Mul", "half", np.full_like(factor, 0.5))]
+    for operator, part, number in steps:
+        constant = writer.constant(writer.unique(f"pixels_{part}"), number, SINGLE)
+        name = writer.unique(f"{operator}_{part}")
+        value = writer.add(operator, name, [value, constant], SINGLE)
+    return value

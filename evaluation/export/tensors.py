@@ -29,25 +29,10 @@ def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
     return op.emit(node, *inputs)
 
 
-def square(op: Operator) -> str:
-    """Each element times itself."""
-    return op.emit("Mul", op.value(), op.value())
-
-
-def reciprocal_root(op: Operator) -> str:
-    """One over the root."""
-    return op.emit("Reciprocal", op.emit("Sqrt", op.value(), part="root"))
-
-
 def clip(op: Operator) -> str:
     """No less and no more than two numbers."""
     bounds = [op.constant(key, op.number(key, 0.0)) for key in ("a_min", "a_max")]
     return op.emit("Clip", op.value(), *bounds)
-
-
-def concatenate(op: Operator) -> str:
-    """Tensors beside each other."""
-    return op.emit("Concat", *op.values(), axis=op.get("dim", 1))
 
 
 def reduction(node: str, op: Operator) -> str:
@@ -174,7 +159,7 @@ TENSORS: Mapping[str, Translate] = {
         f"_r{name}_scalar": partial(with_number, node, is_reversed=True)
         for name, node in _REVERSED.items()
     },
-    "Concat": concatenate,
+    "Concat": lambda op: op.emit("Concat", *op.values(), axis=op.get("dim", 1)),
     "Flatten": partial(plain, "Flatten", axis=1),
     "Pad": pad,
     "Reshape": reshape,
@@ -182,10 +167,10 @@ TENSORS: Mapping[str, Translate] = {
     "SwapAxis": swap_axes,
     "add_n": partial(plain, "Sum"),
     "clip": clip,
-    "rsqrt": reciprocal_root,
+    "rsqrt": lambda op: op.emit("Reciprocal", op.emit("Sqrt", op.value(), part="root")),
     "slice": cut,
     "slice_axis": cut_axis,
-    "square": square,
+    "square": lambda op: op.emit("Mul", op.value(), op.value()),
     "tile": tile,
     "transpose": transpose,
 }

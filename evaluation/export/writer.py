@@ -163,6 +163,12 @@ class Operator:
         """Return all inputs."""
         return [self.value(index) for index in range(len(self.inputs))]
 
+    def array(self, index: int) -> NDArray[Any]:
+        """Return the values of a parameter."""
+        found = self.inputs[index].array
+        assert found is not None, "no graph from a file computes the parameters of a layer"
+        return found
+
     def constant(self, part: str, values: Any) -> str:
         """Return a constant of this operator, in its number format."""
         array = np.asarray(values, np.float64)
