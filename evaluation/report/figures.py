@@ -8,9 +8,9 @@ images that are classified correctly.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from evaluation.report.charts import (
     lines,
 )
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
-from evaluation.verification.curves import Curve, area_under, equal_error_rate
+from evaluation.verification.curves import Curve, roc
 from runtime.stopwatch import PARTS
 
 REST = "rest"
@@ -53,22 +53,6 @@ class Interval(NamedTuple):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-class Scores(NamedTuple):
-    """What the scores of a verification set say beside its accuracy.
-
-    Attributes:
-        curve: true by false accept rate.
-        area: under that curve.
-        equal_error: the rate at which as many pairs are wrongly accepted as refused.
-        threshold: the mean threshold of the folds, as a cosine; None with too few pairs.
-    """
-
-    curve: Series
-    area: float
-    equal_error: float
-    threshold: Optional[float]
-
-
 def accuracy(record: Record) -> Interval:
     """The accuracy of a verification or validation, with its interval."""
     names = ("accuracy", "accuracy_std", "total")
@@ -89,19 +73,18 @@ def _wilson(share: float, count: float) -> Interval:
     return Interval(share, center - half, center + half)
 
 
-def analyze(label: str, scores: Numbers) -> Scores:
-    """Return what the scores [P, 2] of a set say; there are pairs of both kinds."""
-    # Takes a second, and is needed here alone.
-    from sklearn.metrics import roc_curve
+def curve_of(scores: Numbers) -> Curve:
+    """Return the ROC of the scores [P, 2] of a set; there are pairs of both kinds."""
+    return roc(scores[:, 0], scores[:, 1] == 1)
 
-    cosines, same = scores[:, 0], scores[:, 1] == 1
-    far, tar, _ = roc_curve(same, cosines)
-    curve, threshold = Curve(far, tar, int(np.sum(~same))), None
-    if len(same) >= FOLDS:
-        fold = folds_of(len(same), FOLDS)
-        # The squared distance of two unit vectors is 2 - 2 cos.
-        threshold = 1 - float(accuracies_of_folds(2 - 2 * cosines, same, fold)[1].mean()) / 2
-    return Scores(Series(label, far, tar), area_under(curve), equal_error_rate(curve), threshold)
+
+def mean_threshold(scores: Numbers) -> Optional[float]:
+    """Return the mean threshold of the folds, as a cosine; None with too few pairs."""
+    if len(scores) < FOLDS:
+        return None
+    # The squared distance of two unit vectors is 2 - 2 cos.
+    distances, fold = 2 - 2 * scores[:, 0], folds_of(len(scores), FOLDS)
+    return 1 - float(accuracies_of_folds(distances, scores[:, 1] == 1, fold)[1].mean()) / 2
 
 
 def time_shares(run: RunFiles) -> dict[str, float]:
@@ -110,11 +93,15 @@ def time_shares(run: RunFiles) -> dict[str, float]:
     As in the log, the first report counts only if there is no other: it compiles.
     """
     records = run.training[1:] or run.training
-    seconds = _seconds(records)
-    whole = seconds.sum()
-    if not whole > 0:
+    updates = np.diff(column(run.training, _UPDATE)) if records[1:] else 1
+    with np.errstate(divide="ignore", over="ignore"):
+        seconds = updates / column(records, "images_per_second")
+    # But for a common factor, the images of an update.
+    seconds = np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
+    if not seconds.any():
         return {}
-    found = {part: float((column(records, part) * seconds).sum() / whole) for part in PARTS}
+    weights = seconds / seconds.sum()
+    found = {part: float(column(records, part) @ weights) for part in PARTS}
     found = {part: share for part, share in found.items() if share > 0}
     return {**found, REST: max(0.0, 1 - sum(found.values()))}
 
@@ -166,7 +153,10 @@ def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
     }  # fmt: skip
     pictures = []
     for name, frame in frames.items():
-        series = [_series(run.name, run.training, name, _place(runs, run)) for run in runs]
+        series = [
+            _series(run.name, run.training, name, place if len(runs) > 1 else None)
+            for place, run in enumerate(runs)
+        ]
         if any(len(one.x) for one in series):
             smooths, from_zero = name == "loss", name != "loss"
             pictures.append(lines(frame, series, smooths=smooths, from_zero=from_zero, marks=marks))
@@ -178,78 +168,72 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
 
     The sets of one run share a chart.
     """
-    names = list(dict.fromkeys(name for run in runs for name in run.targets))
-    is_single = len(runs) == 1
     pictures = []
-    for index, shown in enumerate([names] if is_single and names else [[name] for name in names]):
-        is_validation = shown == [VALIDATION]
-        what = "Validation" if is_validation else "Verification"
-        of = "" if is_single or is_validation else f" of {shown[0]}"
+    for index, (names, curves) in enumerate(_charts(runs, [run.targets for run in runs])):
+        is_validation = names == [VALIDATION]
+        title = "Validation" if is_validation else f"Verification{_of(runs, names)}"
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
-        frame = Frame(f"accuracy-{index}", f"{what}{of}", _UPDATE, "accuracy", note)
-        series = [
-            _accuracy_series(name if is_single else run.name, run.targets[name], _place(runs, run))
-            for run in runs
-            for name in shown
-            if name in run.targets
-        ]
-        if is_validation and is_single:
-            series.append(_series("training", runs[0].targets[VALIDATION], "training_accuracy"))
-        pictures.append(lines(frame, series))
+        frame = Frame(f"accuracy-{index}", title, _UPDATE, "accuracy", note)
+        shown = [_accuracy_series(label, records, place) for label, records, place in curves]
+        losses = [_series(label, records, "loss", place) for label, records, place in curves]
+        if is_validation and len(runs) == 1:
+            records = runs[0].targets[VALIDATION]
+            shown.append(_series("training", records, "training_accuracy"))
+            losses.append(_series("training", records, "training_loss"))
+        pictures.append(lines(frame, shown))
         if is_validation:
-            pictures.append(_validation_loss(runs))
+            note = "Over whole epochs."
+            frame = Frame("validation-loss", "Loss by epoch", _UPDATE, "mean loss", note)
+            pictures.append(lines(frame, losses))
     return pictures
-
-
-def _validation_loss(runs: Sequence[RunFiles]) -> Picture:
-    name = VALIDATION
-    is_single = len(runs) == 1
-    series = [
-        _series(name if is_single else run.name, run.targets[name], "loss", _place(runs, run))
-        for run in runs
-        if name in run.targets
-    ]
-    if is_single:
-        series.append(_series("training", runs[0].targets[name], "training_loss"))
-    frame = Frame("validation-loss", "Loss by epoch", _UPDATE, "mean loss", "Over whole epochs.")
-    return lines(frame, series)
 
 
 def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
     """ROC curves of the last verification, one chart per set; of one run also histograms."""
-    names = list(dict.fromkeys(name for run in runs for name in run.scores))
-    if names and len(runs) == 1:
-        found = {name: analyze(name, runs[0].scores[name]) for name in names}
-        return [
-            _roc("roc", "ROC", [one.curve for one in found.values()], runs, names),
-            *(
-                _histogram(index, name, runs[0].scores[name], one.threshold)
-                for index, (name, one) in enumerate(found.items())
-            ),
-        ]
-    charts = []
-    for index, name in enumerate(names):
-        curves = [
-            analyze(run.name, run.scores[name]).curve._replace(place=_place(runs, run))
-            for run in runs
-            if name in run.scores
-        ]
-        charts.append(_roc(f"roc-{index}", f"ROC of {name}", curves, runs, [name]))
-    return charts
+    pictures = []
+    is_single = len(runs) == 1
+    for index, (names, curves) in enumerate(_charts(runs, [run.scores for run in runs])):
+        # The rate of one pair, as a power of ten.
+        most = max(int(np.sum(scores[:, 1] == 0)) for _, scores, _ in curves)
+        smallest = float(10.0 ** math.floor(math.log10(1 / most)))
+        note = "Pairs of the last verification. Dotted: chance."
+        frame = Frame(
+            "roc" if is_single else f"roc-{index}", f"ROC{_of(runs, names)}",
+            "false accept rate", "true accept rate", note,
+        )  # fmt: skip
+        shown = []
+        for label, scores, place in curves:
+            far, tar, _ = curve_of(scores)
+            shown.append(Series(label, far, tar, place=place))
+        pictures.append(curves_of_rates(frame, shown, smallest))
+        if is_single:
+            pictures += [_histogram(n, name, runs[0].scores[name]) for n, name in enumerate(names)]
+    return pictures
 
 
-def _roc(
-    chart: str, title: str, curves: list[Series], runs: Sequence[RunFiles], names: Sequence[str]
-) -> Picture:
-    note = "Pairs of the last verification. Dotted: chance."
-    frame = Frame(chart, title, "false accept rate", "true accept rate", note)
-    shown = [run.scores[name] for run in runs for name in names if name in run.scores]
-    # The rate of one pair, as a power of ten.
-    most = max(int(np.sum(scores[:, 1] == 0)) for scores in shown)
-    return curves_of_rates(frame, curves, float(10.0 ** math.floor(math.log10(1 / most))))
+def _charts(
+    runs: Sequence[RunFiles], found: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[list[str], Sequence[tuple[str, Any, Optional[int]]]]]:
+    """Yield the sets of each chart, and label, content and color of each of its curves.
+
+    The sets of one run share a chart; several runs share one for each set, in which a run has the
+    same color also where another one is missing.
+    """
+    names = list(dict.fromkeys(name for one in found for name in one))
+    if len(runs) == 1 and names:
+        yield names, [(name, found[0][name], None) for name in names]
+    for name in names if len(runs) > 1 else ():
+        of_runs = enumerate(zip(runs, found))
+        curves = [(run.name, one[name], place) for place, (run, one) in of_runs if name in one]
+        yield [name], curves
 
 
-def _histogram(index: int, name: str, scores: Numbers, threshold: Optional[float]) -> Picture:
+def _of(runs: Sequence[RunFiles], names: Sequence[str]) -> str:
+    return f" of {names[0]}" if len(runs) > 1 else ""
+
+
+def _histogram(index: int, name: str, scores: Numbers) -> Picture:
+    threshold = mean_threshold(scores)
     note = "" if threshold is None else f" Dashed: mean threshold of the folds, {threshold:.3f}."
     frame = Frame(
         f"scores-{index}", f"Scores of {name}", "cosine of a pair", "share of its kind",
@@ -258,11 +242,6 @@ def _histogram(index: int, name: str, scores: Numbers, threshold: Optional[float
     same = scores[:, 1] == 1
     groups = [("same person", scores[same, 0]), ("different people", scores[~same, 0])]
     return histograms(frame, groups, threshold)
-
-
-def _place(runs: Sequence[RunFiles], run: RunFiles) -> Optional[int]:
-    """The color of a run among several: the same in all charts, also where another is missing."""
-    return [one is run for one in runs].index(True) if len(runs) > 1 else None
 
 
 def _series(
@@ -281,15 +260,3 @@ def _accuracy_series(label: str, records: Sequence[Record], place: Optional[int]
     if not np.isfinite(low).all():
         return Series(label, x, y, place=place)
     return Series(label, x, y, low, high, place)
-
-
-def _seconds(records: Sequence[Record]) -> Numbers:
-    """Seconds of each report but for a common factor: its updates by its images/s."""
-    updates = column(records, _UPDATE)
-    counts = np.diff(updates, prepend=0.0)
-    if len(counts) > 1:
-        # The first interval is not known if earlier reports are left out.
-        counts[0] = counts[1]
-    rates = column(records, "images_per_second")
-    known = np.isfinite(rates) & (rates > 0)
-    return np.where(known, counts / np.where(known, rates, 1.0), 0.0)

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from evaluation.report import elements, figures
 from evaluation.report.elements import Strong
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, number
+from evaluation.verification.curves import area_under, equal_error_rate
 
 _AGAIN = "Made from the files of the run; python -m evaluation.report RUN makes it again."
 # Is different in every run, and its name says so.
@@ -108,8 +109,8 @@ def _accuracy_rows(run: RunFiles) -> tuple[list[str], list[list[str]]]:
             *("–", "–"),
         ]
         if scores is not None:
-            found = figures.analyze(name, scores)
-            row[-2:] = [f"{found.area:.4f}", f"{found.equal_error:.4f}"]
+            curve = figures.curve_of(scores)
+            row[-2:] = [f"{area_under(curve):.4f}", f"{equal_error_rate(curve):.4f}"]
         rows.append(row)
     # Only a verification has pairs.
     kept = [i for i in range(len(titles)) if any(row[i] != "–" for row in rows)]
@@ -215,4 +216,5 @@ def _final_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
 
 
 def _area(run: RunFiles, name: str) -> str:
-    return f"{figures.analyze(name, run.scores[name]).area:.4f}" if name in run.scores else "–"
+    scores = run.scores.get(name)
+    return "–" if scores is None else f"{area_under(figures.curve_of(scores)):.4f}"

@@ -25,6 +25,7 @@ from evaluation.report.charts import Frame, Series
 from evaluation.report.figures import accuracy
 from evaluation.report.pages import with_names, write_comparison, write_page
 from evaluation.report.run_files import column, read, scores_file
+from evaluation.verification.curves import area_under, equal_error_rate
 from tests.evaluation.support import check_refusal, npy
 from tests.support import made_up_runs
 from tests.support.launch import ROOT, clean_environment
@@ -138,18 +139,19 @@ def test_what_scores_say() -> None:
     same = np.tile([1.0, 0.0], 10)
     cosines = np.where(same == 1, 0.8, 0.1) + np.arange(20) / 1000
     cosines[1], cosines[[0, 2]] = 0.7, 0.6
-    found = figures.analyze("x", np.stack([cosines, same], axis=1))
-    assert found.area == pytest.approx(roc_auc_score(same, cosines))
-    assert found.area == pytest.approx(0.98)
-    assert found.equal_error == pytest.approx(0.1)
-    assert found.threshold is not None and 0.1 < found.threshold < 0.8
+    scores = np.stack([cosines, same], axis=1)
+    curve, threshold = figures.curve_of(scores), figures.mean_threshold(scores)
+    assert area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
+    assert area_under(curve) == pytest.approx(0.98)
+    assert equal_error_rate(curve) == pytest.approx(0.1)
+    assert threshold is not None and 0.1 < threshold < 0.8
     # A chart begins at the power of ten below the rate of one pair.
-    run: Any = SimpleNamespace(name="run", scores={"x": np.stack([cosines, same], axis=1)})
+    run: Any = SimpleNamespace(name="run", scores={"x": scores})
     roc, histogram = figures.of_scores([run])
     assert ">0.1</text>" in roc.svg and ">0.01</text>" not in roc.svg
-    assert f"{found.threshold:.3f}" in histogram.frame.note
-    few = figures.analyze("x", np.array([[0.9, 1], [0.1, 0]]))
-    assert few.threshold is None and few.area == 1
+    assert f"{threshold:.3f}" in histogram.frame.note
+    few = np.array([[0.9, 1], [0.1, 0]])
+    assert figures.mean_threshold(few) is None and area_under(figures.curve_of(few)) == 1
 
 
 def test_shares_are_weighted_by_the_time_of_their_updates(tmp_path: Path) -> None:
