@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def different_cosines(
     pairs = np.flatnonzero(~target.same)
     if not len(pairs):
         raise DataError(f"verification set {target.name!r} has no pair of two people; take another")
-    images = target.firsts[np.stack([2 * pairs, 2 * pairs + 1], axis=1).ravel()]
+    images = target.firsts.reshape(-1, 2)[pairs].ravel()
     distinct, places = np.unique(images, return_inverse=True)
 
     def decode(start: int, stop: int) -> NDArray[np.uint8]:
@@ -111,25 +111,19 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
 
 
-def _points(options: argparse.Namespace, network: FaceNetwork) -> Any:
+def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
     from data.align.points import PointsFile
     from data.align.similarity import SIDE
+    from data.named_images import NamedImages, image_files
 
-    if options.align is None:
-        return None
-    if network.image_size != (SIDE, SIDE):
+    if options.align and network.image_size != (SIDE, SIDE):
         raise ConfigError(
             f"--align cuts out faces of {SIDE} x {SIDE}, and {network.name} takes images of "
             f"{network.image_size[0]} x {network.image_size[1]}; leave it out"
         )
-    return PointsFile(options.align, Path("."))
-
-
-def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
-    from data.named_images import NamedImages, image_files
-
+    points = PointsFile(options.align, Path(".")) if options.align else None
     files = image_files(options.images, ["", ""])
-    faces = NamedImages([files], network.image_size, points=_points(options, network))
+    faces = NamedImages([files], network.image_size, points=points)
     try:
         images = [faces.read(number) for number in range(2)]
     except DataError as error:

@@ -7,6 +7,7 @@ the one that a verification judges.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -107,11 +108,6 @@ def finite_rows(embeddings: NDArray[Any], first: int, count: int, what: str) -> 
 
 def batches(images: Iterable[Images], size: int) -> Iterator[Images]:
     """Yield batches [size, 3, height, width] of consecutive images; the last may be smaller."""
-    waiting: list[Images] = []
-    for image in images:
-        waiting.append(image)
-        if len(waiting) == size:
-            yield np.stack(waiting)
-            waiting = []
-    if waiting:
-        yield np.stack(waiting)
+    waiting = iter(images)
+    while batch := list(islice(waiting, size)):
+        yield np.stack(batch)

@@ -10,6 +10,7 @@ live beside MXNet.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -161,12 +162,10 @@ def _check_tensor(tensor: Any, size: int) -> None:
             f"the tensor {tensor.name!r:.80} is in another file, {location!r:.80}, which is not "
             "opened; write the model into one file: onnx.save(onnx.load(old), new)"
         )
-    elements = 1
-    for side in tensor.dims:
-        elements *= max(0, side)
-    if elements > _ELEMENTS_OF_BYTE * size or min(tensor.dims, default=0) < 0:
+    sides = tensor.dims
+    if min(sides, default=0) < 0 or math.prod(sides) > _ELEMENTS_OF_BYTE * size:
         raise DataError(
-            f"the tensor {tensor.name!r:.80} has the shape {list(tensor.dims)!s:.80}, but the "
+            f"the tensor {tensor.name!r:.80} has the shape {list(sides)!s:.80}, but the "
             f"file has {size:,} bytes; copy it again"
         )
 
@@ -191,14 +190,12 @@ def _check_divisions(model: Any) -> None:
 
     A division by 0 ends the process, and so does that of the least integer by -1.
     """
-    nodes = [node for node in model.graph.node if node.op_type in _DIVISIONS and node.input]
     constants = _constants(model.graph)
-    safe = {node.input[-1] for node in nodes if _divides_all(constants.get(node.input[-1]))}
-    if all(node.input[-1] in safe for node in nodes):
-        return
-    types = _types(model)
+    nodes = [node for node in model.graph.node if node.op_type in _DIVISIONS and node.input]
+    nodes = [node for node in nodes if not _divides_all(constants.get(node.input[-1]))]
+    types = _types(model) if nodes else {}
     for node in nodes:
-        if node.input[-1] not in safe and types.get(node.input[-1]) not in _FLOATS:
+        if types.get(node.input[-1]) not in _FLOATS:
             raise DataError(
                 f"the {node.op_type} {node.name!r:.80} divides integers by a number that may be 0, "
                 "which would end the process; export it with a Cast to float before it"
