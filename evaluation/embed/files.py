@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from evaluation.files import map_floats
 from runtime.errors import DataError
-from runtime.files import open_regular
+from runtime.files import open_regular, read_lines
 
 _COPIED_BYTES = 1 << 20
 _HEADER_BYTES = 128
@@ -81,20 +80,16 @@ def read_embeddings(path: Path) -> Embeddings:
 
 def _read_index(path: Path) -> tuple[list[str], list[str]]:
     names, labels = [], []
-    try:
-        with open_regular(path) as file:
-            lines = TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n")
-            for number, line in enumerate(lines):
-                words = line.rstrip("\r\n").split("\t")
-                if len(words) != 3 or words[0] != str(number) or "\0" in line:
-                    raise DataError(
-                        f"{path}: line {number + 1} is {line[:80]!r} instead of the number "
-                        f"{number}, a name and a label, with tabs between; write it again"
-                    )
-                names.append(words[1])
-                labels.append(words[2])
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    lines = read_lines(path, "an index of embeddings", errors="surrogateescape")
+    for number, line in enumerate(lines):
+        words = line.split("\t")
+        if len(words) != 3 or words[0] != str(number):
+            raise DataError(
+                f"{path}: line {number + 1} is {line[:80]!r} instead of the number {number}, a "
+                "name and a label, with tabs between; write it again"
+            )
+        names.append(words[1])
+        labels.append(words[2])
     return names, labels
 
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,8 @@ def _accuracies(verified: Mapping[str, Sequence[run_files.Record]]) -> str:
 def _versions() -> list[tuple[str, str]]:
     found = [("Python", platform.python_version())]
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
