@@ -10,14 +10,13 @@ docs/many-hosts.md has a sample. The exit status is 0 if nothing is wrong, other
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
-from parallel.check.findings import GIBIBYTE, findings
+from parallel.check.findings import findings, size
 from parallel.check.survey import Survey, survey
 from parallel.host_lists import ListedHost, read_file, read_list, slots_by_host
 from parallel.launch import ssh
@@ -32,8 +31,8 @@ WIDTH = 100
 _LABEL = 14
 _NARROWEST, _WIDEST = 21, 40
 _LABELS = (
-    *("", "hostname", "address", "ranks", "Python", "MXNet", "Horovod", "Open MPI", "project"),
-    *("GPUs", "memory free", "/dev/shm free", "disk free", "sends"),
+    *("", "hostname", "address", "ranks", "Python", "MXNet", "Horovod", "Open MPI", "GPUs"),
+    *("memory free", "/dev/shm free", "disk free", "sends"),
 )
 
 
@@ -66,12 +65,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print all that was found out as JSON")
     options = parser.parse_args(argv)
-    variables = environment.variables()
-    entries = _hosts(options, variables)
-    slots = {host: count or 1 for host, count in slots_by_host(entries, is_own_name).items()}
-    nic = variables.get("NIC") or None
+    slots = slots_by_host(_hosts(options), is_own_name)
+    nic = environment.variables().get("NIC") or None
     with ssh.exits_on_signals():
-        found = survey(slots, options.models_root.absolute(), nic)
+        ranks = {host: count or 1 for host, count in slots.items()}
+        found = survey(ranks, options.models_root.absolute(), nic)
     wrong = findings(found)
     if options.json:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))
@@ -82,8 +80,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return USER_ERROR_STATUS if wrong else 0
 
 
-def _hosts(options: argparse.Namespace, variables: Mapping[str, str]) -> tuple[ListedHost, ...]:
+def _hosts(options: argparse.Namespace) -> tuple[ListedHost, ...]:
     """The hosts of the options, or else those that run.sh would take."""
+    variables = environment.variables()
     if options.hostfile is not None:
         return read_file(options.hostfile)
     if options.hosts is not None:
@@ -96,42 +95,36 @@ def _hosts(options: argparse.Namespace, variables: Mapping[str, str]) -> tuple[L
     return read_list("localhost") if operator == "none" else read_file(Path(operator))
 
 
-def _column(survey: Survey, host: str) -> tuple[str, ...]:
+def _column(survey: Survey, host: str) -> list[str]:
     """The cells of a host, in the order of ``_LABELS``."""
     facts = survey.facts.get(host)
     if facts is None:
-        return (host, *"?" * (len(_LABELS) - 1))
+        return [host, *"?" * (len(_LABELS) - 1)]
     # The host's address for the other hosts, and the interface that has it.
     seen = (survey.address_of(host, other) for other in survey.facts if other != host)
     address = next(filter(None, seen), facts.ssh_server)
     interfaces = [name for name, own in facts.interfaces.items() if own == address]
     package = "broken" if "mxnet" in facts.errors else facts.mxnet_package
-    checksum = hashlib.sha256(repr(sorted(facts.files.items())).encode()).hexdigest()
     gpus = ", ".join(sorted({gpu.name for gpu in facts.gpus}))
     driver = f", CUDA {dotted(facts.cuda_of_driver)}" if facts.cuda_of_driver else ""
     # The slowest of all connections from it, and to which host.
     sent = [(one.bandwidth, one.receiver) for one in survey.pairs if one.sender == host]
     rate, receiver = min(((rate, name) for rate, name in sent if rate), default=(0.0, ""))
-    return (
+    return [
         host,
         facts.hostname,
         " ".join([address or "-", *interfaces[:1]]),
         f"{survey.slots[host]} on {facts.processors} processors",
         facts.python,
-        "missing" if facts.mxnet is None else f"{facts.mxnet} {package}",
+        f"{facts.mxnet} {package}" if facts.mxnet else "missing",
         facts.horovod or "missing",
         facts.open_mpi or "missing",
-        checksum[:12],
         f"{len(facts.gpus)} {gpus}{driver}" if gpus else "none",
-        _size(facts.memory),
-        _size(facts.shared_memory),
-        _size(facts.disk),
+        size(facts.memory),
+        size(facts.shared_memory),
+        "unusable" if facts.disk is None else size(facts.disk),
         f"{rate / 1e6:.0f} MB/s {receiver}" if rate else "-",
-    )
-
-
-def _size(count: Optional[int]) -> str:
-    return "unusable" if count is None else f"{count / GIBIBYTE:.1f} GiB"
+    ]
 
 
 def table(survey: Survey) -> Iterator[str]:
@@ -139,18 +132,12 @@ def table(survey: Survey) -> Iterator[str]:
     hosts = list(survey.slots)
     fitting = max(1, (WIDTH - _LABEL) // max(_NARROWEST, 1 + max(map(len, hosts))))
     for start in range(0, len(hosts), fitting):
-        if start:
-            yield ""
         shown = hosts[start : start + fitting]
         width = min(_WIDEST, (WIDTH - _LABEL) // len(shown))
-        columns = (_column(survey, host) for host in shown)
-        for label, *cells in zip(_LABELS, *columns):
-            yield _line(label, cells, width)
-
-
-def _line(label: str, cells: list[str], width: int) -> str:
-    cut = [cell if len(cell) < width else f"{cell[: width - 2]}…" for cell in cells]
-    return f"{label:{_LABEL}}{''.join(f'{cell:{width}}' for cell in cut)}".rstrip()
+        yield from [""] if start else []
+        for label, *cells in zip(_LABELS, *(_column(survey, host) for host in shown)):
+            cut = (cell if len(cell) < width else f"{cell[: width - 2]}…" for cell in cells)
+            yield f"{label:{_LABEL}}{''.join(f'{cell:{width}}' for cell in cut)}".rstrip()
 
 
 if __name__ == "__main__":

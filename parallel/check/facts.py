@@ -97,10 +97,6 @@ def _is(kind: Any, value: Any) -> bool:
     return get_origin(kind) in (None, Union) and isinstance(value, inner or kind)
 
 
-class _Broken(Exception):
-    """What a program or a library says of itself."""
-
-
 def gather(models_root: Path) -> Facts:
     """Find out everything about this host; takes a minute at most.
 
@@ -108,7 +104,7 @@ def gather(models_root: Path) -> Facts:
         models_root: the folder of the run, which need not exist.
     """
     package = installed.mxnet_package()
-    # Each with what stands for it where it fails.
+    # Each with the value that stands for it where it fails.
     tasks: dict[str, tuple[Callable[[], Any], Any]] = {
         "name_address": (lambda: socket.gethostbyname(socket.gethostname()), None),
         "interfaces": (_interfaces, {}),
@@ -120,8 +116,20 @@ def gather(models_root: Path) -> Facts:
         "gpus": (installed.gpus, []),
         "cuda_of_driver": (installed.driver_version, None),
     }
-    found, errors = _in_time({name: task for name, (task, _) in tasks.items()})
-    absent = {name: value for name, (_, value) in tasks.items()}
+    pool = concurrent.futures.ThreadPoolExecutor(len(tasks))
+    end = time.monotonic() + _GATHER_SECONDS
+    futures = {name: pool.submit(task) for name, (task, _) in tasks.items()}
+    found, errors = {name: absent for name, (_, absent) in tasks.items()}, {}
+    for name, future in futures.items():
+        try:
+            found[name] = future.result(max(0, end - time.monotonic()))
+        except ConfigError as error:
+            errors[name] = str(error)
+        except concurrent.futures.TimeoutError:
+            errors[name] = f"no answer in {_GATHER_SECONDS:.0f} s"
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    pool.shutdown(wait=False)
     connection = environment.variables().get("SSH_CONNECTION", "").split()
     return Facts(
         hostname=socket.gethostname(),
@@ -134,31 +142,16 @@ def gather(models_root: Path) -> Facts:
         memory=_free_memory(),
         shared_memory=shutil.disk_usage("/dev/shm").free,
         errors=errors,
-        **{**absent, **found},
+        **found,
     )
 
 
-def _in_time(tasks: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Results and errors of tasks that run at the same time; one that hangs is an error."""
-    pool = concurrent.futures.ThreadPoolExecutor(len(tasks))
-    end = time.monotonic() + _GATHER_SECONDS
-    futures = {name: pool.submit(task) for name, task in tasks.items()}
-    found, errors = {}, {}
-    for name, future in futures.items():
-        try:
-            found[name] = future.result(max(0, end - time.monotonic()))
-        except (_Broken, ConfigError) as error:
-            errors[name] = str(error)
-        except concurrent.futures.TimeoutError:
-            errors[name] = f"no answer in {_GATHER_SECONDS:.0f} s"
-        except Exception as error:
-            errors[name] = f"{type(error).__name__}: {error}"
-    pool.shutdown(wait=False)
-    return found, errors
-
-
 def _run(*command: str, **variables: str) -> str:
-    """What a program prints; what it says last if it fails."""
+    """Return what a program prints.
+
+    Raises:
+        ConfigError: it fails; with what it says last.
+    """
     try:
         done = subprocess.run(
             command,
@@ -172,14 +165,14 @@ def _run(*command: str, **variables: str) -> str:
             check=False,
         )
     except OSError as error:
-        raise _Broken(f"{command[0]} does not start: {error.strerror}") from None
+        raise ConfigError(f"{command[0]} does not start: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise _Broken(f"{command[0]} has not ended in {_PROGRAM_SECONDS:.0f} s") from None
+        raise ConfigError(f"{command[0]} has not ended in {_PROGRAM_SECONDS:.0f} s") from None
     if done.returncode == 0:
         return done.stdout
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     reason = lines[-1].removeprefix("error: ") if lines else f"status {done.returncode}"
-    raise _Broken(reason.strip())
+    raise ConfigError(reason.strip())
 
 
 def _version(package: str) -> Optional[str]:
@@ -221,7 +214,7 @@ def _open_mpi() -> str:
     said = _run("mpirun", "--version", NIC="", HOST_TIMEOUT="")
     found = re.search(r"\(Open MPI\) ([\d.]+)", said)
     if found is None:
-        raise _Broken("mpirun is not that of Open MPI")
+        raise ConfigError("mpirun is not that of Open MPI")
     return found[1]
 
 
@@ -241,7 +234,7 @@ def _free_for(folder: Path) -> int:
     """What is free where a folder is or would be."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise _Broken(f"{existing} cannot be written")
+        raise ConfigError(f"{existing} cannot be written")
     return shutil.disk_usage(existing).free
 
 

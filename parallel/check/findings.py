@@ -1,6 +1,5 @@
 """What is wrong, and what to do about it: pure functions of what the hosts say.
 
-A rule yields what is wrong and the remedy, for one host, or with the host where it compares hosts.
 What differs between hosts is compared with the first of them that answers.
 """
 
@@ -8,11 +7,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from typing import Callable
 
 from parallel.check.facts import Facts
-from parallel.check.hosts import Finding
-from parallel.check.survey import Pair, Survey
+from parallel.check.survey import Finding, Pair, Survey
 from runtime import installed
 from runtime.installed import dotted
 
@@ -22,7 +19,7 @@ _LEAST_MEMORY_PER_RANK = GIBIBYTE
 _LEAST_SHARED_MEMORY_PER_RANK = 32 * MEBIBYTE
 _LEAST_DISK = 2 * GIBIBYTE
 # The major versions that setup-utils/install-mpi.sh accepts.
-_OPEN_MPI_VERSIONS = ("3", "4")
+_OPEN_MPI_VERSIONS = ("3.", "4.")
 # Bytes per second; a network of 1 Gbit/s has 118 million.
 _LEAST_BANDWIDTH = 50_000_000.0
 # A pair is slow below this share of the pairs' median, if there are several pairs.
@@ -33,6 +30,7 @@ BRIDGES = ("lo", "docker0", "podman0", "cni0", "lxcbr0", "virbr0")
 _MAKE_ENV, _MAKE_AGAIN = "make env there", "remove .venv there and make env"
 
 _Wrong = Iterator[tuple[str, str]]
+"""What is wrong with a host, and the remedy."""
 
 
 def findings(survey: Survey) -> list[Finding]:
@@ -43,27 +41,31 @@ def findings(survey: Survey) -> list[Finding]:
     with_gpus = next((host for host, facts in survey.facts.items() if facts.gpus), "")
     for host, facts in survey.facts.items():
         ranks = survey.slots[host]
-        wrong = (_packages(facts), _room(facts, ranks), _gpus(facts, ranks, with_gpus))
-        found += [Finding(host, *one) for rule in wrong for one in rule]
+        for rule in (_packages(facts), _room(facts, ranks), _gpus(facts, ranks, with_gpus)):
+            found += [Finding(host, *wrong) for wrong in rule]
     order = list(survey.slots)
     return sorted(found, key=lambda one: order.index(one.host))
 
 
+def size(count: int) -> str:
+    """Bytes for readers."""
+    return f"{count / GIBIBYTE:.1f} GiB" if count >= GIBIBYTE else f"{count / MEBIBYTE:.0f} MiB"
+
+
 def _versions(survey: Survey) -> Iterator[Finding]:
     """Python, MXNet, Horovod and Open MPI are the same everywhere."""
-    parts: dict[str, Callable[[Facts], str]] = {
-        "Python": lambda facts: ".".join(facts.python.split(".")[:2]),
-        "MXNet": lambda facts: f"{facts.mxnet_package} {facts.mxnet}" if facts.mxnet else "",
-        "Horovod": lambda facts: facts.horovod or "",
-        "Open MPI": lambda facts: facts.open_mpi or "",
-    }
-    for name, version in parts.items():
-        # One that is missing is a finding of its own.
-        known = {host: version(facts) for host, facts in survey.facts.items() if version(facts)}
-        first = next(iter(known), "")
-        for host, found in known.items():
-            if found != known[first]:
-                what = f"{name} is {found}, but {known[first]} on {first}"
+    first: dict[str, tuple[str, str]] = {}
+    for host, facts in survey.facts.items():
+        for name, version in {
+            "Python": ".".join(facts.python.split(".")[:2]),
+            "MXNet": f"{facts.mxnet_package} {facts.mxnet}" if facts.mxnet else "",
+            "Horovod": facts.horovod,
+            "Open MPI": facts.open_mpi,
+        }.items():
+            # One that is missing is a finding of its own.
+            other, wanted = first.setdefault(name, (host, version)) if version else ("", version)
+            if version != wanted:
+                what = f"{name} is {version}, but {wanted} on {other}"
                 yield Finding(host, what, f"{_MAKE_AGAIN} as on the other host")
 
 
@@ -76,35 +78,26 @@ def _project(survey: Survey) -> Iterator[Finding]:
             yield Finding(host, what, "copy the project there again")
             continue
         others = survey.facts[first].files or facts.files
-        names = facts.files.keys() | others.keys()
-        different = sorted(name for name in names if facts.files.get(name) != others.get(name))
+        different = sorted({name for name, _ in facts.files.items() ^ others.items()})
         if different:
             more = f" and {len(different) - 1} more differ" if len(different) > 1 else " differs"
-            yield Finding(
-                host,
-                f"this project is not that of {first}: {different[0]}{more}",
-                "copy one of the two over the other, or update both to the same commit",
-            )
+            what = f"this project is not that of {first}: {different[0]}{more}"
+            remedy = "copy one of the two over the other, or update both to the same commit"
+            yield Finding(host, what, remedy)
 
 
 def _names(survey: Survey) -> Iterator[Finding]:
     """Horovod tells hosts apart by their names, and Gloo connects to what the names stand for."""
     host_of: dict[str, str] = {}
     for host, facts in survey.facts.items():
-        name, address = facts.hostname, facts.name_address
+        name, address = facts.hostname, facts.name_address or "nothing"
         other = host_of.setdefault(name, host)
         if other != host:
             what = f"its hostname is {name}, as that of {other}: Horovod takes them for one"
             yield Finding(host, what, "hostnamectl set-hostname NAME there, or give it once in -H")
-        if address is None:
-            what = f"its name {name} is unknown to itself"
-        elif address.startswith("127."):
-            what = f"its name {name} stands for {address}, which other hosts do not reach"
-        elif address not in facts.interfaces.values():
-            what = f"its name {name} stands for {address}, which is no address of it"
-        else:
-            continue
-        if len(survey.slots) > 1:
+        is_reached = address in facts.interfaces.values() and not address.startswith("127.")
+        if len(survey.slots) > 1 and not is_reached:
+            what = f"its name {name} stands there for {address}, which other hosts do not reach"
             remedy = "Gloo's ranks connect to that: give the name the network's address in"
             yield Finding(host, what, f"{remedy} /etc/hosts")
 
@@ -122,12 +115,10 @@ def _interfaces(survey: Survey) -> Iterator[Finding]:
         for name, address in facts.interfaces.items():
             other = owners.setdefault((name, address), host)
             if other != host and name not in BRIDGES:
-                yield Finding(
-                    host,
-                    f"its interface {name} has the address {address}, as that of {other}: Open MPI "
-                    "would wait for the other there",
-                    "choose an interface for all, as in NIC=eth1",
-                )
+                what = f"its interface {name} has the address {address}, as that of {other}"
+                reason = "Open MPI would wait for the other there"
+                remedy = "choose an interface for all, as in NIC=eth1"
+                yield Finding(host, f"{what}: {reason}", remedy)
 
 
 def _reachability(survey: Survey) -> Iterator[Finding]:
@@ -137,12 +128,11 @@ def _reachability(survey: Survey) -> Iterator[Finding]:
         if pair.bandwidth is None:
             senders.setdefault((pair.receiver, pair.error), []).append(pair.sender)
     for (receiver, error), those in senders.items():
-        yield Finding(
-            receiver,
-            f"a port of it is not reached from {', '.join(those)} ({error})",
-            "ranks listen on any port from 1024 up: open them between the hosts in its firewall"
-            + ("" if survey.nic else ", or choose another interface by NIC"),
+        what = f"a port of it is not reached from {', '.join(those)} ({error})"
+        remedy = (
+            "ranks listen on any port from 1024 up: open them in its firewall, or choose another"
         )
+        yield Finding(receiver, what, f"{remedy} interface by NIC")
 
 
 def _links(survey: Survey) -> Iterator[Finding]:
@@ -158,11 +148,9 @@ def _links(survey: Survey) -> Iterator[Finding]:
     for sender, pairs in slow.items():
         worst = min(pair.bandwidth or 0 for pair in pairs)
         receivers = ", ".join(pair.receiver for pair in pairs)
-        yield Finding(
-            sender,
-            f"it sends {worst / 1e6:.3g} MB/s to {receivers}, and {least / 1e6:.3g} are expected",
-            "look at the link (ethtool, other traffic), or choose a faster one by NIC",
-        )
+        what = f"it sends {worst / 1e6:.3g} MB/s to {receivers}, and {least / 1e6:.3g} are expected"
+        remedy = "look at the link (ethtool, other traffic), or choose a faster one by NIC"
+        yield Finding(sender, what, remedy)
 
 
 def _packages(facts: Facts) -> _Wrong:
@@ -185,7 +173,7 @@ def _packages(facts: Facts) -> _Wrong:
         yield f"psutil does not load ({errors['interfaces']})", _MAKE_AGAIN
     if "open_mpi" in errors:
         yield errors["open_mpi"], _MAKE_ENV
-    elif facts.open_mpi is not None and facts.open_mpi.split(".")[0] not in _OPEN_MPI_VERSIONS:
+    elif not (facts.open_mpi or "4.").startswith(_OPEN_MPI_VERSIONS):
         what = f"Open MPI {facts.open_mpi} starts ranks in another way"
         yield what, f"{_MAKE_ENV}, which brings version 4"
 
@@ -193,24 +181,20 @@ def _packages(facts: Facts) -> _Wrong:
 def _room(facts: Facts, ranks: int) -> _Wrong:
     """Ranks have processors of their own and memory; their checkpoints have a disk."""
     if facts.memory < ranks * _LEAST_MEMORY_PER_RANK:
-        what = f"{_size(facts.memory)} of memory are free for {ranks} ranks"
+        what = f"{size(facts.memory)} of memory are free for {ranks} ranks"
         yield what, "end what uses it (top), or start fewer ranks there"
     if ranks > 1 and facts.shared_memory < ranks * _LEAST_SHARED_MEMORY_PER_RANK:
-        what = f"{_size(facts.shared_memory)} are free in /dev/shm, where {ranks} ranks exchange"
+        what = f"{size(facts.shared_memory)} are free in /dev/shm, where {ranks} ranks exchange"
         yield what, "remove old files there, or docker run --shm-size=1g"
     if facts.disk is None:
         what = f"--models-root cannot be used ({facts.errors.get('disk')})"
         yield what, "give one that can be written"
     elif facts.disk < _LEAST_DISK:
-        what = f"{_size(facts.disk)} are free on the disk of --models-root, for checkpoints"
+        what = f"{size(facts.disk)} are free on the disk of --models-root, for checkpoints"
         yield what, "remove old files, or give another --models-root"
     if ranks > facts.processors:
         what = f"{ranks} ranks would share {facts.processors} processors"
         yield what, f"give it no more than {facts.processors} ranks, or more processors"
-
-
-def _size(count: int) -> str:
-    return f"{count / GIBIBYTE:.1f} GiB" if count >= GIBIBYTE else f"{count / MEBIBYTE:.0f} MiB"
 
 
 def _gpus(facts: Facts, ranks: int, with_gpus: str) -> _Wrong:
@@ -225,18 +209,14 @@ def _gpus(facts: Facts, ranks: int, with_gpus: str) -> _Wrong:
         yield what, remedy or "look at nvidia-smi there"
     elif not count and (with_gpus or cuda is not None):
         why = f"but {with_gpus} does" if with_gpus else f"but its MXNet is {package}"
-        yield (
-            f"it has no GPU that ranks would see, {why}",
-            "repair its driver (nvidia-smi), leave it out, or CUDA_VISIBLE_DEVICES= for all",
-        )
+        remedy = "repair its driver (nvidia-smi), leave it out, or CUDA_VISIBLE_DEVICES= for all"
+        yield f"it has no GPU that ranks would see, {why}", remedy
     if count and ranks > count:
         what = f"more ranks ({ranks}) than GPUs ({count})"
         yield what, f"give it no more than {count}, or show more by CUDA_VISIBLE_DEVICES"
     if count and facts.mxnet and cuda is None:
-        yield (
-            f"its MXNet is for processors and would not use its {count} GPUs",
-            "MXNET_PACKAGE=mxnet-cu112 make env there, or CUDA_VISIBLE_DEVICES= to do without",
-        )
+        remedy = "MXNET_PACKAGE=mxnet-cu112 make env there, or CUDA_VISIBLE_DEVICES= to do without"
+        yield f"its MXNet is for processors and would not use its {count} GPUs", remedy
     if cuda is None:
         return
     names = {gpu.name for gpu in facts.gpus if gpu.runs(package) is False}

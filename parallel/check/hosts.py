@@ -11,9 +11,9 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from parallel.check.probe import BUSY, MARK, NAME
+from parallel.check.probe import BUSY, MARK
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 
@@ -21,7 +21,7 @@ SILENCE_SECONDS = 20.0
 """Without a sign of life, after which a host hangs."""
 _END_SECONDS = 2.0
 _LONGEST_LINE = 1 << 20
-# What ssh says, what that means and what helps.
+# By a pattern of ssh's status and lines: what is wrong, and the remedy.
 _OF_SSH = (
     (r"IDENTIFICATION HAS CHANGED", "its host key is another one than known_hosts has",
      "if it was installed anew: ssh-keygen -R {host}, then ssh {host} once"),
@@ -36,28 +36,23 @@ _OF_SSH = (
     (r"No route to host|Network is unreachable", "there is no route to it",
      "look whether it runs and is in this network: ping {host}"),
     # It says nothing of a connection that breaks if the user's LogLevel is ERROR.
-    (r"timed out|not responding|\A\s*\Z", "ssh gets no answer",
+    (r"timed out|not responding|\A255\s*\Z", "ssh gets no answer",
      "look whether it runs, whether sshd hangs there, and at its firewall"),
+    ("", "ssh fails ({last})", "try: ssh -oBatchMode=yes {host} true"),
+)  # fmt: skip
+# The same of the probe, or of the shell that starts it.
+_OF_PROBE = (
+    (r"\bcd: ", "the project is not in {folder} there", "copy it to the same path"),
+    (r"\A12[67] ", "there is no {python}", "make env there, in {folder}, as on this host"),
+    (r"No module named", "the project in {folder} is another one ({last})",
+     "copy this one to the same path"),
+    ("", "the probe has ended with status {status} ({last})",
+     "try there, in {folder}: {python} -m parallel.check"),
 )  # fmt: skip
 
 
-class Finding(NamedTuple):
-    """Something that is wrong."""
-
-    host: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.host}: {self.what}; {self.remedy}"
-
-
 class HostError(Exception):
-    """A host that has not answered, with the finding."""
-
-    def __init__(self, *finding: str) -> None:
-        self.finding = Finding(*finding)
-        super().__init__(str(self.finding))
+    """Why a host has not answered, and the remedy."""
 
 
 class Probe:
@@ -85,6 +80,8 @@ class Probe:
             stderr=self._errors,
             bufsize=0,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._received = b""
         if not is_here:
             self._send(ssh.first_input({}))
@@ -98,8 +95,8 @@ class Probe:
         """Wait for an answer, which may be anything.
 
         Raises:
-            HostError: there is none in time, or one of another version of the check.
-            RecursionError, ValueError: it is no JSON.
+            HostError: there is none in time.
+            RecursionError, ValueError: it is no JSON, or too long.
         """
         while True:
             line = self._line()
@@ -107,40 +104,32 @@ class Probe:
                 answer: dict[str, Any] = json.loads(line[len(MARK) :])
                 if answer != BUSY:
                     return answer
-            elif line.startswith(NAME.encode()) or len(line) > _LONGEST_LINE:
-                raise HostError(
-                    self.host,
-                    "its project is another version than this one",
-                    "copy this project to it, all of its files",
-                )
 
     def close(self) -> None:
         """Close the probe's input, which ends it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        self._input.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        self._process.stdout.close()
+        self._output.close()
         self._errors.close()
 
     def _send(self, data: bytes) -> None:
-        assert self._process.stdin is not None
         # One that has ended says why where its answer is read.
         with suppress(OSError):
-            self._process.stdin.write(data)
+            self._input.write(data)
 
     def _line(self) -> bytes:
-        assert self._process.stdout is not None
         ready = select.poll()
-        ready.register(self._process.stdout, select.POLLIN)
-        while b"\n" not in self._received and len(self._received) <= _LONGEST_LINE:
+        ready.register(self._output, select.POLLIN)
+        while b"\n" not in self._received:
+            if len(self._received) > _LONGEST_LINE:
+                raise ValueError("a line without an end")
             if not ready.poll(1000 * SILENCE_SECONDS):
                 raise HostError(
-                    self.host,
                     f"it has given no sign of life for {SILENCE_SECONDS:.0f} s",
                     f"look there for processes and disks that hang: ssh {self.host} uptime",
                 )
-            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+            chunk = os.read(self._output.fileno(), 1 << 16)
             if not chunk:
                 raise self._ended()
             self._received += chunk
@@ -154,31 +143,14 @@ class Probe:
         except subprocess.TimeoutExpired:
             status = -1
         self._errors.seek(0)
-        said = self._errors.read(_LONGEST_LINE).decode(errors="replace")
-        return HostError(*explain(self.host, status, said))
+        return explain(self.host, status, self._errors.read(_LONGEST_LINE).decode(errors="replace"))
 
 
-def explain(host: str, status: int, errors: str) -> Finding:
+def explain(host: str, status: int, errors: str) -> HostError:
     """Why ssh to a host, or the probe there, has ended with a status and these lines."""
-    last, folder = ssh.last_line(errors)[:200], Path.cwd()
-    if status == ssh.STATUS_OF_SSH:
-        for pattern, what, remedy in _OF_SSH:
-            if re.search(pattern, errors):
-                return Finding(host, what, remedy.format(host=host))
-        return Finding(host, f"ssh fails ({last})", f"try: ssh -oBatchMode=yes {host} true")
-    if re.search(r"\bcd: ", errors):
-        return Finding(host, f"the project is not in {folder} there", "copy it to the same path")
-    if sys.executable in errors and status in (126, 127):
-        return Finding(
-            host, f"there is no {sys.executable}", f"make env there, in {folder}, as on this host"
-        )
-    if "No module named" in errors:
-        return Finding(
-            host,
-            f"the project in {folder} is another one ({last})",
-            "copy this one to the same path",
-        )
-    return Finding(
-        host, f"the probe has ended with status {status} ({last})",
-        f"try there, in {folder}: {sys.executable} -m parallel.check",
-    )  # fmt: skip
+    values = {"host": host, "status": status, "last": ssh.last_line(errors)[:200]}
+    values |= {"folder": Path.cwd(), "python": sys.executable}
+    reasons = _OF_SSH if status == ssh.STATUS_OF_SSH else _OF_PROBE
+    said = f"{status} {errors}"
+    what, remedy = next(found for pattern, *found in reasons if re.search(pattern, said))
+    return HostError(what.format(**values), remedy.format(**values))

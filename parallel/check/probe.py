@@ -6,48 +6,43 @@ Answers are lines that begin with a mark, since a login shell may print lines of
 are lines of JSON on the standard input. The end of the input ends the probe.
 
 A connection between two probes starts with the proof that both have the key of this check, as
-between the processes of a job with parameter servers. Then come blocks: a length in four bytes and
-as many bytes, each answered by one byte when all have arrived.
+between the processes of a job with parameter servers. Then one end sends, until the other has
+counted bytes for a while and answers with their number per second.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from parallel.check.facts import gather
 from parallel.parameter_server.authentication import Admission, call
-from runtime.files import sha256
 
-NAME = "parallel.check "
-"""Begins each answer, also of other versions of the check."""
-MARK = f"{NAME}{sha256(*sorted(Path(__file__).parent.glob('*.py')))[:12]} "
-"""Begins each answer; its checksum shows that both ends are the same version."""
+MARK = "parallel.check "
+"""Begins each answer."""
 BUSY = {"busy": True}
 """An answer that comes while the real one takes time, so that a host that hangs is told apart."""
 KEY_BYTES = 32
 _BUSY_SECONDS = 2.0
 # A probe whose first host is gone without the connection being closed ends by itself.
 _IDLE_SECONDS = 300
-_ACKNOWLEDGED = b"."
-_LENGTH_BYTES = 4
-_FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 26
 _CHUNK = 1 << 20
-# Limits of a measurement: for connecting, and for sending blocks.
+_RATE = struct.Struct("!d")
+# Of a measurement: limits for connecting and for waiting, and the time in which bytes are counted.
 _CONNECT_SECONDS = 5.0
-_SEND_SECONDS = 0.4
-# Limit for one block; the first block takes a second at 64 kB/s.
 _ANSWER_SECONDS = 5.0
-_BLOCKS = 3
+_COUNT_SECONDS = 0.5
 
 
 def main() -> None:
@@ -103,32 +98,30 @@ def serve(address: str, key: bytes) -> int:
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN)
-    Admission(listener, key, _start_acknowledging).start()
+
+    def start_counting(connection: socket.socket) -> None:
+        threading.Thread(target=_count, args=(connection,), daemon=True).start()
+
+    Admission(listener, key, start_counting).start()
     port: int = listener.getsockname()[1]
     return port
 
 
-def _start_acknowledging(connection: socket.socket) -> None:
-    threading.Thread(target=_acknowledge, args=(connection,), daemon=True).start()
-
-
-def _acknowledge(connection: socket.socket) -> None:
-    """Acknowledge blocks until the sender closes the connection."""
-    buffer = memoryview(bytearray(_CHUNK))
-    connection.settimeout(2 * _ANSWER_SECONDS)
-    with closing(connection), suppress(OSError), connection.makefile("rb") as stream:
-        while len(length := stream.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
-            left = int.from_bytes(length, "big")
-            while left:
-                count = stream.readinto(buffer[: min(left, _CHUNK)])
-                if not count:
-                    return
-                left -= count
-            connection.sendall(_ACKNOWLEDGED)
+def _count(connection: socket.socket) -> None:
+    """Count what arrives, answer with the bytes per second, and drop what comes after."""
+    buffer = bytearray(_CHUNK)
+    connection.settimeout(_ANSWER_SECONDS)
+    with connection, suppress(OSError):
+        size, start = 0, time.monotonic()
+        while time.monotonic() < start + _COUNT_SECONDS:
+            size += connection.recv_into(buffer)
+        connection.sendall(_RATE.pack(size / (time.monotonic() - start)))
+        while connection.recv_into(buffer):
+            pass
 
 
 def bandwidth(address: str, port: int, key: bytes) -> float:
-    """Connect to the probe of another host and measure bytes per second, for about half a second.
+    """Connect to the probe of another host and measure bytes per second, for half a second.
 
     Raises:
         OSError: it cannot be reached, does not answer in time, ends the connection, or has another
@@ -136,31 +129,14 @@ def bandwidth(address: str, port: int, key: bytes) -> float:
     """
     with call((address, port), key, _CONNECT_SECONDS) as connection:
         connection.settimeout(_ANSWER_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        rates: list[float] = []
-        size, start = _FIRST_BLOCK, time.monotonic()
-        while len(rates) < _BLOCKS or time.monotonic() < start + _SEND_SECONDS:
-            seconds = _send(connection, size)
-            rates.append(size / seconds)
-            if seconds > _ANSWER_SECONDS / 4:
-                # Another one of its size would take the time of the whole measurement.
-                break
-            if seconds < _SEND_SECONDS / _BLOCKS:
-                size = min(2 * size, _LARGEST_BLOCK)
-        # The best, since processes that wait for a processor are not the link.
-        return max(rates)
-
-
-def _send(connection: socket.socket, size: int) -> float:
-    """Send a block; returns the seconds until it has arrived."""
-    data = memoryview(bytes(_CHUNK))
-    start = time.perf_counter()
-    connection.sendall(size.to_bytes(_LENGTH_BYTES, "big"))
-    for sent in range(0, size, _CHUNK):
-        connection.sendall(data[: size - sent])
-    if connection.recv(1) != _ACKNOWLEDGED:
+        data, both = bytes(_CHUNK), [connection]
+        while not select.select(both, both, [], _ANSWER_SECONDS)[0]:
+            connection.send(data)
+        answer = connection.recv(_RATE.size)
+    if len(answer) < _RATE.size:
         raise ConnectionError("the connection was closed")
-    return time.perf_counter() - start
+    rate: float = _RATE.unpack(answer)[0]
+    return rate
 
 
 if __name__ == "__main__":

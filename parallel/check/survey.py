@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts
-from parallel.check.hosts import Finding, HostError, Probe
+from parallel.check.hosts import HostError, Probe
 from parallel.check.probe import KEY_BYTES
 from parallel.launch.ssh import Sessions
 
@@ -20,6 +20,17 @@ _Answer = TypeVar("_Answer")
 _NOT_UNDERSTOOD = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
+
+
+class Finding(NamedTuple):
+    """Something that is wrong."""
+
+    host: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.host}: {self.what}; {self.remedy}"
 
 
 class Pair(NamedTuple):
@@ -76,10 +87,12 @@ class _Conversation:
     def run(self) -> None:
         facts = self._of(self._probes, lambda probe: Facts.received(probe.answer()["facts"]))
         self._found.facts.update(facts)
-        if len(self._probes) == 1:
-            return
-        self._ports = self._of(self._probes, self._listen)
-        for pairs in rounds(list(self._probes)):
+        hosts = list(self._probes)
+        if len(hosts) > 1:
+            self._ports = self._of(hosts, self._listen)
+        # Each host sends to one other and receives from one at a time, as ranks do.
+        for distance in range(1, len(hosts)):
+            pairs = zip(hosts, [*hosts[distance:], *hosts[:distance]])
             # A host that does not answer any more is gone.
             left = {one: other for one, other in pairs if {one, other} <= self._probes.keys()}
             measured = self._of(left, partial(self._measure, left))
@@ -94,11 +107,11 @@ class _Conversation:
                 answers[host] = future.result()
                 continue
             except HostError as error:
-                finding = error.finding
+                what, remedy = error.args
             except _NOT_UNDERSTOOD as error:
                 what = f"its answer is not understood ({str(error)[:60]})"
-                finding = Finding(host, what, "copy this project to it, all of its files")
-            self._found.silent.append(finding)
+                remedy = "copy this project to it, all of its files"
+            self._found.silent.append(Finding(host, what, remedy))
             del self._probes[host]
         return answers
 
@@ -123,18 +136,3 @@ class _Conversation:
         if "error" in answer:
             return Pair(probe.host, receiver, None, str(answer["error"]))
         return Pair(probe.host, receiver, float(answer["bandwidth"]))
-
-
-def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
-    """All ordered pairs of hosts, in rounds in which each host is in one pair at most.
-
-    So many pairs are measured at the same time, and none disturbs another. (The circle method of
-    round-robin tournaments, and each of its rounds once more in the other direction.)
-    """
-    circle: list[str] = [*hosts, ""] if len(hosts) % 2 else list(hosts)
-    half = len(circle) // 2
-    for _ in range(len(circle) - 1):
-        pairs = [pair for pair in zip(circle[:half], reversed(circle[half:])) if "" not in pair]
-        yield pairs
-        yield [(receiver, sender) for sender, receiver in pairs]
-        circle = [circle[0], circle[-1], *circle[1:-1]]

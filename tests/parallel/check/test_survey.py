@@ -11,8 +11,8 @@ from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
 from parallel.check.__main__ import WIDTH, table
 from parallel.check.findings import BRIDGES, GIBIBYTE, MEBIBYTE, findings
-from parallel.check.hosts import Finding, HostError
-from parallel.check.survey import Pair, Survey
+from parallel.check.hosts import HostError
+from parallel.check.survey import Finding, Pair, Survey
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
 from tests.support.healthy_hosts import GPU, facts, healthy
@@ -71,9 +71,9 @@ def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     (ALONE, {"shared_memory": 0}, ""),
     (({"b": 2}, "mxnet"), {"shared_memory": 0}, "0 MiB are free in /dev/shm, where 2 ranks"),
     (PAIR, {"hostname": "node0"}, "its hostname is node0, as that of a: Horovod takes them "),
-    (PAIR, {"name_address": "127.0.1.1"}, "its name node1 stands for 127.0.1.1, which other h"),
-    (PAIR, {"name_address": None}, "its name node1 is unknown to itself; "),
-    (PAIR, {"name_address": "10.9.9.9"}, "its name node1 stands for 10.9.9.9, which is no add"),
+    *((PAIR, {"name_address": one}, f"its name node1 stands there for {said}, which other ho")
+      for one, said in (("127.0.1.1",) * 2, ("127.0.0.1",) * 2, (None, "nothing"),
+                        ("10.9.9.9",) * 2)),
     (PAIR_NIC, {"interfaces": {"lo": "127.0.0.1", "eth5": "10.0.0.1"}},
      "it has no interface eth0 with an IPv4 address; NIC is the same name on all hosts; it has "
      "lo, eth5"),
@@ -157,7 +157,7 @@ def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch)
     def change(host, asked, answer):
         what = next(iter(answer))
         if {"b": "facts", "c": "bandwidth", "d": "ports"}.get(host) == what:
-            raise HostError(host, f"silent at {what}", "look")
+            raise HostError(f"silent at {what}", "look")
         return answer
 
     found = surveyed("abcd", monkeypatch, change)
@@ -209,7 +209,6 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
     survey = healthy({"a": 8, "b": 4, "c": 1}, "mxnet-cu112")
     pairs = [pair for pair in survey.pairs if (pair.sender, pair.receiver) != ("a", "c")]
     survey.pairs[:] = [*pairs, Pair("a", "c", 2e6)]
-    survey.facts["b"] = replace(survey.facts["b"], files={"train.py": "9"})
     lines = {line[:14].strip(): line[14:].split("  ") for line in table(survey)}
     cells = {label: [cell.strip() for cell in row if cell] for label, row in lines.items()}
     assert cells[""] == ["a", "b", "c"]
@@ -218,8 +217,6 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
         "GPUs": "8 Tesla T4, CUDA 11.4", "sends": "1100 MB/s a",
     }.items()  # fmt: skip
     assert cells["address"][0] == "10.0.0.0 eth0" and cells["sends"][0] == "2 MB/s c"
-    first, second, third = cells["project"]
-    assert len(first) == len(second) == 12 and first == third != second
 
 
 def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
@@ -233,7 +230,7 @@ def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
     del survey.facts["b"]
     survey.pairs.clear()
     first, *lines = table(survey)
-    assert first.split() == ["a", "b"] and len(lines) == 13
+    assert first.split() == ["a", "b"] and len(lines) == 12
     assert all(line[:14].strip() and line.endswith(" ?") for line in lines), lines
 
 
