@@ -18,8 +18,6 @@ from parallel.parameter_server.assignment import Assignment
 class Scheme:
     """How workers exchange gradients and weights."""
 
-    title: str
-    """The usual short name."""
     store: str
     """The kind of MXNet's store."""
     is_synchronous: bool = False
@@ -44,10 +42,11 @@ class Scheme:
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        "dist_sync": Scheme("BSP", "dist_sync", is_synchronous=True),
-        "dist_async": Scheme("ASP", "dist_async"),
-        "dist_ssync": Scheme("SSP", "dist_async", is_bounded=True),
-        "dist_gsync": Scheme("GSP", "dist_async", has_groups=True),
+        # BSP, ASP, SSP and GSP, by their usual names.
+        "dist_sync": Scheme("dist_sync", is_synchronous=True),
+        "dist_async": Scheme("dist_async"),
+        "dist_ssync": Scheme("dist_async", is_bounded=True),
+        "dist_gsync": Scheme("dist_async", has_groups=True),
     }
 )
 
