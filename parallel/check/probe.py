@@ -21,6 +21,7 @@ import struct
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -48,19 +49,13 @@ _COUNT_SECONDS = 0.5
 def main() -> None:
     """Answer until the input ends."""
     signal.alarm(_IDLE_SECONDS)
-    done = threading.Event()
-    threading.Thread(target=_say_busy, args=(done,), daemon=True).start()
-    facts = asdict(gather(Path(sys.argv[1])))
-    done.set()
-    _say({"facts": facts})
+    facts = ThreadPoolExecutor(1).submit(gather, Path(sys.argv[1]))
+    while wait([facts], _BUSY_SECONDS).not_done:
+        _say(BUSY)
+    _say({"facts": asdict(facts.result())})
     for line in sys.stdin:
         signal.alarm(_IDLE_SECONDS)
         _say(_answer(**json.loads(line)))
-
-
-def _say_busy(done: threading.Event) -> None:
-    while not done.wait(_BUSY_SECONDS):
-        _say(BUSY)
 
 
 def _say(answer: dict[str, Any]) -> None:
