@@ -16,7 +16,7 @@ import pytest
 
 import backbones
 import tests.partial_fc.test_head as head_tests
-from benchmarks import grouping_runs
+from benchmarks import grouping
 from data import options as data_options
 from parallel.parameter_server.schemes import SCHEMES
 from partial_fc import margin as margins
@@ -326,7 +326,7 @@ def test_nothing_asks_for_a_scheme_by_its_name() -> None:
 
 
 def test_every_scheme_is_tested() -> None:
-    assert set(grouping_runs.SCHEMES) == set(SCHEMES)
+    assert set(grouping.SCHEMES) == set(SCHEMES)
     soaked = {words[words.index("--kv-store") + 1] for words in soak.SCHEMES.values()}
     assert soaked == {name for name, scheme in SCHEMES.items() if not scheme.is_synchronous}
     deaths = (ROOT / "tests" / "parallel" / "test_deaths.py").read_text(encoding="utf-8")
