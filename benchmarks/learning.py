@@ -4,9 +4,9 @@ r"""How a classifier of ours learns CIFAR-10, epoch by epoch, beside PyTorch by 
         [--pytorch-epochs 1] [--models-root DIR]
 
 The runs are those of ``classify.py --dataset cifar10``, one after the other, with the recipe of 200
-epochs drawn together to the number behind the model. One that was interrupted goes on, and one that
-is complete is not trained again. PyTorch, if it is installed, begins with the same weights and
-stops after ``--pytorch-epochs``. The report goes to the standard output.
+epochs drawn together to the number behind the model; they resume. PyTorch, if it is installed,
+begins with the same weights and stops after ``--pytorch-epochs``. The report goes to the standard
+output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -64,19 +63,18 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         folder = options.models_root.resolve() / model
         chosen: dict[str, Any] = {"dataset": "cifar10", "data_dir": str(options.data_dir.resolve())}
         chosen |= {"model": model, "epochs": epochs, "seed": _SEED, "models_root": str(folder)}
-        metrics = folder / "metrics.jsonl"
-        if not metrics.exists() or len(read(metrics)) < epochs:
-            named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in chosen.items())
-            command = [sys.executable, "classify.py", *(word for pair in named for word in pair)]
-            done = subprocess.run(command, cwd=measure.ROOT, stdout=sys.__stderr__)
-            if done.returncode:
-                # It has said why.
-                sys.exit(done.returncode)
+        named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in chosen.items())
+        command = [sys.executable, "classify.py", *(word for pair in named for word in pair)]
+        done = subprocess.run(command, cwd=measure.ROOT, stdout=sys.__stderr__)
+        if done.returncode:
+            # It has said why.
+            sys.exit(done.returncode)
         theirs: list[Epoch] = []
         if options.pytorch_epochs and measure.pytorch_python():
             config = images.resolve(chosen)
             theirs = _train_pytorch(config, options.pytorch_epochs, folder / "pytorch")
-        for name, found in ((model, read(metrics)), (f"{model} in PyTorch", theirs)):
+        ours = read(folder / "metrics.jsonl")
+        for name, found in ((model, ours), (f"{model} in PyTorch", theirs)):
             lines += [_line(name, number, epoch) for number, epoch in enumerate(found, 1)]
     header = ["model", "epoch", "training accuracy", "validation accuracy", "images/s"]
     measure.print_report("Learning CIFAR-10", _SAID, [measure.markdown_table(header, lines)])
@@ -115,14 +113,7 @@ def _train_pytorch(config: ImageConfig, epochs: int, folder: Path) -> list[Epoch
         folder.mkdir(parents=True, exist_ok=True)
         _prepare(config, epochs, folder)
         words = [str(measure.pytorch_python()), "-m", "benchmarks.pytorch_learning", str(folder)]
-        environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
-        settings: dict[str, Any] = {
-            "cwd": measure.ROOT,
-            "env": environment,
-            "text": True,
-            "check": True,
-        }
-        done.write_text(subprocess.run(words, stdout=subprocess.PIPE, **settings).stdout)
+        done.write_text(subprocess.check_output(words, cwd=measure.ROOT, text=True))
     return [Epoch(**json.loads(line)) for line in done.read_text().splitlines()[:epochs]]
 
 

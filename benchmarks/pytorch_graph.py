@@ -91,14 +91,6 @@ class GraphNetwork(nn.Module):
                 del values[read]
         return values[self._output]
 
-    def decaying(self) -> list[nn.Parameter]:
-        """The parameters with weight decay in our recipes: of convolutions and linear layers."""
-        return [
-            layer.weight
-            for layer in self._layers
-            if isinstance(layer, (nn.Conv2d, nn.Linear)) and isinstance(layer.weight, nn.Parameter)
-        ]
-
     def _inputs(self, number: int) -> tuple[int, ...]:
         """What a node reads of other nodes; variables belong to its layer."""
         read = [entry[0] for entry in self._source[number]["inputs"]]

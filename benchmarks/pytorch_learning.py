@@ -37,7 +37,8 @@ def main(name: str) -> None:
         (np.load(folder / f"{part}_images.npy"), np.load(folder / f"{part}_labels.npy"))
         for part in ("training", "validation")
     )
-    decaying = network.decaying()
+    layers = (torch.nn.Conv2d, torch.nn.Linear)
+    decaying = [layer.weight for layer in network.modules() if isinstance(layer, layers)]
     known = {id(parameter) for parameter in decaying}
     others = [one for one in network.parameters() if one.requires_grad and id(one) not in known]
     optimizer = torch.optim.SGD(
@@ -89,9 +90,7 @@ def _batches(
 
 
 @torch.no_grad()
-def _correct(
-    network: torch.nn.Module, images: NDArray[np.uint8], labels: NDArray[np.int64]
-) -> int:
+def _correct(network: torch.nn.Module, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> int:
     network.eval()
     hits = 0
     for rows in np.array_split(np.arange(len(images)), max(1, len(images) // 250)):

@@ -102,40 +102,34 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     # Output of libraries must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    server = _Server(getattr(importlib.import_module(module), name))
+    factory: Callable[..., Subject] = getattr(importlib.import_module(module), name)
+    subject: Any = None
+    at_rest: Optional[int] = None
     for line in sys.stdin:
         command, arguments = json.loads(line)
-        print(json.dumps(getattr(server, command)(**arguments)), file=answers, flush=True)
+        answer: Optional[float] = None
+        if command == "create":
+            subject = None
+            gc.collect()
+            subject = factory(**arguments)
+            gc.collect()
+            at_rest = _reset_peak()
+        elif command == "step":
+            start = time.perf_counter()
+            subject.step()
+            answer = time.perf_counter() - start
+        elif at_rest is not None:
+            answer = _memory("VmHWM") - at_rest
+        print(json.dumps(answer), file=answers, flush=True)
 
 
-class _Server:
-    """The child's end of the pipe; each method answers the command of its name."""
-
-    def __init__(self, factory: Callable[..., Subject]) -> None:
-        self._factory = factory
-        self._subject: Optional[Subject] = None
-        self._at_rest: Optional[int] = None
-
-    def create(self, **arguments: Any) -> None:
-        self._subject = None
-        gc.collect()
-        self._subject = self._factory(**arguments)
-        gc.collect()
-        try:
-            # Resets the kernel's record of the largest resident size.
-            Path("/proc/self/clear_refs").write_text("5")
-            self._at_rest = _memory("VmRSS")
-        except OSError:
-            self._at_rest = None
-
-    def step(self) -> float:
-        assert self._subject is not None
-        start = time.perf_counter()
-        self._subject.step()
-        return time.perf_counter() - start
-
-    def peak_memory(self) -> Optional[int]:
-        return None if self._at_rest is None else _memory("VmHWM") - self._at_rest
+def _reset_peak() -> Optional[int]:
+    """Reset the kernel's record of the largest resident size; returns the size, if that works."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _memory("VmRSS")
+    except OSError:
+        return None
 
 
 def _memory(field: str) -> int:
