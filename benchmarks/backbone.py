@@ -22,7 +22,7 @@ import backbones
 from benchmarks import measure
 from benchmarks.measure import Case, Variant
 from benchmarks.toolkit_network import write_files
-from runtime.command_line import Parser, positive_integer
+from runtime.command_line import positive_integer
 from runtime.environment import bfloat16_unit, visible_threads
 from runtime.errors import run_program
 from runtime.options import check_name
@@ -82,18 +82,14 @@ def variants(network: str, batch: int, folder: str, names: Sequence[str]) -> dic
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.backbone",
-        description="Measure a training step of a backbone and its alternatives.",
-    )
+    # A network is trained on all processors; the speed of one of them says little.
+    parser = measure.parser("backbone", __doc__, threads=visible_threads())
     add = parser.add_argument
     add("--network", type=measure.words, default="r50,r100,mbf", help="names (%(default)s)")
     add("--batch", type=positive_integer, help=f"images of a step ({_BATCH}; mbf 32)")
     every = (*_OURS, *_PYTORCH)
     variants_help = "names of variants, by commas (all that this machine can run)"
     add("--variants", type=measure.words, default=every, help=variants_help)
-    # A network is trained on all processors; the speed of one of them says little.
-    measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for network in options.network:
         backbones.check(network)

@@ -20,7 +20,7 @@ from backbones import classifiers
 from benchmarks import measure
 from benchmarks.measure import Variant
 from benchmarks.toolkit_network import write_files
-from runtime.command_line import Parser, positive_integer
+from runtime.command_line import positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
 
@@ -73,13 +73,10 @@ def line(model: str, work: str, batch: int, threads: int, rounds: int) -> list[s
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.classifiers", description="Measure the CIFAR-10 models."
-    )
+    parser = measure.parser("classifiers", __doc__, threads=visible_threads())
     add = parser.add_argument
     add("--model", type=measure.words, default=_MODELS, help="names of models (%(default)s)")
     add("--batch", type=positive_integer, default=32, help="images of a step (%(default)s)")
-    measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for model in options.model:
         classifiers.check(model)

@@ -16,12 +16,12 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import backbones
 from benchmarks import measure
-from benchmarks.training_runs import WARM_UP_UPDATES, TrainingCase, read_updates, train
-from runtime.command_line import Parser, positive_integer
+from benchmarks.training_runs import WARM_UP_UPDATES, read_updates, train
+from runtime.command_line import positive_integer
 from runtime.errors import run_program
 
 _PARTS = ("waiting", "backbone", "head", "communication")
@@ -52,18 +52,23 @@ Rounds = list[list[dict[str, float]]]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
-    case = TrainingCase(options.network, options.classes, options.ratio, options.batch, options.rec)
+    network, ratio, batch = options.network, options.ratio, options.batch
+    choices = {"NETWORK": network, "SAMPLE_RATIO": ratio, "BATCH_SIZE": batch}
+    drawn = ["--num-classes", str(options.classes)]
+    data = drawn if options.rec is None else ["--rec", str(options.rec)]
+    words = [*data, "--max-update", str(WARM_UP_UPDATES + options.updates)]
+    named = f"{network}, {' '.join(data)}, ratio {ratio:g}, batch {batch} per rank"
     sections: list[str] = []
     for threads in options.threads:
-        title = f"{case}, threads={threads} per rank"
+        title = f"{named}, threads={threads} per rank"
         measured: dict[RunSetup, Rounds] = {_ALONE: []}
         for number in sorted({number for number in options.ranks if number > 1}):
             measured.update({RunSetup(number): [], RunSetup(1, number): []})
         for number in range(1, options.rounds + 1):
             for setup, rounds in measured.items():
                 print(f"round {number}: {setup}, {title}", file=sys.stderr)
-                many: dict[str, Any] = {**setup._asdict(), "updates": options.updates}
-                rounds.append(train(case, **many, threads=threads, read=read_speed))
+                many = setup._asdict()
+                rounds.append(train(choices, words, **many, threads=threads, read=read_speed))
         sections += [f"## {title}", table(measured)]
     said = _SAID.format(options.rounds, options.updates, WARM_UP_UPDATES)
     measure.print_report("Whole training runs, on one rank and on several", said, sections)
@@ -98,10 +103,7 @@ def table(measured: Mapping[RunSetup, Rounds]) -> str:
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.end_to_end",
-        description="Measure whole training runs, on one rank and on several.",
-    )
+    parser = measure.parser("end_to_end", __doc__, threads=1, rounds=3)
     add = parser.add_argument
     add("--network", default="r18", help="the backbone (%(default)s)")
     classes_help = "how many there are (%(default)s)"
@@ -112,7 +114,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     updates_help = "measured ones of a turn (%(default)s)"
     add("--updates", type=positive_integer, default=8, help=updates_help)
     add("--rec", type=Path, help="folder of a record set (without: batches from memory)")
-    measure.add_options(parser, threads=1, rounds=3)
     options = parser.parse_args(argv)
     backbones.check(options.network)
     return options

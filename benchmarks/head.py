@@ -17,7 +17,7 @@ from typing import Optional
 from benchmarks import measure
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.measure import Case, Variant
-from runtime.command_line import Parser, positive_integer
+from runtime.command_line import positive_integer
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError, run_program
 
@@ -72,10 +72,7 @@ def _ours(case: HeadCase) -> Variant:
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.head",
-        description="Measure a step of the Partial FC head and its alternatives.",
-    )
+    parser = measure.parser("head", __doc__)
     add = parser.add_argument
     classes_help = (
         "how many there are (without: 50,000 at ratio 1, 200,000 at ratio 0.1, and ours with "
@@ -85,7 +82,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--ratio", type=measure.share, help="sampled share of --classes (1)")
     add("--batch", type=positive_integer, default=256, help="global batch (%(default)s)")
     add("--dtype", choices=DTYPES, default="float32", help="of the products (%(default)s)")
-    measure.add_options(parser)
     options = parser.parse_args(argv)
     if options.ratio is not None and options.classes is None:
         raise ConfigError(f"--ratio {options.ratio:g} is a share of --classes; give both")

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Optional
 
 from benchmarks import measure
-from benchmarks.training_runs import TrainingCase, read_updates, train
+from benchmarks.training_runs import WARM_UP_UPDATES, read_updates, train
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
@@ -56,11 +56,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def run(options: argparse.Namespace, ranks: int, ratio: float) -> list[str]:
     """Train with a new store, and remove it; returns the last cells of a row."""
     with TemporaryDirectory(dir=options.folder) as store:
-        stored = ("--center-store", store, "--center-memory", str(_MEMORY_GIB))
-        case = TrainingCase(_NETWORK, options.classes, ratio, _GLOBAL_BATCH // ranks, None, stored)
+        words = ["--center-store", store, "--center-memory", str(_MEMORY_GIB)]
+        words += ["--num-classes", str(options.classes)]
+        words += ["--max-update", str(WARM_UP_UPDATES + options.updates)]
+        choices = {"NETWORK": _NETWORK, "SAMPLE_RATIO": ratio, "BATCH_SIZE": _GLOBAL_BATCH // ranks}
         threads = max(1, processors.available() // ranks)
-        many = {"ranks": ranks, "copies": 1, "threads": threads, "updates": options.updates}
-        (found,) = train(case, **many, read=read)
+        (found,) = train(choices, words, ranks=ranks, threads=threads, read=read)
         print("removing the store", file=sys.stderr)
     return found
 

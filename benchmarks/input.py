@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,13 +26,13 @@ import numpy as np
 from typing_extensions import override
 
 from benchmarks import measure
-from benchmarks.measure import Variant
+from benchmarks.measure import Case, Variant
 from benchmarks.worker import Subject
 from data.batches.face_loader import FaceLoader
 from data.drawn import face_set
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
-from runtime.command_line import Parser, positive_integer
+from runtime.command_line import positive_integer
 from runtime.errors import run_program
 
 WAYS = {
@@ -43,35 +41,26 @@ WAYS = {
     "changing": "ChangingLoader",
     "iterator": "MXNetIterator",
 }
-# The slow one takes an eighth of a turn's images. The others take many: the first hundredths of a
-# second of a loader, whose threads wake up, are not to weigh more than they do in an epoch.
-_ITERATOR_SHARE = 8
 BATCH = 64
 _SEED = 1
-_SAID = """Medians of {} rounds, in each of which every way takes {:,} images (the iterator an
-eighth of them), in batches of {}. "÷ x" is the speed of the row divided by that of x in the same
-round; raw decodes what is in memory already and keeps nothing of it; changing is ours with
---min-images 2 --color-jitter 0.2 --cutout 0.3. All files are in the page cache."""
+_SAID = """Medians of {} rounds, in each of which every way takes {:,} images, in batches of {}.
+"× x" is the speed of the row divided by that of x in the same round; raw decodes what is in memory
+already and keeps nothing of it; changing is ours with --min-images 2 --color-jitter 0.2 --cutout
+0.3. All files are in the page cache."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure and print the report."""
     options = _parse(argv)
     images = max(1, options.images // BATCH) * BATCH
-    sections: list[str] = []
     with ExitStack() as stack:
         rec = options.rec or Path(stack.enter_context(TemporaryDirectory())) / "drawn"
         if options.rec is None:
             face_set.ensure(
                 rec, identities=50, images_per_identity=40, image_size=(112, 112), seed=1
             )
-        records = RecordSet(rec)
-        height, width = records.image_size
-        name = records.name if options.rec else "drawn faces"
-        for threads in options.threads:
-            case = f"{name}, {len(records):,} images of {height} x {width}, threads={threads}"
-            print(f"measuring {case}", file=sys.stderr)
-            sections += [f"## {case}", table(compare(records, images, threads, options.rounds))]
+        cases = _cases(RecordSet(rec), images, options)
+        sections = measure.sections(cases, options.rounds, column="input", sign="×")
     measure.print_report(
         "Input, decoding alone and a plain iterator",
         _SAID.format(options.rounds, images, BATCH),
@@ -79,55 +68,28 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     )
 
 
-def compare(records: RecordSet, images: int, threads: int, rounds: int) -> dict[str, list[float]]:
-    """Measure the ways in turns, each in a process of its own; returns images per second.
-
-    Args:
-        records: the set; without an ``.idx``, MXNet's functions cannot read it and are left out.
-        images: how many are taken in a turn; of the iterator, an eighth.
-        threads: that decode.
-        rounds: how many turns each has.
-    """
-    taken = {way: images for way in WAYS}
-    taken["iterator"] = max(BATCH, images // _ITERATOR_SHARE // BATCH * BATCH)
-    if not records.path.with_suffix(".idx").is_file():
-        del taken["iterator"]
-    variants = {
-        way: Variant(
-            f"benchmarks.input:{WAYS[way]}",
-            {"rec": str(records.path), "images": many, "threads": threads},
-        )
-        for way, many in taken.items()
-    }
-    measured = measure.compare(variants, threads, rounds)
-    return {way: [many / one for one in measured[way].seconds] for way, many in taken.items()}
-
-
-def table(speeds: dict[str, list[float]]) -> str:
-    """Lay out the images per second of a comparison."""
-    lines = [
-        [
-            way,
-            f"{statistics.median(own):,.0f}",
-            f"{min(own):,.0f} … {max(own):,.0f}",
-            *(f"{measure.ratio(own, other):.2f}" for other in speeds.values()),
-        ]
-        for way, own in speeds.items()
-    ]
-    header = ["input", "images/s", "from … to", *(f"÷ {way}" for way in speeds)]
-    return measure.markdown_table(header, lines)
+def _cases(records: RecordSet, images: int, options: argparse.Namespace) -> Iterator[Case]:
+    name = records.name if options.rec else "drawn faces"
+    height, width = records.image_size
+    # Without it, MXNet's functions cannot read the set.
+    has_index = records.path.with_suffix(".idx").is_file()
+    for threads in options.threads:
+        arguments = {"rec": str(records.path), "images": images, "threads": threads}
+        variants = {
+            way: Variant(f"benchmarks.input:{subject}", arguments)
+            for way, subject in WAYS.items()
+            if has_index or way != "iterator"
+        }
+        title = f"{name}, {len(records):,} images of {height} x {width}, threads={threads}"
+        yield Case(title, threads, variants, images)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.input",
-        description="Measure the loader, raw decoding and a plain iterator.",
-    )
+    parser = measure.parser("input", __doc__)
     rec_help = "a record set (without: faces drawn for the purpose)"
     parser.add_argument("--rec", type=Path, metavar="DIR", help=rec_help)
     images_help = "taken in a turn (%(default)s)"
-    parser.add_argument("--images", type=positive_integer, default=53_248, help=images_help)
-    measure.add_options(parser)
+    parser.add_argument("--images", type=positive_integer, default=16_384, help=images_help)
     return parser.parse_args(argv)
 
 

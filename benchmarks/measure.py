@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from typing import Any, NamedTuple, Optional
 
 from benchmarks.worker import Worker
 from runtime import processors
-from runtime.command_line import positive_integer
+from runtime.command_line import Parser, positive_integer
+from runtime.installed import mxnet_package
 
 ROOT = Path(__file__).resolve().parents[1]
 _PYTORCH = ROOT / ".venv-bench"
@@ -241,15 +243,24 @@ def print_report(title: str, said: str, sections: Iterable[str]) -> None:
     print(f"# {title}", machine(), said, *sections, sep="\n\n")
 
 
-def add_options(
-    parser: argparse.ArgumentParser, *, threads: Optional[int] = None, rounds: int = 7
-) -> None:
-    """Add ``--threads`` and ``--rounds``; by default on one thread and on two."""
+def parser(
+    name: str, said: Optional[str], *, threads: Optional[int] = None, rounds: int = 7
+) -> Parser:
+    """Return the parser of a benchmark, with ``--threads`` and ``--rounds``.
+
+    Args:
+        name: of the module.
+        said: its docstring.
+        threads: the default; without, one thread and two are measured.
+        rounds: the default.
+    """
+    made = Parser(prog=f"python -m benchmarks.{name}", description=(said or "").splitlines()[0])
     default = str(threads) if threads else "1,2" if processors.available() > 1 else "1"
-    add = parser.add_argument
-    said = "numbers of threads, each measured by itself (%(default)s)"
-    add("--threads", type=_thread_counts, default=default, metavar="INT,...", help=said)
+    threads_help = "numbers of threads, each measured by itself (%(default)s)"
+    add = made.add_argument
+    add("--threads", type=_thread_counts, default=default, metavar="INT,...", help=threads_help)
     add("--rounds", type=positive_integer, default=rounds, help="turns of each (%(default)s)")
+    return made
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -283,31 +294,23 @@ def _thread_counts(text: str) -> tuple[int, ...]:
     return found
 
 
-def file_to_write(text: str) -> Path:
-    """Convert an option that is a file to be written into a folder that exists."""
-    # Checked before the minutes of measuring, not after them.
-    path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no file in an existing folder; make it first")
-    return path
-
-
 def machine() -> str:
     """Describe the processor, the memory and the versions of what is measured, as a list."""
-    flags = _cpu_field("flags").split()
-    wide = " ".join(sorted(flag for flag in flags if flag.startswith(("avx512", "amx"))))
+    flags = set(re.findall(r"\b(?:avx512|amx)\w*", Path("/proc/cpuinfo").read_text()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("mxnet", "numpy", "numba"))
+    packages = {"mxnet": mxnet_package(), "numpy": "numpy", "numba": "numba"}
+    versions = ", ".join(f"{name} {_version(one, sys.path)}" for name, one in packages.items())
+    pytorch = [str(folder) for folder in _PYTORCH.glob("lib/python*/site-packages")]
     stolen, every = (now - then for now, then in zip(_ticks(), _AT_START))
     return "\n".join(
         (
-            f"- processor: {_cpu_field('model name')}, "
+            f"- processor: {processors.model()}, "
             f"{processors.available()} of {os.cpu_count()} cores usable",
-            f"- AVX-512 and AMX: {wide or 'none'}",
+            f"- AVX-512 and AMX: {' '.join(sorted(flags)) or 'none'}",
             f"- memory: {memory:.1f} GiB",
             f"- taken by other guests of its host while this ran: {stolen / max(1, every):.0%}",
             f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-            f"{versions}, torch {_version('torch', *_PYTORCH.glob('lib/python*/site-packages'))}",
+            f"{versions}, torch {_version('torch', pytorch)}",
             f"- commit: {commit()}",
         )
     )
@@ -323,20 +326,6 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _cpu_field(field: str) -> str:
-    """The value of a line of /proc/cpuinfo, whose fields differ on other architectures."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == field:
-            return value.strip()
-    return platform.machine()
-
-
-def _version(package: str, *folders: Path) -> str:
-    # MXNet's builds for GPUs have names of their own, such as mxnet-cu112.
-    where = [str(folder) for folder in folders] if package == "torch" else sys.path
-    for distribution in importlib.metadata.distributions(path=where):
-        name = distribution.metadata["Name"] or ""
-        if name == package or name.startswith(f"{package}-cu"):
-            return distribution.version
-    return "not installed"
+def _version(package: str, folders: list[str]) -> str:
+    found = importlib.metadata.distributions(name=package, path=folders)
+    return next((one.version for one in found), "not installed")

@@ -6,50 +6,76 @@
 Allreduce is ``--kv-store horovod``; the parameter servers are those of ``--kv-store dist_sync``, as
 many as workers and twice as many. The batch per worker stays the same (weak scaling), so that ideal
 scaling is N times the images/s of one worker. Processes that exchange nothing are measured, too:
-what they take from each other (memory, caches, processors), no exchange can win back. A model of
-latency and bandwidth, which the same run measures, reads the table on to more workers.
+what they take from each other (memory, caches, processors), no exchange can win back. A model that
+reads an Allreduce on to more ranks is in ``docs/lab/allreduce.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Optional
+
+import numpy as np
 
 from backbones import classifiers
 from benchmarks import measure
-from benchmarks.scaling_model import sent
-from benchmarks.scaling_runs import (
-    ALLREDUCE,
-    INDEPENDENT,
-    SERVERS,
-    ScalingCase,
-    ScalingSetup,
-    ScalingSpeed,
-    run,
-)
-from runtime import processors
-from runtime.command_line import Parser, positive_integer
+from benchmarks.training_runs import run_all
+from parallel.host_lists import read_list, slots_by_host
+from runtime.command_line import positive_integer
 from runtime.errors import ConfigError, run_program
+from training.config.exchange import HOROVOD
 
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[1-9][0-9]{0,4}")
-_READ_ON = (2, 4, 8, 16, 32, 64)
-_ALONE = ScalingSetup(1, INDEPENDENT)
+NONE = "none"
+"""Instead of a scheme of ``--kv-store``: gradients are not exchanged."""
+RESULT = "scaling result "
+"""Begins the line that a worker prints."""
+_LOCAL = "localhost"
 _SAID = """Medians of {} rounds of {} updates. The efficiency is the images/s over those of as many
 workers that are each as fast as one alone; "of no exchange", over those of as many processes on
 this host at the same time that exchange nothing. The exchange by itself is that of all gradients of
 an update, while nothing computes. The megabytes are what a worker and a server send for an update:
 computed, not measured. Servers take processors that workers could use, and so do hosts that are one
-machine.
+machine."""
 
-The model's exchange is start + messages · latency + bytes / bandwidth, as a few arrays show; its
-workers have a processor each, and no exchange is hidden behind computation. Rows with "–" are the
-model's alone."""
 
+class ScalingSetup(NamedTuple):
+    """The number of workers, how they exchange gradients, and on which hosts."""
+
+    workers: int
+    scheme: str
+    """Of ``--kv-store``, or ``NONE``."""
+    servers_per_worker: int = 0
+    hosts: tuple[str, ...] = (_LOCAL,)
+
+    def __str__(self) -> str:
+        """Its name in the report."""
+        name = "Allreduce" if self.scheme == HOROVOD else "no exchange"
+        if self.servers_per_worker:
+            name = f"parameter server {self.servers_per_worker}:1"
+        where = f" on {len(self.hosts)} hosts" if len(self.hosts) > 1 else ""
+        return f"{name}{where}, {self.workers} worker{'s' * (self.workers > 1)}"
+
+
+class ScalingSpeed(NamedTuple):
+    """Of one job."""
+
+    images_per_second: float
+    """Over all workers, at the pace of the slowest; medians of updates."""
+    parameter_bytes: int
+    """Of all gradients."""
+    exchange: float
+    """Seconds of the exchange of an update by itself, for the slowest worker."""
+
+
+_ALONE = ScalingSetup(1, NONE)
 Measurements = Mapping[ScalingSetup, Sequence[ScalingSpeed]]
 """The speeds of a setup, by round."""
 
@@ -59,32 +85,91 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     sections: list[str] = []
     for threads in options.threads:
-        case = ScalingCase(options.model, options.batch, options.updates, threads)
+        title = f"{options.model}, batch {options.batch} per worker, threads={threads} per worker"
         measured: dict[ScalingSetup, list[ScalingSpeed]] = {
             setup: [] for setup in setups(options.ranks, options.hosts)
         }
         for number in range(1, options.rounds + 1):
             for setup, speeds in measured.items():
-                print(f"round {number}: {setup}, {case}", file=sys.stderr)
-                speeds.append(run(case, setup))
-        title = f"{case.model}, batch {case.batch} per worker, threads={threads} per worker"
-        sections += [f"## {title}", table(measured), _links(measured), model_table(measured)]
+                print(f"round {number}: {setup}, {title}", file=sys.stderr)
+                speeds.append(run(options, threads, setup))
+        sections += [f"## {title}", table(measured)]
     said = _SAID.format(options.rounds, options.updates)
     measure.print_report("Allreduce and parameter servers", said, sections)
 
 
 def setups(ranks: Sequence[int], hosts: Mapping[str, int]) -> list[ScalingSetup]:
     """Everything that is measured: on this host, and where they fill ``hosts`` equally, there."""
+    exchanges = ((HOROVOD, 0), ("dist_sync", 1), ("dist_sync", 2))
     found = [_ALONE]
     for workers in ranks:
-        several = (INDEPENDENT, ALLREDUCE) if workers > 1 else ()
-        found += [ScalingSetup(workers, kind) for kind in (*several, *SERVERS)]
+        several = ((NONE, 0), *exchanges) if workers > 1 else exchanges[1:]
+        found += [ScalingSetup(workers, *exchange) for exchange in several]
     for workers in ranks if hosts else ():
         each, rest = divmod(workers, len(hosts))
         if not rest and 0 < each <= min(hosts.values()):
-            names = tuple(hosts)
-            found += [ScalingSetup(workers, kind, names) for kind in (ALLREDUCE, *SERVERS)]
+            found += [ScalingSetup(workers, *exchange, tuple(hosts)) for exchange in exchanges]
     return found
+
+
+def run(options: argparse.Namespace, threads: int, setup: ScalingSetup) -> ScalingSpeed:
+    """Train on some workers, as many on each host.
+
+    Raises:
+        RuntimeError: a process failed; with its output.
+    """
+    worker = [sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", setup.scheme]
+    worker += [options.model, str(options.batch), str(options.updates)]
+    limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "NUMBA")}
+    with TemporaryDirectory() as folder:
+        copies = 1
+        if setup.scheme == NONE:
+            copies = setup.workers
+            worker += [folder, str(copies)]
+        command = [*_launcher(setup, Path(folder)), *worker]
+        outputs = run_all([(command, {**os.environ, **limits})] * copies)
+    return read("\n".join(outputs), options.batch, setup.workers)
+
+
+def _launcher(setup: ScalingSetup, folder: Path) -> list[str]:
+    """The launcher of the workers of a setup, as users call it."""
+    workers, each = str(setup.workers), setup.workers // len(setup.hosts)
+    if setup.scheme == NONE:
+        return []
+    if setup.scheme == HOROVOD:
+        slots = ",".join(f"{host}:{each}" for host in setup.hosts)
+        return [str(Path(sys.executable).with_name("horovodrun")), "-np", workers, "-H", slots]
+    servers = str(setup.servers_per_worker * setup.workers)
+    launcher = [sys.executable, "-m", "parallel.launch", "-n", workers, "-s", servers]
+    if setup.hosts != (_LOCAL,):
+        hosts = folder / "hosts"
+        hosts.write_text("".join(f"{host}\n" * each for host in setup.hosts))
+        launcher += ["-H", str(hosts), "-i", os.environ["NIC"], "--launcher", "ssh"]
+    return [*launcher, "--"]
+
+
+def read(output: str, batch: int, workers: int) -> ScalingSpeed:
+    """What the workers of a job have printed.
+
+    Processes that exchange nothing begin together, but do not end so: their updates count while all
+    are at work.
+
+    Raises:
+        RuntimeError: some have not, or were never at work together.
+    """
+    # Not by lines: a launcher may put two workers' on one.
+    decode = json.JSONDecoder().raw_decode
+    results = [decode(output, match.end())[0] for match in re.finditer(RESULT, output)]
+    if len(results) != workers:
+        raise RuntimeError(f"{len(results)} of {workers} workers have a result:\n{output}")
+    exchange, clocks = max(one["exchange"] for one in results), [one["ends"] for one in results]
+    if not exchange:
+        first, last = max(clock[0] for clock in clocks), min(clock[-1] for clock in clocks)
+        clocks = [[end for end in clock if first <= end <= last] for clock in clocks]
+    if min(map(len, clocks)) < 2:
+        raise RuntimeError("the processes were hardly at work together; give more --updates")
+    update = max(float(np.median(np.diff(clock))) for clock in clocks)
+    return ScalingSpeed(workers * batch / update, results[0]["parameter_bytes"], exchange)
 
 
 def efficiency(setup: ScalingSetup, measured: Measurements, other: ScalingSetup = _ALONE) -> float:
@@ -95,44 +180,17 @@ def efficiency(setup: ScalingSetup, measured: Measurements, other: ScalingSetup 
     return measure.ratio(own, others)
 
 
-def _exchange_seconds(setup: ScalingSetup, measured: Measurements) -> float:
-    return statistics.median(one.exchange for one in measured[setup])
-
-
 def bytes_sent(setup: ScalingSetup, parameter_bytes: int) -> tuple[float, float]:
     """The bytes that a worker and a server send for an update, computed, not measured.
 
     A worker of parameter servers sends all gradients; the servers together send all weights to
     every worker.
     """
-    servers = setup.exchange.servers_per_worker * setup.workers
-    if servers:
-        return float(parameter_bytes), setup.workers * parameter_bytes / servers
-    return sent(setup.workers, parameter_bytes) if setup.exchange == ALLREDUCE else 0.0, 0.0
-
-
-def predict(setup: ScalingSetup, measured: Measurements) -> tuple[float, float]:
-    """The model's seconds of an exchange, and efficiency, from the fewest workers of its line.
-
-    Each worker has a processor, and nothing of the exchange is hidden: where gradients are computed
-    on processors, it takes the same ones. What a worker and a server of as many parameter servers
-    send does not grow with their number, nor, therefore, does the time of that exchange.
-    """
-    fewest = min(each for each in measured if each.line == setup.line and each.workers > 1)
-    seconds = _exchange_seconds(fewest, measured)
-    if setup.exchange == ALLREDUCE:
-        links = [(one.link, one.messages) for one in measured[fewest]]
-        seconds = statistics.median(
-            link.allreduce(setup.workers, messages) for link, messages in links if link
-        )
-    # As many processes as there are processors: what more of them lose, they lose to waiting.
-    beside = max(
-        each
-        for each in measured
-        if each.exchange == INDEPENDENT and each.workers <= processors.available()
-    )
-    alone = statistics.median(one.update for one in measured[_ALONE])
-    return seconds, alone / (alone / efficiency(beside, measured) + seconds)
+    if setup.servers_per_worker:
+        return float(parameter_bytes), parameter_bytes / setup.servers_per_worker
+    # Each byte goes on once to be summed and once to be known.
+    share = 2 * (setup.workers - 1) / setup.workers if setup.scheme == HOROVOD else 0
+    return share * parameter_bytes, 0.0
 
 
 def table(measured: Measurements) -> str:
@@ -142,7 +200,7 @@ def table(measured: Measurements) -> str:
     rows = []
     for setup, speeds in measured.items():
         every = [one.images_per_second for one in speeds]
-        worker, server = bytes_sent(setup, sum(speeds[0].messages))
+        worker, server = bytes_sent(setup, speeds[0].parameter_bytes)
         row = [
             str(setup),
             f"{statistics.median(every):.1f}",
@@ -151,63 +209,22 @@ def table(measured: Measurements) -> str:
             *("", "", "", ""),
         ]
         if worker:
-            beside = ScalingSetup(setup.workers, INDEPENDENT)
+            beside = ScalingSetup(setup.workers, NONE)
             row[4] = f"{efficiency(setup, measured, beside):.3f}"
-            row[5] = f"{_exchange_seconds(setup, measured) * 1e3:.1f}"
+            row[5] = f"{statistics.median(one.exchange for one in speeds) * 1e3:.1f}"
             row[6] = f"{worker / 1e6:.2f}"
             row[7] = f"{server / 1e6:.2f}" if server else ""
         rows.append(row)
     return measure.markdown_table(header, rows)
 
 
-def model_table(measured: Measurements) -> str:
-    """Lay out the model for up to 64 workers, beside what was measured."""
-    header = ["model", "exchange, ms", "measured", "efficiency", "measured"]
-    several = [one for one in measured if one.workers > 1 and one.exchange != INDEPENDENT]
-    rows = []
-    for line in {setup.line: setup for setup in several}.values():
-        for workers in _READ_ON:
-            setup = line._replace(workers=workers)
-            seconds, predicted = predict(setup, measured)
-            exchanged, found = "–", "–"
-            if setup in measured:
-                exchanged = f"{_exchange_seconds(setup, measured) * 1e3:.1f}"
-                found = f"{efficiency(setup, measured):.3f}"
-            modelled = f"{seconds * 1e3:.1f}", f"{predicted:.3f}"
-            rows.append([str(setup), modelled[0], exchanged, modelled[1], found])
-    return measure.markdown_table(header, rows)
-
-
-def _links(measured: Measurements) -> str:
-    """The start, latency and bandwidth of links, from which speeds are predicted."""
-    described = []
-    for setup, speeds in measured.items():
-        links = [one.link for one in speeds if one.link is not None]
-        if links:
-            start, latency, bandwidth = (statistics.median(part) for part in zip(*links))
-            described.append(
-                f"- {setup}: {len(speeds[0].messages)} arrays of "
-                f"{sum(speeds[0].messages) / 1e6:.1f} MB, start {start * 1e3:.2f} ms, "
-                f"latency {latency * 1e6:.0f} µs, bandwidth {bandwidth / 1e9:.2f} GB/s"
-            )
-    return "\n".join(described)
-
-
 def _hosts(text: str) -> dict[str, int]:
     """Convert ``ip1:2,ip2:2``: how many workers there may be on each host."""
-    for word in text.split(","):
-        if not _HOST.fullmatch(word):
-            raise argparse.ArgumentTypeError(
-                f"{word!r} is not a host and its number of workers; write ip1:2,ip2:2"
-            )
-    return {host: int(slots) for host, slots in (word.split(":") for word in text.split(","))}
+    return {host: slots or 1 for host, slots in slots_by_host(read_list(text)).items()}
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.scaling",
-        description="Measure Allreduce and parameter servers on several numbers of workers.",
-    )
+    parser = measure.parser("scaling", __doc__, threads=1, rounds=3)
     add = parser.add_argument
     add("--model", default="ResNet18", help="the classifier (%(default)s)")
     add("--batch", type=positive_integer, default=16, help="images per worker (%(default)s)")
@@ -219,7 +236,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("-H", "--hosts", type=_hosts, default={}, metavar="HOST:N,...", help=hosts_help)
     updates_help = "measured ones of a turn (%(default)s)"
     add("--updates", type=positive_integer, default=12, help=updates_help)
-    measure.add_options(parser, threads=1, rounds=3)
     options = parser.parse_args(argv)
     classifiers.check(options.model)
     options.ranks = tuple(sorted(set(options.ranks)))

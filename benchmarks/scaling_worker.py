@@ -24,12 +24,11 @@ import numpy as np
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
-from benchmarks.scaling_model import Probe, fused
-from benchmarks.scaling_runs import NONE, RESULT
+from benchmarks.scaling import NONE, RESULT
 from parallel.parameter_server import assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import PLAIN, HorovodWorld, LoneWorld, Wire, World
+from parallel.world import PLAIN, HorovodWorld, LoneWorld, World
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.exchange import HOROVOD
@@ -42,12 +41,10 @@ _EXCHANGES = 15
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
 _LR, _MOMENTUM = 1e-3, 0.9
-_MANY = 64
-_LARGE_ELEMENTS = 1 << 22
 
 
 def main() -> None:
-    """Train, and print what ``benchmarks.scaling_runs`` reads, as JSON."""
+    """Train, and print what ``benchmarks.scaling`` reads, as JSON."""
     scheme, model = sys.argv[2:4]
     batch, updates = map(int, sys.argv[4:6])
     classifier = Classifier.create(
@@ -73,9 +70,8 @@ def main() -> None:
     result = {
         # One clock for all processes of a host.
         "ends": ends[WARM_UP_UPDATES:],
-        "messages": fused([4 * int(np.prod(one.shape)) for one in trained], _threshold()),
+        "parameter_bytes": sum(4 * int(np.prod(one.shape)) for one in trained),
         "exchange": 0.0 if scheme == NONE else _seconds(world, exchange),
-        "probe": _probe(world) if world.size > 1 else None,
     }
     # In one piece, or launchers may put their prefix into it.
     sys.stdout.write(f"{RESULT}{json.dumps(result)}\n")
@@ -90,11 +86,6 @@ def _meet(folder: Path, processes: int) -> None:
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < processes:
         time.sleep(0.01)
-
-
-def _threshold() -> int:
-    """What Horovod sends together at most, in bytes; its own default is 128 MiB."""
-    return int(os.environ.get("HOROVOD_FUSION_THRESHOLD", 128 << 20))
 
 
 def _exchange(scheme: str, classifier: Classifier) -> tuple[int, Optimizer, World]:
@@ -143,26 +134,6 @@ def _seconds(world: World, run: Callable[[], None]) -> float:
         mx.nd.waitall()
         seconds.append(time.monotonic() - begin)
     return statistics.median(seconds)
-
-
-def _probe(world: World) -> Probe:
-    """Measure what the model of ``benchmarks.scaling_model`` needs to know."""
-    small = [mx.nd.zeros((1,)) for _ in range(_MANY)]
-    large = mx.nd.zeros((_LARGE_ELEMENTS,))
-
-    def reduce_small() -> None:
-        # Horovod sends together only what is scaled alike.
-        for number, array in enumerate(small):
-            world.allreduce_all([array], f"small.{number}", wire=Wire(predivide_factor=1 + number))
-
-    return Probe(
-        ranks=world.size,
-        one_small=_seconds(world, lambda: world.allreduce_all(small[:1], "small")),
-        many_small=_seconds(world, reduce_small),
-        many=_MANY,
-        large=_seconds(world, lambda: world.allreduce_all([large], "large")),
-        large_bytes=4 * _LARGE_ELEMENTS,
-    )
 
 
 if __name__ == "__main__":

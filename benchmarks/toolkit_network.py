@@ -7,7 +7,7 @@ network in PyTorch (``pytorch_subjects``) needs: graph, first weights, images an
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,31 +114,21 @@ class ToolkitInference(Subject):
     """The graph of inference, as verification and validation call it, or the one that trains."""
 
     def __init__(
-        self,
-        network: str,
-        batch: int,
-        dtype: str = "float32",
-        model: Optional[str] = None,
-        trained: bool = False,
+        self, network: str, batch: int, dtype: str = "float32", trained: bool = False
     ) -> None:
-        """Create the network or load it.
+        """Create the network.
 
         Args:
             network: its name.
             batch: images of a step.
             dtype: the number format of its maps.
-            model: a checkpoint PREFIX,EPOCH of a backbone instead.
             trained: whether the graph that trains is measured.
         """
-        if model is None:
-            created = _created(network, dtype)
-            _vary_slopes(created)
-        else:
-            prefix, _, epoch = model.rpartition(",")
-            created = Backbone.load(prefix, int(epoch), dtype=dtype)
+        created = _created(network, dtype)
+        _vary_slopes(created)
         created.hybridize()
         self._infer = created.extract if trained else created.inference()
-        self._images = arrays("mbf" if model else network, batch)[0]
+        self._images = arrays(network, batch)[0]
 
     @override
     def step(self) -> None:

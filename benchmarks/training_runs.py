@@ -11,42 +11,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, TypeVar
 
 _ROOT = Path(__file__).resolve().parents[1]
 _Result = TypeVar("_Result")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
 _GRACE_SECONDS = 20
-
-
-class TrainingCase(NamedTuple):
-    """What is trained.
-
-    Attributes:
-        network: the backbone.
-        classes: of batches from memory; a record set knows its own number.
-        ratio: of the centers that take part in an update.
-        batch: images per rank.
-        rec: folder of a record set, instead of batches from memory.
-        options: further ones of ``train.py``.
-    """
-
-    network: str
-    classes: int
-    ratio: float
-    batch: int
-    rec: Optional[Path] = None
-    options: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Its name in a report."""
-        data = f"{self.classes:,} classes" if self.rec is None else str(self.rec)
-        return f"{self.network}, {data}, ratio {self.ratio:g}, batch {self.batch} per rank"
 
 
 def read_updates(metrics: Path) -> list[dict[str, Any]]:
@@ -56,55 +31,37 @@ def read_updates(metrics: Path) -> list[dict[str, Any]]:
 
 
 def train(
-    case: TrainingCase,
+    choices: Mapping[str, object],
+    options: Sequence[str],
     *,
     ranks: int,
-    copies: int,
     threads: int,
-    updates: int,
     read: Callable[[Path], _Result],
+    copies: int = 1,
 ) -> list[_Result]:
-    """Train for ``updates`` measured updates in ``copies`` independent runs.
+    """Train in ``copies`` independent runs at the same time.
 
     Args:
-        case: what is trained.
+        choices: of config.sh; horovodrun would take some of the options for its own.
+        options: of ``train.py``.
         ranks: of each run.
-        copies: how many runs there are at the same time.
         threads: of each rank.
-        updates: how many are measured, after those that warm up.
         read: what is made of a run's ``metrics.jsonl``.
+        copies: how many runs there are.
 
     Raises:
         RuntimeError: a run failed; with what it printed.
     """
-    with TemporaryDirectory() as folder:
-        roots = [Path(folder) / str(copy) for copy in range(copies)]
-        command = _command(case, ranks, WARM_UP_UPDATES + updates)
-        run_all([(command, _choices(case, root, threads)) for root in roots])
-        return [read(root / "metrics.jsonl") for root in roots]
-
-
-def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-    data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
-    options = ["--max-update", str(updates), "--frequent", "1", "--keep", "0", *case.options]
-    return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]
-
-
-def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, str]:
-    """The environment of a run; horovodrun would take some of the options for its own."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": str(threads),
-        "DATASET": "100w",
-        "NETWORK": case.network,
-        "SAMPLE_RATIO": str(case.ratio),
-        "BATCH_SIZE": str(case.batch),
-        # With random labels and a usual rate the numbers would diverge, which changes their speed.
-        "LR": "0.001",
-        "MODELS_ROOT": str(models_root),
-    }
+    launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks > 1 else []
+    command = [*launcher, "bash", "config.sh", "--frequent", "1", "--keep", "0", *options]
+    # With random labels and a usual rate the numbers would diverge, which changes their speed.
+    all_choices = {"DATASET": "100w", "LR": "0.001", "OMP_NUM_THREADS": threads, **choices}
+    variables = {**os.environ, **{name: str(value) for name, value in all_choices.items()}}
+    with TemporaryDirectory() as folder:
+        roots = [f"{folder}/{copy}" for copy in range(copies)]
+        run_all([(command, {**variables, "MODELS_ROOT": root}) for root in roots])
+        return [read(Path(root, "metrics.jsonl")) for root in roots]
 
 
 def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:

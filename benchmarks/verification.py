@@ -1,6 +1,6 @@
 """How many faces per second verification embeds on the CPU, beside the graph that trains.
 
-    python -m benchmarks.verification [--network mbf,r50] [--model PREFIX,EPOCH]
+    python -m benchmarks.verification [--network mbf,r50]
 
 A face is one view: with the flip test an image is two. The report goes to the standard output.
 """
@@ -14,7 +14,7 @@ from typing import Optional
 import backbones
 from benchmarks import measure
 from benchmarks.measure import Case, Variant
-from runtime.command_line import Parser, positive_integer
+from runtime.command_line import positive_integer
 from runtime.environment import bfloat16_unit, variables_of_lanes, visible_threads
 from runtime.errors import run_program
 
@@ -36,10 +36,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
     for threads in options.threads:
         lanes = variables_of_lanes(threads)
-        for network in [*options.network, *([options.model] if options.model else [])]:
+        for network in options.network:
             arguments = {"network": network, "batch": options.batch}
-            if network == options.model:
-                arguments["model"] = network
             variants = {
                 "graph of training": Variant(_TARGET, {**arguments, "trained": True}),
                 "graph of inference": Variant(_TARGET, arguments),
@@ -53,14 +51,10 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m benchmarks.verification", description="Measure embeddings on the CPU."
-    )
+    parser = measure.parser("verification", __doc__, threads=visible_threads())
     add = parser.add_argument
     add("--network", type=measure.words, default="mbf,r50", help="names (%(default)s)")
-    add("--model", metavar="PREFIX,EPOCH", help="a checkpoint that is measured as well")
     add("--batch", type=positive_integer, default=64, help="images of a step (%(default)s)")
-    measure.add_options(parser, threads=visible_threads())
     options = parser.parse_args(argv)
     for network in options.network:
         backbones.check(network)
