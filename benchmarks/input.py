@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any, Optional
 
 import cv2
@@ -108,11 +108,8 @@ class RawDecoding(Subject):
 
     @override
     def step(self) -> None:
-        threads = [Thread(target=_decode, args=(part,)) for part in self._parts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(self._parts)) as pool:
+            list(pool.map(_decode, self._parts))
 
 
 def _decode(images: list[Any]) -> None:

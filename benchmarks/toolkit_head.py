@@ -18,7 +18,7 @@ from benchmarks.head_case import (
 from benchmarks.worker import Subject
 from parallel.world import LoneWorld
 from partial_fc.blocks import Products as HeadProducts
-from partial_fc.head import TYPES, HeadStep, PartialFC
+from partial_fc.head import TYPES, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
@@ -30,7 +30,7 @@ class ToolkitHead(Subject):
     def __init__(self, **sizes: Any) -> None:
         """Args: sizes of a ``HeadCase``."""
         case = HeadCase(**sizes)
-        self.head = PartialFC.create(
+        self._head = PartialFC.create(
             HeadOptions(
                 margins=(1.0, 0.0, MARGIN),
                 scale=SCALE,
@@ -43,24 +43,20 @@ class ToolkitHead(Subject):
             optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
             seed=SEED,
         )
-        self.head.rows.load("centers", 0, case.centers())
+        self._head.rows.load("centers", 0, case.centers())
         # Zeros take no memory before they are written to, which would look like the step's.
-        self.head.rows.export()["momenta"].fill(0.0)
+        self._head.rows.export()["momenta"].fill(0.0)
         self._features = mx.nd.array(case.features())
         self._labels = case.labels()
         self._updates = 0
         mx.nd.waitall()
 
-    def train(self) -> HeadStep:
-        """Take one step on the rows that the head samples."""
-        self._updates += 1
-        # As in training, where the labels of the next batch are known.
-        self.head.prepare(self._labels, self._updates + 1)
-        return self.head.step(self._features, self._labels, self._updates, LEARNING_RATE)
-
     @override
     def step(self) -> None:
-        self.train()
+        self._updates += 1
+        # As in training, where the labels of the next batch are known.
+        self._head.prepare(self._labels, self._updates + 1)
+        self._head.step(self._features, self._labels, self._updates, LEARNING_RATE)
         mx.nd.waitall()
 
 

@@ -11,8 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ _ROOT = Path(__file__).resolve().parents[1]
 _Result = TypeVar("_Result")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
-_GRACE_SECONDS = 20
 
 
 def read_updates(metrics: Path) -> list[dict[str, Any]]:
@@ -72,27 +71,16 @@ def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:
     """
     # Otherwise the commands would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with ExitStack() as stack:
-        processes = [stack.enter_context(_started(*job)) for job in jobs]
+        processes = []
+        for command, variables in jobs:
+            process = subprocess.Popen(command, cwd=_ROOT, env=variables, **pipes)
+            processes.append(stack.enter_context(process))
+            # A launcher ends its ranks.
+            stack.callback(process.terminate)
         outputs = [process.communicate()[0] for process in processes]
-        for process, output in zip(processes, outputs):
-            if process.returncode != 0:
-                raise RuntimeError(f"a run ended with status {process.returncode}:\n{output}")
+    for process, output in zip(processes, outputs):
+        if process.returncode != 0:
+            raise RuntimeError(f"a run ended with status {process.returncode}:\n{output}")
     return outputs
-
-
-@contextmanager
-def _started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the context; a launcher ends its ranks."""
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(command, cwd=_ROOT, env=environment, text=True, **pipes)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.communicate(timeout=_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
