@@ -22,8 +22,8 @@ _SAME = 0.1
 _DIGITS = 6
 
 
-def group(speeds: Sequence[float], seed: int = 0) -> Groups:
-    """Cluster workers of similar speed, which is their images/s; the seed is that of k-means.
+def group(speeds: Sequence[float]) -> Groups:
+    """Cluster workers of similar speed, which is their images/s.
 
     Returns the workers of each group, the fastest group first, and in it the lowest number; one
     group where all speeds are alike.
@@ -31,9 +31,10 @@ def group(speeds: Sequence[float], seed: int = 0) -> Groups:
     assert min(speeds) > 0, speeds
     values = np.array(speeds)[:, None]
     best, best_score = np.zeros(len(speeds), int), -np.inf
-    for labels in _clusterings(values, seed):
+    for labels in _clusterings(values):
         score = _score(values, labels)
-        if _are_apart(values, labels) and score > best_score:
+        means = np.sort([values[labels == label].mean() for label in np.unique(labels)])
+        if np.all(means[:-1] < (1 - _SAME) * means[1:]) and score > best_score:
             best, best_score = labels, score
     clusters = [np.flatnonzero(best == label) for label in np.unique(best)]
     clusters.sort(key=lambda workers: -float(values[workers].mean()))
@@ -69,7 +70,7 @@ def servers(hosts: Sequence[str], speeds: Sequence[float], count: int) -> list[t
     return [(host, machines[host] / placed.count(host)) for host in placed]
 
 
-def _clusterings(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.int64]]:
+def _clusterings(values: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
     """The cluster of each worker, for all k that can be compared."""
     # Its import takes a second, for which --help need not wait.
     from sklearn.cluster import KMeans
@@ -77,7 +78,7 @@ def _clusterings(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.
     distinct = len(np.unique(values))
     # The index is not defined for clusters of one each; of two workers there is no other choice.
     for k in range(2, min(distinct, max(2, len(values) - 1)) + 1):
-        labels: NDArray[np.int64] = KMeans(k, n_init=10, random_state=seed).fit(values).labels_
+        labels: NDArray[np.int64] = KMeans(k, n_init=10, random_state=0).fit(values).labels_
         yield labels
 
 
@@ -88,8 +89,3 @@ def _score(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
         # No spread within: scikit-learn returns 1.
         return np.inf
     return float(calinski_harabasz_score(values, labels))
-
-
-def _are_apart(values: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
-    means = np.sort([values[labels == label].mean() for label in np.unique(labels)])
-    return bool(np.all(means[:-1] < (1 - _SAME) * means[1:]))

@@ -70,13 +70,14 @@ def read_file(path: Path, *, colon: str = SLOTS) -> tuple[ListedHost, ...]:
     return tuple(found)
 
 
-def read_list(text: str, *, name: str = "-H", colon: str = SLOTS) -> tuple[ListedHost, ...]:
-    """Read hosts from one word, separated by commas; one comma may follow the last.
+def read_list(text: str, *, name: str = "-H") -> tuple[ListedHost, ...]:
+    """Read hosts from one word, separated by commas, each with its slots after a colon.
+
+    One comma may follow the last.
 
     Args:
         text: the word.
         name: what the user has given it to, an option or a variable.
-        colon: the meaning of a number after a colon, ``SLOTS`` or ``PORT``.
 
     Raises:
         ConfigError: an entry cannot be used, or there is none.
@@ -85,7 +86,7 @@ def read_list(text: str, *, name: str = "-H", colon: str = SLOTS) -> tuple[Liste
     found = []
     for number, entry in enumerate(entries, 1):
         try:
-            found.append(_entry(number, entry.split(), colon))
+            found.append(_entry(number, entry.split(), SLOTS))
         except _Unusable as reason:
             shown = text[:_SHOWN]
             which = f", host {number}: {entry.strip()[:_SHOWN]!r}" if len(entries) > 1 else ""

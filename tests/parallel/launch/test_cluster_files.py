@@ -52,7 +52,8 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
         ListedHost(1, "ip1", port=2222), ListedHost(2, "ip2", slots=2),
         ListedHost(3, "ip1", slots=3, port=22),
     )  # fmt: skip
-    assert read_list("ip1:65535", colon=PORT) == (ListedHost(1, "ip1", port=65535),)
+    found = of_file(tmp_path, b"ip1:65535", colon=PORT)
+    assert found == (ListedHost(1, "ip1", port=65535),)
     entries = read_list("127.0.0.1:2,ip2:3,localhost:1,me,ip2:1")
     own = {"localhost", "127.0.0.1", "me"}.__contains__
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
@@ -84,9 +85,9 @@ def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, rea
     assert len(said.splitlines()) == 1
 
 
-def test_a_list_that_no_launcher_can_use() -> None:
-    with pytest.raises(ConfigError, match="has '65536' for port; give a number from 1 to 65535"):
-        read_list("ip1:65536", colon=PORT)
+def test_a_port_or_a_list_that_no_launcher_can_use(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has '65536' for port; give a number from 1 to 65535"):
+        of_file(tmp_path, b"ip1:65536", colon=PORT)
     for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
         with pytest.raises(ConfigError) as raised:
             read_list(text)
