@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.files import write_output
 from evaluation.network import FaceNetwork, open_network
 from evaluation.verification import check_pairs, embed_pairs
@@ -26,17 +26,11 @@ from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_program
 from runtime.process.terminal import print_line
 
-if TYPE_CHECKING:
-    from data.verification.bin_file import VerificationSet
-
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Verify the pairs of files with a network, print the results and write what is asked for."""
     options = parse(argv)
     prepare_lanes()
-    # Here, because rooms meet in programs only.
-    from data.verification.bin_file import read_bin
-
     # What is wrong with any file is said before the first set is embedded, which takes minutes.
     check_outputs(options)
     targets = [read_bin(path) for path in options.target]
@@ -46,11 +40,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         path and read_groups(path, len(target.same), target.name)
         for path, target in zip(options.groups or [None] * len(targets), targets)
     ]
-    device = _device(options)
-    network, *others = (
-        open_network(argparse.Namespace(**{**vars(options), "model": model}), device)
-        for model in options.model
-    )
+    # Each epoch with all other options.
+    chosen = [argparse.Namespace(**{**vars(options), "model": model}) for model in options.model]
+    device = _device(chosen[0])
+    network, *others = (open_network(one, device) for one in chosen)
     if others:
         _compare([network, *others], targets, options)
         return
@@ -60,8 +53,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         found = GroupReport(report.name, report.pairs, options.far, names)
         _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
         if options.hardest:
-            shown = report.pairs, report.threshold, _sheets(target)
-            _print(write_hardest(options.hardest, target.name, *shown))
+            _print(write_hardest(options.hardest, target, report.pairs, report.threshold))
         reports.append(report)
         if options.json:
             tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
@@ -81,7 +73,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def _device(options: argparse.Namespace) -> Any:
     """Return MXNet's context, or None for an ONNX file, which is computed on the processor."""
-    if isinstance(options.model[0], Path):
+    if isinstance(options.model, Path):
         return None
     from parallel.world import LoneWorld
     from runtime import devices
@@ -107,7 +99,7 @@ def _verify(
     which = f" by {network.name}" if len(options.model) > 1 else ""
     print_line(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:
-        _print(write_bad_cases(options.bad_cases, target.name, report.pairs, _sheets(target)))
+        _print(write_bad_cases(options.bad_cases, target, report.pairs))
     return report
 
 
@@ -119,12 +111,6 @@ def _compare(
         found = [_verify(network, target, options).result.accuracy for network in networks]
         best = max(range(len(found)), key=found.__getitem__)
         print_line(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
-
-
-def _sheets(target: VerificationSet) -> Any:
-    from data.inspect.sheets import draw_chosen_pairs
-
-    return partial(draw_chosen_pairs, target)
 
 
 def _write_json(options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]) -> None:

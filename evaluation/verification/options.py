@@ -52,33 +52,30 @@ def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
         DataError: none of the names has a file, or there is no name.
     """
     found: list[Path] = []
-    named: list[Path] = []
+    gone: list[str] = []
     for word in words:
         is_file = word.endswith(_SUFFIX) and "," not in word
         if folder is None and (is_file or os.path.isfile(word)):
             found.append(Path(word))
             continue
         names = [name.removesuffix(_SUFFIX) for name in word.split(",") if name]
-        own = [(folder or Path()) / f"{name}{_SUFFIX}" for name in names]
-        named += own
-        found += own
-    gone = [path for path in named if not os.path.isfile(path)]
-    if gone and len(gone) == len(named):
-        raise DataError(
-            f"{gone[0]} does not exist, nor does any other of the {len(named)} sets of --target; "
-            "give their folder as --data-dir, or their files"
-        )
-    if gone:
-        print_line(
-            f"warning: {len(gone)} of {len(named)} sets left out, which do not exist: "
-            f"{', '.join(map(str, gone))}",
-            file=sys.stderr,
-        )
+        for path in ((folder or Path()) / f"{name}{_SUFFIX}" for name in names):
+            if os.path.isfile(path):
+                found.append(path)
+            else:
+                gone.append(str(path))
     if not found:
         raise DataError(
-            f"--target {' '.join(words)!r} names no set; give files, or names in --data-dir"
+            f"--target {' '.join(words)!r} names no set that exists (looked for "
+            f"{', '.join(gone) or 'none'}); give files, or names with their folder as --data-dir"
         )
-    return [path for path in found if path not in gone]
+    if gone:
+        count = len(found) + len(gone)
+        print_line(
+            f"warning: {len(gone)} of {count} sets left out, which do not exist: {', '.join(gone)}",
+            file=sys.stderr,
+        )
+    return found
 
 
 def check_outputs(options: argparse.Namespace) -> None:

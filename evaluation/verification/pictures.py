@@ -1,25 +1,24 @@
 """Pictures of a verification: the ROC of several sets, and pairs that are judged wrongly or barely.
 
 A pair that is far on the wrong side of the threshold is more often a wrong label, a bad crop or a
-second face in the picture than a mistake of the network, which only a look at it shows. The
-function that draws pairs is an argument, because pictures are not read in this package.
+second face in the picture than a mistake of the network, which only a look at it shows.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from data.inspect.sheets import draw_chosen_pairs
+from data.verification.bin_file import VerificationSet
 from evaluation.files import write_output
 from evaluation.folds import accuracies_of_folds
 from evaluation.verification.curves import Curve, Pairs, Scores, area_under
 from runtime.process.terminal import one_line
-
-DrawPairs = Callable[[Sequence[int], Sequence[str], str], bytes]
-"""From pairs, a note for each, and a title to a sheet of them, a PNG."""
 
 PAIRS_ON_A_SHEET = 40
 # The two mistakes: word in the file's name, pairs of one person, sign of the distance, text.
@@ -34,41 +33,47 @@ _LEAST_HEIGHT, _MARGIN = 0.01, 0.05
 _POINTS = 2000
 
 
-def draw_roc(curves: Mapping[str, Curve]) -> bytes:
-    """Return the ROC of sets by their names, with a logarithmic axis of the FAR, a PNG.
+def roc_figure(title: str, curves: Mapping[str, tuple[Scores, Scores]], **line: Any) -> Any:
+    """Return matplotlib's figure of some ROCs, with a logarithmic axis of the FAR.
 
-    A curve begins where a single pair of two people is accepted: the set says nothing of less.
+    Args:
+        title: of the figure.
+        curves: FARs and TARs, by the text of each curve in the legend.
+        line: how curves are drawn, for matplotlib.
     """
-    # Their import takes longer than a wrong option may take to be answered. The figure is made
+    # Its import takes longer than a wrong option may take to be answered. The figure is made
     # without pyplot, which looks for a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(
-        title="receiver operating characteristic (ROC)",
-        xlabel="false accept rate (FAR)",
-        ylabel="true accept rate (TAR)",
-    )
-    lowest = 1.0
-    for curve in curves.values():
-        far, tar = steps_of(curve)
-        axes.plot(far, tar, label="its text comes below", drawstyle="steps-post")
-        lowest = min(lowest, float(tar[0]))
-    axes.set_xscale("log")
-    axes.set_xlim(right=1)
-    # No space for shares above 1, which matplotlib would leave for a curve that lies on it.
-    height = max(1 - lowest, _LEAST_HEIGHT)
-    axes.set_ylim(1 - (1 + _MARGIN) * height, 1 + _MARGIN * height)
-    axes.grid(which="major", alpha=0.4)
-    texts = axes.legend(loc="lower right").get_texts()
-    for text, (name, curve) in zip(texts, curves.items()):
+    labels = {"xlabel": "false accept rate (FAR)", "ylabel": "true accept rate (TAR)"}
+    axes = figure.add_subplot(title=title, xscale="log", **labels)
+    for far, tar in curves.values():
+        axes.plot(far, tar, label="its text comes below", **line)
+    axes.grid(alpha=0.4)
+    for text, name in zip(axes.legend(loc="lower right").get_texts(), curves):
         # Here, because a label that begins with an underscore is left out.
-        size = f"{curve.different:,} pairs of two people"
-        text.set_text(f"{one_line(name)}: AUC {area_under(curve):.5f}, {size}")
+        text.set_text(one_line(name))
         # A dollar in a name is no formula.
         text.set_parse_math(False)
+    return figure
+
+
+def draw_roc(curves: Mapping[str, Curve]) -> bytes:
+    """Return the ROC of sets by their names, a PNG.
+
+    A curve begins where a single pair of two people is accepted: the set says nothing of less.
+    """
+    shown = {}
+    for name, curve in curves.items():
+        size = f"{curve.different:,} pairs of two people"
+        shown[f"{name}: AUC {area_under(curve):.5f}, {size}"] = steps_of(curve)
+    title = "receiver operating characteristic (ROC)"
+    figure = roc_figure(title, shown, drawstyle="steps-post")
+    # No space for shares above 1, which matplotlib would leave for a curve that lies on it.
+    height = max(1 - min(tar[0] for _, tar in shown.values()), _LEAST_HEIGHT)
+    figure.axes[0].set_xlim(right=1)
+    figure.axes[0].set_ylim(1 - (1 + _MARGIN) * height, 1 + _MARGIN * height)
     target = io.BytesIO()
     figure.savefig(target, format="png")
     return target.getvalue()
@@ -82,7 +87,7 @@ def steps_of(curve: Curve) -> tuple[Scores, Scores]:
     return far, curve.tar[last]
 
 
-def write_bad_cases(folder: Path, name: str, pairs: Pairs, draw: DrawPairs) -> list[str]:
+def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> list[str]:
     """Write the wrongly judged pairs of a verification set; return a line about each file.
 
     ``NAME-wrong.tsv`` lists all of them, the farthest from its fold's threshold first.
@@ -91,14 +96,13 @@ def write_bad_cases(folder: Path, name: str, pairs: Pairs, draw: DrawPairs) -> l
 
     Args:
         folder: is made if it does not exist.
-        name: of the set.
+        target: the set.
         pairs: of the set.
-        draw: makes a sheet.
 
     Raises:
         DataError: a file cannot be written.
     """
-    same, distances = pairs.same, pairs.distances
+    name, same, distances = target.name, pairs.same, pairs.distances
     thresholds = accuracies_of_folds(distances, same, pairs.fold)[1][pairs.fold]
     wrong = np.flatnonzero((distances < thresholds) != same)
     wrong = wrong[np.argsort(-np.abs(distances - thresholds)[wrong], kind="stable")]
@@ -121,13 +125,13 @@ def write_bad_cases(folder: Path, name: str, pairs: Pairs, draw: DrawPairs) -> l
         notes = [f"{pair}: {distances[pair]:.3f} {sign} {thresholds[pair]:.2f}" for pair in shown]
         count = int((same == is_same).sum())
         title = f"{name}: {len(chosen):,} of {count:,} pairs {said}; pair: distance, threshold"
-        write_output(sheet, draw(shown, notes, title), "--bad-cases")
+        write_output(sheet, draw_chosen_pairs(target, shown, notes, title), "--bad-cases")
         lines.append(f"{sheet}: {len(chosen):,} {said}")
     return lines
 
 
 def write_hardest(
-    folder: Path, name: str, pairs: Pairs, threshold: float, draw: DrawPairs
+    folder: Path, target: VerificationSet, pairs: Pairs, threshold: float
 ) -> list[str]:
     """Write a sheet of the hardest pairs of each kind; return a line about each.
 
@@ -136,10 +140,9 @@ def write_hardest(
 
     Args:
         folder: is made if it does not exist.
-        name: of the set.
+        target: the set.
         pairs: of the set.
         threshold: the cosine that the title names for comparison, that of the accuracy.
-        draw: makes a sheet.
 
     Raises:
         DataError: a file cannot be written.
@@ -151,10 +154,10 @@ def write_hardest(
     ):
         order = np.argsort(cosines, kind="stable")
         chosen = order[pairs.same[order] == is_same][:PAIRS_ON_A_SHEET].tolist()
-        sheet = folder / f"{name}-hardest-{kind}.png"
+        sheet = folder / f"{target.name}-hardest-{kind}.png"
         said = f"the {len(chosen):,} {extreme} similar pairs of {people}"
         notes = [f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen]
-        title = f"{name}: {said}; threshold of the accuracy: {threshold:.3f}"
-        write_output(sheet, draw(chosen, notes, title), "--hardest")
+        title = f"{target.name}: {said}; threshold of the accuracy: {threshold:.3f}"
+        write_output(sheet, draw_chosen_pairs(target, chosen, notes, title), "--hardest")
         lines.append(f"{sheet}: {said}")
     return lines

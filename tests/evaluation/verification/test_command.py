@@ -12,11 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
-from data.verification.bin_file import read_bin, write_bin
+from data.verification.bin_file import VerificationSet, read_bin, write_bin
 from evaluation.export.__main__ import main as export
 from evaluation.folds import folds_of
 from evaluation.verification import __main__ as command
-from evaluation.verification import verify
+from evaluation.verification import pictures, verify
 from evaluation.verification.curves import Pairs, pairs_of, roc
 from evaluation.verification.pictures import draw_roc, steps_of, write_bad_cases, write_hardest
 from runtime import devices
@@ -32,6 +32,7 @@ SAME = [True, False] * 20
 COSINES = np.array([0.9, 0.8, 0.2, 0.7, 0.2, -0.1])
 PAIRS = Pairs(bools("SDSDSD"), COSINES, 2.0 - 2.0 * COSINES, folds_of(6, 2))
 CURVE = roc(COSINES, PAIRS.same)
+LFW = VerificationSet(Path("sets/lfw.bin"), [], PAIRS.same)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
         ("--json /", "is a folder"),
         ("--json one.bin", "one.bin would replace what this command reads"),
         ("--target a/x.bin b/x.bin", "two sets are called 'x'"),
-        (f"--target {'a' * 300}", "a.bin does not exist, nor does any other of the 1 sets"),
+        (f"--target {'a' * 300}", "aa' names no set that exists .looked for aa"),
         ("--model m.onnx --gpu", "--gpu: ONNX Runtime computes m.onnx on the processor"),
         ("--mode 1", "--mode is not an option here: .* give --bad-cases DIR"),
         ("--max 2,4", r"--max is not an option here: name the epochs, .* PREFIX,8\|9"),
@@ -184,10 +185,10 @@ def test_the_command_of_the_original(run: Any) -> None:
     said = "3 of 4 sets left out, which do not exist: sets/cfp_ff.bin, sets/cfp_fp.bin"
     assert said in found.err
     for words, message in (
-        (["--data-dir", "sets", "--target", "a,b"], "sets/a.bin does not exist, nor .* of the 2"),
+        (["--data-dir", "sets", "--target", "a,b"], "looked for sets/a.bin, sets/b.bin.;"),
         ([], "required: --target"),
         # A variable that is not set would look like sets that were verified.
-        (["--target", ""], "--target '' names no set; give files, or na"),
+        (["--target", ""], "--target '' names no set that exists .*; give files, or na"),
         (["--target", ",", "", "--data-dir", "."], "--target ', ' names no set"),
     ):
         check_refusal(command.main, [*model.split(), *words], message)
@@ -231,17 +232,19 @@ def test_every_curve_is_drawn_and_has_its_name() -> None:
 
 
 @pytest.fixture
-def sheets() -> Mock:
-    return Mock(side_effect=[f"sheet {n}".encode() for n in range(1, 5)])
+def sheets(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    found = Mock(side_effect=[f"sheet {n}".encode() for n in range(1, 5)])
+    monkeypatch.setattr(pictures, "draw_chosen_pairs", found)
+    return found
 
 
 def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path, sheets: Mock) -> None:
     folder = tmp_path / "new"
-    assert write_hardest(folder, "lfw", PAIRS, 0.25, sheets) == [
+    assert write_hardest(folder, LFW, PAIRS, 0.25) == [
         f"{folder}/lfw-hardest-same.png: the 3 least similar pairs of one person",
         f"{folder}/lfw-hardest-different.png: the 3 most similar pairs of two people",
     ]
-    (pairs, notes, title), (others, *_) = (call.args for call in sheets.call_args_list)
+    (pairs, notes, title), (others, *_) = (call.args[1:] for call in sheets.call_args_list)
     assert [*pairs] == [2, 4, 0] and [*others] == [1, 3, 5]
     expected = "pair 2: cosine 0.200, pair 4: cosine 0.200, pair 0: cosine 0.900"
     assert ", ".join(notes) == expected
@@ -250,8 +253,8 @@ def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path, she
     assert (folder / "lfw-hardest-different.png").read_bytes() == b"sheet 2"
     cosines = np.linspace(-1, 1, 100)
     many = Pairs(cosines < 2, cosines, 2 - 2 * cosines, folds_of(100, 2))
-    write_hardest(folder, "lfw", many, 0.25, sheets)
-    assert [*sheets.call_args_list[2].args[0]] == list(range(40))
+    write_hardest(folder, LFW, many, 0.25)
+    assert [*sheets.call_args_list[2].args[1]] == list(range(40))
 
 
 def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path, sheets: Mock) -> None:
@@ -260,13 +263,15 @@ def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path, shee
     distances = (0.105, 0.315, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
     pairs = pairs_of(embedded(*distances), bools("SSDDSSDD"), folds=2)
     folder = tmp_path / "new" / "wrong"
-    lines = write_bad_cases(folder, "lfw", pairs, sheets)
+    lines = write_bad_cases(folder, LFW, pairs)
     assert (folder / "lfw-wrong.tsv").read_text().splitlines() == [
         "pair\tfold\tperson\tdistance\tthreshold",
         *("1\t0\tsame\t0.3150\t0.21", "5\t1\tsame\t0.2050\t0.11"),
         "2\t0\tdifferent\t0.2050\t0.21",
     ]
-    (same, same_notes, title), (different, notes, _) = (one.args for one in sheets.call_args_list)
+    (same, same_notes, title), (different, notes, _) = (
+        one.args[1:] for one in sheets.call_args_list
+    )
     assert ([*same], [*same_notes]) == ([1, 5], ["1: 0.315 > 0.21", "5: 0.205 > 0.11"])
     assert ([*different], [*notes]) == ([2], ["2: 0.205 < 0.21"])
     assert title.startswith("lfw: 2 of 4 pairs of one person are judged as two")
@@ -285,13 +290,13 @@ def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path, sheets: Mock) ->
     same = generator.random(400) < 0.5
     distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.8), 0, 4)
     embeddings = embedded(*distances)
-    lines = write_bad_cases(tmp_path, "lfw", pairs_of(embeddings, same), sheets)
+    lines = write_bad_cases(tmp_path, LFW, pairs_of(embeddings, same))
     wrong = round(400 * (1 - verify(embeddings, same, xnorm=1.0).accuracy))
     assert lines[0].endswith(f"lfw-wrong.tsv: {wrong} of 400 pairs are judged wrongly")
     assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == wrong + 1
-    assert [len(call.args[0]) for call in sheets.call_args_list] == [40, 40]
+    assert [len(call.args[1]) for call in sheets.call_args_list] == [40, 40]
     right = pairs_of(embedded(*[0.1, 1.9] * 10), bools("SD" * 10))
-    assert len(write_bad_cases(tmp_path, "lfw", right, sheets)) == 1 and sheets.call_count == 2
+    assert len(write_bad_cases(tmp_path, LFW, right)) == 1 and sheets.call_count == 2
     assert [path.name for path in tmp_path.iterdir()] == ["lfw-wrong.tsv"]
 
 
@@ -299,5 +304,5 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, sheets: Mock) -> None:
     file = tmp_path / "file"
     file.touch()
     message = "cannot be written: .* another folder with --"
-    assert_refused(f"{message}hardest", write_hardest, file, "lfw", PAIRS, 0.25, sheets)
-    assert_refused(f"{message}bad-cases", write_bad_cases, file, "lfw", PAIRS, sheets)
+    assert_refused(f"{message}hardest", write_hardest, file, LFW, PAIRS, 0.25)
+    assert_refused(f"{message}bad-cases", write_bad_cases, file, LFW, PAIRS)
