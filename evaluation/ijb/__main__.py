@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import read_face
-from data.align.similarity import is_no_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation import originals
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
@@ -36,8 +34,8 @@ from evaluation.ijb.lists import (
     Lists,
     Pairs,
     Subjects,
+    check_points,
     find_lists,
-    line_of_face,
     read_faces,
     read_pairs,
     read_subjects,
@@ -99,18 +97,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     job_help = "the name of its files, JOB.npy (cosines) and JOB.pdf (ROC) (%(default)s)"
     add("--job", default="insightface", metavar="JOB", help=job_help)
     add_workers(parser)
-    options = parser.parse_args(argv)
-    if options.image_size and tuple(options.image_size) != FACE_SIZE:
-        raise _wrong_size("--image-size", tuple(options.image_size))
-    return options
-
-
-def _wrong_size(what: str, size: tuple[int, int]) -> ConfigError:
-    height, width = FACE_SIZE
-    return ConfigError(
-        f"faces are aligned to {height} x {width}, and {what} says {size[0]} x {size[1]}; give a "
-        "network for that size"
-    )
+    return parser.parse_args(argv)
 
 
 def _read_protocols(
@@ -120,39 +107,9 @@ def _read_protocols(
 
     Before hours of work, so that a wrong line is named first.
     """
-    needed = {_ONE_TO_ONE: [lists.pairs], _ONE_TO_MANY: [*lists.galleries, lists.probes]}
-    for name, paths in needed.items():
-        gone = [path for path in paths if not os.path.exists(path)]
-        if gone and options.protocol in (None, name):
-            (other,) = needed.keys() - {name}
-            raise DataError(
-                f"{gone[0]} does not exist; the protocol {name} needs it: take it from "
-                f"InsightFace's release, or give --protocol {other}"
-            )
-    pairs = read_pairs(lists.pairs, ids) if options.protocol != _ONE_TO_MANY else None
-    tables = needed[_ONE_TO_MANY] if options.protocol != _ONE_TO_ONE else []
-    return pairs, [read_subjects(path, ids) for path in tables]
-
-
-def _check_points(lists: Lists, faces: Faces) -> str:
-    """Return a line about the faces whose points are hardly those of a face, if there are any.
-
-    Raises:
-        DataError: they are at least half of all, as in a list with other columns.
-    """
-    wrong = np.flatnonzero(is_no_face(faces.points))
-    if 2 * len(wrong) >= len(faces.names):
-        raise DataError(
-            f"{lists.points}, line {line_of_face(lists.points, int(wrong[0]))}: the points are "
-            f"those of no face, as of {len(wrong):,} of {len(faces.names):,} faces; each line has "
-            "the name of an image, x and y of five points, then the score, in InsightFace's release"
-        )
-    if not len(wrong):
-        return ""
-    return (
-        f"{lists.points}: the points of {len(wrong):,} of {len(faces.names):,} faces are hardly "
-        "those of a face, as of some in profile; they are aligned as the list says"
-    )
+    tables = (*lists.galleries, lists.probes) if options.protocol != _ONE_TO_ONE else ()
+    subjects = [read_subjects(path, ids) for path in tables]
+    return read_pairs(lists.pairs, ids) if options.protocol != _ONE_TO_MANY else None, subjects
 
 
 def _embed(
@@ -164,7 +121,11 @@ def _embed(
         return
     network = open_network(options, device_of(options, world))
     if network.image_size != FACE_SIZE:
-        raise _wrong_size(network.name, network.image_size)
+        raise ConfigError(
+            f"faces are aligned to {FACE_SIZE[0]} x {FACE_SIZE[1]}, and {network.name} is to take "
+            f"{network.image_size[0]} x {network.image_size[1]}; leave --image-size out, or give a "
+            "network for that size"
+        )
     batch_size = min(options.batch_size, PART)
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
@@ -265,7 +226,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     prepare_lanes()
     lists = find_lists(options.folder)
     faces = read_faces(lists)
-    remark = _check_points(lists, faces)
+    remark = check_points(lists.points, faces)
     description = describe(
         options.model, lists.points, len(faces.names), flip=not options.no_flip, dtype=options.dtype
     )

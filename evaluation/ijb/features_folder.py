@@ -103,25 +103,18 @@ class FeaturesFolder:
             ) from None
         except OSError as error:
             raise _unwritable(self._path, error) from None
-        self._check(self._lock.read())
-        for unfinished in self._path.glob(".part-*.part"):
-            unfinished.unlink(missing_ok=True)
-
-    def _check(self, content: bytes) -> None:
         try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise DataError(
-                f"{self._path / _DESCRIPTION} is damaged; choose another folder with --out"
-            )
+            found = dict(json.load(self._lock))
+        except (ValueError, TypeError, RecursionError):
+            found = {}
         for key, value in self._description.items():
             if found.get(key) != value:
                 raise DataError(
-                    f"{self._path} has features that differ in {_WHAT[key]}; choose another folder "
-                    "with --out"
+                    f"{self._path} has features that differ in {_WHAT[key]}, or its {_DESCRIPTION} "
+                    "is damaged; choose another folder with --out"
                 )
+        for unfinished in self._path.glob(".part-*.part"):
+            unfinished.unlink(missing_ok=True)
 
     def faces(self, part: int) -> range:
         """Return the numbers of the faces of a part."""

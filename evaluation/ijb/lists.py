@@ -9,7 +9,6 @@ pairs are read in blocks.
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from array import array
@@ -20,6 +19,7 @@ from typing import NamedTuple, Optional, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from data.align.similarity import estimate, is_no_face
 from runtime.errors import DataError
 from runtime.files import open_regular
 
@@ -36,8 +36,6 @@ _DIGITS_AND_SPACE = b"0123456789 \t\n"
 _BLOCK_BYTES = 4 << 20
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
 _LARGEST = 1e9
-# As data.align has it: what determines a transform is far above.
-_SMALLEST_SPREAD = 1e-6
 
 
 class Lists(NamedTuple):
@@ -166,31 +164,50 @@ def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np
             row = [float(word) for word in words[1:]]
         except ValueError:
             row = []
-        if len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
-            raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
-        if words[0].startswith("/") or ".." in words[0].split("/"):
-            raise _wrong(path, number, line, f"the name of an image within {IMAGES}, and points")
+        is_outside = words[0].startswith("/") or ".." in words[0].split("/")
+        are_points = len(row) == _POINT_NUMBERS + 1 and all(abs(x) <= _LARGEST for x in row)
+        if is_outside or not are_points:
+            said = f"the name of an image within {IMAGES}, x and y of five points, and a score"
+            raise _wrong(path, number, line, said)
         names.append(words[0])
         numbers.extend(row)
     if not names:
         raise DataError(f"{path} is empty; take it from InsightFace's release")
     table = np.array(numbers).reshape(len(names), -1)
-    points = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2)
-    # Refused before hours of work: no face can be aligned by points that lie in one place.
-    means = points.mean(axis=1, keepdims=True)
-    spreads = np.square(points - means).sum(axis=(1, 2))
-    least = _SMALLEST_SPREAD * np.maximum(1.0, np.square(means).sum(axis=(1, 2)))
-    for face in np.flatnonzero(spreads <= least)[:1].tolist():
+    return names, table[:, :_POINT_NUMBERS].reshape(-1, 5, 2), table[:, _POINT_NUMBERS]
+
+
+def check_points(path: Path, faces: Faces) -> str:
+    """Return a line about the faces whose points are hardly those of a face, if there are any.
+
+    Args:
+        path: of the list of points.
+        faces: read from it.
+
+    Raises:
+        DataError: they are at least half of all, as in a list with other columns, or a face cannot
+            be aligned.
+    """
+    wrong = np.flatnonzero(is_no_face(faces.points)).tolist()
+    counts = f"{len(wrong):,} of {len(faces.names):,} faces"
+    try:
+        if 2 * len(wrong) >= len(faces.names):
+            face = wrong[0]
+            raise DataError(f"its points are those of no face, as of {counts}")
+        for face in wrong:
+            estimate(faces.points[face], any_order=True)
+    except DataError as error:
+        line = next(number for place, (number, _) in enumerate(_lines(path)) if place == face)
         raise DataError(
-            f"{path}, line {line_of_face(path, face)}: the five points lie in one place, so that "
-            "no face can be aligned; take the list from InsightFace's release"
-        )
-    return names, points, table[:, _POINT_NUMBERS]
-
-
-def line_of_face(path: Path, face: int) -> int:
-    """Return the number of a face's line in the list of points."""
-    return next(number for place, (number, _) in enumerate(_lines(path)) if place == face)
+            f"{path}, line {line}: {error}; each line has the name of an image, x and y of five "
+            "points, then the score, in InsightFace's release"
+        ) from None
+    if not wrong:
+        return ""
+    return (
+        f"{path}: the points of {counts} are hardly those of a face, as of some in profile; they "
+        "are aligned as the list says"
+    )
 
 
 def read_pairs(path: Path, template_ids: Ints) -> Pairs:
@@ -250,7 +267,7 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """Read a gallery or the probes.
 
     Args:
-        path: a table, separated by commas, with or without a heading; a line per image, that begins
+        path: a table with commas between, with or without a heading; a line per image, that begins
             with its template and its subject. A template may be there several times.
         template_ids: all that have faces, ascending.
 
@@ -260,37 +277,31 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """
     subjects: dict[int, int] = {}
     known = set(template_ids.tolist())
-    try:
-        with _open_text(path, newline="") as text:
-            rows = csv.reader(text)
-            for place, row in enumerate(rows):
-                is_pair = len(row) > 1 and all(map(_is_number, row[:2]))
-                if not row or (not place and not is_pair):
-                    continue
-                number, line = rows.line_num, ",".join(row)
-                if not is_pair:
-                    raise _wrong(path, number, line, "a template, a subject, and others")
-                template, subject = int(row[0]), int(row[1])
-                if subjects.setdefault(template, subject) != subject:
-                    said = f"of the subject {subjects[template]}, as the template in lines before"
-                    raise _wrong(path, number, line, said)
-                if template not in known:
-                    said = "of a template that has faces"
-                    raise _wrong(path, number, line, said)
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table of templates: {error}") from None
+    for number, line in _lines(path):
+        words = [word.strip() for word in line.split(",")[:2]]
+        if len(words) < 2 or not all(map(_is_number, words)):
+            if number == 1:
+                continue
+            raise _wrong(path, number, line, "a template, a subject, and others")
+        template, subject = map(int, words)
+        if subjects.setdefault(template, subject) != subject:
+            said = f"of the subject {subjects[template]}, as the template in lines before"
+            raise _wrong(path, number, line, said)
+        if template not in known:
+            raise _wrong(path, number, line, "of a template that has faces")
     if not subjects:
         raise DataError(f"{path} has no templates; take it from InsightFace's release")
     templates, people = np.array(sorted(subjects.items()), np.int64).T
     return Subjects(np.searchsorted(template_ids, templates), people)
 
 
-def _open_text(path: Path, newline: Optional[str] = None) -> TextIO:
+def _open_text(path: Path) -> TextIO:
     try:
-        return io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape", newline)
+        return io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape")
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error.strerror}; take it from InsightFace's release"
+            f"{path} cannot be read: {error.strerror}; take it from InsightFace's release (with "
+            "--protocol, the lists of the other protocol are not needed)"
         ) from None
 
 

@@ -30,16 +30,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from sklearn.metrics import auc, roc_curve
 
 from evaluation.features import normalized
 from evaluation.files import writing
 from evaluation.folds import Features
 from evaluation.ijb.lists import Faces, Pairs, Subjects
+from evaluation.verification.pictures import roc_figure
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 
@@ -92,20 +94,11 @@ def template_features(
         if not sums.size:
             sums = np.zeros((len(sums), rows.shape[1]))
         stop = start + len(rows)
-        rows *= weights[start:stop, np.newaxis]
-        _add_rows(sums, faces.templates[start:stop], rows)
+        places, own = np.unique(faces.templates[start:stop], return_inverse=True)
+        sums[places] += csr_matrix((weights[start:stop], (own, np.arange(len(rows))))) @ rows
         start = stop
     assert start == len(faces.names), (start, len(faces.names))
     return normalized(sums)
-
-
-def _add_rows(
-    sums: NDArray[np.float64], places: NDArray[np.int64], rows: NDArray[np.float64]
-) -> None:
-    """Add each row [b, D] to the sum at its place; several may have the same one."""
-    order = np.argsort(places, kind="stable")
-    begins = np.flatnonzero(np.diff(places[order], prepend=-1))
-    sums[places[order][begins]] += np.add.reduceat(rows[order], begins, axis=0)
 
 
 def cosines_of_pairs(features: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]:
@@ -185,7 +178,8 @@ def identify(features: NDArray[np.float64], gallery: Subjects, probes: Subjects)
     is_first_M = own_M > best_other_P[mated_M]
     highest = np.sort(best_other_P[~is_mated_P])[::-1]
     thresholds = {
-        rate: float(highest[max(int(len(highest) * rate) - 1, 0)]) for rate in _FALSE_ALARM_RATES
+        f"{rate:g}": float(highest[max(int(len(highest) * rate) - 1, 0)])
+        for rate in _FALSE_ALARM_RATES
     }
     return {
         "templates": len(order),
@@ -193,10 +187,10 @@ def identify(features: NDArray[np.float64], gallery: Subjects, probes: Subjects)
         "others": len(highest),
         **{name: float((others_before_M < rank).mean()) for name, rank in _RANKS.items()},
         "tpir_at_fpir": {
-            f"{rate:g}": float((is_first_M & (own_M > threshold)).mean())
+            rate: float((is_first_M & (own_M > threshold)).mean())
             for rate, threshold in thresholds.items()
         },
-        "thresholds": {f"{rate:g}": threshold for rate, threshold in thresholds.items()},
+        "thresholds": thresholds,
     }
 
 
@@ -259,28 +253,10 @@ def write_results(
     Raises:
         DataError: the disk is full.
     """
+    far = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
+    figure = roc_figure("ROC on IJB", {text: (far, np.interp(far, *curve))})
+    figure.axes[0].set(xlim=(far[0], far[-1]), ylim=(_LEAST_SHOWN, 1))
     cosines_path, curve_path = paths
     with writing(cosines_path, "--result-dir"), StagedFiles() as files:
         np.save(files.open(cosines_path), cosines)
-        _draw(files.open(curve_path), curve, text)
-
-
-def _draw(target: BinaryIO, curve: NDArray[np.float64], text: str) -> None:
-    # Its import takes longer than a wrong option may take to be answered.
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    FigureCanvasPdf(figure)
-    axes = figure.add_subplot(
-        title="ROC on IJB", xlabel="false accept rate", ylabel="true accept rate", xscale="log"
-    )
-    shown = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
-    axes.plot(shown, np.interp(shown, *curve), linewidth=1, label="its text comes below")
-    axes.set(xlim=(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1]), ylim=(_LEAST_SHOWN, 1))
-    axes.grid(linestyle="--")
-    # Here, because a label that begins with an underscore is left out, and a dollar is no formula.
-    label = axes.legend(loc="lower right").get_texts()[0]
-    label.set_text(text)
-    label.set_parse_math(False)
-    figure.savefig(target, format="pdf")
+        figure.savefig(files.open(curve_path), format="pdf")

@@ -98,9 +98,8 @@ def test_pairs_of_one_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("points", "7.png 1 2 3", "7: '7.png 1 2 3' is not the name of an image, x and y of five"),
+        ("points", "7.png 1 2 3", "7: '7.png 1 2 3' is not the name of an image within loose_c"),
         ("points", "7.png" + " 1" * 10 + " nan", "7: .* is not the name"),
-        ("points", "7.png" + " 30 40" * 5 + " 0.9", "7: the five points lie in one place"),
         ("points", "7.png" + " 1e200 40" * 5 + " 0.9", "7: .* is not the name"),
         ("points", f"/7.png{FACE}", "7: '/7.png .* is not the name of an image within loose_crop"),
         ("points", f"a/../7.png{FACE}", "7: .* is not the name of an image within loose_crop"),
@@ -112,6 +111,12 @@ def test_pairs_of_one_kind(tmp_path: Path) -> None:
 def test_a_wrong_face(lists: Lists, name: str, line: str, message: str) -> None:
     change(getattr(lists, name), 7, line)
     assert_refused(f"ijbc_.*.txt, line {message}", read_faces, lists)
+
+
+def test_points_in_one_place(lists: Lists) -> None:
+    change(lists.points, 7, "7.png" + " 30 40" * 5 + " 0.9")
+    message = "score.txt, line 7: its five points lie in one place; each line has"
+    assert_refused(message, module.check_points, lists.points, read_faces(lists))
 
 
 def test_lists_of_different_lengths(lists: Lists) -> None:
@@ -131,7 +136,7 @@ def test_lists_of_different_lengths(lists: Lists) -> None:
         ("x,1", "line 4: 'x,1' is not"),
         ("11,1,a.png", "line 4: '11,1,a.png' is not of a template that has faces; take all lists"),
         ("10,7,a.png", "line 4: '10,7,a.png' is not of the subject 0, as the template in lines"),
-        ("10," + "7" * 200_000, "cannot be read as a table of templates"),
+        ("10," + "7" * 200_000, "line 4: '10,777.* is not a template, a subject, and others"),
     ],
 )
 def test_a_wrong_subject(lists: Lists, line: str, message: str) -> None:
@@ -223,7 +228,7 @@ def test_other_features_are_refused(folder: FeaturesFolder) -> None:
     folder.__exit__()
     before = sorted(OUT.iterdir())
     for changes, message in (
-        ({"model": b"other"}, "the model, whose file has another content; choose"),
+        ({"model": b"other"}, "the model, whose file has another content, or"),
         ({"faces": b"other"}, "the list of faces"),
         ({"count": 24}, "the number of faces"),
         ({"flip": False}, "--no-flip"),
