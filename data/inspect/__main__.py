@@ -11,7 +11,6 @@ fine, 1 if some are bad, 2 if the set cannot be opened.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from data.decoding import decode_rgb
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, Payload
+from data.records.recordio import BrokenRecordError
 from data.resizing import bring_to, has_shape
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers, map_in_order, track
@@ -40,12 +39,11 @@ _BAD_STATUS = 1
 # More would push the rest of the report off the screen; a file has all bad images.
 _MAX_LINES = 20
 # Identities are counted by their number of images: first and last of each group.
-_GROUPS = ((1, 1), (2, 9), (10, 49), (50, None))
+_GROUPS = {"1": (1, 1), "2 to 9": (2, 9), "10 to 49": (10, 49), "50 or more": (50, np.inf)}
 _FOLDS = 10
-_DIGEST_BYTES = 8
 _Size = tuple[int, int]
 _Set = Union[RecordSet, VerificationSet]
-# A checked image: label, bytes, digest, size if it can be decoded, problem if it has one.
+# A checked image: label, bytes, hash of these, size if it can be decoded, problem if it has one.
 _Checked = tuple[int, int, int, Optional[_Size], str]
 
 
@@ -75,50 +73,39 @@ def survey(images: _Set, workers: int) -> Survey:
     sizes: Counter[_Size] = Counter()
     bad, total = [], 0
     # Plain arrays: millions of results as objects would fill the memory.
-    labels, digests = np.empty((2, len(images)), np.int64)
-    check = (
-        partial(_check_record, images)
-        if isinstance(images, RecordSet)
-        else partial(_check_pair, images)
-    )
-    with map_in_order(check, range(len(images)), workers) as results:
+    labels, hashes = np.empty((2, len(images)), np.int64)
+    with map_in_order(partial(_check, images), range(len(images)), workers) as results:
         for index, one in enumerate(track(results, len(images), "checking images")):
-            labels[index], length, digests[index], size, problem = one
+            labels[index], length, hashes[index], size, problem = one
             total += length
             bad += [problem] * bool(problem)
             if size is not None:
                 sizes[size] += 1
-    _, firsts, numbers = np.unique(digests, return_index=True, return_inverse=True)
+    _, firsts, numbers = np.unique(hashes, return_index=True, return_inverse=True)
     pairs = np.stack([np.arange(len(images)), firsts[numbers]], axis=1)
     return Survey(total, sizes, bad, labels, pairs[pairs[:, 0] != pairs[:, 1]])
 
 
-def _check_record(records: RecordSet, index: int) -> _Checked:
-    try:
-        payload, label = records.image(index)
-    except DataError as error:
-        # A digest that no other image has.
-        return -1, 0, -index - 1, None, str(error).removeprefix(f"{records.path}: ")
-    return _check_image(payload, label, f"record {records.key(index)}", records.image_size)
-
-
-def _check_pair(pairs: VerificationSet, index: int) -> _Checked:
-    return _check_image(pairs.images[index], -1, f"image {index}", None)
-
-
-def _check_image(payload: Payload, label: int, name: str, wanted: Optional[_Size]) -> _Checked:
-    """Decode an image; one of a record set has to have the shape of the ``wanted`` size."""
+def _check(images: _Set, index: int) -> _Checked:
+    """Decode an image; one of a record set has to have the shape of the set's images."""
     size, problem = None, ""
+    if isinstance(images, RecordSet):
+        try:
+            payload, label = images.image(index)
+        except DataError as error:
+            # A hash that hardly any other image has.
+            return -1, 0, -index - 1, None, str(error).removeprefix(f"{images.path}: ")
+        name = f"record {images.key(index)}"
+    else:
+        payload, label, name = images.images[index], -1, f"image {index}"
     try:
         image = decode_rgb(payload)
         size = image.shape[0], image.shape[1]
-        if wanted is not None:
-            bring_to(image, wanted)
+        if isinstance(images, RecordSet):
+            bring_to(image, images.image_size)
     except BrokenRecordError as error:
         problem = f"{name}: {error}"
-    digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
-    # Shifted by one bit, it fits into a positive int64.
-    return label, len(payload), int.from_bytes(digest, "little") >> 1, size, problem
+    return label, len(payload), hash(bytes(payload)), size, problem
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -194,9 +181,8 @@ def _print_images_per_identity(counts: NDArray[np.int64]) -> None:
     extremes = f"{counts.min():,} to {counts.max():,}"
     mean = f"median {np.median(counts):,.10g}, mean {counts.mean():,.1f}"
     _print_row("images per identity", f"{extremes}, {mean}")
-    for low, high in _GROUPS:
-        number = int(((counts >= low) & (counts <= (high or counts.max()))).sum())
-        span = f"{low} or more" if high is None else f"{low} to {high}" if high > low else f"{low}"
+    for span, (low, high) in _GROUPS.items():
+        number = int(((counts >= low) & (counts <= high)).sum())
         _print_row(f"  {span}", f"{number:,} ({number / len(counts):.1%}) of the identities")
 
 

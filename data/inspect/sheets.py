@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -39,16 +38,8 @@ _LINEAR_RATIO = 30
 _INCHES, _DPI = (9, 5), 110
 
 
-class SheetRow(NamedTuple):
-    """Images in a row, in groups.
-
-    Attributes:
-        heading: lines that stand before them.
-        groups: encoded images, each with a note that stands below it.
-    """
-
-    heading: Sequence[str]
-    groups: Sequence[Sequence[tuple[Payload, str]]]
+SheetRow = tuple[Sequence[str], Sequence[Sequence[tuple[Payload, str]]]]
+"""Lines that stand before a row of images, and groups of these: encoded, with a note below each."""
 
 
 def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
@@ -57,12 +48,10 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     ``image_counts`` has the images of each identity, int64 ``[identities]``, at least 1 each.
     """
     # Importing matplotlib takes longer than a wrong option may take to be answered.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
     # matplotlib reads text between dollars as a formula.
     title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
@@ -74,8 +63,7 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
         borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
     # Between whole numbers.
     edges = (np.unique(borders) - 0.5).tolist()
-    bars, _, _ = axes.hist(image_counts, edges, edgecolor="white", linewidth=0.5)
-    bars = np.asarray(bars)
+    bars = np.asarray(axes.hist(image_counts, edges, edgecolor="white", linewidth=0.5)[0])
     if bars.max() > _LINEAR_RATIO * bars[bars > 0].min():
         axes.set_yscale("log")
         # A bar that ends at 1, for one identity, has to begin below.
@@ -104,12 +92,12 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     """
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
-    rows = []
+    rows: list[SheetRow] = []
     for identity in np.unique(labels[_evenly_spaced(order, _ROWS)]):
         images = order[slice(*np.searchsorted(labels[order], [identity, identity + 1]))]
         heading = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
         shown = [(_payload(records, index), "") for index in _evenly_spaced(images, _COLUMNS)]
-        rows.append(SheetRow(heading, [shown]))
+        rows.append((heading, [shown]))
     return draw_rows(rows, title)
 
 
@@ -160,20 +148,20 @@ def draw_chosen_pairs(
 def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
     """Return a sheet with these rows, at least one, a PNG."""
     drawn = []
-    for row in rows:
-        groups = [
-            _join_row([_noted_tile(payload, note) for payload, note in group], _GAP)
-            for group in row.groups
+    for heading, groups in rows:
+        shown = [
+            _join_row([_with_note(_tile(payload), note) for payload, note in group], _GAP)
+            for group in groups
             if group
         ]
-        heading = _text(row.heading, _TILE_SIDE, _HEADING_WIDTH)
-        heading = _pad(heading, 0, groups[0].shape[0] - _TILE_SIDE, 0, 0)
-        drawn.append(_join_row([heading, _join_row(groups, _WIDE_GAP)], _GAP))
+        # As high as a tile and its note.
+        before = _pad(_text(heading, _TILE_SIDE, _HEADING_WIDTH), 0, _LINE_HEIGHT, 0, 0)
+        drawn.append(_join_row([before, _join_row(shown, _WIDE_GAP)], _GAP))
     return _sheet(drawn, title)
 
 
-def _noted_tile(payload: Payload, note: str) -> Image:
-    return np.concatenate([_tile(payload), _text([note], _LINE_HEIGHT, _TILE_SIDE)])
+def _with_note(tile: Image, note: str) -> Image:
+    return np.concatenate([tile, _text([note], _LINE_HEIGHT, _TILE_SIDE)])
 
 
 def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:

@@ -77,12 +77,11 @@ class Report:
 
         def row(number: int) -> SheetRow:
             image, (key, label, own, other, cosine) = found[number].image, lines[number]
-            heading = [
-                f"record {key}", f"of class {label}: {own:.2f}", f"class {other}: {cosine:.2f}",
-            ]  # fmt: skip
+            its_own, nearest = f"of class {label}: {own:.2f}", f"class {other}: {cosine:.2f}"
             of_own = self._examples(label, _EXAMPLES, image)
             of_other = self._examples(other, _EXAMPLES, image) if other >= 0 else []
-            return SheetRow(heading, [[(self._payload(image), "")], of_own, of_other])
+            groups = [[(self._payload(image), "")], of_own, of_other]
+            return [f"record {key}", its_own, nearest], groups
 
         said = f"images {_SAID[kind]}: the image, its class, the nearest other; cosines with it"
         header = ("key", "class", "cosine", "other class", "its cosine")
@@ -100,8 +99,8 @@ class Report:
             group, cosine = merges[number]
             first = int(self._faces.members(group[0])[0])
             classes = " ".join(map(str, group[:3])) + (" ..." if len(group) > 3 else "")
-            shown = [self._examples(label, _EXAMPLES, first, True) for label in group[:3]]
-            return SheetRow([f"classes {classes}", f"{cosine:.2f} or more"], shown)
+            shown = [self._examples(label, _EXAMPLES, first) for label in group[:3]]
+            return [f"classes {classes}", f"{cosine:.2f} or more"], shown
 
         said = "groups of classes are one identity: cosines with the first image"
         header = ("group", "class", "images", "smallest cosine")
@@ -115,7 +114,7 @@ class Report:
             image, label, cosine = found.persons[number]
             face = [(found.pairs.images[image], "")]
             heading = [f"{name} image {image}", f"class {label}: {cosine:.2f}"]
-            return SheetRow(heading, [face, self._examples(label, 6)])
+            return heading, [face, self._examples(label, 6)]
 
         said = (
             f"classes show one of the {found.people:,} people of {name}: an image from there, "
@@ -137,19 +136,15 @@ class Report:
             how = "equal bytes" if same == "yes" else f"{cosine:.2f}"
             heading = [f"{name} image {original}", f"record {key}, class {label}", how]
             copy = self._payload(found.copies[number].found)
-            return SheetRow(heading, [[(images[original], "")], [(copy, "")]])
+            return heading, [[(images[original], "")], [(copy, "")]]
 
         said = f"images are copies of images of {name}: the image from there, the copy"
         header = ("image of the verification set", "key", "class", "cosine", "equal bytes")
         return Finding(f"{name}-copies", said, header, lines, len(lines), row)
 
-    def _examples(
-        self, label: int, count: int, beside: int = -1, shows_it: bool = False
-    ) -> list[tuple[Payload, str]]:
+    def _examples(self, label: int, count: int, beside: int = -1) -> list[tuple[Payload, str]]:
         """Return images of a class at equal distances, with the cosines to one if it is given."""
         members = self._faces.members(label)
-        if not shows_it:
-            members = members[members != beside]
         in_core = members[self._findings.centers.in_core[members]]
         members = in_core if len(in_core) else members
         places = np.linspace(0, len(members) - 1, min(count, len(members))).round()

@@ -150,8 +150,7 @@ def test_a_name_of_other_bytes_or_of_a_formula_is_drawn() -> None:
     """OpenCV would end the process, matplotlib raise the error of a formula."""
     for name in ("a\udcff", "\x1b[2J\n", "$\\frac{1}{0}$ $"):
         assert decode_rgb(sheets.draw_histogram(np.array([1, 2]), name)).std() > 1
-        row = sheets.SheetRow([name], [[(b"", name)]])
-        assert decode_rgb(sheets.draw_rows([row], name)).std() > 1
+        assert decode_rgb(sheets.draw_rows([([name], [[(b"", name)]])], name)).std() > 1
 
 
 @pytest.fixture
