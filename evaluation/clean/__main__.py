@@ -94,14 +94,13 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.drop_overlap and not options.verification:
         raise ConfigError("--drop-overlap needs verification sets; name them with --verification")
-    named: dict[str, Path] = {}
-    for path in options.verification:
-        first = named.setdefault(file_stem(path.stem), path)
-        if first is not path:
-            raise ConfigError(
-                f"--verification {first} and {path} would have the same tables in the report; "
-                "name each set once, or rename a file"
-            )
+    stems = [file_stem(path.stem) for path in options.verification]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"--verification: two sets would have the tables {twice}-people.tsv in the report; "
+            "name each set once, or rename a file"
+        )
     for name, (option, _) in _COSINES.items():
         value = getattr(options, f"{name}_cosine")
         if value is not None and not -1 <= value <= 1:
@@ -114,22 +113,13 @@ def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
         refuse_inputs(options.report / _TABLE, "--report", [options.features.with_suffix(".tsv")])
     if options.out is None:
         return
-    out, source = _real(options.out), _real(records.path).parent
-    if out == source or source in out.parents:
-        raise ConfigError(
-            f"--out {options.out} is, or lies in, {source}, the set that is cleaned; choose "
-            "another place"
-        )
-    report = _real(options.report)
-    if report == out or out in report.parents:
-        raise ConfigError(
-            f"--report {options.report} lies in --out {options.out}; choose another place for one"
-        )
-
-
-def _real(path: Path) -> Path:
     # Path.resolve ends in a RuntimeError at a link to itself.
-    return Path(os.path.realpath(path))
+    paths = map(os.path.realpath, (records.path, options.out, options.report))
+    source, out, report = map(Path, paths)
+    places = (("--out", options.out, out, source.parent), ("--report", options.report, report, out))
+    for option, given, path, taken in places:
+        if taken in (path, *path.parents):
+            raise ConfigError(f"{option} {given} is, or lies in, {taken}; choose another place")
 
 
 def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
@@ -155,11 +145,11 @@ def _summary(
         ("set", str(records.path)),
         ("images", f"{len(records):,} of {len(faces.present):,} identities"),
         ("cannot be judged", f"{int((faces.sizes == 1).sum()):,} are alone in their class"),
-        ("far from the own class", f"cosine below {limits.own:.3f}, FAR {OWN_FAR:g}"),
-        ("two images agree", f"from {limits.agree:.3f}, FAR {AGREE_FAR:g}"),
-        ("another class claims an image", f"from {limits.home:.3f}"),
-        ("two classes are one", f"from {limits.merge:.3f}"),
-        ("a class is a person of a verification set", f"from {limits.overlap:.3f}"),
+        ("far from the own class", f"cosine below {limits['own']:.3f}, FAR {OWN_FAR:g}"),
+        ("two images agree", f"from {limits['agree']:.3f}, FAR {AGREE_FAR:g}"),
+        ("another class claims an image", f"from {limits['home']:.3f}"),
+        ("two classes are one", f"from {limits['merge']:.3f}"),
+        ("a class is a person of a verification set", f"from {limits['overlap']:.3f}"),
         ("left out", out),
         ("new set", f"{kept:,} images of {plan.num_classes:,} identities"),
     ]
@@ -187,7 +177,8 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     file = EmbeddingFile(options.features or _embed(options, records))
     faces, images = file.faces_of(records)
     targets = [(one, file.rows_of(one)) for one in pairs]
-    given = {name: getattr(options, f"{name}_cosine") for name in _COSINES}
+    every = {name: getattr(options, f"{name}_cosine") for name in _COSINES}
+    given = {name: cosine for name, cosine in every.items() if cosine is not None}
     findings = find_all(faces, targets, given)
     plan = make_plan(faces, images, len(records), findings, options)
     found = Report(records, images, faces, findings).findings()

@@ -7,7 +7,8 @@ they stay on the disk, and what is read at once are the images of a class, or a 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +20,12 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import VerificationSet
 from evaluation.embed.files import read_embeddings
-from evaluation.features import finite_rows, normalized
+from evaluation.features import normalized
 from runtime.errors import DataError
 
 Rows = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-_BLOCK = 8192
 _REMEDY = "embed it again: python -m evaluation.embed, or leave --features out and give --model"
 
 
@@ -53,12 +53,6 @@ class EmbeddedFaces:
         members: Numbers = self._order[self._starts[label] : self._starts[label + 1]]
         return members
 
-    def one_of_each(self, classes: Numbers, generator: np.random.Generator) -> Numbers:
-        """Return a random embedding of each of some classes that have one."""
-        places = generator.random(len(classes)) * self.sizes[classes]
-        chosen: Numbers = self._order[self._starts[classes] + places.astype(np.int64)]
-        return chosen
-
     def unit(self, numbers: Any) -> Rows:
         """Return embeddings of length 1, float32; ``numbers`` are a list or an array."""
         return unit_rows(self.embeddings[numbers])
@@ -67,12 +61,6 @@ class EmbeddedFaces:
 def unit_rows(rows: NDArray[Any]) -> Rows:
     """Return rows of length 1, float32."""
     return normalized(np.array(rows, np.float32))
-
-
-def check_lengths(embeddings: NDArray[Any], what: str) -> None:
-    """Raise ``DataError`` if an embedding [n, D] of ``what`` is not finite, or has no length."""
-    for start in range(0, len(embeddings), _BLOCK):
-        finite_rows(embeddings, start, _BLOCK, what)
 
 
 def nearest(gallery: NDArray[Any], probes: NDArray[Any], top: int) -> Iterator[Any]:
@@ -112,15 +100,12 @@ class EmbeddingFile:
 
     def __init__(self, path: Path) -> None:
         self._embeddings = read_embeddings(path)
-        self._sets: dict[Path, tuple[list[int], list[str]]] = {}
-        paths: dict[str, Path] = {}
+        self._sets: dict[str, dict[str, int]] = {}
+        real_path = lru_cache(None)(os.path.realpath)
         for row, name in enumerate(self._embeddings.names):
             written, _, key = name.rpartition(":")
-            if written not in paths:
-                paths[written] = Path(os.path.realpath(written))
-            rows, keys = self._sets.setdefault(paths[written], ([], []))
-            rows.append(row)
-            keys.append(key)
+            # A set that was named twice has its rows twice.
+            self._sets.setdefault(real_path(written), {}).setdefault(key, row)
 
     def faces_of(self, records: RecordSet) -> tuple[EmbeddedFaces, Numbers]:
         """Return the embeddings of a record set, and the number in the set of each.
@@ -128,21 +113,22 @@ class EmbeddingFile:
         Raises:
             DataError: there are none, or they are of another version of the set.
         """
-        rows, keys = self._find(records.path)
-        known = np.fromiter((records.key(image) for image in range(len(records))), np.int64)
-        images: Numbers = np.searchsorted(known, keys)
-        labels = records.labels().astype(np.int64)
-        if (images >= len(known)).any() or (known[images] != keys).any():
-            raise self._other_version(records.path)
-        without = np.setdiff1d(np.arange(len(known)), images).tolist()
-        if any(_can_be_embedded(records, image) for image in without):
-            raise self._other_version(records.path)
-        # A file that was given labels by another program may have none.
-        if self._embeddings.labels:
-            named = [self._embeddings.labels[row] for row in rows.tolist()]
-            if named != list(map(str, labels[images].tolist())):
+        labels, found = records.labels().astype(np.int64), self._find(records.path)
+        images, rows = [], []
+        for image, label in enumerate(labels.tolist()):
+            row = found.pop(str(records.key(image)), None)
+            if row is None and _can_be_embedded(records, image):
                 raise self._other_version(records.path)
-        return EmbeddedFaces(self._rows(rows), labels[images], records.num_classes), images
+            if row is not None:
+                # A file that was given labels by another program may have none.
+                if self._embeddings.labels and self._embeddings.labels[row] != str(label):
+                    raise self._other_version(records.path)
+                images.append(image)
+                rows.append(row)
+        if found:
+            raise self._other_version(records.path)
+        numbers = np.array(images, np.int64)
+        return EmbeddedFaces(self._rows(rows), labels[numbers], records.num_classes), numbers
 
     def rows_of(self, pairs: VerificationSet) -> NDArray[Any]:
         """Return the embeddings of the images of a verification set, floats [2 P, D].
@@ -150,27 +136,25 @@ class EmbeddingFile:
         Raises:
             DataError: some are missing.
         """
-        rows, keys = self._find(pairs.path)
-        if not np.array_equal(keys, np.arange(len(pairs))):
+        found = self._find(pairs.path)
+        if found.keys() != set(map(str, range(len(pairs)))):
             raise self._other_version(pairs.path)
-        return self._rows(rows)
+        return self._rows([found[str(image)] for image in range(len(pairs))])
 
-    def _find(self, path: Path) -> tuple[Numbers, Numbers]:
-        found = self._sets.get(Path(os.path.realpath(path)))
+    def _find(self, path: Path) -> dict[str, int]:
+        """Return the row of each key of a set; a set is asked for once."""
+        found = self._sets.get(os.path.realpath(path))
         if found is None:
             raise DataError(f"{self._embeddings.path} has no embeddings of {path}; {_REMEDY}")
-        rows, keys = found
-        if not all(key.isascii() and key.isdecimal() and len(key) < 19 for key in keys):
-            raise self._other_version(path)
-        # A set that was named twice has its rows twice.
-        numbers, first = np.unique(np.array(keys, np.int64), return_index=True)
-        return np.array(rows, np.int64)[first], numbers
+        return found
 
-    def _rows(self, rows: Numbers) -> NDArray[Any]:
+    def _rows(self, numbers: Sequence[int]) -> NDArray[Any]:
         """Return rows, without reading them if they follow each other."""
-        first, stop = int(rows[0]), int(rows[-1]) + 1
-        is_range = stop - first == len(rows) and (np.diff(rows) == 1).all()
-        found: NDArray[Any] = self._embeddings.rows[slice(first, stop) if is_range else rows]
+        rows = np.array(numbers, np.int64)
+        is_range = bool((np.diff(rows) == 1).all())
+        found: NDArray[Any] = self._embeddings.rows[
+            slice(rows[0], rows[-1] + 1) if is_range else rows
+        ]
         return found
 
     def _other_version(self, path: Path) -> DataError:

@@ -15,24 +15,16 @@ class they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.verification.bin_file import VerificationSet
-from evaluation.clean.faces import (
-    EmbeddedFaces,
-    Match,
-    Numbers,
-    check_lengths,
-    matches_from,
-    unit_rows,
-)
+from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from, unit_rows
 from evaluation.clean.labels import (
     Centers,
     Kind,
-    Thresholds,
     WrongLabel,
     at_far,
     cosines_of_strangers,
@@ -41,6 +33,7 @@ from evaluation.clean.labels import (
     find_wrong_labels,
     nearest_others,
 )
+from evaluation.features import finite_rows
 
 # The share of pairs of two people whose cosine is above the limit for an image and its class.
 OWN_FAR = 1e-2
@@ -59,6 +52,7 @@ _NEIGHBORS = 16
 _CLASSES, _IMAGES = 4, 16
 # Products of blocks and of single rows differ in their last bits.
 _ROUNDING = 1e-5
+_BLOCK = 8192
 
 Merge = tuple[tuple[int, ...], float]
 """The classes of one identity, ascending, and the smallest cosine of two of their centers."""
@@ -84,14 +78,14 @@ class Findings(NamedTuple):
     """Wrong labels, identities that occur twice, and overlap with verification sets.
 
     Attributes:
-        limits: the thresholds.
+        limits: the thresholds, cosines by the names of their options.
         centers: of the classes as they are.
         wrong: the images with a wrong label.
         merges: the classes that are one identity.
         overlaps: for each verification set what it has in common with this one.
     """
 
-    limits: Thresholds
+    limits: Mapping[str, float]
     centers: Centers
     wrong: list[WrongLabel]
     merges: list[Merge]
@@ -105,59 +99,46 @@ class Findings(NamedTuple):
 def find_all(
     faces: EmbeddedFaces,
     targets: Sequence[tuple[VerificationSet, NDArray[Any]]],
-    given: Mapping[str, Optional[float]],
+    given: Mapping[str, float],
 ) -> Findings:
     """Look for wrong labels, classes that are one identity, and overlap with verification sets.
 
     Args:
         faces: the images.
         targets: the verification sets, and the embeddings [2 P, D] of each.
-        given: ``margin``, ``copy`` and the names of ``Thresholds``: a cosine, or None for the one
-            that is found here.
+        given: thresholds in place of those that are found here, by the names of their options.
 
     Raises:
         DataError: there are no two classes, or an embedding has no length.
     """
-    check_lengths(faces.embeddings, "the set")
-    for pairs, embeddings in targets:
-        check_lengths(embeddings, pairs.name)
-
-    def limit(name: str, found: float) -> float:
-        value = given[name]
-        return found if value is None else value
-
+    for name, rows in (("the set", faces.embeddings), *((one.name, rows) for one, rows in targets)):
+        for start in range(0, len(rows), _BLOCK):
+            finite_rows(rows, start, _BLOCK, name)
     strangers = cosines_of_strangers(faces)
-    agree = limit("agree", at_far(strangers, AGREE_FAR))
-    centers = find_centers(faces, agree)
+    limits = {
+        "own": at_far(strangers, OWN_FAR),
+        "agree": at_far(strangers, AGREE_FAR),
+        "margin": MARGIN,
+        "copy": COPY,
+        **given,
+    }
+    centers = find_centers(faces, limits["agree"])
     others = nearest_others(faces.embeddings, faces.labels, centers.centers)
     # One image of each class: many images of a large class may be near one other class.
     by_chance = others[1][[faces.members(label)[0] for label in faces.present.tolist()]]
-    limits = Thresholds(
-        limit("own", at_far(strangers, OWN_FAR)),
-        agree,
-        limit("home", exceeded_by_chance(by_chance, HOME_CHANCE)),
-        merge=1.0,
-        overlap=limit("overlap", exceeded_by_chance(by_chance, OVERLAP_CHANCE)),
-    )
-    wrong = find_wrong_labels(faces, centers, others, limits, limit("margin", MARGIN))
-    cleaned = _centers_without(faces, wrong, agree)
+    for name, chance in (("home", HOME_CHANCE), ("overlap", OVERLAP_CHANCE)):
+        limits.setdefault(name, exceeded_by_chance(by_chance, chance))
+    wrong = find_wrong_labels(faces, centers, others, limits)
+    labels = faces.labels.copy()
+    labels[[one.image for one in wrong if one.kind != Kind.UNSURE]] = -1
+    right = EmbeddedFaces(faces.embeddings, labels, faces.num_classes)
+    cleaned = find_centers(right, limits["agree"]).centers
     present = np.flatnonzero(cleaned.any(axis=1))
     _, largest = nearest_others(cleaned[present], present, cleaned)
     # So that in the whole set one pair is expected by chance.
-    merge = limit("merge", exceeded_by_chance(largest, 1 / max(2, len(present))))
-    both = limits.overlap, limit("copy", COPY)
-    overlaps = [find_overlap(faces, cleaned, *target, both) for target in targets]
-    merges = find_merges(cleaned, merge)
-    return Findings(limits._replace(merge=merge), centers, wrong, merges, overlaps)
-
-
-def _centers_without(
-    faces: EmbeddedFaces, wrong: Sequence[WrongLabel], agree: float
-) -> NDArray[np.float32]:
-    """Return the centers of the classes without the images whose labels are wrong."""
-    labels = faces.labels.copy()
-    labels[[one.image for one in wrong if one.kind != Kind.UNSURE]] = -1
-    return find_centers(EmbeddedFaces(faces.embeddings, labels, faces.num_classes), agree).centers
+    limits.setdefault("merge", exceeded_by_chance(largest, 1 / max(2, len(present))))
+    overlaps = [find_overlap(faces, cleaned, *target, limits) for target in targets]
+    return Findings(limits, centers, wrong, find_merges(cleaned, limits["merge"]), overlaps)
 
 
 def find_merges(centers: NDArray[np.float32], merge: float) -> list[Merge]:
@@ -191,7 +172,7 @@ def find_overlap(
     centers: NDArray[np.float32],
     pairs: VerificationSet,
     embeddings: NDArray[Any],
-    limits: tuple[float, float],
+    limits: Mapping[str, float],
 ) -> Overlap:
     """Return the classes and the images that a verification set has, too.
 
@@ -200,7 +181,7 @@ def find_overlap(
         centers: of its classes [C, D]; zeros for one that has none.
         pairs: the verification set.
         embeddings: of its images [2 P, D].
-        limits: cosines, from which on a class is a person, and an image a copy.
+        limits: ``overlap`` and ``copy``, from which on a class is a person, and an image a copy.
     """
     images, person_of = people_of(pairs)
     firsts = np.unique(person_of, return_index=True)[1]
@@ -210,11 +191,13 @@ def find_overlap(
     present = np.flatnonzero(centers.any(axis=1))
     persons = [
         Match(int(images[firsts[person]]), int(present[place]), cosine)
-        for person, place, cosine in matches_from(centers[present], sums, _CLASSES, limits[0])
+        for person, place, cosine in matches_from(
+            centers[present], sums, _CLASSES, limits["overlap"]
+        )
     ]
     copies = [
         match._replace(probe=int(images[match.probe]))
-        for match in matches_from(faces.embeddings, rows, _IMAGES, limits[1])
+        for match in matches_from(faces.embeddings, rows, _IMAGES, limits["copy"])
     ]
     return Overlap(pairs, len(firsts), persons, copies)
 

@@ -23,6 +23,7 @@ twice hardly change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -46,24 +47,6 @@ _PAIRS = 1 << 22
 _CLASSES, _REPEATS = 1024, 64
 _SEEN_FAR = 1e-2
 _QUARTILES = (0.25, 0.75)
-
-
-class Thresholds(NamedTuple):
-    """Cosines.
-
-    Attributes:
-        own: an image below it is far from its class.
-        agree: an image from it on agrees with its class.
-        home: another class whose center is as near as this claims an image.
-        merge: classes whose centers are as near as this are one identity.
-        overlap: a class that is as near as this to a person of a verification set is this person.
-    """
-
-    own: float
-    agree: float
-    home: float
-    merge: float
-    overlap: float
 
 
 class Centers(NamedTuple):
@@ -121,7 +104,7 @@ def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
         in_core[members] = core
         centers[label] = rows[core].sum(axis=0)
         if len(members) > 1:
-            own[members] = _cosines_with_core(rows, core) if core.any() else _largest(rows)
+            own[members] = _cosines_with_core(rows, core) if core.any() else _nearest_in(rows)
     return Centers(unit_rows(centers), own, in_core)
 
 
@@ -156,15 +139,10 @@ def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
     return found
 
 
-def _largest(rows: Rows) -> Cosines:
-    """Return the largest cosine of each image with another one, in blocks."""
-    largest = np.full(len(rows), -1, np.float32)
-    for start in range(0, len(rows), _LARGEST):
-        cosines = rows @ rows[start : start + _LARGEST].T
-        numbers = np.arange(start, start + cosines.shape[1])
-        cosines[numbers, numbers - start] = -1
-        np.maximum(largest, cosines.max(axis=1), out=largest)
-    return largest
+def _nearest_in(rows: Rows) -> Cosines:
+    """Return the largest cosine of each image of a class, which has several, with another one."""
+    # The nearest image is the image itself, or one that is equal to it.
+    return np.concatenate([one.cosines[:, 1] for one in nearest(rows, rows, 2)])
 
 
 def nearest_others(
@@ -195,8 +173,7 @@ def find_wrong_labels(
     faces: EmbeddedFaces,
     centers: Centers,
     others: tuple[Numbers, Cosines],
-    limits: Thresholds,
-    margin: float,
+    limits: Mapping[str, float],
 ) -> list[WrongLabel]:
     """Return the images whose labels look wrong, by kind, the worst first.
 
@@ -204,22 +181,23 @@ def find_wrong_labels(
         faces: the images.
         centers: of their classes.
         others: the nearest other class of each image, and the cosine with it.
-        limits: ``own``, ``agree`` and ``home`` are used.
-        margin: how much nearer another class has to be than the own one to claim an image.
+        limits: cosines by the names of their options; ``own``, ``agree``, ``home`` and ``margin``
+            are used.
     """
     classes, cosines = others
     judged = ~np.isnan(centers.own)
     own = np.where(judged, centers.own, 1)
-    claimed = (own < limits.agree) & (cosines >= limits.home) & (cosines >= own + margin)
+    nearer = np.maximum(limits["home"], own + limits["margin"])
+    claimed = (own < limits["agree"]) & (cosines >= nearer)
     has_core = centers.centers.any(axis=1)[faces.labels]
     # A class keeps one image: of those that are all claimed, the one that is claimed least.
     claimed[_least_claimed(faces.labels, claimed, judged & ~has_core, cosines)] = False
     kinds = np.full(len(own), -1, np.int64)
-    kinds[judged & has_core & (own < limits.own)] = Kind.JUNK
+    kinds[judged & has_core & (own < limits["own"])] = Kind.JUNK
     kinds[claimed] = Kind.MOVED
     left = judged & ~has_core & ~claimed
     left_of_class = np.bincount(faces.labels[left], minlength=faces.num_classes)
-    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits.own)] = Kind.UNSURE
+    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits["own"])] = Kind.UNSURE
     found = np.flatnonzero(kinds >= 0)
     # Surely wrong is what is far from its class and near to another.
     lead = own[found] - np.maximum(cosines[found], 0)
@@ -255,8 +233,10 @@ def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:
     for _ in range(min(_REPEATS, 1 + _PAIRS // len(upper[0]))):
         # One image of each: the images of a large class that have wrong labels, each paired with
         # the whole class, would be many pairs of one person.
-        chosen = generator.choice(faces.present, size, replace=False)
-        rows = faces.unit(np.sort(faces.one_of_each(chosen, generator)))
+        classes = generator.choice(faces.present, size, replace=False)
+        places = (generator.random(size) * faces.sizes[classes]).astype(np.int64)
+        images = [faces.members(label)[place] for label, place in zip(classes, places)]
+        rows = faces.unit(np.sort(images))
         found.append((rows @ rows.T)[upper])
     every: NDArray[np.float32] = np.sort(np.concatenate(found))
     return every

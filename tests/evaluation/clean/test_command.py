@@ -29,7 +29,6 @@ WIDTH = 64
 SIDE = 16
 GIVEN = {"faces", "f.npy", "f.tsv"}
 CLEAN = ["faces", "--features", "f.npy", "--workers", "1"]
-NONE = dict.fromkeys(("own", "agree", "home", "margin", "merge", "overlap", "copy"))
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -54,7 +53,7 @@ def centers_of(rows: np.ndarray, agree: float = 0.5) -> Any:
 
 
 def find(rows: np.ndarray, labels: np.ndarray, **given: float) -> Findings:
-    return find_all(faces_of(rows, labels), [], {**NONE, **given})
+    return find_all(faces_of(rows, labels), [], given)
 
 
 def pairs_of(same: list[bool], images: str) -> VerificationSet:
@@ -173,7 +172,7 @@ def test_overlap_names_classes_and_copies() -> None:
     # Person 7 by two images that are not in the set, two strangers, and a copy from class 3.
     shown = np.concatenate([rows[[38, 39]], outside, rows[[15]], outside[:1]])
     pairs = pairs_of([True, True, True, False], "abcdefgc")
-    found = find_overlap(faces, centers, pairs, shown, (0.6, 0.95))
+    found = find_overlap(faces, centers, pairs, shown, {"overlap": 0.6, "copy": 0.95})
     assert found.people == 4
     assert [person[:2] for person in found.persons] == [(0, 7), (6, 3)]
     ((original, copy, cosine),) = found.copies
@@ -202,7 +201,7 @@ def test_thresholds_say_how_often_they_are_reached_by_chance() -> None:
 def test_given_cosines_replace_those_that_are_found() -> None:
     rows, owners = people([4] * 20)
     given = {"own": 0.11, "agree": 0.22, "home": 0.33, "merge": 0.99, "overlap": 0.44}
-    assert find(rows, owners, **given).limits._asdict() == given
+    assert find(rows, owners, **given).limits == {**given, "margin": 0.1, "copy": 0.95}
     assert not find(rows, owners, own=-1.0, agree=-1.0, home=1.0).wrong
     # Everything is far from its class, and nothing is claimed.
     found = find(rows, owners, own=1.0, home=1.0)
@@ -219,7 +218,7 @@ def test_what_cannot_be_compared_is_refused(value: float) -> None:
     spoiled[7, 3] = value
     assert_refused("row 7 of the set is not finite", find, spoiled, owners)
     targets, faces = [(pairs_of([True] * 40, "x" * 80), spoiled)], faces_of(rows, owners)
-    assert_refused("row 7 of t is not finite", find_all, faces, targets, NONE)
+    assert_refused("row 7 of t is not finite", find_all, faces, targets, {})
 
 
 def image(number: int) -> bytes:
@@ -323,12 +322,12 @@ def test_new_sets_without_wrong_labels_and_with_what_is_chosen(faces: np.ndarray
     [
         ("--out faces", "--out faces is, or lies in, .*choose another place"),
         ("--out link/new", "--out link/new is, or lies in"),
-        ("--out new --report new/report", "--report new/report lies in --out new"),
+        ("--out new --report new/report", "--report new/report is, or lies in, .*/new; choose"),
         ("--model m,0", "name either a network, --model, or embeddings, --features"),
         ("--own-cosine 2", "--own-cosine 2 is no cosine"),
         ("--drop-overlap", "--drop-overlap needs verification sets"),
         ("--verification gone.bin", "gone.bin cannot be read"),
-        ("--verification v:1.bin a/v?1.bin", r"v:1.bin and a/v\?1.bin would have the same"),
+        ("--verification v:1.bin a/v?1.bin", "two sets would have the tables v_1-people.tsv in"),
         ("--verification w.bin", "f.npy has no embeddings of w.bin; embed it again"),
         ("--report v.bin/x", "v.bin/x cannot be written: .*with --report"),
         ("--own-cosine 1 --out new", "nothing of faces/train.rec is left"),
