@@ -56,9 +56,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     with ExitStack() as stack:
         rec = options.rec or Path(stack.enter_context(TemporaryDirectory())) / "drawn"
         if options.rec is None:
-            face_set.ensure(
-                rec, identities=50, images_per_identity=40, image_size=(112, 112), seed=1
-            )
+            face_set.ensure(rec, face_set.DrawnFaces(50, 40, (112, 112), seed=1))
         cases = _cases(RecordSet(rec), images, options)
         sections = measure.sections(cases, options.rounds, column="input", sign="×")
     measure.print_report(

@@ -176,9 +176,9 @@ FACES: dict[str, Run] = {
         ("--num-classes 7", 7, "MemoryBatches.num_classes"),
     ]),
     "drawn": ("--rec {folder}/drawn", [
-        ("--dataset synthetic --num-classes 4", 4, "face_set.ensure.identities"),
-        ("--num-images 8", 2, "face_set.ensure.images_per_identity"),
-        ("--seed 5", 5, "face_set.ensure.seed"),
+        ("--dataset synthetic --num-classes 4", 4, "face_set.ensure.faces.identities"),
+        ("--num-images 8", 2, "face_set.ensure.faces.images_per_identity"),
+        ("--seed 5", 5, "face_set.ensure.faces.seed"),
     ]),
     "plan": ("--dataset webface", [
         ("--dry-run", True, have_no_log),

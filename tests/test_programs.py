@@ -36,7 +36,7 @@ TINY = (*MEMORY, "--network", "tiny", "--embedding-size", 16)
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faces") / "set"
-    face_set.ensure(folder, identities=40, images_per_identity=12, image_size=(64, 64), seed=3)
+    face_set.ensure(folder, face_set.DrawnFaces(40, 12, (64, 64), seed=3))
     # A tenth of the pairs: they are verified twice in every run.
     target = read_bin(folder / "unseen.bin")
     images = np.array(target.images, object).reshape(-1, 2)[::10].ravel()

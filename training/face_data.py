@@ -72,7 +72,7 @@ def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBat
 
 def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoader:
     if data.dataset == "synthetic":
-        face_set.ensure(_folders(data)[0], **vars(_drawn(data, seed)))
+        face_set.ensure(_folders(data)[0], _drawn(data, seed))
     dataset = open_sets(data.rec)
     if data.num_classes is not None and data.num_classes != dataset.num_classes:
         _log.warning(

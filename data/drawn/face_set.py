@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -58,7 +58,8 @@ _WORTH_A_PROCESS = 250
 class DrawnFaces:
     """The images of a set by their seeds: processors may round the pixels in several ways.
 
-    ``fingerprint`` and ``image`` are those of ``data.contents.Images``; see ``ensure``.
+    ``image_size`` is height and width. ``fingerprint`` and ``image`` are those of
+    ``data.contents.Images``.
     """
 
     identities: int
@@ -79,23 +80,13 @@ class DrawnFaces:
         return f"{self.fingerprint()} {identity} {number}".encode(), identity
 
 
-def ensure(
-    root: Path,
-    *,
-    identities: int,
-    images_per_identity: int,
-    image_size: tuple[int, int],
-    seed: int,
-) -> Path:
-    """Make the set unless the folder ``root`` holds it already; return ``root``.
-
-    ``identities`` are those to train on; ``image_size`` is height and width.
+def ensure(root: Path, faces: DrawnFaces) -> Path:
+    """Make the set of these faces unless the folder ``root`` holds it already; return ``root``.
 
     Raises:
         DataError: the folder holds other files, or cannot be written.
     """
-    training = DrawnFaces(identities, images_per_identity, image_size, seed)
-    description = {"version": _VERSION, **vars(training), "image_size": list(image_size)}
+    description = {"version": _VERSION, **vars(faces), "image_size": list(faces.image_size)}
     # The set takes the place of the folder, not that of a link to it.
     folder = Path(os.path.realpath(root))
     with _locked(folder):
@@ -105,8 +96,8 @@ def ensure(
             try:
                 # Not through a link of this name.
                 partial.mkdir()
-                _write_training(partial, training)
-                _write_verification(partial, training)
+                _write_training(partial, faces)
+                _write_verification(partial, faces)
                 files = {path.name: describe(path) for path in sorted(partial.iterdir())}
                 text = json.dumps({**description, "files": files})
                 write_atomically(partial / _DESCRIPTION, text.encode())
@@ -238,19 +229,17 @@ def _draw_in_processes(faces: DrawnFaces, first: int, processes: int) -> Iterato
     command = [sys.executable, "-m", "data.drawn.face_set", *map(str, (*numbers, processes))]
     root = Path(__file__).resolve().parents[2]
     with ExitStack() as stack:
-        drawing: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        drawing: list[Any] = []
         for start in range(processes):
             process = subprocess.Popen(
                 [*command, str(start)], stdout=subprocess.PIPE, cwd=root, start_new_session=True
             )
-            stack.enter_context(process)
+            drawing.append(stack.enter_context(process))
             stack.callback(process.terminate)
-            assert process.stdout is not None
-            drawing.append((process, process.stdout))
         for number in range(len(faces)):
-            process, pipe = drawing[number % processes]
+            process = drawing[number % processes]
             try:
-                yield pickle.load(pipe)
+                yield pickle.load(process.stdout)
             except EOFError:
                 raise DataError(
                     f"a process that draws images has ended with status {process.wait()} (-9: for "

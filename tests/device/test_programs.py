@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faces") / "set"
-    face_set.ensure(folder, identities=20, images_per_identity=8, image_size=(48, 48), seed=3)
+    face_set.ensure(folder, face_set.DrawnFaces(20, 8, (48, 48), seed=3))
     return folder
 
 

@@ -19,9 +19,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faces") / "set"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(face_set, "_VERIFICATION_PAIRS", 20)
-        return face_set.ensure(
-            folder, identities=20, images_per_identity=6, image_size=(64, 64), seed=3
-        )
+        return face_set.ensure(folder, face_set.DrawnFaces(20, 6, (64, 64), seed=3))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -127,14 +127,14 @@ def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folde
 
 
 def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None:
-    ensure = Mock(side_effect=lambda root, **options: write_set(root, *[2] * 7))
+    ensure = Mock(side_effect=lambda root, faces: write_set(root, *[2] * 7))
     monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
     for name, more in (("drawn", []), ("other", ["--rec", write_set(tmp_path / "own", 3, 3)])):
         with open_batches(*line, "--rec", tmp_path / name, *more):
             pass
-        options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
-        ensure.assert_called_once_with(tmp_path / name, **options)
+        faces = face_set.DrawnFaces(7, 2, (112, 112), seed=5)
+        ensure.assert_called_once_with(tmp_path / name, faces)
         ensure.reset_mock()
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ PHOTOGRAPHS = [
     [100.0, 97.6, 69.9, 184.8, 177.5, 148.5, 128.0, 126.2, 102.1, 235.4, 214.6, 178.5, 67.8, 9.4],
     [82.1, 113.4, 77.4, 82.0, 102.6, 82.0, 140.6, 128.0, 152.1, 110.1, 143.2, 131.2, 36.6, 14.4],
 ]  # fmt: skip
-SMALL: Any = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
+SMALL = face_set.DrawnFaces(6, 4, (24, 20), seed=3)
 
 
 def crc(arrays: Iterable[Any]) -> int:
@@ -80,7 +81,7 @@ def test_a_seed_draws_the_same_patterns_in_every_version(part: str, expected) ->
 
 
 def ensure(root: Path, **changes: Any) -> RecordSet:
-    return RecordSet(face_set.ensure(root, **{**SMALL, **changes}))
+    return RecordSet(face_set.ensure(root, replace(SMALL, **changes)))
 
 
 @pytest.fixture(autouse=True)
@@ -168,11 +169,11 @@ def test_hosts_that_race_without_locks_make_one_set(root, monkeypatch) -> None:
     def be_overtaken() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
-            face_set.ensure(root, **SMALL)
+            face_set.ensure(root, SMALL)
         made.update(files(root))
 
     before_step(monkeypatch, "_write_verification", be_overtaken)
-    face_set.ensure(root, **SMALL)
+    face_set.ensure(root, SMALL)
     assert len(made) == 5 and made == files(root)
     assert sorted(path.name for path in root.parent.iterdir()) == [".synthetic.lock", "synthetic"]
 
@@ -187,7 +188,7 @@ def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp
     else:
         write_files(root, {name: b"years of work"})
     before = contents(root), contents(mine)
-    face_set.ensure(root, **SMALL)
+    face_set.ensure(root, SMALL)
     assert_refused(f"{name.split('/')[0]} is not part of a synthetic set", ensure, root, seed=4)
     assert_refused("mine exists and is no synthetic set", ensure, mine)
     assert_refused("cannot be made", ensure, mine / "thesis.txt" / "synthetic")
