@@ -30,7 +30,6 @@ from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.lists import (
     GALLERIES,
     Faces,
-    Ints,
     Lists,
     Pairs,
     Subjects,
@@ -98,18 +97,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--job", default="insightface", metavar="JOB", help=job_help)
     add_workers(parser)
     return parser.parse_args(argv)
-
-
-def _read_protocols(
-    options: argparse.Namespace, lists: Lists, ids: Ints
-) -> tuple[Optional[Pairs], list[Subjects]]:
-    """Read the pairs, and the galleries with the probes last, of what is asked for.
-
-    Before hours of work, so that a wrong line is named first.
-    """
-    tables = (*lists.galleries, lists.probes) if options.protocol != _ONE_TO_ONE else ()
-    subjects = [read_subjects(path, ids) for path in tables]
-    return read_pairs(lists.pairs, ids) if options.protocol != _ONE_TO_MANY else None, subjects
 
 
 def _embed(
@@ -241,11 +228,15 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         )
     with FeaturesFolder(options.out, description) as folder:
         if world.rank == 0:
-            protocols = _read_protocols(options, lists, faces.template_ids)
+            # Before hours of work, so that a wrong line is named first.
+            tables = (*lists.galleries, lists.probes) if options.protocol != _ONE_TO_ONE else ()
+            subjects = [read_subjects(path, faces.template_ids) for path in tables]
+            is_verified = options.protocol != _ONE_TO_MANY
+            pairs = read_pairs(lists.pairs, faces.template_ids) if is_verified else None
             folder.claim()
             if remark:
                 say(remark)
-            if protocols[0] is not None:
+            if pairs is not None:
                 for path in _result_files(options, lists):
                     check_output(path, "--result-dir")
             if options.json:
@@ -253,7 +244,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
                 check_output(options.json, "--json", [*read, *files_of(options.model)])
         _embed(options, world, lists, faces, folder)
         if world.rank == 0:
-            _compare(options, lists, faces, protocols, folder)
+            _compare(options, lists, faces, (pairs, subjects), folder)
 
 
 if __name__ == "__main__":
