@@ -130,12 +130,8 @@ def equal_error_rate(curve: Curve) -> float:
 
     Between the two points of the ROC around it, it is interpolated linearly.
     """
-    excess = (1 - curve.tar) - curve.far
-    # It falls from 1 to -1.
-    after = int(np.argmax(excess <= 0))
-    before = after - 1
-    share = excess[before] / (excess[before] - excess[after])
-    return float(curve.far[before] + share * (curve.far[after] - curve.far[before]))
+    # The difference rises from -1 to 1, at each point of the ROC.
+    return float(np.interp(0.0, curve.far - (1 - curve.tar), curve.far))
 
 
 def is_measurable(far: float, different: int) -> bool:

@@ -21,11 +21,6 @@ from evaluation.verification.curves import Curve, Pairs, Scores, area_under
 from runtime.process.terminal import one_line
 
 PAIRS_ON_A_SHEET = 40
-# The two mistakes: word in the file's name, pairs of one person, sign of the distance, text.
-_MISTAKES = (
-    ("same", True, ">", "of one person are judged as two"),
-    ("different", False, "<", "of two people are judged as one"),
-)
 _INCHES, _DPI = (8, 6), 110
 # Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
 _LEAST_HEIGHT, _MARGIN = 0.01, 0.05
@@ -115,7 +110,10 @@ def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> list
     header = "pair\tfold\tperson\tdistance\tthreshold\n"
     write_output(listing, "".join([header, *rows]).encode(), "--bad-cases")
     lines = [f"{listing}: {len(wrong):,} of {len(same):,} pairs are judged wrongly"]
-    for kind, is_same, sign, said in _MISTAKES:
+    for kind, is_same, sign, said in (
+        ("same", True, ">", "of one person are judged as two"),
+        ("different", False, "<", "of two people are judged as one"),
+    ):
         sheet = folder / f"{name}-{kind}.png"
         chosen = wrong[same[wrong] == is_same]
         if not len(chosen):

@@ -185,11 +185,9 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
                 f"{spread['mean']:.4f}, standard deviation {spread['deviation']:.4f}, largest over "
                 f"smallest error {_number(spread['error_ratio'], 2)}"
             )
-    # A FAR without a threshold has been said before.
-    known = [n for n, rates in enumerate(groups[0].for_far) if rates.far or rates.tar]
-    fars = [groups[0].for_far[n].wanted for n in known]
+    fars = [rates.wanted for rates in groups[0].for_far]
     rows = [
-        [group.name, *(cell for n in known for cell in _shares(group.for_far[n]))]
+        [group.name, *(cell for rates in group.for_far for cell in _shares(rates))]
         for group in groups
     ]
     if fars:
