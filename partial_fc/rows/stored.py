@@ -101,7 +101,7 @@ class StoredRows(HostRows):
         self.options = options
         self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
         self._store = CenterStore(options, shard, self._layout, world)
-        self._memory: list[tuple[int, Staged]] = []
+        self._memory: list[Staged] = []
         self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
@@ -213,11 +213,10 @@ class StoredRows(HostRows):
 
     def _stage_memory(self, num_rows: int) -> Staged:
         """Memory that no stage uses any more, for this many rows."""
-        room, staged = self._memory.pop(0) if len(self._memory) == _STAGES else (0, None)
-        if staged is None or room < num_rows:
-            room = num_rows
-            staged = Staged(self._layout, room)
-        self._memory.append((room, staged))
+        staged = self._memory.pop(0) if len(self._memory) == _STAGES else None
+        if staged is None or staged.wide.shape[1] < num_rows:
+            staged = Staged(self._layout, num_rows)
+        self._memory.append(staged)
         return staged.first(num_rows)
 
     def _read_now(self, rows: Int64Array) -> Staged:

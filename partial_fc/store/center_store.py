@@ -32,7 +32,7 @@ from partial_fc.store.header import Header, Origin, StoreFolder
 from partial_fc.store.index import Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
-from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs
+from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs, logs_since
 from runtime.communicator import Communicator
 from runtime.errors import ConfigError, DataError
 from runtime.files import HeldFolder, flush_folder, open_kept
@@ -219,18 +219,12 @@ class CenterStore:
                 "checkpoints need it: going on from here would overwrite their rows; give a copy "
                 "of the folder, or delete those checkpoints"
             )
-        found = [(age, path) for age, path in logs(self._folder.path) if age >= update]
-        if update not in [age for age, _ in found]:
-            raise DataError(
-                f"{self._folder} does not reach back to update {update}: it keeps "
-                "the rows of the checkpoints in the folder of its run; use a later one"
-            )
         with self._folder.explained():
+            found = logs_since(self._folder.path, update)
             self._header.check_attempt(origin, update)
-            own = [path for age, path in found if age == update]
             whole = self._header.first, self._header.last
             # All before any is undone: half undone, the rows fit no newer checkpoint either.
-            check_index(own, self._index_after(found), whole)
+            check_index(found, update, self._index_after(found), whole)
             self._barrier("checked")
             for block in self._blocks(found):
                 self._undo(block)

@@ -23,7 +23,7 @@ from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin
 from partial_fc.store.index import Index, Rows, Words
 from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
-from partial_fc.store.undo import blocks, check_index, located_blocks, logs
+from partial_fc.store.undo import blocks, check_index, logs_since
 from runtime.errors import DataError
 from runtime.files import open_descriptor, open_regular
 
@@ -169,19 +169,14 @@ class SavedRows:
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
-        found = [(age, path) for age, path in reversed(logs(self._folder)) if age >= update]
-        if update not in [age for age, _ in found]:
-            raise DataError(
-                f"it does not reach back to update {update}, only to the checkpoints in the folder "
-                "of its run"
-            )
+        found = logs_since(self._folder, update)[::-1]
         self._logs, self._paths = [], [path for _, path in found]
         classes, sources, offsets, checks = [], [], [], []
-        for number, (_, path) in enumerate(found):
+        for number, path in enumerate(self._paths):
             self._logs.append(open_descriptor(path))
             opened.callback(os.close, self._logs[-1])
-            for offset, block in located_blocks(path, self._layout.words):
-                here = np.arange(block.classes.size) * self._layout.num_bytes + offset
+            for block in blocks(path, self._layout.words):
+                here = np.arange(block.classes.size) * self._layout.num_bytes + block.start
                 classes += [block.new, block.classes]
                 # A row that had never been written is in no log.
                 offsets += [np.full(block.new.size, -1), here]
@@ -194,8 +189,7 @@ class SavedRows:
             raise DataError("an undo log is of other classes")
         offset = np.concatenate([none, *offsets])[first]
         self._records.index.checks[changed] = np.concatenate([none, *checks])[first]
-        own = [path for age, path in found if age == update]
-        check_index(own, self._records.index, (self.header.first, self.header.last))
+        check_index(found, update, self._records.index, (self.header.first, self.header.last))
         are_kept = offset >= 0
         self._changed, self._offsets = changed[are_kept], offset[are_kept]
         self._sources = np.concatenate([none, *sources])[first][are_kept]

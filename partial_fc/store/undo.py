@@ -47,12 +47,14 @@ class Block(NamedTuple):
         classes: int64 [R], others.
         checks: uint32 [R], the checksums of their records.
         images: uint32 [R, words], their records.
+        start: where these begin in the file of a log that is read.
     """
 
     new: Rows
     classes: Rows
     checks: Words
     images: Words
+    start: int = 0
 
 
 class UndoLog:
@@ -94,13 +96,19 @@ def logs(folder: Path) -> list[tuple[int, Path]]:
     return sorted(named, key=lambda item: (-item[0], item[1]))
 
 
+def logs_since(folder: Path, update: int) -> list[tuple[int, Path]]:
+    """The logs that lead back to a checkpoint, as ``logs``; ``DataError``: it has none."""
+    found = [(age, path) for age, path in logs(folder) if age >= update]
+    if update not in [age for age, _ in found]:
+        raise DataError(
+            f"it does not reach back to update {update}, only to the checkpoints in the folder of "
+            "its run; use a later one"
+        )
+    return found
+
+
 def blocks(path: Path, words: int) -> Iterator[Block]:
     """Read a log with records of this length; ``DataError``: it is damaged."""
-    return (block for _, block in located_blocks(path, words))
-
-
-def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
-    """As ``blocks``, with the places of the records in the file: where those of a block begin."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         _read_head(file, _LOG)
@@ -115,17 +123,19 @@ def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
             images = np.frombuffer(file.read(4 * words * num_rows), np.uint32)
             new, rows = np.split(np.frombuffer(listed, np.int64, num_new + num_rows), [num_new])
             checks = np.frombuffer(listed, np.uint32, num_rows, 8 * (num_new + num_rows))
-            yield start, Block(new, rows, checks, images.reshape(num_rows, words))
+            yield Block(new, rows, checks, images.reshape(num_rows, words), start)
 
 
-def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -> None:
+def check_index(
+    found: Sequence[tuple[int, Path]], update: int, index: Index, classes: tuple[int, int]
+) -> None:
     """Raise ``DataError`` if an index is not the one with which the logs of a checkpoint began.
 
-    The index is that after all logs, at these paths, are undone. Of the classes from the first of
-    ``classes`` to before the second, each has to be in a log.
+    The index is that after all logs that were ``found`` are undone. Of the classes from the first
+    of ``classes`` to before the second, each has to be in a log of the checkpoint.
     """
     ranges = []
-    for path in paths:
+    for path in (path for age, path in found if age == update):
         with open_regular(path) as file:
             checksum, first, last = _read_head(file, _LOG)
         if index.checksum(first, last) != checksum:

@@ -168,7 +168,7 @@ def test_the_logs_of_a_checkpoint_have_every_class(tmp_path, ranges, missing) ->
         undo.UndoLog(tmp_path, UPDATE, rank, index, classes).close()
     refused = pytest.raises(DataError, match=f"the undo log of class {missing} was removed")
     with nullcontext() if missing is None else refused:
-        undo.check_index([path for _, path in undo.logs(tmp_path)], index, (0, CLASSES))
+        undo.check_index(undo.logs(tmp_path), UPDATE, index, (0, CLASSES))
 
 
 def test_stores_of_two_hosts(tmp_path: Path) -> None:
