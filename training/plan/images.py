@@ -35,6 +35,12 @@ def describe(config: ImageConfig) -> str:
     size, batch, ranks = _look(config), config.data.batch_size, config.dry_run.world_size or 1
     per_epoch = size.images // (batch * ranks)
     updates = config.schedule.total_updates(per_epoch)
+    held = _FLOAT * (size.parameters + 2 * size.trained)
+    # Maps with their gradients were seen to take less than the outputs of all operators.
+    share = 1.0 if config.classifier.dtype == "float32" else 0.5
+    maps = round(_FLOAT * share * batch * size.maps)
+    libraries = PROGRAM_BYTES + 2 * _FLOAT * size.parameters
+    halves = config.classifier.dtype == "float16" or config.exchange.fp16_allreduce
     run = (
         f"{config.data.dataset}: {size.images:,} images of {size.classes:,} classes, "
         f"{config.classifier.model}, {config.classifier.dtype}"
@@ -48,39 +54,18 @@ def describe(config: ImageConfig) -> str:
             "updates_per_epoch": per_epoch,
             "updates": updates,
         },
-        rank_memory(config, size),
-        checkpoint_bytes(config, size),
-        collective_bytes(config, size),
+        [
+            # Parameters; gradients and momentum of those that are trained.
+            Item("backbone", "parameters and optimizer", held, COMPUTED),
+            Item("activations", "feature maps", maps, ESTIMATED),
+            Item("libraries", "libraries and their copies", libraries, ESTIMATED),
+        ],
+        # The copy of parameters and momentum that rank 0 keeps.
+        _FLOAT * (size.parameters + size.trained) if config.run.keep else 0,
+        {"allreduce of the gradients": (2 if halves else _FLOAT) * size.trained},
         [[run, *lines_of_length(batch, ranks, per_epoch, updates)]],
     )
     return plan.as_json() if config.dry_run.json else plan.as_text()
-
-
-def rank_memory(config: ImageConfig, size: ImageSize) -> list[Item]:
-    """Return the items of the memory of a rank, with gradients and momentum of what is trained.
-
-    Feature maps with their gradients were seen to take less than the outputs of all operators.
-    """
-    held = _FLOAT * (size.parameters + 2 * size.trained)
-    share = 1.0 if config.classifier.dtype == "float32" else 0.5
-    maps = round(_FLOAT * share * config.data.batch_size * size.maps)
-    libraries = PROGRAM_BYTES + 2 * _FLOAT * size.parameters
-    return [
-        Item("backbone", "parameters and optimizer", held, COMPUTED),
-        Item("activations", "feature maps", maps, ESTIMATED),
-        Item("libraries", "libraries and their copies", libraries, ESTIMATED),
-    ]
-
-
-def checkpoint_bytes(config: ImageConfig, size: ImageSize) -> int:
-    """Return the size of the copy of parameters and momentum that rank 0 keeps for checkpoints."""
-    return _FLOAT * (size.parameters + size.trained) if config.run.keep else 0
-
-
-def collective_bytes(config: ImageConfig, size: ImageSize) -> dict[str, int]:
-    """Return the size of the gradients, which ranks send in every update."""
-    halves = config.classifier.dtype == "float16" or config.exchange.fp16_allreduce
-    return {"allreduce of the gradients": (2 if halves else _FLOAT) * size.trained}
 
 
 def _look(config: ImageConfig) -> ImageSize:

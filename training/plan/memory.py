@@ -104,7 +104,10 @@ def rank_memory(config: FaceConfig, shard: Shard, network: NetworkSize) -> list[
     centers, states, rows, logits, features = size_head(config, shard)
     share = {"float32": 1.0, "float16": 0.5, "bfloat16": _NARROW}[config.backbone.dtype]
     activations = round(_FLOAT * share * config.images_per_pass * network.maps)
-    libraries = _library_bytes(config, shard.world_size, network)
+    if config.dry_run.gpu:
+        libraries = _GPU_LIBRARIES + _GPU_COMMUNICATION * (shard.world_size > 1)
+    else:
+        libraries = PROGRAM_BYTES + _LIBRARY_COPIES * _FLOAT * network.parameters
     return [
         Item("class_centers", "class centers", centers, COMPUTED),
         Item("optimizer_states", "their optimizer states", states, COMPUTED),
@@ -222,12 +225,6 @@ def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:
     if config.dry_run.gpu and (config.dry_run.world_size or 1) > 1:
         held += number * network.parameters
     return held
-
-
-def _library_bytes(config: FaceConfig, world_size: int, network: NetworkSize) -> int:
-    if config.dry_run.gpu:
-        return _GPU_LIBRARIES + (_GPU_COMMUNICATION if world_size > 1 else 0)
-    return PROGRAM_BYTES + _LIBRARY_COPIES * _FLOAT * network.parameters
 
 
 def _number_bytes(config: FaceConfig) -> int:

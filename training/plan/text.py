@@ -42,7 +42,9 @@ class Plan:
 
     def as_text(self) -> str:
         """Return the plan for a reader."""
-        sections = [*self.before, self._memory_lines(), self._collective_lines(), *self.after]
+        rows = [row(*item) for item in self.collectives.items()]
+        collectives = ["bytes per collective and update", *rows]
+        sections = [*self.before, self._memory_lines(), collectives, *self.after]
         return "\n\n".join("\n".join(section) for section in sections)
 
     def as_json(self) -> str:
@@ -64,10 +66,6 @@ class Plan:
             row("everything together", everything),
             row(with_copy, self.checkpoint if gpu else everything + self.checkpoint),
         ]
-
-    def _collective_lines(self) -> list[str]:
-        rows = [row(*item) for item in self.collectives.items()]
-        return ["bytes per collective and update", *rows]
 
 
 def lines_of_length(

@@ -242,19 +242,23 @@ def config(line: str = "") -> images.ImageConfig:
     return images.parse([*plain.split(), *line.split()])
 
 
-def test_memory_and_collectives_by_hand() -> None:
-    assert {item.key: item.num_bytes for item in image_plans.rank_memory(config(), SIZE)} == {
+def test_memory_and_collectives_by_hand(monkeypatch) -> None:
+    monkeypatch.setattr(image_plans, "_look", lambda config: SIZE)
+
+    def plan(line: str = "") -> Any:
+        return json.loads(image_plans.describe(config(f"--json {line}")))
+
+    assert {item["name"]: item["bytes"] for item in plan()["memory"]["items"]} == {
         # Parameters; gradients and momentum of those that are trained.
         "backbone": 4 * (1000 + 2 * 750),
         "activations": 4 * 50 * 200,
         "libraries": 350 * 2**20 + 2 * 4 * 1000,
     }
-    assert image_plans.rank_memory(config("--dtype bfloat16"), SIZE)[1].num_bytes == 2 * 50 * 200
+    assert plan("--dtype bfloat16")["memory"]["items"][1]["bytes"] == 2 * 50 * 200
     for line, copied in (("", 4 * (1000 + 750)), ("--keep 0", 0)):
-        assert image_plans.checkpoint_bytes(config(line), SIZE) == copied
+        assert plan(line)["memory"]["checkpoint_bytes"] == copied
     for line, sent in (("", 3000), ("--fp16-allreduce", 1500), ("--dtype float16", 1500)):
-        found = image_plans.collective_bytes(config(line), SIZE)
-        assert found == {"allreduce of the gradients": sent}
+        assert plan(line)["collectives"] == [{"name": "allreduce of the gradients", "bytes": sent}]
 
 
 def test_a_plan_is_that_of_the_network() -> None:
