@@ -20,6 +20,7 @@ GOES_WITH: dict[str, dict[str, Any]] = {
     "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
     "memory": {"dry_run": True, "num_classes": 9},
+    "teacher_weight": {"teacher": "m,0"},
     "staleness": {"kv_store": "dist_ssync"},
     "rebalance": {"kv_store": "dist_gsync"},
 }
@@ -107,7 +108,11 @@ CLASSIFIERS = {
 @pytest.mark.parametrize(
     ("program", "ranges"), [(faces, FACES), (images, CLASSIFIERS)], ids=["faces", "images"]
 )
-def test_the_ends_of_every_range(program: Any, ranges: dict[str, Any]) -> None:
+def test_the_ends_of_every_range(
+    program: Any, ranges: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m-0000.params").touch()
     plain = program.resolve({"dataset": "synthetic"})
     fields = [field for group in options.groups(plain) for field in dataclasses.fields(group)]
     assert {field.name for field in fields if "range" in field.metadata} == set(ranges)

@@ -73,6 +73,11 @@ class TeacherOptions(Options):
     def check(self) -> None:
         if self.teacher is not None:
             check_checkpoint("teacher", self.teacher)
+        elif self.teacher_weight != 1.0:
+            raise ConfigError(
+                f"--teacher-weight {self.teacher_weight:g} goes with --teacher PREFIX,EPOCH; give "
+                "both or none"
+            )
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,6 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
-    _check_teacher_given(given, saved)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
@@ -171,16 +175,6 @@ def _without_loss_of_preset(
     if "margins" in given or "margins" in saved or "loss" in saved:
         return given
     return {field: value for field, value in given.items() if field != "loss"}
-
-
-def _check_teacher_given(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` if the command line, by field, gives a weight to no teacher."""
-    has_teacher = given.get("teacher", saved.get("teacher")) is not None
-    if "teacher_weight" in given and not has_teacher:
-        raise ConfigError(
-            f"--teacher-weight {given['teacher_weight']:g} goes with --teacher PREFIX,EPOCH; give "
-            "both or none"
-        )
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
