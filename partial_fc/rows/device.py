@@ -21,6 +21,7 @@ from partial_fc.optimizers import RowOptimizer
 from partial_fc.rows.interface import (
     LEFT_OUT,
     LOWEST,
+    NEVER,
     SMALLEST_NORM,
     Array,
     Logits,
@@ -220,11 +221,10 @@ class DeviceRows(Rows):
     def snapshot(self) -> dict[str, NDArray[Any]]:
         # Into the same memory each time, as on the host. This waits for the device: for all
         # updates that are queued, and for the copies.
-        self._copies = self._copied(self._copies)
-        return dict(self._copies)
+        return dict(self._copied(self._copies))
 
     def _copied(self, copies: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays on the host, in those of ``copies`` if there are any."""
+        """The arrays on the host, in those of ``copies``, which gets what it lacks."""
         for name, tensors in self._arrays.items():
             shape = (self._num_rows, *tensors[0].shape[1:])
             copy = copies.setdefault(name, np.empty(shape, dtype=tensors[0].dtype))
@@ -269,7 +269,7 @@ def _maxima(logits_BS: Any, rules: Optional[Negatives]) -> Any:
     maxima = []
     for part in _parts(logits_BS):
         some = logits_BS[part]
-        if rules.filters:
+        if rules.limit < NEVER:
             # In place, so that they are still left out when exponentials are taken.
             left_out = some > rules.limit
             invoke("_npi_where_lscalar", [left_out, some], {"scalar": LEFT_OUT}, [some])

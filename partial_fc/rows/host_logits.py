@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.rows.interface import LEFT_OUT, LOWEST, NEVER, Array, Logits, Negatives
+from partial_fc.rows.interface import LEFT_OUT, LOWEST, NEVER, Array, Curriculum, Logits, Negatives
 from partial_fc.shard import Int64Array
 from runtime.kernels.compiled import inlined, overload, parallel_kernel, prange, types
 from runtime.kernels.sums import LANES, largest_of, sum_of
@@ -38,10 +38,9 @@ def numbers_of(
     if rules is None:
         return None
     limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
-    if rules.curriculum is None:
-        thresholds, hardness = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
-        return limit, thresholds, hardness, inverse_scale
-    return limit, rules.curriculum.thresholds_B, rules.curriculum.hardness, inverse_scale
+    none = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
+    curriculum = rules.curriculum or Curriculum(*none)
+    return limit, curriculum.thresholds_B, curriculum.hardness, inverse_scale
 
 
 def take_entries(numbers: NDArray[Any], entries_B: Int64Array, values_B: Array) -> None:

@@ -67,11 +67,6 @@ class Negatives:
     curriculum: Optional[Curriculum]
     scale: float
 
-    @property
-    def filters(self) -> bool:
-        """True if the rules can leave a logit out."""
-        return self.limit < NEVER
-
     @classmethod
     def rules(
         cls, curriculum: Optional[Curriculum], filter_threshold: float, scale: float
