@@ -13,8 +13,6 @@ are. So a process that is killed leaves nothing to be mended, but the places tha
 
 from __future__ import annotations
 
-import fcntl
-import os
 import zlib
 
 import numpy as np
@@ -27,8 +25,6 @@ Rows = NDArray[np.int64]
 ENTRY = 8
 # Classes that are looked at together.
 _AT_ONCE = 1 << 20
-# Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
-_PLACES_AT_ONCE = 4096
 
 
 class Index:
@@ -61,28 +57,3 @@ class Index:
             some = self.checks[start : min(start + _AT_ONCE, last)]
             checksum = zlib.crc32(np.ascontiguousarray(some).data, checksum)
         return checksum
-
-
-class Room:
-    """The places for new records that one rank has taken, at the end of the file of all ranks."""
-
-    def __init__(self, file: int, record: int) -> None:
-        """Extend a file, whose descriptor this rank alone has; a record has so many bytes."""
-        self._file, self._record = file, record
-        self._free: Rows = np.empty(0, np.int64)
-
-    def take(self, count: int) -> Rows:
-        """Return places [count] that no other record has or gets."""
-        if count > self._free.size:
-            self._extend(max(count - self._free.size, _PLACES_AT_ONCE))
-        taken, self._free = self._free[:count], self._free[count:]
-        return taken
-
-    def _extend(self, count: int) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            end = -(-os.fstat(self._file).st_size // self._record)
-            os.ftruncate(self._file, (end + count) * self._record)
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._free = np.concatenate((self._free, np.arange(end, end + count)))

@@ -15,6 +15,7 @@ Shapes: R rows, D embedding, W wide arrays (the centers are the first), N narrow
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,13 +26,15 @@ from numpy.typing import NDArray
 
 from partial_fc.initial import draw_row, key_of
 from partial_fc.shard import RowState
-from partial_fc.store.index import Index, Room, Rows, Words
+from partial_fc.store.index import Index, Rows, Words
 from runtime.errors import DataError
 from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
 from runtime.kernels.memory import read_at, write_at
 
 # What records begin at a multiple of, in words: a line of the processor's cache.
 _ALIGNMENT = 16
+# Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
+_PLACES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,14 @@ class Records:
     """
 
     def __init__(self, file: int, index: Index, layout: Layout, *, seed: int, salt: int) -> None:
-        """Use the open file and the index of all classes.
+        """Use the open file, whose descriptor this rank alone has, and the index of all classes.
 
         The seed is that of the initial centers; the salt distinguishes the checksums of this store
         from those of others.
         """
         self._file, self.index, self.layout = file, index, layout
-        self._room = Room(file, layout.num_bytes)
+        # Places at the end of the file that this rank alone has taken.
+        self._free = np.empty(0, np.int64)
         self._key = key_of(seed)
         self._multipliers = np.random.default_rng((salt, layout.words)).integers(
             2**64, size=layout.words + 1, dtype=np.uint64
@@ -143,7 +147,18 @@ class Records:
     def make_room(self, classes: Rows) -> None:
         """Give places to those of some classes that were never written, for ``write``."""
         new = classes[self.index.checks[classes] == 0]
-        self.index.places[new] = self._room.take(new.size)
+        if new.size > self._free.size:
+            self._extend(max(new.size - self._free.size, _PLACES_AT_ONCE))
+        self.index.places[new], self._free = np.split(self._free, [new.size])
+
+    def _extend(self, count: int) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            end = -(-os.fstat(self._file).st_size // self.layout.num_bytes)
+            os.ftruncate(self._file, (end + count) * self.layout.num_bytes)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._free = np.concatenate((self._free, np.arange(end, end + count)))
 
     def write(self, part: Part, few: slice) -> bool:
         """Write a few rows of a stage to their places; returns True if all numbers are finite."""

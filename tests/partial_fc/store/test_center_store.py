@@ -14,7 +14,8 @@ import pytest
 
 from partial_fc.rows.stored import StoredRows
 from partial_fc.store.header import STORE, Header, Origin
-from partial_fc.store.index import Index, Room
+from partial_fc.store.index import Index
+from partial_fc.store.records import Layout, Records
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
@@ -333,25 +334,30 @@ def test_the_end_is_behind_the_last_record(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatch) -> None:
-    path, record = tmp_path / "records", 64
+    path, layout, record = tmp_path / "records", Layout(3, {}), 64
 
-    def room() -> Room:
-        return Room(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), record)
+    def opened() -> Records:
+        file, index = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), np.zeros((5000, 2), np.uint32)
+        return Records(file, Index(index), layout, seed=0, salt=0)
 
-    one = room()
-    assert one.take(0).size == path.stat().st_size == 0
-    taken = [one.take(count) for count in (3, 0, 5000, 7)]
+    def take(own: Records, count: int) -> np.ndarray:
+        own.make_room(np.arange(count))
+        return own.index.places[:count].copy()
+
+    one = opened()
+    assert take(one, 0).size == path.stat().st_size == 0
+    taken = [take(one, count) for count in (3, 0, 5000, 7)]
     assert np.array_equal(np.concatenate(taken), np.arange(5010))
     # The last record was being written by another run, or is of a file that was cut off.
     os.truncate(path, 10 * record + 1)
-    assert np.array_equal(room().take(2), [11, 12])
+    assert np.array_equal(take(opened(), 2), [11, 12])
 
-    def take(own: Room) -> np.ndarray:
-        return np.concatenate([own.take(count % 9) for count in range(400)])
+    def take_all(own: Records) -> np.ndarray:
+        return np.concatenate([take(own, count % 9) for count in range(400)])
 
-    monkeypatch.setattr("partial_fc.store.index._PLACES_AT_ONCE", 3)
+    monkeypatch.setattr("partial_fc.store.records._PLACES_AT_ONCE", 3)
     with ThreadPoolExecutor(4) as threads:
-        places = np.concatenate([*threads.map(take, [room() for _ in range(4)])])
+        places = np.concatenate([*threads.map(take_all, [opened() for _ in range(4)])])
     assert np.unique(places).size == places.size == 4 * sum(count % 9 for count in range(400))
     assert places.max() < path.stat().st_size // record
 
