@@ -48,9 +48,21 @@ class SavedRows:
         self._folder, self._opened = folder, ExitStack()
         with ExitStack() as opened, self._explained():
             self._lock(opened)
-            self.header = self._read_header(origin.number)
-            self._layout = self.header.layout
-            self._records = self._open_records(opened)
+            header = Header.read(folder)
+            if header is None or header.number != origin.number:
+                there = "it is empty" if header is None else header.number
+                raise DataError(
+                    f"it is not the store of this checkpoint ({there} instead of {origin.number}); "
+                    "give the folder of its run"
+                )
+            header.check_files(folder)
+            self.header, self._layout = header, header.layout
+            file = open_descriptor(folder / RECORDS)
+            opened.callback(os.close, file)
+            with open_regular(folder / INDEX) as index_file:
+                # A copy of this process alone, which ``_find_changes`` changes.
+                index = Index(np.memmap(index_file, np.uint32, mode="c"))
+            self._records = Records(file, index, self._layout, seed=header.seed, salt=header.number)
             # Records stand in the order of their first writes: many are read at a time.
             self._transfers = Transfers()
             opened.callback(self._transfers.close)
@@ -147,25 +159,6 @@ class SavedRows:
             raise DataError(
                 "it is in use by a run, which changes it; wait for the end of that"
             ) from None
-
-    def _read_header(self, number: int) -> Header:
-        header = Header.read(self._folder)
-        if header is None or header.number != number:
-            found = "it is empty" if header is None else header.number
-            raise DataError(
-                f"it is not the store of this checkpoint ({found} instead of {number}); give the "
-                "folder of its run"
-            )
-        return header
-
-    def _open_records(self, opened: ExitStack) -> Records:
-        self.header.check_files(self._folder)
-        file = open_descriptor(self._folder / RECORDS)
-        opened.callback(os.close, file)
-        with open_regular(self._folder / INDEX) as index_file:
-            # A copy of this process alone, which ``_find_changes`` changes.
-            index = Index(np.memmap(index_file, np.uint32, mode="c"))
-        return Records(file, index, self._layout, seed=self.header.seed, salt=self.header.number)
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""

@@ -44,10 +44,10 @@ class Transfers:
     def read(self, action: Callable[[], Any], after: Optional[Future[Any]]) -> Future[Any]:
         """Do something after the reads before, and after one of the writes."""
 
-        def read() -> Any:
+        def read() -> None:
             if after is not None:
                 after.result()
-            return self._run(action)
+            self._run(action)
 
         return self._reading.submit(read)
 
@@ -67,12 +67,12 @@ class Transfers:
         futures = [pool.submit(action, slice(*pair)) for pair in zip(bounds[:-1], bounds[1:])]
         return [future.result() for future in futures]
 
-    def wait(self, future: Optional[Future[Any]] = None) -> Any:
+    def wait(self, future: Optional[Future[Any]] = None) -> None:
         """Wait for a read, or for everything that was to be written; ``check`` then."""
         last = future or self._last_write
-        result = last.result() if last else None
+        if last is not None:
+            last.result()
         self.check()
-        return result
 
     def check(self) -> None:
         """Raise the error that an action has met, if any."""
@@ -85,12 +85,10 @@ class Transfers:
         for threads in own:
             threads.shutdown()
 
-    def _run(self, action: Callable[[], Any]) -> Any:
-        if self._error is not None:
-            return None
+    def _run(self, action: Callable[[], Any]) -> None:
         try:
-            return action()
+            if self._error is None:
+                action()
         except BaseException as error:
             # Whoever waits raises it.
             self._error = error
-            return None
