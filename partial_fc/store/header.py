@@ -51,9 +51,9 @@ class Origin(NamedTuple):
         return cls(saved.count(STORE), saved.count(ATTEMPT))
 
     @classmethod
-    def of(cls, values: Any) -> Optional[Origin]:
+    def of(cls, values: Mapping[str, Any]) -> Optional[Origin]:
         """Find it among the values of the head in a manifest; None if they name no store."""
-        number = values.get(STORE) if isinstance(values, dict) else None
+        number = values.get(STORE)
         return cls(number, values.get(ATTEMPT, 0)) if isinstance(number, int) else None
 
     def values(self) -> dict[str, int]:

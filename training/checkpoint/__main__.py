@@ -31,7 +31,7 @@ from runtime.files import StagedFiles
 from runtime.state import OWN, REPLICATED, SHARDED
 from training.checkpoint import layout
 from training.checkpoint.layout import Entry, Part
-from training.checkpoint.reader import Checkpoint, open_part
+from training.checkpoint.reader import Checkpoint
 
 _ROWS = 4096
 # The part of a checkpoint that has the class centers.
@@ -45,13 +45,12 @@ _MEANINGS = {
 
 def info(path: Path, store: Optional[Path] = None) -> str:
     """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
-    part = open_part(path)
+    part = layout.read_part(path)
     lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
     values = {name: value for name, value in part.values.items() if value}
     for name, value in (*part.about.items(), *values.items()):
         lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
-    # Not all ranks have those that are the same on all.
-    entries = max((file.entries for file in part.files.values()), key=len, default=())
+    entries = Checkpoint(path, part).entries.values()
     for kind, meaning in _MEANINGS.items():
         chosen = [entry for entry in entries if entry.kind == kind]
         lines.append(f"{len(chosen)} arrays {meaning}")
@@ -72,8 +71,16 @@ def info(path: Path, store: Optional[Path] = None) -> str:
 
 def verify(path: Path, store: Optional[Path] = None) -> str:
     """Read every file of a checkpoint that is here, and the rows of its store."""
-    part = open_part(path)
-    said = _verify_files(Checkpoint(path, part))
+    part = layout.read_part(path)
+    checkpoint, size = Checkpoint(path, part), sum(file.size for file in part.files.values())
+    for rank in part.files:
+        checkpoint.verify(rank)
+    said = f"{path} is intact: {len(part.files)} files, {size:,} bytes"
+    if part.missing:
+        said = (
+            f"{path} has {len(part.files)} of {part.world_size} files, which are intact, {size:,} "
+            f"bytes; it lacks {layout.lacking(part.missing, part.hosts)}"
+        )
     if store is not None:
         with _open_store(part, store) as rows:
             read = f"{rows.verify():,} rows of {_classes_of(rows.header)}"
@@ -90,12 +97,13 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     at a time.
     """
     part = checkpoint.manifest
-    _verify_files(checkpoint)
+    for rank in part.files:
+        checkpoint.verify(rank)
     if store is None and (remedy := _remedy(part)):
         raise DataError(f"{checkpoint.path} has its class centers in a store: {remedy}")
     arrays: list[tuple[str, str, tuple[int, ...], Iterator[NDArray[Any]]]] = [
         (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
-        for entry in part.files[0].entries
+        for entry in checkpoint.entries.values()
     ]
     with ExitStack() as opened:
         if store is not None:
@@ -119,22 +127,9 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     return f"{output}: {len(arrays)} arrays, for numpy.load"
 
 
-def _verify_files(checkpoint: Checkpoint) -> str:
-    path, part = checkpoint.path, checkpoint.manifest
-    for rank in part.files:
-        checkpoint.verify(rank)
-    size = sum(file.size for file in part.files.values())
-    if not part.missing:
-        return f"{path} is intact: {len(part.files)} files, {size:,} bytes"
-    return (
-        f"{path} has {len(part.files)} of {part.world_size} files, which are intact, {size:,} "
-        f"bytes; it lacks {layout.lacking(part.missing, part.hosts)}"
-    )
-
-
 def _remedy(part: Part) -> str:
     """Return the option that a command needs; empty if the checkpoint has its class centers."""
-    if Origin.of(part.values.get(_HEAD)) is None:
+    if Origin.of(part.values.get(_HEAD, {})) is None:
         return ""
     options = part.about.get("configuration")
     folder = options.get(STORE) if isinstance(options, dict) else None
@@ -143,7 +138,7 @@ def _remedy(part: Part) -> str:
 
 
 def _open_store(part: Part, folder: Path) -> SavedRows:
-    origin = Origin.of(part.values.get(_HEAD))
+    origin = Origin.of(part.values.get(_HEAD, {}))
     if origin is None:
         raise DataError(
             f"--center-store {folder} is not needed: the checkpoint has its class centers; leave "

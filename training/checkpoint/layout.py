@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -43,7 +44,6 @@ CHUNK = 16 * 2**20
 MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8
 _MAX_RANKS = 100_000
-_Rule = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Part:
     """The host that wrote the file of each rank; empty if all were written into one folder."""
     files: Mapping[int, RankFile]
     """By rank."""
-    values: Mapping[str, Any]
+    values: Mapping[str, Mapping[str, Any]]
     """Small values, by the part of training that they belong to."""
     about: Mapping[str, Any]
     """Configuration, versions and time, for people and for the next run."""
@@ -169,17 +169,22 @@ def read_part(folder: Path) -> Part:
     there. If all were written into one folder, its loss is for ``reader`` to report.
 
     Raises:
-        DataError: a manifest is missing, broken, or of another format, or they do not match.
+        DataError: there is no folder; a manifest is missing, broken, or of another format, or they
+            do not match.
     """
+    if not os.path.isdir(folder):
+        raise DataError(f"{folder} does not exist; name the folder of a checkpoint")
     names = [path.name for path in folder.glob("manifest*.json")]
     parts: list[Part] = []
     for name in sorted(filter(_FILE_NAMES.fullmatch, names)) or [FILE_NAME]:
         with _naming(folder / name):
             parts.append(_parse(files.read_file(folder / name, MAX_BYTES)))
-    parts.sort(key=lambda part: min(part.files, default=part.world_size))
+    parts.sort(key=lambda part: min(part.files))
     joined = {rank: file for part in parts for rank, file in part.files.items()}
     if parts[0].hosts:
-        joined = {rank: file for rank, file in joined.items() if _is_there(folder, rank, file)}
+        here = [path for path in folder.glob("rank-*.bin") if path.is_file()]
+        sizes = {path.name: path.stat().st_size for path in here}
+        joined = {rank: f for rank, f in joined.items() if sizes.get(file_name(rank)) == f.size}
     part = replace(parts[0], files=dict(sorted(joined.items())))
     with _naming(folder):
         same = {(other.save, other.hosts, other.update, other.serial) for other in parts}
@@ -223,13 +228,6 @@ def _require(holds: bool, rule: str) -> None:
         raise _BrokenError(rule)
 
 
-def _is_there(folder: Path, rank: int, file: RankFile) -> bool:
-    try:
-        return (folder / file_name(rank)).stat().st_size == file.size
-    except OSError:
-        return False
-
-
 def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8"))
@@ -246,12 +244,12 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_a(kind: type) -> _Rule:
-    return lambda value: isinstance(value, kind)
-
-
 def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= _MAX_DIMENSIONS and all(map(_is_count, value))
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
 
 
 def _are_hosts(value: Any) -> bool:
@@ -259,23 +257,22 @@ def _are_hosts(value: Any) -> bool:
     return names and len(value) <= _MAX_RANKS and all(map(str.isprintable, value))
 
 
-# The fields of a manifest, of a file and of an array in it, and what each has to be.
-_MANIFEST: Mapping[str, _Rule] = {
-    **{"update": _is_count, "serial": _is_count, "save": _is_a(str), "hosts": _are_hosts},
-    **{"values": _is_a(dict), "about": _is_a(dict), "files": _is_a(dict)},
-}
-_FILE: Mapping[str, _Rule] = {"size": _is_count, "entries": _is_a(list)}
-_ENTRY: Mapping[str, _Rule] = {
-    **{"name": _is_a(str), "kind": _KINDS.__contains__, "dtype": _DTYPES.__contains__},
-    **{"shape": _is_shape, "start": _is_count, "total": _is_count},
-    **{"offset": _is_count, "checksum": _is_count},
+# What the fields of a manifest, of a file and of an array in it have to be; the others are counts.
+_RULES: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("save", "name"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("values", "files"), _are_tables),
+    **{"about": lambda value: isinstance(value, dict), "hosts": _are_hosts},
+    **{"entries": lambda value: isinstance(value, list), "shape": _is_shape},
+    **{"kind": _KINDS.__contains__, "dtype": _DTYPES.__contains__},
 }
 
 
-def _check_fields(body: Any, rules: Mapping[str, _Rule], what: str) -> None:
-    _require(isinstance(body, dict) and body.keys() == rules.keys(), f"has {what} of other fields")
-    for field, is_right in rules.items():
-        _require(is_right(body[field]), f"has {what} of a wrong {field}")
+def _check_fields(body: Any, kind: type, what: str) -> None:
+    names = [field.name for field in fields(kind)]
+    _require(isinstance(body, dict) and body.keys() == {*names}, f"has {what} of other fields")
+    for name in names:
+        is_right = _RULES.get(name, _is_count)
+        _require(is_right(body[name]), f"has {what} of a wrong {name}")
 
 
 def _parse(content: bytes) -> Part:
@@ -285,7 +282,7 @@ def _parse(content: bytes) -> Part:
     checksum = body.pop("checksum", None)
     _require(checksum == _checksum(body), "does not match its checksum")
     del body["format"]
-    _check_fields(body, _MANIFEST, "a table")
+    _check_fields(body, Part, "a table")
     files, hosts = body["files"], tuple(body["hosts"])
     ranks = range(len(hosts or files))
     _require(bool(files) and set(files) <= set(map(str, ranks)), "has a file of no rank, or none")
@@ -296,19 +293,17 @@ def _parse(content: bytes) -> Part:
 
 
 def _parse_file(body: Any) -> RankFile:
-    _check_fields(body, _FILE, "a file")
-    entries = tuple(_parse_entry(entry, body["size"]) for entry in body["entries"])
-    names = [entry.name for entry in entries]
-    _require(len(names) == len(set(names)), "names an array twice")
-    return RankFile(body["size"], entries)
-
-
-def _parse_entry(body: Any, size: int) -> Entry:
-    _check_fields(body, _ENTRY, "an array")
-    entry = Entry(**{**body, "shape": tuple(body["shape"])})
-    _require(bool(entry.shape) or entry.kind != SHARDED, "has an array of a wrong shape")
-    _require(entry.offset + entry.num_bytes <= size, f"puts {entry.name!r} outside its file")
-    return entry
+    _check_fields(body, RankFile, "a file")
+    entries = []
+    for each in body["entries"]:
+        _check_fields(each, Entry, "an array")
+        entry = Entry(**{**each, "shape": tuple(each["shape"])})
+        _require(bool(entry.shape) or entry.kind != SHARDED, "has an array of a wrong shape")
+        end = entry.offset + entry.num_bytes
+        _require(end <= body["size"], f"puts {entry.name!r} outside its file")
+        entries.append(entry)
+    _require(len({entry.name for entry in entries}) == len(entries), "names an array twice")
+    return RankFile(body["size"], tuple(entries))
 
 
 def _check_files(part: Part) -> None:
@@ -330,11 +325,13 @@ def _check_files(part: Part) -> None:
 
 
 def _check_slice(part: Part, rank: int, entry: Entry) -> None:
-    """Raise a ``_BrokenError`` if a slice does not begin and end where its neighbors say."""
-    before = part.files[rank - 1][entry.name].stop if rank - 1 in part.files else 0
-    is_known = rank == 0 or rank - 1 in part.files
-    begins = entry.start == before if is_known else entry.start >= before
-    _require(begins, f"has a gap in {entry.name!r}")
+    """Raise a ``_BrokenError`` if a slice does not begin and end where its neighbors say.
+
+    Where the file before is on another host, the slice may begin anywhere.
+    """
+    if rank == 0 or rank - 1 in part.files:
+        before = part.files[rank - 1][entry.name].stop if rank else 0
+        _require(entry.start == before, f"has a gap in {entry.name!r}")
     is_last = rank == part.world_size - 1
     ends = entry.stop == entry.total if is_last else entry.stop <= entry.total
     _require(ends, f"lacks rows of {entry.name!r}")

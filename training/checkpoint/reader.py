@@ -40,23 +40,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def open_part(path: Path) -> Part:
-    """Read what a folder holds of a checkpoint; ``DataError`` if it does not exist or is broken."""
-    if not os.path.isdir(path):
-        raise DataError(f"{path} does not exist; name the folder of a checkpoint")
-    return read_part(path)
-
-
 class Checkpoint:
     """A checkpoint for reading; its arrays are memory maps.
 
     Every method raises a ``DataError`` if a file or an array that it needs is missing or cut off.
+
+    Attributes:
+        manifest: its table of contents.
+        entries: all arrays by name, each as one of the ranks has it.
     """
 
     def __init__(self, path: Path, part: Optional[Part] = None) -> None:
         """Take the files of ``part``; without it, all files of the checkpoint have to be there."""
         self.path = path
-        self.manifest = part or open_part(path)
+        self.manifest = part or read_part(path)
         files, hosts = self.manifest.files, self.manifest.hosts
         missing = self.manifest.missing
         if missing and part is None:
@@ -66,6 +63,8 @@ class Checkpoint:
             )
         # Its file has every array of the checkpoint, the replicated ones too.
         self._whole_rank = max(files, key=lambda rank: len(files[rank].entries), default=0)
+        whole = files[self._whole_rank].entries if files else ()
+        self.entries = {entry.name: entry for entry in whole}
 
     def verify(self, rank: int) -> None:
         """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
@@ -79,19 +78,13 @@ class Checkpoint:
                 if checksum != entry.checksum:
                     raise broken(f"{file.name}: {entry.name!r} does not match its checksum")
 
-    def names(self, prefix: str) -> list[str]:
-        """The names of the arrays that begin with ``prefix``."""
-        entries = self.manifest.files[self._whole_rank].entries
-        return [entry.name for entry in entries if entry.name.startswith(prefix)]
-
     def entry(self, name: str) -> Entry:
-        """Return the entry of an array in the manifest, of any rank."""
-        for entry in self.manifest.files[self._whole_rank].entries:
-            if entry.name == name:
-                return entry
-        raise DataError(
-            f"{self.path} lacks {name!r}; it was written by another kind of run or version"
-        )
+        """Return one of ``entries``."""
+        if name not in self.entries:
+            raise DataError(
+                f"{self.path} lacks {name!r}; it was written by another kind of run or version"
+            )
+        return self.entries[name]
 
     def replicated(self, name: str) -> NDArray[Any]:
         """An array that is the same on all ranks."""
@@ -195,17 +188,17 @@ class SavedPart:
         self._part, self._world = part, of.world
         self._checkpoint, self.run = of.checkpoint, of.run
         self.update = of.checkpoint.manifest.update
-        self._values = _values(of.values, part)
+        self._values = of.values.get(part, {})
 
     def values_in(self, run: Path) -> list[Mapping[str, Any]]:
         """Return the values of this part in all checkpoints of a run."""
         found = [part for _, part in files.candidates(run / files.FOLDER) if part]
-        return [_values(part.values, self._part) for part in found]
+        return [part.values.get(self._part, {}) for part in found]
 
     def names(self) -> list[str]:
         """Return the names of the arrays."""
-        prefix = f"{self._part}/"
-        return [name[len(prefix) :] for name in self._checkpoint.names(prefix)]
+        split = (name.partition("/") for name in self._checkpoint.entries)
+        return [name for part, _, name in split if part == self._part]
 
     def replicated(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return an array that is the same on all ranks."""
@@ -264,12 +257,6 @@ class SavedPart:
 
     def _wrong(self, what: str) -> DataError:
         return DataError(f"{self._checkpoint.path} {what}; it belongs to another kind of run")
-
-
-def _values(parts: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """The values of a part; none if they are missing."""
-    values = parts.get(part)
-    return values if isinstance(values, dict) else {}
 
 
 def _is_number(value: Any) -> bool:

@@ -52,8 +52,9 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
             raise _refusal(found, storage)
         checkpoint, error = _open(found, storage)
         if checkpoint is not None:
-            _compare(checkpoint, about)
-            return SavedRun(checkpoint, storage.world, storage.root)
+            saved = SavedRun(checkpoint, storage.world, storage.root)
+            _compare(saved, about)
+            return saved
         if resume != AUTO:
             raise error or DataError(f"{resume} is broken, as another rank found; use another one")
         if error is not None:
@@ -240,9 +241,9 @@ def _rename(found: _Found, storage: Storage) -> None:
             _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
 
 
-def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
+def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another model, and log the other options that have changed."""
-    identity, before = about["identity"], checkpoint.manifest.about.get("identity")
+    identity, before = about["identity"], saved.checkpoint.manifest.about.get("identity")
     before = before if isinstance(before, dict) else {}
 
     def shown(values: Mapping[str, Any], name: str) -> Any:
@@ -255,10 +256,10 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
     ]
     if differences:
         raise ConfigError(
-            f"{checkpoint.path} belongs to another model: {', '.join(differences)}; use "
+            f"{saved.path} belongs to another model: {', '.join(differences)}; use "
             "the same options, or another --models-root, or start anew with --resume never"
         )
-    options = checkpoint.manifest.about.get("configuration")
+    options = saved.configuration
     for name, value in about["configuration"].items():
-        if isinstance(options, dict) and name in options and options[name] != value:
+        if name in options and options[name] != value:
             _log.info("%s was %s and is %s", option(name), options[name], value)
