@@ -98,11 +98,6 @@ class FaceConfig:
     )
     """Options that a run that goes on from a checkpoint may not change."""
 
-    @property
-    def images_per_pass(self) -> int:
-        """Images whose feature maps exist at a time."""
-        return self.data.batch_size // self.backbone.accumulate
-
     def trains_again(self, before: Mapping[str, Any]) -> bool:
         """Return False: a finished run is longer, or starts a new one with --pretrained."""
         return False
@@ -244,11 +239,8 @@ def _check_plan(config: FaceConfig) -> None:
             f"--center-store {config.head.center_store} is for CPUs: no GPU, as --gpu plans "
             "for, has rows of a disk; leave out one of them"
         )
-    given = {
-        "--head-dtype": config.head.head_dtype,
-        "--dtype": config.backbone.dtype,
-    }
-    for option, dtype in given.items():
+    given = (("--head-dtype", config.head.head_dtype), ("--dtype", config.backbone.dtype))
+    for option, dtype in given:
         if dtype == "bfloat16":
             raise ConfigError(
                 f"{option} bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "

@@ -100,10 +100,10 @@ def sampled_rows(config: FaceConfig, shard: Shard) -> int:
 
 def rank_memory(config: FaceConfig, shard: Shard, network: NetworkSize) -> list[Item]:
     """Return the items of a rank's memory, on a GPU with ``--gpu``."""
-    size_head = _head_on_gpu if config.dry_run.gpu else _head
-    centers, states, rows, logits, features = size_head(config, shard)
+    centers, states, rows, logits, features = _head(config, shard)
     share = {"float32": 1.0, "float16": 0.5, "bfloat16": _NARROW}[config.backbone.dtype]
-    activations = round(_FLOAT * share * config.images_per_pass * network.maps)
+    images = config.data.batch_size // config.backbone.accumulate
+    activations = round(_FLOAT * share * images * network.maps)
     if config.dry_run.gpu:
         libraries = _GPU_LIBRARIES + _GPU_COMMUNICATION * (shard.world_size > 1)
     else:
@@ -159,48 +159,43 @@ def collective_bytes(config: FaceConfig, world_size: int, network: NetworkSize) 
 
 
 def _head(config: FaceConfig, shard: Shard) -> tuple[int, int, int, int, int]:
-    """The head on a CPU: ``2·S·D + B·S + 4·B·D`` floats, and centers with their states.
+    """Centers, their states, sampled rows, logits, features.
 
-    With ``--head-dtype bfloat16`` rows and logits have two bytes, and the gradient, like the
-    float32 sums of a product, is that of a block of rows. With ``--center-store`` the rows of three
-    samples are in memory, and for each class its entry in the index and a mark.
+    On a CPU rows, logits and features take ``2·S·D + B·S + 4·B·D`` floats. With ``--head-dtype
+    bfloat16`` rows and logits have two bytes, and the gradient, like the float32 sums of a product,
+    is that of a block of rows. With ``--center-store`` the rows of three samples are in memory, and
+    for each class its entry in the index and a mark. On a GPU sampled rows and states are copied.
     """
-    global_batch = config.data.batch_size * shard.world_size
+    global_batch, gpu = config.data.batch_size * shard.world_size, config.dry_run.gpu
     embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
-    features = _FEATURE_ARRAYS * global_batch * embedding * _FLOAT
+    centers, states = _held(config, shard.size)
+    row_arrays, logits = _ROW_ARRAYS, global_batch * rows * _FLOAT
+    features = (_FEATURE_ARRAYS_ON_GPU if gpu else _FEATURE_ARRAYS) * global_batch * embedding
+    features *= _FLOAT
+    if gpu:
+        wide = _wide_states(config)
+        row_arrays += wide - 1 + (1 + wide if rows < shard.size else 0)
+        logits += _rule_bytes(config, logits)
+    working = row_arrays * rows * embedding * _FLOAT
     if config.head.head_dtype == "bfloat16":
         block = min(rows, _BLOCK_ROWS)
         working = (rows + block) * embedding * _HALF
         # Each block adds its own share to the gradient of the features.
         features += -(-rows // _BLOCK_ROWS) * global_batch * embedding * _HALF
         logits = global_batch * (rows * _HALF + block * _FLOAT)
-    else:
-        working = _ROW_ARRAYS * rows * embedding * _FLOAT
-        logits = global_batch * rows * _FLOAT
-    if config.head.center_store is None:
-        centers, states = _held(config, shard.size)
-    else:
+    if config.head.center_store is not None:
         centers, states = (ENTRY + 1) * shard.size, 0
         working += _STAGES * sum(_held(config, rows))
     return centers, states, working, logits, features
 
 
-def _head_on_gpu(config: FaceConfig, shard: Shard) -> tuple[int, int, int, int, int]:
-    """The head on a GPU, where sampled rows and their states are copied."""
-    global_batch, states = config.data.batch_size * shard.world_size, _wide_states(config)
-    embedding, rows = config.backbone.embedding_size, sampled_rows(config, shard)
-    copies = 1 + states if rows < shard.size else 0
-    working = (_ROW_ARRAYS + copies + states - 1) * rows * embedding * _FLOAT
-    logits = global_batch * rows * _FLOAT
-    rules = 0
-    if config.head.filter_threshold < 1.0:
-        rules = 1
+def _rule_bytes(config: FaceConfig, logits: int) -> int:
+    """Temporary arrays of the rules for negatives, for logits of so many bytes, on a GPU."""
+    arrays = 1 if config.head.filter_threshold < 1.0 else 0
     if config.head.margins is None and config.head.loss == "curricularface":
-        rules = 2
+        arrays = 2
     # Those of one part of the logits still exist when the next one gets its own.
-    rules *= min(logits, _RULE_BYTES) * (2 if logits > _RULE_BYTES else 1)
-    features = _FEATURE_ARRAYS_ON_GPU * global_batch * embedding * _FLOAT
-    return *_held(config, shard.size), working, logits + rules, features
+    return arrays * min(logits, _RULE_BYTES) * (2 if logits > _RULE_BYTES else 1)
 
 
 def _held(config: FaceConfig, rows: int) -> tuple[int, int]:
