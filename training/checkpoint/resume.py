@@ -124,11 +124,6 @@ class _Found:
         # The ranks whose files are in none of the folders.
         self.missing = [rank for rank in range(len(self.any.hosts)) if rank not in present]
 
-    def path_for_first(self, storage: Storage) -> Optional[Path]:
-        """Return its folder here, for the rank that takes care of that; None for others."""
-        here = self.parts.get(storage.world.rank)
-        return None if here is None else Path(here.path)
-
     def lacks(self, storage: Storage) -> dict[int, list[int]]:
         """Return the files to copy into each folder of the run that lacks some, by its first."""
         found = {}
@@ -156,20 +151,21 @@ def _newest(root: Path, storage: Storage) -> list[_Found]:
     found = _survey(files.candidates(root) if storage.is_first else [], storage)
     is_newest = True
     for one in found:
-        hosts, path = one.any.hosts, one.path_for_first(storage)
+        # Each folder has one rank that takes care of it.
+        hosts, here = one.any.hosts, one.parts.get(storage.world.rank)
         if not one.missing:
             is_newest = is_newest and not one.any.world_size
         elif any(hosts[rank] not in storage.hosts for rank in one.missing):
             if is_newest:
                 raise _refusal(one, storage)
-        elif path is not None and is_newest:
+        elif here is not None and is_newest:
             _log.warning(
                 "the checkpoint of update %d is not complete: it lacks %s",
                 *(one.any.update, layout.lacking(one.missing, hosts)),
             )
             _rename(one, storage)
-        elif path is not None:
-            files.remove(path)
+        elif here is not None:
+            files.remove(Path(here.path))
     return [one for one in found if not one.missing]
 
 
@@ -233,12 +229,13 @@ def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Option
 
 
 def _rename(found: _Found, storage: Storage) -> None:
-    path = found.path_for_first(storage)
-    if path is not None:
+    here = found.parts.get(storage.world.rank)
+    if here is not None:
         try:
-            _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
+            aside = files.set_aside(Path(here.path))
+            _log.warning("renamed to %s; trying the checkpoint before it", aside)
         except OSError as refused:
-            _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
+            _log.warning("%s cannot be renamed (%s)", here.path, refused.strerror)
 
 
 def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:
