@@ -206,7 +206,8 @@ class CenterStore:
 
     def restore(self, saved: Saved) -> None:
         """Put the rows back as they were at a checkpoint, which may be of another store."""
-        origin, update, number = Origin.read(saved), saved.update, self._header.number
+        update, number = saved.update, self._header.number
+        origin = Origin(saved.count(headers.STORE), saved.count(headers.ATTEMPT))
         if not self._is_used or number != origin.number:
             raise DataError(
                 f"{self._folder} is not the store of this checkpoint "

@@ -46,11 +46,6 @@ class Origin(NamedTuple):
     attempt: int
 
     @classmethod
-    def read(cls, saved: Saved) -> Origin:
-        """Read it from the state of the head in a checkpoint with a store."""
-        return cls(saved.count(STORE), saved.count(ATTEMPT))
-
-    @classmethod
     def of(cls, values: Mapping[str, Any]) -> Optional[Origin]:
         """Find it among the values of the head in a manifest; None if they name no store."""
         number = values.get(STORE)

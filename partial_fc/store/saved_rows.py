@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,8 @@ class SavedRows:
             self._find_changes(update, opened)
             self.header.check_attempt(origin, update)
             self._opened = opened.pop_all()
-        shapes = {name: ("float32", (self.header.embedding,)) for name in self._layout.wide}
-        self.shapes: Mapping[str, tuple[str, tuple[int, ...]]] = {
-            **shapes,
+        self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+            **dict.fromkeys(self._layout.wide, ("float32", (self.header.embedding,))),
             **dict.fromkeys(self._layout.narrow, ("int32", ())),
         }
 
