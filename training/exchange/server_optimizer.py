@@ -10,8 +10,7 @@ here others may go on without this worker, with the weights that it would have s
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable
+from typing import Any
 
 from typing_extensions import override
 
@@ -40,7 +39,6 @@ class ServerOptimizer(Optimizer):
         self._exchange, self._group = exchange, group
         self._stopwatch, self._wire = stopwatch, wire
         self.contributors = group.size
-        self._are_finite: Callable[[], bool] = lambda: True
 
     def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
         """Begin with equal weights; see ``Exchange.start``."""
@@ -55,15 +53,8 @@ class ServerOptimizer(Optimizer):
     @override
     def reduce(self, update: int) -> Reduced:
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        reduced = judge(self._gradients)
-
-        # Asked twice, before the push and by the step's guard: the answer is worked out once.
-        @functools.lru_cache(maxsize=None)
-        def are_finite() -> bool:
-            return reduced.are_finite([float(number.asscalar()) for number in reduced.numbers])
-
-        self._are_finite = are_finite
-        return Reduced((), lambda values: are_finite())
+        self._reduced = judge(self._gradients)
+        return self._reduced
 
     @override
     def update(self, update: int, lr: float) -> None:
@@ -78,7 +69,7 @@ class ServerOptimizer(Optimizer):
         with self._stopwatch.part(part):
             for gradient in self._gradients:
                 gradient.wait_to_read()
-        if not self._are_finite():
+        if not self._reduced.are_finite([one.asscalar() for one in self._reduced.numbers]):
             return
         with self._stopwatch.part(COMMUNICATION):
             self._exchange.step(self._gradients, lr)

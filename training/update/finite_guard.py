@@ -64,22 +64,19 @@ class FiniteGuard:
         self.finish()
         self._judge_submitted = partial(self._judge, update, numbers, reduced)
 
-    def finish(self) -> None:
-        """Judge the update that was submitted last; waits for its numbers.
+    def finish(self) -> bool:
+        """Return True if the update that was submitted last may count; waits for its numbers.
 
         Raises:
-            NonFiniteError: it may not count.
+            NonFiniteError: it may not, and updates are not skipped.
         """
-        self._finish()
+        judge, self._judge_submitted = self._judge_submitted, lambda: True
+        return judge()
 
     def accept(self, update: int, loss: Any, reduced: Reduced) -> bool:
         """Return True if an update may count, judged at once; see ``submit``."""
         self.submit(update, loss, reduced)
-        return self._finish()
-
-    def _finish(self) -> bool:
-        judge, self._judge_submitted = self._judge_submitted, lambda: True
-        return judge()
+        return self.finish()
 
     def _judge(self, update: int, numbers: Any, reduced: Reduced) -> bool:
         """Read the loss and the numbers of the gradients, [1 + n]."""

@@ -38,9 +38,9 @@ class Reduced(NamedTuple):
     are_finite: Callable[[Sequence[float]], bool]
     """Returns True if they may be used, from the values of ``numbers``; equal on all ranks.
 
-    To be called at most once, in the order of the updates, and possibly after later updates. A
-    loss scale always says yes, because it expects some gradients to overflow, and logs the
-    updates that it has skipped."""
+    To be called in the order of the updates, and possibly after later updates. A loss scale always
+    says yes, because it expects some gradients to overflow, and logs the update if it was skipped:
+    it is to be asked once."""
 
 
 def judge(gradients: Sequence[Any]) -> Reduced:

@@ -27,6 +27,7 @@ from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.update import host_sgd
 from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.gradients import Reduced
 
 COUNT = 4000
 PLACE = Assignment(
@@ -330,7 +331,7 @@ def test_a_worker_that_waits_for_its_group_is_in_communication(size: int, part: 
         stopwatch.sample()
         gradient = SimpleNamespace(wait_to_read=lambda: parts.append(stopwatch.current))
         optimizer._gradients = [gradient]
-        optimizer._are_finite = lambda: False
+        optimizer._reduced = Reduced((), lambda values: False)
         with stopwatch.part(BACKBONE):
             optimizer.update(0, lr=0.5)
         return parts
