@@ -23,7 +23,6 @@ from data.batches.position import EpochPlan, Position
 from runtime.options import option
 from runtime.state import Saved, State, Stateful
 from training.config.schedule import ScheduleOptions
-from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +36,6 @@ class Progress(Stateful):
     Attributes:
         epoch_plan: where each update begins in the data.
         total_updates: the length of the run, with what has gone before.
-        schedule_updates: the length that the schedule of the learning rate goes by.
         schedule_shift: what is added to an update before the schedule is asked.
         epochs_before: passes over the data since the schedule began; the same for all workers of
             a job, also where their epochs differ.
@@ -46,7 +44,6 @@ class Progress(Stateful):
 
     epoch_plan: EpochPlan
     total_updates: int
-    schedule_updates: int
     schedule_shift: int = 0
     epochs_before: float = 0.0
     first_epoch: int = 0
@@ -66,12 +63,9 @@ class Progress(Stateful):
         Raises:
             DataError: the checkpoint says something else.
         """
-        whole = config.total_updates(source.updates_per_epoch)
         if saved is None:
-            return cls(EpochPlan(source.num_images, source.global_batch), whole, whole)
-        update = saved.count("update")
+            return cls.from_position(config, source, 0, Position(0, 0))
         position = Position(saved.count("epoch"), saved.count("samples"))
-        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
         if position.samples and changed:
             _log.warning(
                 "%s: in the rest of epoch %d, after image %d, images may come that the epoch has "
@@ -84,26 +78,29 @@ class Progress(Stateful):
                 "the global batch was %d and is %d: going on at image %d of epoch %d",
                 *(before, source.global_batch, position.samples, position.epoch),
             )
-        first = saved.count("first_epoch")
-        passed = (position.epoch - first) * source.updates_per_epoch
-        passed += position.samples // epoch_plan.global_batch
-        epochs = passed / source.updates_per_epoch
-        if config.epochs is None:
-            return cls(epoch_plan, whole, whole, epochs_before=epochs)
-        total = epoch_plan.first_update_of(first + config.epochs)
-        return cls(epoch_plan, total, whole, passed - update, epochs, first)
+        return cls.from_position(
+            config, source, saved.count("update"), position, saved.count("first_epoch")
+        )
 
     @classmethod
-    def from_period(
-        cls, config: ScheduleOptions, source: Loader, epoch: int, update: int, first_epoch: int = 0
+    def from_position(
+        cls,
+        config: ScheduleOptions,
+        source: Loader,
+        update: int,
+        position: Position,
+        first_epoch: int = 0,
     ) -> Progress:
-        """Plan a run from the beginning of an epoch, after ``update`` updates, through its data."""
-        whole = config.total_updates(source.updates_per_epoch)
-        start = Position(epoch, 0)
-        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
-        epochs = epoch - first_epoch
-        shift = epochs * source.updates_per_epoch - update
-        return cls(epoch_plan, whole - shift, whole, shift, epochs, first_epoch)
+        """Plan a run from a position in the data on, after ``update`` updates."""
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
+        passed = (position.epoch - first_epoch) * source.updates_per_epoch
+        passed += position.samples // source.global_batch
+        epochs = passed / source.updates_per_epoch
+        if config.epochs is None:
+            total = config.total_updates(source.updates_per_epoch)
+            return cls(epoch_plan, total, epochs_before=epochs)
+        total = epoch_plan.first_update_of(first_epoch + config.epochs)
+        return cls(epoch_plan, total, passed - update, epochs, first_epoch)
 
     @property
     def is_finished(self) -> bool:
@@ -113,7 +110,7 @@ class Progress(Stateful):
     def again(self, config: ScheduleOptions, source: Loader) -> Progress:
         """Plan the whole schedule from its beginning, after the updates and epochs of this one."""
         epoch = self.start.epoch + bool(self.start.samples)
-        return self.from_period(config, source, epoch, self.start_update, first_epoch=epoch)
+        return self.from_position(config, source, self.start_update, Position(epoch, 0), epoch)
 
     def period_end(self, every: Optional[int]) -> int:
         """The update after which workers rebalance: when the epochs are a multiple of ``every``."""
@@ -124,9 +121,9 @@ class Progress(Stateful):
 
     def from_epoch(self, config: ScheduleOptions, source: Loader) -> Progress:
         """Return the progress from the beginning of the same epoch, through other data."""
-        epoch = self.start.epoch
-        update = epoch * source.updates_per_epoch
-        found = self.from_period(config, source, epoch, update, self.first_epoch)
+        start = Position(self.start.epoch, 0)
+        update = start.epoch * source.updates_per_epoch
+        found = self.from_position(config, source, update, start, self.first_epoch)
         return replace(found, epochs_before=self.epochs_before)
 
     @property
@@ -138,10 +135,6 @@ class Progress(Stateful):
     def start(self) -> Position:
         """Where that update begins in the data."""
         return self.epoch_plan.start
-
-    def shifted(self, schedule: Schedule) -> Schedule:
-        """Return a schedule of ``schedule_updates`` updates as this run goes through it."""
-        return lambda update: schedule(update + self.schedule_shift)
 
     @override
     def export_state(self, update: int) -> State:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from data.batches.position import EpochPlan
+from data.batches.position import EpochPlan, Position
 from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
@@ -266,8 +266,10 @@ class Run:
             period = self._ranks.rebalance(here, self.log.total(), self._source)
         if period is None:
             return False
-        self.progress = Progress.from_period(
-            self._config.schedule, self._source, *period, self.progress.first_epoch
+        epoch, update = period
+        self.progress = Progress.from_position(
+            *(self._config.schedule, self._source, update, Position(epoch, 0)),
+            first_epoch=self.progress.first_epoch,
         )
         self.log.check_folder()
         # Workers that have come into the group of worker 0 learn of its checkpoints.

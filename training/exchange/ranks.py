@@ -57,7 +57,7 @@ class Ranks:
 
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
         """A schedule of the weights' updates, by the updates that the training loop counts."""
-        return progress.shifted(schedule)
+        return lambda update: schedule(update + progress.schedule_shift)
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers of a progress report about the other processes."""

@@ -113,8 +113,7 @@ def test_ranks_of_horovod() -> None:
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
     assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(200) == 200 and joined.numbers() == {} and joined.leave(3) == 3
-    shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
-    assert joined.schedule("schedule", shifted) == ("shifted", "schedule")
+    assert joined.schedule(float, SimpleNamespace(schedule_shift=40))(2) == 42.0
 
 
 def test_a_worker_alone() -> None:
