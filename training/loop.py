@@ -100,7 +100,7 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
         for every in hooks.actions:
             with log.paused():
                 every.action(updates.start)
-    batches = _prepared(step, batches, updates)
+    batches = _prepared(step, batches, updates, log)
     for update in range(updates.start, total):
         if log.reports(update + 1):
             # With nothing else under way, the parts of this update can be told apart.
@@ -133,9 +133,10 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
     return 0
 
 
-def _prepared(step: Step, batches: Iterator[Any], updates: Updates) -> Iterator[Any]:
+def _prepared(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> Iterator[Any]:
     """Yield the batches; the step is told of each one update before its own."""
     batch = next(batches)
+    log.sample(batch)
     for update in range(updates.start + 1, updates.total):
         following = next(batches)
         step.prepare(following, update)

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The name of the part that a schedule starts without.
-_OF_A_SCHEDULE = "optimizer"
-
 
 @contextmanager
 def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
@@ -182,12 +179,10 @@ class Run:
         """
         self._parts = parts
         if self._saved and self._trains_again:
-            self._saved.restore(
-                {name: part for name, part in parts.items() if name != _OF_A_SCHEDULE}
-            )
+            self._saved.restore({name: parts[name] for name in parts if name != "optimizer"})
             again()
         elif self._saved:
-            self._saved.restore({**parts, "progress": self.progress})
+            self._saved.restore(parts)
         else:
             for part in parts.values():
                 part.begin(self.folder)
@@ -241,18 +236,9 @@ class Run:
                     epochs=progress.epoch_plan,
                 )
                 batches = self._source.batches(progress.start_update, progress.start)
-                status = fit(step, self._sampled(batches), updates, self.log, hooks)
+                status = fit(step, batches, updates, self.log, hooks)
             if status or end == progress.total_updates or not self._rebalance(end):
                 return status
-
-    def _sampled(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches; the report gets images of the first."""
-        first = next(batches)
-        self.log.sample(first)
-        yield first
-        # Not for the whole run: the loader uses its memory again.
-        del first
-        yield from batches
 
     def _check_folder(self, update: int) -> None:
         """Write nothing into a folder that has come into the place of the run's."""
