@@ -13,7 +13,6 @@ from backbones.classifiers import Normalization
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.batches.position import EpochPart
-from data.contents import Images
 from data.image_interface import ImageSet
 from data.images import cifar, class_files, mnist
 from data.images.image_set import DrawnImages
@@ -35,7 +34,6 @@ _log = logging.getLogger(__name__)
 
 _PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5
-_AHEAD = 4
 
 _MNIST = Normalization((0.1307,), (0.3081,))
 # The deviations are those of the CIFAR-10 tutorial.
@@ -91,7 +89,7 @@ class ImageData:
 
     def validation_batches(self, data: ImageDataOptions, world: World) -> Iterator[Batch]:
         """Yield this rank's share of the images to validate on."""
-        with Prefetcher(_threads(data), _AHEAD) as prefetcher:
+        with Prefetcher(_threads(data)) as prefetcher:
             yield from each_once(
                 self._validated,
                 prefetcher,
@@ -105,11 +103,6 @@ class ImageData:
         for line in (*self.training.left_out, *self.validation.left_out):
             if rank == 0:
                 _log.warning(line)
-
-    @property
-    def compared_images(self) -> Optional[Images]:
-        """The images that have to be those of the checkpoint from which a run goes on."""
-        return self.training if isinstance(self.training, Images) else None
 
     @cached_property
     def _validated(self) -> TransformedImages:
