@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from backbones.inference import Infer
 from backbones.model import Backbone
 from data.batches.face_loader import FaceLoader
-from evaluation.features import check_finite
+from evaluation.features import check_finite, normalized
 from partial_fc.head import PartialFC
 from partial_fc.shard import Shard
 
@@ -58,8 +58,7 @@ def class_means(
         beat()
         embeddings = infer(batch.images)
         check_finite(embeddings)
-        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-        units = embeddings / np.where(norms > 0, norms, 1)
+        units = normalized(embeddings)
         readable = (batch.labels >= start) & (batch.labels < stop)
         np.add.at(sums, batch.labels[readable] - start, units[readable])
         images += int(readable.sum())

@@ -120,8 +120,7 @@ def _wait_for(file: IO[str], models_root: Path) -> None:
 def _holder(file: IO[str]) -> str:
     """The line that the holder of the lock has written; empty after a regular end."""
     file.seek(0)
-    line = file.readline(_LONGEST_HOLDER).strip()
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return file.readline(_LONGEST_HOLDER).strip()
 
 
 def _is_on_this_host(holder: str) -> bool:

@@ -51,8 +51,8 @@ class Validator(Stateful):
         infer = self._classifier.inference()
         counted = [count_batch(infer, batch) for batch in self._batches()]
         sums = np.sum(counted or [np.zeros(5)], axis=0)
-        counts = self._over_ranks(sums, "validation.counts")
-        loss, correct, correct_of_top, total, broken = counts.tolist()
+        found = self._over_ranks(sums.tolist(), "validation.counts")
+        loss, correct, correct_of_top, total, broken = found
         if not total:
             raise DataError(
                 f"none of the {broken:.0f} images to validate on can be read; the log of each rank "
@@ -64,27 +64,27 @@ class Validator(Stateful):
                 *(broken, broken + total),
             )
         accuracy = correct / total
-        self._agree_on_best()
+        # Ranks that have come into this world with other groups do not know what was best.
+        (self.best,) = self._over_ranks([self.best], "validation.best", "max")
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
         training = self._epoch_counts.averages()
-        epoch = self._epoch_counts.epochs(update)
-        _log.info(
-            "epoch %g: %s; validation loss %.4f, accuracy %.4f (%d of %d), top-%d %.4f, best %.4f",
-            *(epoch, _described(training), loss / total, accuracy),
-            *(correct, total, _TOP, correct_of_top / total, self.best),
-        )
         numbers = {
-            "epoch": epoch,
+            "epoch": self._epoch_counts.epochs(update),
             "training_loss": training["mean_loss"],
             "training_accuracy": training["accuracy"],
             "loss": loss / total,
             "accuracy": accuracy,
-            f"top_{_TOP}": correct_of_top / total,
+            "top_5": correct_of_top / total,
             "correct": correct,
             "total": total,
             "best": self.best,
         }
+        _log.info(
+            "epoch %(epoch)g: %(learned)s; validation loss %(loss).4f, accuracy %(accuracy).4f "
+            "(%(correct)d of %(total)d), top-5 %(top_5).4f, best %(best).4f",
+            {**numbers, "learned": _described(training)},
+        )
         self._log.record(update, numbers, target="validation")
         if is_best:
             self._best_model.save(update)
@@ -96,21 +96,14 @@ class Validator(Stateful):
     @override
     def load_state(self, saved: Saved) -> None:
         self.best = saved.numbers("accuracy")["best"]
-        self._agree_on_best()
         if self.best and self._best_model.is_gone():
             self.best = 0.0
 
-    def _agree_on_best(self) -> None:
-        """Ranks that have come into this world with other groups do not know what was best."""
-        self.best = float(self._over_ranks(np.array([self.best]), "validation.best", "max")[0])
-
-    def _over_ranks(
-        self, numbers: NDArray[np.float64], name: str, op: str = "sum"
-    ) -> NDArray[np.float64]:
+    def _over_ranks(self, numbers: list[float], name: str, op: str = "sum") -> list[float]:
         array = mx.nd.array(numbers, dtype="float64")
         self._world.allreduce(array, name, op)
-        total: NDArray[np.float64] = array.asnumpy()
-        return total
+        reduced: list[float] = array.asnumpy().tolist()
+        return reduced
 
 
 def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:

@@ -28,11 +28,6 @@ _BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_i
 _log = logging.getLogger(__name__)
 
 
-def log_path(models_root: Path, rank: int) -> Path:
-    """The log file of a rank."""
-    return models_root / "logs" / f"rank-{rank:04d}.log"
-
-
 class LineFormatter(logging.Formatter):
     """Formats a message as one line, whatever a name in it holds; a traceback has several."""
 
@@ -52,9 +47,10 @@ class FileHandler(logging.FileHandler):
 
     def __init__(self, models_root: Path, rank: int) -> None:
         """Open the file to append to it; ``OSError`` if it cannot be written."""
-        path = log_path(models_root, rank)
-        make_folder(path.parent)
+        folder = models_root / "logs"
+        make_folder(folder)
         # Names of files may hold bytes that are no characters.
+        path = folder / f"rank-{rank:04d}.log"
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
 
     @override

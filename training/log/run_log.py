@@ -23,7 +23,7 @@ from runtime.errors import ConfigError
 from runtime.files import HeldFolder
 from runtime.stopwatch import Stopwatch
 from training.log import throughput
-from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler, log_path
+from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler
 from training.log.metric_files import MetricFiles
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
@@ -81,7 +81,7 @@ class RunLog:
             stall_timeout,
             rank=rank,
             stopwatch=self.stopwatch,
-            log_file=log_path(root, rank),
+            log_file=Path(file.baseFilename),
             others=others,
         )
         _log.info("rank %d of %d, files in %s", rank, world_size, root)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from backbones.inference import Infer
 from backbones.model import Backbone
 from backbones.network import checkpoint_paths
-from evaluation.features import check_finite
+from evaluation.features import check_finite, normalized
 from parallel.world import World
 from partial_fc.head import HeadStep
 from runtime.errors import ConfigError
@@ -84,8 +84,7 @@ class Teacher:
         """
         taught = self._infer(images)
         check_finite(taught)
-        norms = np.maximum(np.linalg.norm(taught, axis=1, keepdims=True), _SMALLEST_NORM)
-        taught_bD = mx.nd.array(taught / norms, ctx=features.context)
+        taught_bD = mx.nd.array(normalized(taught), ctx=features.context)
         features_bD = features.detach()
         norms_b1 = mx.nd.norm(features_bD, axis=1, keepdims=True)
         inverse_norms_b1 = 1 / mx.nd.maximum(norms_b1, _SMALLEST_NORM)
