@@ -101,8 +101,8 @@ AUGMENTATIONS = {
 # fmt: off
 BOTH: list[Row] = [
     ("--threads 3", 3, "Prefetcher.threads"),
-    ("--momentum 0.75", 0.75, "Trainer.optimizer.momentum"),
-    ("--wd 0.003", 0.003, "Trainer.optimizer.wd"),
+    ("--momentum 0.75", 0.75, "host_sgd.update.momentum"),
+    ("--wd 0.003", 0.003, lambda seen: max(seen.values("host_sgd.update.wds")[0])),
     ("--clip-norm 0.75", 0.75, "optimizer.clip.max_norm"),
     ("--resume never", "never", "resume.find.resume"),
     ("--stall-timeout 321", 321, "environment.prepare_stall_check.seconds", "Watchdog.seconds"),
@@ -155,7 +155,7 @@ FACES: dict[str, Run] = {
         ("--margins 1,0.25,0.125", CombinedMargin(1.0, 0.25, 0.125), "PartialFC.margin"),
         ("--center-store {folder}/store", "StoredRows", "PartialFC.result.rows.__class__.__name__"),
         ("--center-memory 0.5", 2**29, "PartialFC.result.rows.options.memory"),
-        ("--optimizer adam", "Adam", "Trainer.optimizer.__class__.__name__"),
+        ("--optimizer adam", "adam", "rules.update.options.rule"),
         ("--optimizer adam", {"first_moments", "second_moments", "step_counts"},
          lambda seen: seen.values("optimizers.build.result.states")[0].keys()),
         # Three identities, as if each had one image, in batches of one: down to 0 after 6 updates.
@@ -266,7 +266,7 @@ WATCHED = (
     "backbones.model:Backbone create load load_pretrained",
     "data.batches.face_loader Augmentation FaceLoader MemoryBatches",
     "data.batches.image_loader ImageLoader", "data.batches.loader BrokenImages Prefetcher",
-    "data.batches.selection Selection", "data.images.image_set DrawnImages", "mxnet.gluon Trainer",
+    "data.batches.selection Selection", "data.images.image_set DrawnImages",
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
@@ -277,7 +277,8 @@ WATCHED = (
     "training.plan.images describe", "training.run fit",
     "training.update.classify_step SoftTargets",
     "training.update.classify_step:ClassifyStep __call__",
-    "training.update.finite_guard FiniteGuard", "training.update.optimizer BackboneOptimizer clip",
+    "training.update.finite_guard FiniteGuard", "training.update.host_sgd update",
+    "training.update.optimizer BackboneOptimizer clip", "training.update.rules update",
     "training.update.optimizer:BackboneOptimizer update", "training.update.teacher Teacher",
     "training.verifier Verifier",
 )

@@ -12,7 +12,7 @@ threads that were started for each array took a fifth of a training step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,47 +20,30 @@ from numpy.typing import NDArray
 from runtime.kernels.compiled import inlined, parallel_kernel, prange
 from runtime.kernels.memory import array_at
 from runtime.kernels.sums import product_of
-from runtime.mxnet import mx
-from runtime.ndarray import addresses, is_on_host
+from runtime.ndarray import addresses
 
 # Threads share the numbers of all arrays in pieces, whose bounds may lie within an array.
 _PIECES = 16
-_ALL = 1 << 30
 
 
-class HostSGD(mx.optimizer.Optimizer):
-    """SGD with momentum for float32 parameters in the memory of the CPU.
+def update(
+    weights: Sequence[Any],
+    gradients: Sequence[Any],
+    momenta: Sequence[Any],
+    wds: Sequence[float],
+    lr: float,
+    momentum: float,
+) -> None:
+    """Update weights and momenta in place.
 
-    ``momentum = μ · momentum - lr · (gradient + wd · weight)``, which is added to the weight. The
-    update is not queued: it waits for the gradients and is done when it returns.
+    ``momentum = μ · momentum - lr · (gradient + wd · weight)``, which is added to the weight. All
+    are float32, contiguous, in the memory of the CPU. The update is not queued: it waits for the
+    gradients and is done when it returns.
     """
-
-    def __init__(self, momentum: float, **settings: Any) -> None:
-        """Args: momentum: above 0 and below 1; settings: of MXNet's optimizers."""
-        super().__init__(**settings)
-        self.momentum = momentum
-        # How many parameters ``update`` may get at once.
-        self.aggregate_num = _ALL
-        self._sizes: dict[int, int] = {}
-
-    def create_state(self, index: int, weight: Any) -> Any:
-        """The momentum of one parameter, float32, contiguous, in the memory of the CPU: zero."""
-        assert is_on_host(weight), weight
-        self._sizes[index] = weight.size
-        return mx.nd.zeros_like(weight)
-
-    def update(self, index: Union[int, Sequence[int]], weight: Any, grad: Any, state: Any) -> None:
-        """Update one parameter in place, or the parameters of lists.
-
-        Gradients are float32, contiguous, in the memory of the CPU, as their weights.
-        """
-        if isinstance(index, int):
-            index, weight, grad, state = [index], [weight], [grad], [state]
-        self._update_count(index)
-        found = np.array(addresses([*weight, *grad, *state]), np.uintp).reshape(3, -1)
-        rates = np.array([self._get_lrs(index), self._get_wds(index)], np.float32)
-        common = np.array([self.momentum, self.rescale_grad], np.float32)
-        _step(found, _offsets([self._sizes[one] for one in index]), rates, common)
+    found = np.array(addresses([*weights, *gradients, *momenta]), np.uintp).reshape(3, -1)
+    rates = np.array([[lr] * len(wds), wds], np.float32)
+    common = np.array([momentum, 1.0], np.float32)
+    _step(found, _offsets([one.size for one in weights]), rates, common)
 
 
 def all_finite(gradients: Sequence[Any]) -> bool:

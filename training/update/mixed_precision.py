@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
@@ -30,7 +31,6 @@ from runtime.state import Saved, State, Stateful
 from training.config.schedule import OptimizerOptions
 from training.update import rules
 from training.update.gradients import Reduced, device_factor, finite_flag
-from training.update.rules import Rates
 
 _log = logging.getLogger(__name__)
 
@@ -131,11 +131,10 @@ class MixedPrecisionUpdates:
             unscale = unscale * factor
         self._count = self._count + finite
         for group in self._groups:
-            rates = Rates(lr, self._options.wd * group.wd_mult, self._count)
             for part in group.parts:
                 # One bulk for each: until a bulk has run, the memory of its results is in use.
                 with mx.engine.bulk(rules.BULK_SIZE):
-                    part.update(self._options, rates, finite, unscale)
+                    part.update(group.options, lr, self._count, finite, unscale)
 
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         """The NDArrays that are remembered of each parameter, which may be written into."""
@@ -149,21 +148,22 @@ class MixedPrecisionUpdates:
         for parameter in self._parameters:
             key = parameter.data().dtype, float(parameter.wd_mult)
             alike.setdefault(key, []).append(parameter)
-        states = rules.num_states(self._options)
-        return [_Group(parameters, states, self._ctx) for parameters in alike.values()]
+        return [
+            _Group(parameters, replace(self._options, wd=self._options.wd * wd_mult), self._ctx)
+            for (_, wd_mult), parameters in alike.items()
+        ]
 
 
 class _Group:
     """Parameters of one type and weight decay, end to end."""
 
-    def __init__(self, parameters: Sequence[Any], num_states: int, ctx: Any) -> None:
-        self.wd_mult = float(parameters[0].wd_mult)
-        self._parameters = parameters
+    def __init__(self, parameters: Sequence[Any], options: OptimizerOptions, ctx: Any) -> None:
+        self._parameters, self.options = parameters, options
         weights = [parameter.data().reshape((-1,)) for parameter in parameters]
         gradients = [parameter.grad().reshape((-1,)) for parameter in parameters]
         self._offsets = [0, *itertools.accumulate(weight.size for weight in weights)]
         size = self._offsets[-1]
-        self._states = [mx.nd.zeros((size,), ctx=ctx) for _ in range(num_states)]
+        self._states = [mx.nd.zeros((size,), ctx=ctx) for _ in range(rules.num_states(options))]
         is_half = weights[0].dtype == np.float16
         self._master = mx.nd.zeros((size,), ctx=ctx) if is_half else None
         self.parts = []
@@ -201,17 +201,20 @@ class _Part(NamedTuple):
     master: Optional[Any]
     """The float32 copy of the weights, where these are float16."""
 
-    def update(self, options: OptimizerOptions, rates: Rates, finite: Any, unscale: Any) -> None:
+    def update(
+        self, options: OptimizerOptions, lr: float, count: Any, finite: Any, unscale: Any
+    ) -> None:
         """Update weights, states and master copy if ``finite`` is 1, and not if it is 0.
 
-        ``finite`` and ``unscale``, a factor for the gradients, are NDArrays [1] on the device.
+        ``finite``, the ``count`` of updates and ``unscale``, a factor for the gradients, are
+        NDArrays [1] on the device.
         """
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
         gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")
         # Without clipping by a power of two, so that nothing is rounded.
         mx.nd.broadcast_mul(gradient, unscale, out=gradient)
         states = [mx.nd.identity(state) for state in self.states]
-        new = rules.step(options, old, gradient, states, rates)
+        new = rules.step(options, old, gradient, states, lr, count)
         for state, candidate in zip(self.states, states):
             mx.nd.where(finite, candidate, state, out=state)
         chosen = mx.nd.where(finite, new, old, out=self.master)

@@ -19,7 +19,7 @@ from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 from runtime.stopwatch import Stopwatch
 from training.config.schedule import OptimizerOptions
-from training.update import rules
+from training.update import host_sgd, rules
 from training.update.gradients import Reduced, clip, judge
 from training.update.mixed_precision import LossScale, MixedPrecisionUpdates
 
@@ -72,10 +72,10 @@ class BackboneOptimizer(Optimizer):
         ctx = self._gradients[0].context
         self._settle = stopwatch.settle if stopwatch else lambda: None
         self._loss_scale = LossScale(ctx) if dtype == "float16" else None
-        self._updates: Union[MixedPrecisionUpdates, _TrainerUpdates] = (
+        self._updates: Union[MixedPrecisionUpdates, PlainUpdates] = (
             MixedPrecisionUpdates(options, trained, self._loss_scale, ctx)
             if self._loss_scale
-            else _TrainerUpdates(options, trained, ctx)
+            else PlainUpdates(options, trained, ctx)
         )
 
     @override
@@ -120,48 +120,40 @@ class BackboneOptimizer(Optimizer):
             self._loss_scale.load_state(saved)
 
 
-class _TrainerUpdates:
-    """A rule for float32, on the host or on a device; on a device it is queued."""
+class PlainUpdates:
+    """A rule for float32, on the host or on a device; on a device it is queued.
+
+    Attributes:
+        count: updates that were not skipped.
+    """
 
     def __init__(self, options: OptimizerOptions, trained: Sequence[Any], ctx: Any) -> None:
-        rule = rules.build(options, on_host=is_host(ctx))
-        by_name = {parameter.name: parameter for parameter in trained}
-        self._trainer = mx.gluon.Trainer(by_name, rule, kvstore=None)
-        self._bulk_size = 0 if is_host(ctx) else rules.BULK_SIZE
-        self._max_norm = options.clip_norm
-        self._gradients = [parameter.grad() for parameter in trained]
-
-    @property
-    def count(self) -> int:
-        """Updates that were not skipped."""
-        return int(self._trainer.optimizer.num_update)
-
-    @count.setter
-    def count(self, updates: int) -> None:
-        optimizer = self._trainer.optimizer
-        # A parameter's own count starts at begin_num_update, at its first update.
-        optimizer.begin_num_update = optimizer.num_update = updates
+        """Choose the rule for parameters; weight decay is multiplied by the ``wd_mult`` of each."""
+        self._options, self._is_on_host = options, is_host(ctx)
+        self._trained = []
+        for one in trained:
+            weight, wd = one.data(), options.wd * one.wd_mult
+            states = [mx.nd.zeros_like(weight) for _ in range(rules.num_states(options))]
+            self._trained.append(rules.Trained(one.name, weight, one.grad(), states, wd))
+        self.count = 0
 
     def apply(self, lr: float, reduced: Reduced) -> None:
         """Update the parameters by their gradients."""
-        self._trainer.set_learning_rate(lr)
-        with mx.engine.bulk(self._bulk_size):
-            if self._max_norm is not None:
-                clip(self._gradients, self._max_norm)
-            self._trainer.update(1)
+        options = self._options
+        self.count += 1
+        _, weights, gradients, states, wds = zip(*self._trained)
+        with mx.engine.bulk(0 if self._is_on_host else rules.BULK_SIZE):
+            if options.clip_norm is not None:
+                clip(gradients, options.clip_norm)
+            if self._is_on_host and options.rule == "sgd" and options.momentum:
+                momenta = [momentum for (momentum,) in states]
+                host_sgd.update(weights, gradients, momenta, wds, lr, options.momentum)
+            else:
+                rules.update(options, self._trained, lr, self.count)
 
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         """The NDArrays that are remembered of each parameter, which may be written into."""
-        updater = self._trainer._updaters[0]
-        for index, parameter in enumerate(self._trainer._params):
-            if index not in updater.states:
-                # Otherwise the trainer makes it at the first update.
-                state = updater.optimizer.create_state_multi_precision(index, parameter.data())
-                updater.states[index], updater.states_synced[index] = state, True
-            state = updater.states[index]
-            # MXNet keeps none, one, or a tuple.
-            is_one = state is None or isinstance(state, mx.nd.NDArray)
-            yield parameter.name, [one for one in ([state] if is_one else state) if one is not None]
+        return ((one.name, one.states) for one in self._trained)
 
 
 def make_equal(arrays: Sequence[Any], world: World) -> None:

@@ -1,46 +1,43 @@
 """The optimizers of a network: SGD with momentum, Adam and AdamW.
 
-Each has two forms that do the same: an optimizer of MXNet for float32 (``build``), and operators on
-arrays that stand end to end, for the updates of a float16 network (``step``). Those of the class
-centers, which have the same names, are in ``partial_fc.optimizers``.
+Each has two forms that do the same: operators that update float32 parameters in place (``update``),
+and operators on arrays that stand end to end, for the updates of a float16 network (``step``). SGD
+with momentum on a CPU has a kernel, ``host_sgd``. The optimizers of the class centers, which have
+the same names, are in ``partial_fc.optimizers``.
+
+AdamW is Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2): a step
+takes ``lr * wd`` of a weight, as in the other frameworks. The correction of the bias is part of the
+learning rate, as in MXNet's Adam (Kingma and Ba, ICLR 2015, end of section 2).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from runtime.devices import is_host
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
-from training.update.host_sgd import HostSGD
 
 _BETA1 = 0.9
 _BETA2 = 0.999
 _MOMENTS = {"beta1": _BETA1, "beta2": _BETA2, "epsilon": 1e-8}
 # Operators on a device that the engine starts as one: after each one it would wait for the device.
 BULK_SIZE = 60
+# Parameters that one operator of SGD updates, by MXNET_OPTIMIZER_AGGREGATION_SIZE.
+_AT_ONCE: int = mx.optimizer.SGD().aggregate_num
 
 
-class Rates(NamedTuple):
-    """The numbers of one update."""
+class Trained(NamedTuple):
+    """A float32 parameter, and what its updates need."""
 
-    lr: float
+    name: str
+    weight: Any
+    gradient: Any
+    states: list[Any]
+    """Zero at first, of the weight's shape; see ``num_states``."""
     wd: float
-    count: Any
-    """Updates so far, this one included: NDArray [1] on the device."""
-
-
-def build(options: OptimizerOptions, *, on_host: bool) -> Any:
-    """Return an optimizer of MXNet, for Gluon's trainer."""
-    settings = {"learning_rate": 0.0, "wd": options.wd}
-    if options.rule == "sgd":
-        sgd = HostSGD if on_host and options.momentum else mx.optimizer.SGD
-        return sgd(momentum=options.momentum, **settings)
-    if options.rule == "adam":
-        return mx.optimizer.Adam(**_MOMENTS, **settings)
-    assert options.rule == "adamw", options
-    return AdamW(**settings)
 
 
 def num_states(options: OptimizerOptions) -> int:
@@ -48,24 +45,60 @@ def num_states(options: OptimizerOptions) -> int:
     return int(options.momentum > 0) if options.rule == "sgd" else 2
 
 
-def step(
-    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], rates: Rates
-) -> Any:
-    """Return the new weight; ``states`` (float32, as the others) are overwritten. Queued."""
-    decay = rates.wd
+def update(options: OptimizerOptions, trained: Sequence[Trained], lr: float, count: int) -> None:
+    """Update weights and states in place; queued.
+
+    ``count`` is the number of updates, this one included.
+    """
     if options.rule == "sgd":
-        rule = {"lr": rates.lr, "wd": decay}
+        for start in range(0, len(trained), _AT_ONCE):
+            _update_by_sgd(trained[start : start + _AT_ONCE], lr, options.momentum)
+        return
+    correction = math.sqrt(1 - _BETA2**count) / (1 - _BETA1**count)
+    for _, weight, gradient, states, wd in trained:
+        rates = {"lr": lr * correction, **_MOMENTS, "out": weight}
+        if options.rule == "adam":
+            mx.nd.adam_update(weight, gradient, *states, wd=wd, **rates)
+        elif is_host(weight.context):
+            decay = {"eta": 1.0, "wd": lr * wd}
+            mx.nd.contrib.adamw_update(weight, gradient, *states, 1.0, **decay, **rates)
+        else:
+            # The operator for it copies its ``rescale_grad`` to the host, and waits for that.
+            if wd:
+                weight *= 1 - lr * wd
+            mx.nd.adam_update(weight, gradient, *states, **rates)
+
+
+def _update_by_sgd(trained: Sequence[Trained], lr: float, momentum: float) -> None:
+    arrays = [array for one in trained for array in (one.weight, one.gradient, *one.states)]
+    rates = {"lrs": [lr] * len(trained), "wds": [one.wd for one in trained]}
+    more = {"num_weights": len(trained), "out": [one.weight for one in trained]}
+    if momentum:
+        mx.nd.multi_sgd_mom_update(*arrays, momentum=momentum, **rates, **more)
+    else:
+        mx.nd.multi_sgd_update(*arrays, **rates, **more)
+
+
+def step(
+    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], lr: float, count: Any
+) -> Any:
+    """Return the new weight; ``states`` (float32, as the others) are overwritten. Queued.
+
+    ``count`` is the number of updates, this one included: NDArray [1] on the device.
+    """
+    if options.rule == "sgd":
+        rule = {"lr": lr, "wd": options.wd}
         if not states:
             return mx.nd.sgd_update(weight, gradient, **rule)
         return mx.nd.sgd_mom_update(weight, gradient, *states, momentum=options.momentum, **rule)
     if options.rule == "adam":
-        gradient = gradient + decay * weight
+        gradient = gradient + options.wd * weight
     # The operator takes no learning rate from the device: a step of 1 from 0 is the direction.
     zero = mx.nd.zeros_like(weight)
     direction = mx.nd.adam_update(zero, gradient, *states, lr=1.0, **_MOMENTS)
     if options.rule == "adamw":
-        weight = weight * (1 - rates.lr * decay)
-    return weight + direction * (rates.lr * _bias_correction(rates.count))
+        weight = weight * (1 - lr * options.wd)
+    return weight + direction * (lr * _bias_correction(count))
 
 
 def _bias_correction(count: Any) -> Any:
@@ -75,32 +108,3 @@ def _bias_correction(count: Any) -> Any:
     """
     first, second = (-mx.nd.expm1(count * math.log(beta)) for beta in (_BETA1, _BETA2))
     return mx.nd.sqrt(second) / first
-
-
-class AdamW(mx.optimizer.Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2).
-
-    MXNet has the operator, but no optimizer around it. A step takes ``lr * wd`` of a weight, as in
-    the other frameworks. Like MXNet's Adam it puts the bias correction into the learning rate
-    (Kingma and Ba, ICLR 2015, end of section 2).
-    """
-
-    def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
-        """Return the moments of one parameter, zero."""
-        return mx.nd.zeros_like(weight), mx.nd.zeros_like(weight)
-
-    def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
-        """Update one parameter in place."""
-        self._update_count(index)
-        lr, wd, updates = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
-        correction = math.sqrt(1 - _BETA2**updates) / (1 - _BETA1**updates)
-        if is_host(weight.context):
-            mx.nd.contrib.adamw_update(
-                *(weight, grad, *state, self.rescale_grad),
-                **{"lr": lr * correction, "eta": 1.0, "wd": lr * wd, **_MOMENTS, "out": weight},
-            )
-            return
-        # The operator for it copies ``rescale_grad`` to the host, and waits for that.
-        if wd:
-            weight *= 1 - lr * wd
-        mx.nd.adam_update(weight, grad, *state, lr=lr * correction, **_MOMENTS, out=weight)

@@ -103,8 +103,6 @@ def train(world, device, dtype="float32", **options):
         for whole, parameter in zip(gradients_of(update).values(), parameters.values()):
             part = whole / world.size + (world.rank - (world.size - 1) / 2) * 0.25
             parameter.grad()[:] = mx.nd.array(part * scale)
-            for data in parameter.list_data():
-                data._fresh_grad = True
         reduced = optimizer.reduce(update)
         optimizer.update(update, lr=0.5)
         assert reduced.are_finite([number.asscalar() for number in reduced.numbers])

@@ -15,8 +15,7 @@ from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
-from training.update import mixed_precision
-from training.update.host_sgd import HostSGD, all_finite
+from training.update import host_sgd, mixed_precision
 from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
@@ -127,25 +126,17 @@ def test_it_does_what_mxnet_does():
     generator = np.random.default_rng(0)
     shapes = [(1,), (64, 3, 3, 3), (5,), (513, 77), (7,), (129,)]
     values = [[generator.normal(size=shape) for shape in shapes] for _ in range(4)]
-    results = []
-    for rule, at_once in ((HostSGD, True), (HostSGD, False), (mx.optimizer.SGD, False)):
-        names = {0: "a_bias", 2: "b_weight"}
-        optimizer = rule(momentum=0.9, wd=0.01, learning_rate=0.0, param_idx2name=names)
-        optimizer.rescale_grad = 0.5
-        optimizer.set_lr_mult({"a_bias": 3.0})
-        optimizer.set_wd_mult({"b_weight": 5.0})
-        weights = [mx.nd.array(value) for value in values[0]]
-        numbers = list(range(len(weights)))
-        states = [optimizer.create_state_multi_precision(n, weights[n]) for n in numbers]
-        for lr, gradients in zip((0.1, 0.2, 0.05), values[1:]):
-            optimizer.set_learning_rate(lr)
-            columns = (numbers, weights, list(map(mx.nd.array, gradients)), states)
-            for call in [columns] if at_once else zip(*columns):
-                optimizer.update_multi_precision(*call)
-        results.append([one.asnumpy() for one in (*weights, *states)])
-    for *ours, theirs in zip(*results):
-        for one in ours:
-            np.testing.assert_allclose(one, theirs, rtol=2e-6, atol=2e-7)
+    wds = [0.01, 0.01, 0.05, 0.0, 0.01, 0.01]
+    ours, theirs = ([*map(mx.nd.array, values[0])] for _ in range(2))
+    momenta, expected = ([*map(mx.nd.zeros, shapes)] for _ in range(2))
+    for lr, given in zip((0.1, 0.2, 0.05), values[1:]):
+        gradients = [*map(mx.nd.array, given)]
+        host_sgd.update(ours, gradients, momenta, wds, lr, 0.9)
+        for weight, gradient, momentum, wd in zip(theirs, gradients, expected, wds):
+            more = {"lr": lr, "wd": wd, "momentum": 0.9, "out": weight}
+            mx.nd.sgd_mom_update(weight, gradient, momentum, **more)
+    for one, other in zip(ours + momenta, theirs + expected):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=2e-6, atol=2e-7)
 
 
 def test_one_bad_number_among_many_is_seen():
@@ -153,7 +144,7 @@ def test_one_bad_number_among_many_is_seen():
     # The square of 1e30 is no float32.
     for number in (1.0, np.nan, np.inf, -np.inf, 1e30):
         values[77_777] = number
-        assert all_finite([mx.nd.zeros((2, 2)), mx.nd.array(values)]) == (number == 1)
+        assert host_sgd.all_finite([mx.nd.zeros((2, 2)), mx.nd.array(values)]) == (number == 1)
 
 
 def test_waiting_for_others_is_not_counted_as_the_update():
