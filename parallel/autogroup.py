@@ -149,7 +149,7 @@ def _on_host(host: str, *words: object) -> bytes:
     """Run a command on a host, in a limited time; returns its output."""
     command = ssh.command(host, map(str, words))
     with ssh.Sessions() as sessions, suppress(TimeoutError):
-        return sessions.call(command, ssh.first_input({}), ssh.ANSWER_SECONDS).output
+        return bytes(sessions.call(command, ssh.first_input({}), ssh.ANSWER_SECONDS).stdout)
     return b""
 
 

@@ -124,15 +124,16 @@ def _addresses(
     if options.launcher == "local":
         return {machine: resolve(machine.partition(":")[0]) for machine in machines}
     reports = ssh.ask(machines, interface)
-    is_one_host = len({report.address for report in reports.values()}) == 1
-    for machine, report in reports.items():
-        if has_groups and report.named != report.address and not is_one_host:
+    address_of = {machine: address for machine, (address, _) in reports.items()}
+    is_one_host = len(set(address_of.values())) == 1
+    for machine, (address, named) in reports.items():
+        if has_groups and named != address and not is_one_host:
             raise ConfigError(
                 f"host {machine}: the members of groups connect at the address of the host's own "
-                f"name, there {report.named or 'none'}, which is not {report.address} on -i "
-                f"{interface.name}; change it in the hosts files"
+                f"name, there {named or 'none'}, which is not {address} on -i {interface.name}; "
+                "change it in the hosts files"
             )
-    return {machine: report.address for machine, report in reports.items()}
+    return address_of
 
 
 def _shares(

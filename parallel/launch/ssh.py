@@ -9,9 +9,8 @@ that waits. Each host finds its own address on the interface: its name may stand
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -24,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 from parallel.host_lists import is_name
 from parallel.launch import variables
@@ -64,23 +63,6 @@ _STOP_SIGNALS = (
 )
 # How ``run_program`` begins its line.
 _OWN_ERROR = "error: "
-
-
-class Answer(NamedTuple):
-    """The exit status and both outputs of a client of ssh that has ended."""
-
-    status: int
-    output: bytes
-    errors: str
-
-
-class HostReport(NamedTuple):
-    """What a host says of itself."""
-
-    address: str
-    """Its IPv4 address on the interface of the job."""
-    named: str
-    """The address for which its own name stands there; empty if for none."""
 
 
 def command(host: str, words: Iterable[str]) -> list[str]:
@@ -148,19 +130,18 @@ class Sessions:
             if self._running is None:
                 raise ConfigError("ssh is not started any more: the program ends")
             try:
-                process = subprocess.Popen(words, start_new_session=True, **options)
+                self._running.append(subprocess.Popen(words, start_new_session=True, **options))
             except OSError as error:
                 raise ConfigError(
                     f"the program {words[0]} cannot be started ({error.strerror}); install it (ssh "
                     "is OpenSSH's client)"
                 ) from None
-            self._running.append(process)
-        return process
+            return self._running[-1]
 
     def call(
         self, words: Sequence[str], given: bytes = b"", seconds: Optional[float] = None
-    ) -> Answer:
-        """Run a client to its end.
+    ) -> subprocess.CompletedProcess[Any]:
+        """Run a client to its end; its output is bytes, its errors are text.
 
         Args:
             words: its command line.
@@ -186,7 +167,8 @@ class Sessions:
             for file in files[1:]:
                 file.seek(0)
             output, errors = (file.read() for file in files[1:])
-            return Answer(status, output, errors.decode("utf-8", "replace"))
+            said: Any = errors.decode("utf-8", "replace")
+            return subprocess.CompletedProcess(words, status, output, said)
 
     def __exit__(self, *_: object) -> None:
         """Kill the clients that are left, and their proxies."""
@@ -239,7 +221,7 @@ def failures(
                 answer = sessions.call([*words, *destination(host), "true"], seconds=seconds)
             except TimeoutError as error:
                 return unreachable(host, str(error))
-            return None if answer.status == 0 else unreachable(host, last_line(answer.errors))
+            return unreachable(host, last_line(answer.stderr)) if answer.returncode else None
 
         host_of = {pool.submit(failure, host): host for host in hosts}
         waiting = set(host_of)
@@ -254,17 +236,17 @@ def failures(
 def check(
     hosts: Sequence[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
 ) -> None:
-    """Connect to hosts; see ``failures``.
-
-    Raises:
-        ConfigError: of the first host that does not answer.
-    """
+    """Connect to hosts as ``failures`` does; raises the error of the first that fails."""
     for _, error in failures(hosts, seconds, words):
         raise error
 
 
-def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostReport]:
+def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, tuple[str, str]]:
     """Have every host report, all at the same time.
+
+    Returns:
+        For each host its IPv4 address on the interface of the job, and the address for which its
+        own name stands there; the latter is empty if for none.
 
     Raises:
         ConfigError: with the first host that does not, and why.
@@ -294,31 +276,29 @@ def unreachable(host: str, reason: str) -> ConfigError:
     )
 
 
-def _report(sessions: Sessions, host: str, words: Sequence[str]) -> HostReport:
+def _report(sessions: Sessions, host: str, words: Sequence[str]) -> tuple[str, str]:
     try:
         answer = sessions.call(command(host, words), first_input({}), ANSWER_SECONDS)
     except TimeoutError as error:
         raise unreachable(host, str(error)) from None
-    reason, output = last_line(answer.errors), answer.output.decode("utf-8", "replace")
-    if answer.status == STATUS_OF_SSH:
+    reason, output = last_line(answer.stderr), answer.stdout.decode("utf-8", "replace")
+    if answer.returncode == STATUS_OF_SSH:
         raise unreachable(host, reason)
     if reason.startswith(_OWN_ERROR):
         raise ConfigError(f"host {host}: {reason.removeprefix(_OWN_ERROR)}")
-    if answer.status:
+    if answer.returncode:
         raise ConfigError(
             f"host {host}: {reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"
         )
-    try:
-        # What its shell prints comes before.
-        address, named = json.loads(output.splitlines()[-1])
-        ipaddress.IPv4Address(str(address))
-    except (IndexError, OSError, TypeError, ValueError):
+    # What its shell prints comes before.
+    found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
+    if found is None:
         raise ConfigError(
             f"host {host} does not answer with its address but with {output[-80:]!r}; is the "
             "project there another version?"
-        ) from None
-    return HostReport(address, str(named))
+        )
+    return found[1], found[2]
 
 
 def main() -> int:
@@ -336,7 +316,7 @@ def main() -> int:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
         named = ""
-    print(json.dumps(HostReport(own.address, named)))
+    print(own.address, named)
     return 0
 
 

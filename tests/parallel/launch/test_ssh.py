@@ -41,9 +41,9 @@ case $1 in
     elsewhere) exec sh -c "cd /nowhere && $2" ;;
     other_interface) exec sh -c "$(echo "$2" | sed 's/ lo / ethx /')" ;;
     other_network) exec sh -c "$(echo "$2" | sed 's/ lo 127.0.0.1 [0-9]*$/ lo 127.0.0.1 1/')" ;;
-    chatty) echo "no JSON" ;;
-    wrong) echo '["127.0.0.1; true", "127.0.0.1"]' ;;
-    number) echo '[7, "127.0.0.1"]' ;;
+    chatty) echo "no address" ;;
+    wrong) echo '127.0.0.1;true 127.0.0.1' ;;
+    number) echo '7 127.0.0.1' ;;
 esac
 """
 # The paths of this test's folder become those of the host's, in which nothing is at first.
@@ -57,6 +57,7 @@ esac
 echo "$1" >>"{folder}/calls"
 exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
 """
+IMAGE = "train/-a\\b\n$c.png"
 PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 
 
@@ -81,8 +82,8 @@ def test_hosts_say_their_address_on_the_interface_and_by_their_name(tmp_path: Pa
         assert time.monotonic() - start < 60
     finally:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
-    assert {report.address for report in reports.values()} == {"127.0.0.1"}
-    assert re.fullmatch(r"(\d+\.){3}\d+|", reports["healthy"].named)
+    assert {address for address, _ in reports.values()} == {"127.0.0.1"}
+    assert re.fullmatch(r"(\d+\.){3}\d+|", reports["healthy"][1])
 
 
 @pytest.mark.parametrize(("host", "message"), [
@@ -91,7 +92,7 @@ def test_hosts_say_their_address_on_the_interface_and_by_their_name(tmp_path: Pa
     ("elsewhere", r".*/nowhere; every host needs the project and its environment in the same"),
     ("other_interface", "-i ethx: no such network interface.*; this machine has"),
     ("other_network", "its address 127.0.0.1 on lo does not reach the launcher's, 127.0.0.1 "),
-    ("chatty", "does not answer with its address but with 'no JSON"),
+    ("chatty", "does not answer with its address but with 'no address"),
     ("wrong", "does not answer"),
     ("number", "does not answer"),
 ])  # fmt: skip
@@ -208,8 +209,7 @@ def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch: pytest.Monke
         ("127.0.1.1", True, "there 127.0.1.1, which"),
         ("", True, "there none, which"),
     ):
-        reports = {"1": ssh.HostReport("10.0.0.1", "10.0.0.1")}
-        reports["2"] = ssh.HostReport("10.0.0.2", named)
+        reports = {"1": ("10.0.0.1", "10.0.0.1"), "2": ("10.0.0.2", named)}
         monkeypatch.setattr(ssh, "ask", lambda *_, reports=reports: reports)
         message = f"^host 2: the mem.* own name, {said} is not 10"
         with pytest.raises(ConfigError, match=message) if said else nullcontext():
@@ -283,9 +283,9 @@ def content(folder: Path) -> dict[str, str]:
 
 def test_a_host_gets_what_it_lacks_and_nothing_else_is_touched(here: Path) -> None:
     (here / "cifar" / "train").mkdir(parents=True)
-    (here / "cifar" / "train" / "1.png").write_text("image")
+    (here / "cifar" / IMAGE).write_text("image")
     for host, line in zip("ab", sync.copy_to(["a", "b"], ["cifar"])):
-        assert content(on(here, host)) == {**PROJECT, "cifar/train/1.png": "image"}
+        assert content(on(here, host)) == {**PROJECT, f"cifar/{IMAGE}": "image"}
         assert os.access(on(here, host) / "run.sh", os.X_OK)
         assert line.startswith(f"{host} got 3 of 3 files, 0.0 MB: room/one's.py, run.sh, ")
     there = on(here, "a")
@@ -310,12 +310,12 @@ def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: P
     (here / "link").symlink_to(data)
     for said in ("a got 4 of 4 files", "a has all 4 files already"):
         (line,) = sync.copy_to(["a"], [str(data / "train.rec"), "link"])
-        assert line.startswith(said) and line.endswith("; left out, as no files: 1")
+        assert line.startswith(said)
     assert (tmp_path / "a" / "data" / "train.rec").read_text() == "records"
     assert content(on(here, "a")) == {**PROJECT, "link/train.rec": "records"}
     # This host, and one that shares the folder, keep their links.
     (line,) = sync.copy_to(["here"], [str(data / "train.rec"), "link"])
-    assert line.startswith("here has all 4 files already") and (here / "link").is_symlink()
+    assert line == "here has all 4 files already" and (here / "link").is_symlink()
     (data / "b").symlink_to("nothing")
     with pytest.raises(ConfigError, match=r"^--sync: .*link/b cannot be read here \(No such"):
         sync.copy_to(["a"], ["link"])
@@ -328,7 +328,7 @@ def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Pa
     (on(here, "a") / "run.sh").mkdir(parents=True)
     (here.parents[1] / "b").write_text("no folder")
     for host, reason in (
-        ("damaging", "--sync has not copied all files there: .*did NOT match"),
+        ("damaging", "--sync has not copied all files there: .*other checksums"),
         ("a", "--sync has not copied all files there: mv: "),
         ("b", "--sync has not copied all.*mkdir"),
         ("unreachable", r"no connection by ssh \(connect to"),
@@ -342,13 +342,8 @@ def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Pa
 
 def test_mistakes_are_found_before_anything_is_sent(here: Path) -> None:
     os.mkfifo(here / "pipe")
-    (here / "data\\sets").touch()
-    for name, message in (
-        ("cifar", "^--sync cifar does not exist here"),
-        ("pipe", "^--sync pipe is neither a file nor a folder"),
-        ("data\\sets", "a line break or a backslash"),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for name in ("cifar", "pipe"):
+        with pytest.raises(ConfigError, match=f"^--sync {name} is not a file or folder here; na"):
             sync.copy_to(["a"], [name])
     assert not (here.parents[1] / "calls").exists()
 
