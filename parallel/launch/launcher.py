@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from parallel import horovod
 from parallel.launch import job, ssh, sync
@@ -222,15 +221,14 @@ def _with_files_of_this_folder(options: JobOptions, given: Mapping[str, str]) ->
     These are the names under which ``autogroup`` and Grouping-SGD write them.
     """
     scheme = SCHEMES.get(given.get("--kv-store", ""))
-    found: dict[str, Any] = {}
-    for name, is_needed in (
-        ("groups", scheme is not None and scheme.has_groups),
-        ("data_sharding", given.get("--data-allocator") == "1"),
-    ):
-        if is_needed and getattr(options, name) is None and Path(name).is_file():
-            say(f"--{name.replace('_', '-')} {name}, which is in this folder")
-            found[name] = Path(name)
-    return replace(options, **found)
+    if scheme and scheme.has_groups and not options.groups and Path("groups").is_file():
+        say("--groups groups, which is in this folder")
+        options = replace(options, groups=Path("groups"))
+    has_shares = given.get("--data-allocator") == "1"
+    if has_shares and not options.data_sharding and Path("data_sharding").is_file():
+        say("--data-sharding data_sharding, which is in this folder")
+        options = replace(options, data_sharding=Path("data_sharding"))
+    return options
 
 
 def _checked_scheme(options: JobOptions, given: Mapping[str, str]) -> Scheme:

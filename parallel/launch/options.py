@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 from parallel.launch import originals
+from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import LARGEST
 from runtime import environment
-from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError
+from runtime.command_line import Parser, positive_integer, refuse_foreign
+from runtime.errors import ConfigError, did_you_mean
+from runtime.process.terminal import print_line
 
 LAUNCHERS = ("local", "ssh")
 
@@ -128,9 +130,12 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
         ConfigError: an option is wrong, or one of the launcher stands in the command.
     """
     options, unknown = parser.parse_known_args(argv)
-    names = parser.names()
-    originals.check_options(unknown, names)
-    command = options.command
+    names, command = parser.names(), options.command
+    if unknown:
+        typed = [word.split("=")[0] for word in unknown]
+        refuse_foreign(typed, originals.OPTIONS)
+        close = did_you_mean(typed[0], names)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
     is_divided = command[:1] == ["--"]
     if is_divided:
         del command[0]
@@ -153,15 +158,16 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
 
 def say(line: str) -> None:
     """Print a line about the job."""
-    print(f"launch: {line}", file=sys.stderr)
+    print_line(f"launch: {line}", file=sys.stderr)
 
 
 def _launcher(text: str) -> str:
     if text in LAUNCHERS:
         return text
-    if text in originals.LAUNCHERS:
-        raise argparse.ArgumentTypeError(f"{text} is not ported; {originals.OTHER_LAUNCHER}")
-    raise argparse.ArgumentTypeError(f"{text!r} is not {' or '.join(LAUNCHERS)}")
+    raise argparse.ArgumentTypeError(
+        f"{text} is not a launcher here; give --launcher ssh with -H FILE, the hosts of the job, "
+        "to which ssh connects by key, or --launcher local"
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -174,10 +180,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _speeds(text: str) -> tuple[float, ...]:
-    try:
-        speeds = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        speeds = ()
-    if not speeds or not all(0 < speed < math.inf for speed in speeds):
+    speeds = tuple(map(number, text.split(",")))
+    if not all(0 < speed < math.inf for speed in speeds):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
     return speeds

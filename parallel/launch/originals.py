@@ -11,17 +11,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runtime.command_line import refuse_foreign
-from runtime.errors import ConfigError, did_you_mean
+from runtime.errors import ConfigError
 
 # In "python -u PROGRAM" the program is the third word; later ones are its arguments.
 _PROGRAM_BEFORE = 3
-
-LAUNCHERS = ("mpi", "sge", "yarn", "slurm", "mesos", "kubernetes")
-"""Ways to start processes that tools/launch.py and dmlc-submit have and that are not ported."""
-OTHER_LAUNCHER = (
-    "give --launcher ssh with -H FILE, the hosts of the job, to which ssh connects by key"
-)
 
 _HINTS = {
     "--sync-dst-dir --files --archives --auto-file-cache": (
@@ -56,26 +49,6 @@ PROGRAMS = {
     "train_mnist.py": "classify.py --dataset mnist",
 }
 """Programs that MXNet-G's scripts start, and what does the same here."""
-
-
-def check_options(unknown: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse words that the launcher's parser does not know.
-
-    Args:
-        unknown: the words.
-        names: of the launcher's options.
-
-    Raises:
-        ConfigError: there are any; with the remedy for those of another launcher.
-    """
-    if not unknown:
-        return
-    typed = [word.split("=")[0] for word in unknown]
-    refuse_foreign(typed, OPTIONS)
-    close = did_you_mean(typed[0], names)
-    raise ConfigError(
-        f"unrecognized arguments: {' '.join(unknown)}{close} (--help lists the options)"
-    )
 
 
 def check_program(command: Sequence[str]) -> None:
