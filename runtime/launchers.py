@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
-from typing import Optional
 
 import psutil
 
@@ -51,15 +49,18 @@ def refuse_foreign_launcher() -> None:
     Raises:
         ConfigError: with the command to use instead.
     """
-    rank, count = _first_set(_TASK_RANKS), _first_set(_TASK_COUNTS)
-    # PMIx sets the number of a task and not how many there are.
-    shown = count or rank
-    if is_launched() or shown is None or (count and os.environ[count] == "1"):
+    names = (*_TASK_COUNTS, *_TASK_RANKS)
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    if is_launched() or not found:
         return
-    tasks = os.environ[count] if count else None
-    unset = " ".join(f"-u {name}" for name in (*_TASK_COUNTS, *_TASK_RANKS) if name in os.environ)
+    shown = next(iter(found))
+    # PMIx sets the number of a task and not how many there are.
+    tasks = found[shown] if shown in _TASK_COUNTS else None
+    if tasks == "1":
+        return
+    unset = " ".join(f"-u {name}" for name in found)
     raise ConfigError(
-        f"{shown}={os.environ[shown]}: srun or an MPI other than Open MPI has started "
+        f"{shown}={found[shown]}: srun or an MPI other than Open MPI has started "
         f"{tasks or 'several'} tasks, which cannot connect: each would train alone and overwrite "
         "the files of the others. Start them inside the allocation with: mpirun -np "
         f"{tasks or 'N'} -bind-to none bash config.sh; for a single rank: env {unset} ..."
@@ -95,7 +96,3 @@ def refuse_hosts_name() -> None:
             f"NIC={chosen}: Gloo takes the address of the host's name {name}, {used}, which is not "
             "on that interface; change it in the hosts files, or leave out --gloo"
         )
-
-
-def _first_set(names: Iterable[str]) -> Optional[str]:
-    return next((name for name in names if name in os.environ), None)

@@ -77,10 +77,7 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
         )
     longer = [(here, " ".join(words)) for here, words in lines if len(words) > 2]
     for here, text in longer[:1]:
-        more = f", nor on {len(longer) - 1} more lines" if len(longer) > 1 else ""
-        warnings.append(
-            f"{here} has {text[:_SHOWN]!r}: what follows the two numbers is not used{more}"
-        )
+        warnings.append(f"{here} has {text[:_SHOWN]!r}: what follows the two numbers is not used")
     of_worker = dict(zip(in_mxnet_order(addresses), shares))
     notes = [
         f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from runtime import environment
 
@@ -80,10 +81,8 @@ def _follow_input(group: int) -> None:
 
 
 def _send(group: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return
 
 
 if __name__ == "__main__":

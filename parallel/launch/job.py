@@ -61,30 +61,22 @@ class ProcessSpec:
         return self.role if self.role == SCHEDULER else f"{self.role} {self.number}"
 
 
-Starter = Callable[[ProcessSpec], tuple[list[str], Optional[dict[str, str]]]]
-"""Returns the local command that runs a process under a guard, and its environment.
-
-None for a command of ssh, on whose input the variables follow.
-"""
+Starter = Callable[[ProcessSpec], list[str]]
+"""Returns the command on this machine that runs a process under a guard."""
 
 
-def locally(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
+def locally(spec: ProcessSpec) -> list[str]:
     """Run a process on this machine."""
-    return _guarded(spec), {**ssh.variables_with_programs(), **spec.variables}
+    return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
 
 
-def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
+def by_ssh(spec: ProcessSpec) -> list[str]:
     """Run a process on its host in the same folder.
 
     The scheduler runs on this machine, whose address all processes have.
     """
-    if spec.role == SCHEDULER:
-        return locally(spec)
-    return ssh.command(spec.host, _guarded(spec)), None
-
-
-def _guarded(spec: ProcessSpec) -> list[str]:
-    return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
+    words = locally(spec)
+    return words if spec.role == SCHEDULER else ssh.command(spec.host, words)
 
 
 def run(specs: Sequence[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
@@ -125,12 +117,12 @@ class _RunningJob:
 
     def start(self, spec: ProcessSpec, start: Starter) -> None:
         """Start a process, unless the job is over before it may log in to its host."""
-        command, environment = start(spec)
+        command = start(spec)
         while self.status is None:
             same_host = (process for process in self._running if process.spec.host == spec.host)
             logins = sum(not process.has_begun.is_set() for process in same_host)
             if logins < _MOST_LOGINS and self._events.empty():
-                self._running.append(_Process(spec, command, environment, self._events))
+                self._running.append(_Process(spec, command, self._events))
                 return
             self.take_event()
 
@@ -207,19 +199,14 @@ class _RunningJob:
 class _Process:
     """A running process of the job: its guard, or the ssh client that is connected to its guard."""
 
-    def __init__(
-        self,
-        spec: ProcessSpec,
-        command: Sequence[str],
-        environment: Optional[Mapping[str, str]],
-        events: _Events,
-    ) -> None:
+    def __init__(self, spec: ProcessSpec, command: Sequence[str], events: _Events) -> None:
         self.spec, self.status = spec, 0
         self.has_begun = threading.Event()
         self._events = events
+        is_by_ssh = command[0] == ssh.CLIENT[0]
         self._process = subprocess.Popen(
             command,
-            env=environment,
+            env=None if is_by_ssh else {**ssh.variables_with_programs(), **spec.variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -227,15 +214,14 @@ class _Process:
             # Ctrl-C in a terminal reaches the launcher alone.
             start_new_session=True,
         )
-        if environment is None:
+        if is_by_ssh:
             self._write(ssh.first_input(spec.variables))
+            _start(self._await_begin)
         self._printers = [
             _start(self._print_lines, self._process.stdout, _STANDARD_OUTPUT),
             _start(self._print_lines, self._process.stderr, _STANDARD_ERROR),
         ]
         _start(self._await_end)
-        if command[0] == ssh.CLIENT[0]:
-            _start(self._await_begin)
 
     def __str__(self) -> str:
         reason = ""

@@ -65,15 +65,10 @@ def names(own: Mapping[str, str]) -> list[str]:
             )
         if name not in own:
             raise ConfigError(f"{NAMED}: {name[:80]} is not set; set it, or leave it out")
-    read = {name for name in own if _is_read(name)}
+    read = {name for name in own if name in _READ or name.startswith(_READ_PREFIXES)}
     if _OF_SLURM in own:
         read.discard(_GPUS)
-    return sorted(read.union(named))
-
-
-def _is_read(name: str) -> bool:
-    is_known = name in _READ or name.startswith(_READ_PREFIXES)
-    return is_known and _NAME.fullmatch(name) is not None
+    return sorted({*filter(_NAME.fullmatch, read), *named})
 
 
 def packed(values: Mapping[str, str]) -> bytes:
