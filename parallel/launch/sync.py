@@ -56,8 +56,11 @@ stage=$(mktemp -d "$1/.sync-XXXXXXXX")
 trap 'rm -rf "$stage"' EXIT
 tar -C "$stage" --no-same-owner -xf -
 cd "$stage"
-xargs -0 sha256sum --zero -- <.sync/names | cmp -s - .sync/sums ||
-    { echo 'files have other checksums there' >&2; exit 1; }
+arrived=$(xargs -0 sha256sum --zero -- <.sync/names | sha256sum)
+if [ "$arrived" != "$(sha256sum <.sync/sums)" ]; then
+    echo 'files have other checksums there' >&2
+    exit 1
+fi
 rm -r .sync
 find . -type d -exec sh -c 'for one; do mkdir -p "$0/$one"; done' "$1" {} +
 find . -type f -exec sh -c 'for one; do mv -fT "$one" "$0/$one" || exit; done' "$1" {} +
