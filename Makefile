@@ -124,8 +124,8 @@ docs: env ## build the site into site/, with an environment of its own
 lock: ### write requirements*.lock from requirements*.txt, with hashes; UPGRADE="idna requests" takes their newest versions
 	@UPGRADE="$(UPGRADE)" bash setup-utils/lock.sh
 
-release: env ### tag this commit with its section of CHANGELOG.md; versions and dates have to agree
-	@$(IN_VENV) python setup-utils/release.py
+release: ### tag this commit with its section of CHANGELOG.md; versions and dates have to agree
+	@bash setup-utils/release.sh
 
 # Long forms of tests, of which `make test` runs short forms.
 INPUTS ?= 100000

@@ -192,7 +192,7 @@ def test_the_environment_is_read_in_runtime_alone() -> None:
 OPENERS = (
     "parallel/autogroup parallel/check/facts parallel/launch/sync runtime/errors runtime/files "
     "runtime/kernels/compiled runtime/processors runtime/untrusted/child setup-utils/check_mxnet "
-    "setup-utils/release setup-utils/site_pages training/log/run_log training/run_folder"
+    "setup-utils/site_pages training/log/run_log training/run_folder"
 ).split()
 METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "touch"}
 FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}

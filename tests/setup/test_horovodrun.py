@@ -1,10 +1,11 @@
-"""Programs of setup-utils, in-process: Horovod's launcher, MXNet's libraries, pages, releases."""
+"""Programs of setup-utils: Horovod's launcher, MXNet's libraries, pages, releases."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -327,47 +328,48 @@ def test_documents_are_pages_of_the_site() -> None:
     )
 
 
-release = loaded("release")
 CITATION = "cff-version: 1.2.0\nversion: 0.2.0\ndate-released: 2026-11-24\n"
 NOTES = "### Added\n\n- `train.py`: trains.\n# Not a comment of git's."
 CHANGES = "# Changes\n\n## {} ({})\n\n{}\n\n## 0.1.0 (2026-01-01)\n\n- First.\n"
 
 
-def test_the_tag_holds_the_notes_of_its_version_alone(tmp_path, monkeypatch, capsys) -> None:
+def test_a_release_is_a_tag_with_the_notes_of_its_version_alone(tmp_path: Path) -> None:
     def shell(script: str) -> str:
         return subprocess.check_output(["bash", "-ec", script], cwd=tmp_path, text=True)
 
-    monkeypatch.setattr(release, "ROOT", tmp_path)
+    def release() -> tuple[int, str]:
+        words = ["bash", ROOT / "setup-utils/release.sh"]
+        ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stdout + ended.stderr
+
     changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
     (tmp_path / "CITATION.cff").write_text(CITATION)
     changes.write_text(text)
-    with pytest.raises(ConfigError, match="git status in .* failed: .*not a git repository"):
-        release.main()
+    status, line = release()
+    assert status == 128 and "not a git repository" in line
     script = "git init -q; git config user.name tests; git config user.email t@localhost"
     shell(f"{script}; git add .; git commit -qm release")
-    changes.write_text(f"{text}- More.\n")
-    with pytest.raises(ConfigError, match="CHANGELOG.md differs from the last commit"):
-        release.main()
-    assert shell("git tag") == ""
+    for wrong, said in (
+        (f"{text}- More.\n", "CHANGELOG.md differs from the last commit"),
+        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
+        (CHANGES.format("0.2.0", "unreleased", NOTES), "0.2.0 is dated (unreleased)"),
+        (CHANGES.format("0.2.0", "2026-11-25", NOTES), "and 2026-11-24 as date-released"),
+        ("# Changes\n", "CHANGELOG.md has no section"),
+    ):
+        changes.write_text(wrong)
+        status, line = release()
+        assert status == 2 and said in line and line.startswith("error: ")
+        assert shell("git tag") == ""
     changes.write_text(text)
-    release.main()
-    assert capsys.readouterr().out.endswith("to publish it: git push origin v0.2.0\n")
+    assert release() == (0, "tagged v0.2.0; to publish it: git push origin v0.2.0\n")
     told = shell("git for-each-ref refs/tags --format='%(objecttype)%0a%(contents)'")
     assert told.strip() == f"tag\n0.2.0 (2026-11-24)\n\n{NOTES}"
-    with pytest.raises(ConfigError, match="there is a tag v0.2.0 already"):
-        release.main()
+    status, line = release()
+    assert status == 2 and line.startswith("error: there is a tag v0.2.0 already; give the")
 
 
-def test_versions_and_dates_have_to_agree(tmp_path: Path) -> None:
-    (tmp_path / "CITATION.cff").write_text(CITATION)
-    for changes, said in (
-        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
-        (CHANGES.format("0.2.0", "unreleased", NOTES), r"0.2.0 is dated \(unreleased\)"),
-        (CHANGES.format("0.2.0", "2026-11-25", NOTES), "2026-11-24 as date-released"),
-        ("# Changes\n", "no section"),
-    ):
-        (tmp_path / "CHANGELOG.md").write_text(changes)
-        with pytest.raises(ConfigError, match=said):
-            release.read(tmp_path)
-    version, _, _ = release.read(ROOT)
+def test_the_files_of_this_project_name_one_version() -> None:
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md")]
+    (version,) = re.findall(r"^version: (\S+)$", texts[0], re.MULTILINE)
+    assert re.search(r"^## (\S+) ", texts[1], re.MULTILINE)[1] == version
     assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
