@@ -181,12 +181,12 @@ def read_part(folder: Path) -> Part:
             parts.append(_parse(files.read_file(folder / name, MAX_BYTES)))
     parts.sort(key=lambda part: min(part.files))
     joined = {rank: file for part in parts for rank, file in part.files.items()}
-    if parts[0].hosts:
-        here = [path for path in folder.glob("rank-*.bin") if path.is_file()]
-        sizes = {path.name: path.stat().st_size for path in here}
-        joined = {rank: f for rank, f in joined.items() if sizes.get(file_name(rank)) == f.size}
-    part = replace(parts[0], files=dict(sorted(joined.items())))
     with _naming(folder):
+        if parts[0].hosts:
+            here = [path for path in folder.glob("rank-*.bin") if path.is_file()]
+            sizes = {path.name: path.stat().st_size for path in here}
+            joined = {rank: f for rank, f in joined.items() if sizes.get(file_name(rank)) == f.size}
+        part = replace(parts[0], files=dict(sorted(joined.items())))
         same = {(other.save, other.hosts, other.update, other.serial) for other in parts}
         _require(len(same) == 1, "has manifests of different checkpoints")
         _check_files(part)
