@@ -276,7 +276,9 @@ def test_what_only_looks_like_a_segment_is_skipped() -> None:
     end = b"\xff\xd9" + struct.pack(">H", 2) + block
     for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels, end):
         assert orientation(plain[:2] + inner) == 1
-    for payload in (plain + block, *(encode(end, SEEN) for end in (".png", ".webp", ".bmp"))):
+    other = oriented_images.webp_with(SEEN, exif_block(3)).replace(b"WEBP", b"WAVE", 1)
+    others = (encode(end, SEEN) for end in (".png", ".webp", ".bmp"))
+    for payload in (other, plain + block, *others):
         assert orientation(payload) == 1
 
 

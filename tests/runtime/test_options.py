@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from partial_fc.options import LOSSES
 from runtime import options
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
@@ -124,6 +125,13 @@ def test_the_ends_of_every_range(
         for value in refused:
             with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} .* must "):
                 options.check(replaced(plain, **{name: value, **needed}))
+
+
+def test_the_help_lists_the_names_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        faces.parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Margin of the targets: {', '.join(LOSSES)}. cosface" in text
 
 
 @pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])

@@ -45,6 +45,7 @@ FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 7; BatchNorm ou
 LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 99)
 Dropout p -1; Concat dim -7; clip a_max inf; _mul_scalar scalar nan; mean axis (0, 99)
 SliceChannel axis -6; SwapAxis dim1 -1; transpose axes (0, 9); Reshape shape (-5, -7)
+Reshape shape (-4, 0, 2); Reshape shape (0, -4, 2, 0)
 Reshape reverse True; Pad pad_width (1, 1); Pad mode reflect
 Pad pad_width (0, 0, 0, 0, 1025, 0, 1, 0); Pad pad_width (0, 0, 0, 0, -1, 0, 1, 0)
 slice_axis axis 9; slice_axis begin x; tile reps (1, 0, 1, 1); tile reps (1, 1000000, 1, 1)
@@ -105,6 +106,7 @@ def test_networks_are_read_as_they_are_built() -> None:
     (kinds.several(kinds.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
     (kinds.several(kinds.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
     (operators.OPERATORS["slice"].attributes["step"], {"(-1, 2)": "(-1, 2)"}, ["(0, 1)", "(1,-0)"]),
+    (operators.OPERATORS["SliceChannel"].attributes["axis"], {"-1": "-1", "5": "5"}, ["-2", "6"]),
     (
         kinds.target_shape,
         {"(0, -1)": "(0, -1)", "(0, -4, 2, -1, -2)": "(0, -4, 2, -1, -2)", "(8, 6)": "(8, 6)"},

@@ -138,7 +138,8 @@ def test_published_forms_are_read(tmp_path, text, name: str) -> None:
     (f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n",
      "line 2: '2.jpg .* is not the name of an image and five points; each line is the name of"),
     # Without points at all, in what may be a heading; a label that is text.
-    *((text, "line 1") for text in (f"1.jpg,1,2,3\n2.jpg {TEN}\n", f"1.jpg ann {TEN}\n")),
+    *((text, "line 1") for text in (f"1.jpg,1,2,3\n2.jpg {TEN}\n", f"1.jpg ann {TEN}\n",
+                                   f"1.jpg 1\n2.jpg {TEN}\n")),
     *((f"1.jpg {TEN.replace('73', wrong)}\n", "line 1") for wrong in ("1.001e9", "nan")),
     (f"1.jpg {TEN}\n./1.jpg {TEN}\n", "line 2: '1.jpg' is there twice"),
     (f"my face.jpg {TEN}\n", "line 1"),

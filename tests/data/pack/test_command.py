@@ -161,6 +161,8 @@ def test_images_are_turned_upright(pack, tmp_path, suffix, orientation) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     *((f"people out --holdout-every {n}", "leaves nothing to train on") for n in (1, -1)),
     ("people out --min-images 0", "--min-images 0 is not positive"),
+    ("full out --min-images 2", "none of its 0 folders holds 2 images .*, or lower --min-images$"),
+    ("full out", "none of its 0 folders holds 1 images .*a folder for each$"),
     ("people out --seed -1", "--seed -1 is negative"),
     ("people out --crop", "--crop needs the size"),
     *((f"people out --resize {one}", f"'{one}' is no size") for one in ("112x", "0", "4097")),
