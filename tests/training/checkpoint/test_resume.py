@@ -270,6 +270,22 @@ def test_the_writing_thread_has_a_lower_priority_than_the_run(is_allowed, tmp_pa
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
+def test_every_part_is_told_which_checkpoints_there_are(tmp_path):
+    told = []
+
+    class Telling(Part):
+        def export_state(self, update):
+            return State(values={"update": update}, when_saved=told.append)
+
+    parts = {"one": Telling(), "none": Part(), "two": Telling()}
+    storage = Storage.find(tmp_path, LoneWorld())
+    with Checkpointer(parts, storage, keep=2, about=ABOUT) as saves:
+        for update in (3, 5, 8):
+            saves.save(update)
+            saves.finish()
+    assert told == [[3]] * 2 + [[3, 5]] * 2 + [[5, 8]] * 2
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "checkpoints").touch()
     with pytest.raises(DataError, match="checkpoints cannot be written .*--keep 0 to train"):
@@ -418,4 +434,5 @@ def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
 def test_files_on_other_hosts_are_named() -> None:
     first = "rank-0000.bin of a, rank-0001.bin of b, rank-0002.bin of c"
     assert layout.lacking(range(3), "abcde") == first
-    assert layout.lacking(range(5), "abcde") == f"{first} and 2 others"
+    for count, more in ((4, 1), (5, 2)):
+        assert layout.lacking(range(count), "abcde") == f"{first} and {more} others"
