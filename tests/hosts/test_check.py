@@ -264,7 +264,7 @@ def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> N
     command = (*LISTENING[launcher], "--debug")
     set_system_ports(two, SYSTEM_PORTS[0], SYSTEM_PORTS[-1])
     try:
-        with repeated(look, 0.2):
+        with repeated(look, 0.02):
             result = two.train(tmp_path, *command, HOSTS=NAMES, NIC="eth0", **pinned)
     finally:
         set_system_ports(two, 32768, 60999)
