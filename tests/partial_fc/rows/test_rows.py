@@ -198,6 +198,17 @@ def test_snapshots_use_the_same_memory(make_rows):
         assert (second[name] != before[name]).any()
 
 
+def test_rows_are_loaded_in_pieces(make_rows):
+    """As a checkpoint of other ranks has them, which end and begin within blocks."""
+    rows, wanted = make_rows(drawn(), ADAM), {}
+    for seed, (name, array) in enumerate(rows.export().items()):
+        wanted[name] = np.random.default_rng(seed).uniform(1, 99, array.shape).astype(array.dtype)
+        for first, last in ((15, 41), (0, 15), (41, C)):
+            rows.load(name, first, wanted[name][first:last])
+    found = rows.export()
+    assert len(found) == 4 and all(np.array_equal(found[name], wanted[name]) for name in found)
+
+
 @numba.njit
 def squares_of(vectors):
     found = np.empty(len(vectors), np.float32)
