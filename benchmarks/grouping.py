@@ -59,7 +59,7 @@ class GroupingRun(NamedTuple):
     final: float
     """Accuracy at the end, on the validation images."""
     updates: int
-    """Of the weights."""
+    """Number of updates of the weights."""
     staleness: float
     """Mean over all pushes."""
     seconds: float

@@ -51,7 +51,7 @@ class ScalingSetup(NamedTuple):
 
     workers: int
     scheme: str
-    """Of ``--kv-store``, or ``NONE``."""
+    """Value of ``--kv-store``, or ``NONE``."""
     servers_per_worker: int = 0
     hosts: tuple[str, ...] = (_LOCAL,)
 
@@ -65,12 +65,12 @@ class ScalingSetup(NamedTuple):
 
 
 class ScalingSpeed(NamedTuple):
-    """Of one job."""
+    """Speed of one job, and the bytes that it exchanges."""
 
     images_per_second: float
     """Over all workers, at the pace of the slowest; medians of updates."""
     parameter_bytes: int
-    """Of all gradients."""
+    """Size of all gradients."""
     exchange: float
     """Seconds of the exchange of an update by itself, for the slowest worker."""
 
@@ -149,7 +149,7 @@ def _launcher(setup: ScalingSetup, folder: Path) -> list[str]:
 
 
 def read(output: str, batch: int, workers: int) -> ScalingSpeed:
-    """What the workers of a job have printed.
+    """Read the output of a job's workers.
 
     Processes that exchange nothing begin together, but do not end so: their updates count while all
     are at work.

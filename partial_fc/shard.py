@@ -1,4 +1,4 @@
-"""What a rank holds of the head (classes, optimizer states), and its sample of a step.
+"""A rank's shard of the head (classes, optimizer states), and its sample of a step.
 
 All code that divides something along the class axis (centers, labels, checkpoints, the dry run)
 uses ``Shard``. Neither MXNet nor Numba is imported, for the sake of the dry run.

@@ -107,7 +107,7 @@ def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def _described(what: str, cpuinfo: Path) -> str:
-    """What Linux says of the first processor under this name; empty if it says nothing."""
+    """Return the value of a field of the first processor in cpuinfo; empty without it."""
     lines = (line.partition(":") for line in _read_lines(cpuinfo))
     return next((value.strip() for name, _, value in lines if name.strip() == what), "")
 

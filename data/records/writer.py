@@ -94,7 +94,7 @@ class RecordWriter:
             self._file = self._files.open(self._path)
         except OSError as error:
             raise DataError(f"{self._path} cannot be written: {error.strerror}") from None
-        # Of the file: keys of the identities' first images, offsets of all records, and its size.
+        # The current file: keys of identities' first images, offsets of its records, its size.
         self._starts: list[int] = []
         self._offsets = array("q")
         self._size = 0

@@ -35,7 +35,7 @@ COMPUTATION = 0.5
 
 
 class Link(NamedTuple):
-    """What connects ranks, as an Allreduce of Horovod over it sees it."""
+    """Latency and bandwidth of the link between ranks, as Horovod's Allreduce sees them."""
 
     start: float
     """Seconds until the ranks have agreed to begin: Horovod looks for work once in a cycle."""
@@ -77,12 +77,12 @@ class Probe(NamedTuple):
 
     ranks: int
     one_small: float
-    """Of one small array."""
+    """Seconds of an Allreduce of one small array."""
     many_small: float
-    """Of ``many`` small arrays, one after the other."""
+    """Seconds of Allreduces of ``many`` small arrays, one after the other."""
     many: int
     large: float
-    """Of one array of ``large_bytes``."""
+    """Seconds of an Allreduce of one array of ``large_bytes``."""
     large_bytes: int
 
 

@@ -30,7 +30,7 @@ from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
-# Of a rank in a block, so that ranks seldom wait for each other.
+# Batches of each rank between two gathers, so that ranks seldom wait for each other.
 _BATCHES = 4
 
 

@@ -30,7 +30,7 @@ BRIDGES = ("lo", "docker0", "podman0", "cni0", "lxcbr0", "virbr0")
 _MAKE_ENV, _MAKE_AGAIN = "make env there", "remove .venv there and make env"
 
 _Wrong = Iterator[tuple[str, str]]
-"""What is wrong with a host, and the remedy."""
+"""Pairs of a fault of a host and the remedy."""
 
 
 def findings(survey: Survey) -> list[Finding]:

@@ -40,7 +40,7 @@ _BUSY_SECONDS = 2.0
 _IDLE_SECONDS = 300
 _CHUNK = 1 << 20
 _RATE = struct.Struct("!d")
-# Of a measurement: limits for connecting and for waiting, and the time in which bytes are counted.
+# A measurement's time limits for connecting and for answers, and the time that bytes are counted.
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _COUNT_SECONDS = 0.5

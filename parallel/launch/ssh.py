@@ -291,7 +291,7 @@ def _report(sessions: Sessions, host: str, words: Sequence[str]) -> tuple[str, s
             f"host {host}: {reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"
         )
-    # What its shell prints comes before.
+    # A login shell may print lines first.
     found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
     if found is None:
         raise ConfigError(

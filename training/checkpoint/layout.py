@@ -257,7 +257,7 @@ def _are_hosts(value: Any) -> bool:
     return names and len(value) <= _MAX_RANKS and all(map(str.isprintable, value))
 
 
-# What the fields of a manifest, of a file and of an array in it have to be; the others are counts.
+# Checks of the fields of manifests, files and arrays; a field that is not listed is a count.
 _RULES: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("save", "name"), lambda value: isinstance(value, str)),
     **dict.fromkeys(("values", "files"), _are_tables),

@@ -220,7 +220,7 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
 
 
 def test_a_slow_link_is_measured_at_the_end_that_receives() -> None:
-    """Where the sender's buffers take all at once."""
+    """The buffers of the sender take all data at once; the receiver counts what arrives."""
     one, other = socket.socketpair()
     counting = Thread(target=probe_module._count, args=(other,))
     counting.start()
