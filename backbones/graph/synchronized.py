@@ -1,11 +1,11 @@
 """A training step whose BatchNorms normalize by the images of all ranks.
 
-The graph is cut at its BatchNorms, and the levels run one after the other. Before each, the ranks
-exchange means and variances of what its BatchNorms normalize; in the backward pass, after each, the
-two sums over the images that the gradient of a normalized number needs (Ioffe and Szegedy,
-arXiv:1502.03167, section 3). So the thread of the program queues all collectives, in the same order
-and under the same names on every rank, and no operator of MXNet waits for another rank. MXNet's
-``SyncBatchNorm`` is for the devices of one process.
+The graph is cut at its BatchNorms (``backbones.graph.levels``), and the levels run one after the
+other. Before each, the ranks exchange means and variances of what its BatchNorms normalize; in the
+backward pass, after each, the two sums over the images that the gradient of a normalized number
+needs (Ioffe and Szegedy, arXiv:1502.03167, section 3). So the thread of the program queues all
+collectives, in the same order and under the same names on every rank, and no operator of MXNet
+waits for another rank. MXNet's ``SyncBatchNorm`` is for the devices of one process.
 
 A level is given the statistics, so its own backward pass takes them for constants. With x̂ the
 normalized x, σ² = variance + ε, and sums over the n numbers that a channel has on all ranks,
@@ -20,7 +20,7 @@ Shapes: C channels of a BatchNorm, R ranks, all of which have equally many image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -34,7 +34,6 @@ from runtime.mxnet import mx
 NDArray = Any
 Context = Any
 Arrays = dict[str, NDArray]
-Function = Callable[..., NDArray]
 
 
 class SynchronizedPass(TrainingPass):
@@ -152,8 +151,7 @@ class _BoundNorm:
 
     def __init__(self, norm: Norm, arrays: Arrays) -> None:
         """Args: the BatchNorm, and the parameters and auxiliary states of the whole graph."""
-        self._gamma, self._beta = norm.gamma, norm.beta
-        self.source = norm.source
+        self._norm, self.source = norm, norm.source
         self._running = [arrays[name] for name in norm.running]
         (self.channels,) = self._running[0].shape
         # Mean, variance, and 1 / sqrt(variance + epsilon), of all ranks.
@@ -164,22 +162,39 @@ class _BoundNorm:
             self.given[norm.gamma] = self._one.copy()
             self.given[norm.gamma].attach_grad()
         self._arrays = {**arrays, **self.given}
-        self._compute_own = _own_statistics(norm)
-        self._combine = _combined_statistics(norm, self.channels)
-        self._complete = _completed_gradient(norm, self.channels)
 
     def own_statistics(self, tensors: Arrays) -> NDArray:
         """Return the mean and variance of each channel over this rank's images, [1, 2 C]."""
         # A GPU writes running statistics into the last two; they are of no use before ``combine``.
-        return self._compute_own(tensors[self.source], self._one, self._zero, *self._statistics[:2])
+        arrays = tensors[self.source], self._one, self._zero, *self._statistics[:2]
+        epsilon = self._norm.epsilon
+        _, mean, inverse = mx.nd.BatchNorm(
+            *arrays, fix_gamma=False, eps=epsilon, output_mean_var=True
+        )
+        return mx.nd.concat(mean, inverse**-2 - epsilon, dim=0).reshape((1, -1))
 
     def combine(self, rows: NDArray) -> None:
-        """Set the statistics, and update the running ones, by those of all ranks, [R, 2 C]."""
-        self._combine(rows, *self._running, out=[*self._statistics, *self._running])
+        """Set the statistics, and update the running ones, by those of all ranks, [R, 2 C].
+
+        The variance of numbers in groups of one size is the mean of the groups' variances and the
+        variance of their means (Chan, Golub and LeVeque, 1979), without the difference of two large
+        numbers.
+        """
+        norm, (means, variances) = self._norm, mx.nd.split(rows, 2, axis=1)
+        mean = means.mean(axis=0)
+        deviations = mx.nd.broadcast_sub(means, mean.expand_dims(axis=0))
+        variance = mx.nd.mean(variances + deviations * deviations, axis=0)
+        updated = [
+            old * norm.momentum + new * (1 - norm.momentum)
+            for old, new in zip(self._running, (mean, variance))
+        ]
+        found = mean, variance, (variance + norm.epsilon) ** -0.5, *updated
+        for array, value in zip((*self._statistics, *self._running), found):
+            array[:] = value
 
     def own_sums(self, gradients: Arrays) -> list[NDArray]:
         """Return the gradients of gamma and beta by this rank's images, each [C]."""
-        names = self._gamma, self._beta
+        names = self._norm.gamma, self._norm.beta
         return [gradients[key] if key in gradients else self._arrays[key].grad for key in names]
 
     def complete(self, tensors: Arrays, gradients: Arrays, sums: NDArray, ranks: int) -> None:
@@ -187,76 +202,18 @@ class _BoundNorm:
 
         ``sums`` are ``own_sums`` over all R ranks, [2 C].
         """
-        x, gradient = tensors[self.source], gradients[self.source]
-        gamma = tensors[self._gamma] if self._gamma in tensors else self._arrays[self._gamma]
+        x, name = tensors[self.source], self._norm.gamma
+        gamma = tensors[name] if name in tensors else self._arrays[name]
+        mean, variance, inverse = self._statistics
         means = sums / (ranks * (x.size // self.channels))
-        gradients[self.source] = self._complete(x, gradient, gamma, means, *self._statistics)
-
-
-def _own_statistics(norm: Norm) -> Function:
-    """A function of x, gamma, beta, and two arrays [C] without use."""
-    x, gamma, beta, *unused = _variables("x", "gamma", "beta", "mean", "variance")
-    _, mean, inverse = mx.sym.BatchNorm(
-        x, gamma, beta, *unused, fix_gamma=False, eps=norm.epsilon, output_mean_var=True
-    )
-    variance = inverse**-2 - norm.epsilon
-    statistics = mx.sym.concat(mean, variance, dim=0).reshape((1, -1))
-    return _function(statistics, x, gamma, beta, *unused)
-
-
-def _combined_statistics(norm: Norm, channels: int) -> Function:
-    """A function of the rows of all ranks [R, 2 C], the running mean, and the running variance.
-
-    The variance of numbers in groups of one size is the mean of the groups' variances and the
-    variance of their means (Chan, Golub and LeVeque, 1979), without the difference of two large
-    numbers.
-    """
-    rows, *running = _variables("rows", "running_mean", "running_variance")
-    means, variances = (
-        mx.sym.slice_axis(rows, axis=1, begin=start, end=start + channels)
-        for start in (0, channels)
-    )
-    mean = mx.sym.mean(means, axis=0)
-    deviations = mx.sym.broadcast_sub(means, mx.sym.expand_dims(mean, axis=0))
-    variance = mx.sym.mean(variances + deviations * deviations, axis=0)
-    updated = [
-        old * norm.momentum + new * (1 - norm.momentum)
-        for old, new in zip(running, (mean, variance))
-    ]
-    outputs = [mean, variance, (variance + norm.epsilon) ** -0.5, *updated]
-    return _function(mx.sym.Group(outputs), rows, *running)
-
-
-def _completed_gradient(norm: Norm, channels: int) -> Function:
-    """A function of x, its gradient, gamma, the means of ``own_sums`` [2 C], and statistics."""
-    names = "x", "gradient", "gamma", "means", "mean", "variance", "inverse"
-    x, gradient, gamma, means, mean, variance, inverse = variables = _variables(*names)
-    parameters = (
-        gamma * inverse * -mx.sym.slice_axis(means, axis=0, begin=start, end=start + channels)
-        for start in (0, channels)
-    )
-    term = mx.sym.BatchNorm(
-        *(x, *parameters, mean, variance),
-        fix_gamma=False,
-        use_global_stats=True,
-        eps=norm.epsilon,
-    )
-    return _function(mx.sym.elemwise_add(gradient, term), *variables)
-
-
-def _variables(*names: str) -> list[Symbol]:
-    return [mx.sym.var(name) for name in names]
-
-
-def _function(symbol: Symbol, *variables: Symbol) -> Function:
-    """Return what computes a graph, given arrays for these variables; ``out`` takes the results."""
-    run, names = mx.nd.CachedOp(symbol), [variable.name for variable in variables]
-    order = [names.index(name) for name in symbol.list_inputs()]
-
-    def compute(*arrays: NDArray, out: Any = None) -> NDArray:
-        return run(*(arrays[index] for index in order), out=out)
-
-    return compute
+        parameters = [gamma * inverse * -part for part in mx.nd.split(means, 2, axis=0)]
+        term = mx.nd.BatchNorm(
+            *(x, *parameters, mean, variance),
+            fix_gamma=False,
+            use_global_stats=True,
+            eps=self._norm.epsilon,
+        )
+        gradients[self.source] = gradients[self.source] + term
 
 
 def _parts(
