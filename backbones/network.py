@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, override
 
-from backbones.graph import frozen, gpu
+from backbones.graph import frozen
 from backbones.graph.accumulation import TrainingPass
-from backbones.graph.nodes import Shape
+from backbones.graph.nodes import Shape, from_json, to_json
 from backbones.graph.onednn import prelu
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.inference import HostInference, Infer
@@ -37,6 +37,8 @@ from runtime.untrusted.parameter_file import write_parameters
 
 NDArray = Any
 Context = Any
+WORKSPACE = 256
+"""Most memory of a convolution's algorithm on a GPU, in MB (2^20 bytes)."""
 
 
 class Network(Stateful):
@@ -263,10 +265,27 @@ def _first_of(parameter: Any, shape: Shape, ctx: Context) -> Any:
 def for_device(
     symbol: Symbol, ctx: Context, image_shape: Shape, weights: dict[str, NDArray], dtype: str
 ) -> Symbol:
-    """Return a graph with the same parameters that computes faster, or in less memory, there."""
+    """Return a graph with the same parameters that computes faster, or in less memory, there.
+
+    On a GPU cuDNN tries several algorithms for each convolution, some of which trade memory for
+    time. All convolutions share one buffer, which grows to the largest of these: 1 GB by default,
+    which a million class centers would need more, and ``WORKSPACE`` in InsightFace's networks.
+    That can cost time in float32, where cuDNN's transforms of large maps need more; float16
+    products on tensor cores need little. MXNet obeys the limit if ``MXNET_CUDNN_AUTOTUNE_DEFAULT``
+    is 2 (see ``runtime.environment``); with 1 a user lifts it.
+
+    cuDNN's dropout draws from a state of its own, which a seed does not set once it is in use.
+    MXNet's kernel draws from the generator that ``mx.random.seed`` sets, as on a CPU.
+    """
     if devices.is_host(ctx):
         return prelu.rewrite(symbol, image_shape, weights, dtype)
-    return gpu.rewrite(symbol)
+    graph = to_json(symbol)
+    for node in graph["nodes"]:
+        if node["op"] == "Convolution":
+            node["attrs"]["workspace"] = str(WORKSPACE)
+        elif node["op"] == "Dropout":
+            node["attrs"]["cudnn_off"] = "True"
+    return from_json(graph)
 
 
 def checkpoint_paths(prefix: Union[str, Path], epoch: int) -> tuple[Path, Path]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph import frozen, gpu, levels
+from backbones.graph import frozen, levels
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn import prelu
 from backbones.graph.recompute import cut, output_elements, recomputed_elements
 from backbones.model import Backbone
-from backbones.network import initial_weights
+from backbones.network import for_device, initial_weights
 from benchmarks.worker import Worker
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError
@@ -102,7 +102,7 @@ def workspaces(network: Any) -> set[Any]:
     return {node["attrs"].get("workspace") for node in nodes if node["op"] == "Convolution"}
 
 
-@pytest.mark.parametrize(("ctx", "limit"), [(mx.cpu(), None), (mx.cpu(1), str(gpu.WORKSPACE))])
+@pytest.mark.parametrize(("ctx", "limit"), [(mx.cpu(), None), (mx.cpu(1), "256")])
 def test_what_runs_on_a_device_has_the_limit(ctx, limit, tmp_path, monkeypatch) -> None:
     recomputed: list[Any] = []
     monkeypatch.setattr("backbones.model.cut", lambda *a: recomputed.append(a[0]) or cut(*a))
@@ -117,7 +117,8 @@ def test_what_runs_on_a_device_has_the_limit(ctx, limit, tmp_path, monkeypatch) 
 
 def test_nothing_else_of_a_graph_changes() -> None:
     plain = backbones.build("mbf", dtype="float16", output="E")
-    nodes, expected = to_json(gpu.rewrite(plain)), to_json(plain)
+    found = for_device(plain, mx.cpu(1), (3, 112, 112), {}, "float16")
+    nodes, expected = to_json(found), to_json(plain)
     for node in expected["nodes"]:
         if node["op"] == "Convolution":
             node["attrs"]["workspace"] = "256"
