@@ -175,25 +175,9 @@ def draw_distinct(generator: np.random.Generator, population: int, count: int) -
         missing = count - distinct.size
         draws = int(-population * np.log1p(-missing / (free + 1)) * 1.02) + 16
         fresh = generator.integers(population, size=draws, dtype=np.int64)
-        distinct = _sorted_distinct(np.concatenate([distinct, fresh]), population)
+        distinct = np.unique(np.concatenate([distinct, fresh]))
     surplus = distinct.size - count
     if surplus:
         dropped = generator.choice(distinct.size, surplus, replace=False, shuffle=False)
         distinct = np.delete(distinct, dropped)
-    return distinct
-
-
-# Where fewer numbers than this are possible for each that is there, marking them is faster.
-_SORTED_FROM = 64
-
-
-def _sorted_distinct(values: Int64Array, population: int) -> Int64Array:
-    """The distinct ones of numbers in ``range(population)``, sorted: most of a sample's time."""
-    if population < _SORTED_FROM * values.size:
-        marks = np.zeros(population, dtype=bool)
-        marks[values] = True
-        return np.flatnonzero(marks)
-    # With 32 bits newer versions of NumPy sort up to 15 times as fast (AVX-512).
-    dtype = np.int32 if population <= 2**31 else np.int64
-    distinct: Int64Array = np.unique(values.astype(dtype)).astype(np.int64)
     return distinct
