@@ -182,7 +182,8 @@ class PartialFC(Stateful):
         in memory begin to be read at once. ``labels``, int64 [b], are the class ids of that step.
         """
         self._announced.append((update, labels))
-        if self.rows.reads_ahead:
+        # Rows of the next step have to be known: those that both have are passed on in memory.
+        if self.rows.reads_ahead and self._drawn:
             self._draw()
 
     def _draw(self) -> None:

@@ -71,19 +71,19 @@ def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.
     """Draw the centers of a shard from N(0, 0.01): float32 [shard.size, embedding_size]."""
     centers: NDArray[np.float32] = zeros((shard.size, embedding_size), np.float32)
 
-    def draw(first: int) -> None:
+    def draw_part(first: int) -> None:
         part = centers[first : first + _ROWS_PER_TASK]
-        _draw(np.arange(len(part)) + shard.start + first, key_of(seed), part)
+        draw(np.arange(len(part)) + shard.start + first, seed, part)
 
     with ThreadPoolExecutor(environment.visible_threads()) as threads:
-        for _ in threads.map(draw, range(0, shard.size, _ROWS_PER_TASK)):
+        for _ in threads.map(draw_part, range(0, shard.size, _ROWS_PER_TASK)):
             pass
     return centers
 
 
-def key_of(seed: int) -> np.uint64:
-    """What ``draw_row`` needs of a seed."""
-    return np.uint64(seed % 2**64)
+def draw(classes: NDArray[np.int64], seed: int, centers: NDArray[np.float32]) -> None:
+    """Write the initial centers of class ids, int64 [R], into float32 [R, D]."""
+    _draw(classes, np.uint64(seed % 2**64), centers)
 
 
 @exactly_inlined
@@ -95,7 +95,7 @@ def _mixed(z):  # type: ignore[no-untyped-def]
 
 
 @exactly_inlined
-def draw_row(class_id, key, center):  # type: ignore[no-untyped-def]
+def _draw_row(class_id, key, center):  # type: ignore[no-untyped-def]
     """Write the initial center of one class into float32 [D]."""
     stream = _mixed(_mixed(key + _GAMMA) + np.uint64(class_id) * _GAMMA)
     half = (center.size + 1) // 2
@@ -141,6 +141,5 @@ def draw_row(class_id, key, center):  # type: ignore[no-untyped-def]
 
 @unlocked_kernel
 def _draw(classes, key, centers):  # type: ignore[no-untyped-def]
-    """Write the initial centers of these class ids, int64 [R], into float32 [R, D]."""
     for row in range(classes.size):
-        draw_row(classes[row], key, centers[row])
+        _draw_row(classes[row], key, centers[row])

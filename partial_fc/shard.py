@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ def centers_of(directions: NDArray[np.float32], drawn: NDArray[np.float32]) -> N
 class RowState(NamedTuple):
     """An array that an optimizer keeps: as wide as the centers, or a number for each row."""
 
-    dtype: DTypeLike
+    dtype: str
     wide: bool
 
     def shape(self, num_rows: int, embedding_size: int) -> tuple[int, ...]:
@@ -82,13 +82,13 @@ class RowState(NamedTuple):
 
 
 _ADAM = {
-    "first_moments": RowState(np.float32, wide=True),
-    "second_moments": RowState(np.float32, wide=True),
-    "step_counts": RowState(np.int32, wide=False),
+    "first_moments": RowState("float32", wide=True),
+    "second_moments": RowState("float32", wide=True),
+    "step_counts": RowState("int32", wide=False),
 }
 # By the names of the optimizers of the centers.
 STATES: dict[str, dict[str, RowState]] = {
-    "sgd": {"momenta": RowState(np.float32, wide=True)},
+    "sgd": {"momenta": RowState("float32", wide=True)},
     "adam": _ADAM,
     "adamw": _ADAM,
 }

@@ -2,8 +2,8 @@
 
 A stage holds the rows of one update. The kernels are those of ``HostRows``, which work on a stage
 as on a shard that is all sampled, so both compute the same numbers. Three stages are enough: one is
-written, one is computed, one is read. Rows that the former two have are taken from them, so that a
-read has to be behind the write of neither, but only of that before, whose memory it fills.
+written, one is computed, one is read. Rows that the stage before has are taken from it; all others
+are read after everything that was written before.
 
 Shapes: see ``partial_fc.rows.interface``.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from partial_fc.rows.interface import Placed
 from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.header import STORE
-from partial_fc.store.records import Layout, Part, Staged
+from partial_fc.store.records import Arrays, Layout, Part
 from runtime.communicator import Communicator
 from runtime.mxnet import mx
 from runtime.state import Saved, State
@@ -34,50 +34,27 @@ _STAGES = 3
 _ROWS_AT_ONCE = 1 << 15
 
 
-class _Stage:
+class _Stage(NamedTuple):
     """The rows of an update.
 
     Attributes:
         rows: which of the shard.
-        staged: their memory.
-        take_over: copies those that the stage before has, to be called once it has updated them.
-        take_done: the same for the stage whose update was done already.
-        fresh: the places of the others, which are read.
-        reading: of these.
-        writing: of all of them.
+        arrays: their memory.
+        reading: of those that the stage before does not have.
+        taken: of the others: the memory of that stage, and places there and here.
     """
 
-    def __init__(
-        self,
-        rows: Int64Array,
-        staged: Staged,
-        before: Optional[_Stage] = None,
-        done: Optional[_Stage] = None,
-    ) -> None:
-        """Rows that ``before`` has are taken over from there, others that ``done`` has from it."""
-        self.rows, self.staged = rows, staged
-        self.reading: Any = None
-        self.writing: Any = None
-        self.fresh = np.arange(rows.size)
-        self.take_over = self._copying_from(before)
-        self.take_done = self._copying_from(done)
+    rows: Int64Array
+    arrays: Arrays
+    reading: Any
+    taken: Optional[tuple[Arrays, Int64Array, Int64Array]]
 
-    def _copying_from(self, other: Optional[_Stage]) -> Callable[[], None]:
-        """Return what copies fresh rows of another stage, which are not fresh any more."""
-        if other is None:
-            return lambda: None
-        _, found, sources = np.intersect1d(
-            self.rows[self.fresh], other.rows, assume_unique=True, return_indices=True
-        )
-        places = self.fresh[found]
-        self.fresh = np.delete(self.fresh, found)
-        given, own = other.staged.arrays, self.staged.arrays
-
-        def copy() -> None:
-            for name, array in own.items():
+    def take_over(self) -> None:
+        """Copy the rows that the stage before has, once it has updated them."""
+        if self.taken is not None:
+            given, sources, places = self.taken
+            for name, array in self.arrays.items():
                 array[places] = given[name][sources]
-
-        return copy
 
 
 class StoredRows(HostRows):
@@ -98,15 +75,12 @@ class StoredRows(HostRows):
         """
         super().__init__(np.empty((0, embedding_size), np.float32), optimizer)
         self._waited, self._since = 0.0, time.perf_counter()
-        self.options = options
         self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
         self._store = CenterStore(options, shard, self._layout, world)
-        self._memory: list[Staged] = []
+        self._memory: list[Arrays] = []
         self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
-        # The last write of the stages before the current one.
-        self._settled: Any = None
 
     @property
     @override
@@ -115,25 +89,20 @@ class StoredRows(HostRows):
 
     @override
     def read_ahead(self, sample: Sample) -> None:
-        before = (self._ahead[-1], self._current) if self._ahead else (self._current,)
-        self._ahead.append(self._begin(sample.rows, *before))
+        before = self._ahead[-1] if self._ahead else self._current
+        self._ahead.append(self._begin(sample.rows, before))
 
     @override
     def place(self, sample: Sample) -> Placed:
-        if not self._ahead or not np.array_equal(self._ahead[0].rows, sample.rows):
-            if self._ahead:
-                # Others may have taken the memory of a stage that is left out.
-                self._store.wait()
-                self._current = None
-            self._ahead = [self._begin(sample.rows, self._current)]
+        if not (self._ahead and np.array_equal(self._ahead[0].rows, sample.rows)):
+            # It was not announced. Others may have taken the memory of the stage before.
+            self._ahead = [self._begin(sample.rows, None)]
         stage = self._ahead.pop(0)
         started = time.perf_counter()
         self._store.wait(stage.reading)
         self._waited += time.perf_counter() - started
         stage.take_over()
-        if self._current is not None and self._current.writing is not None:
-            self._settled = self._current.writing
-        self._current, self._arrays = stage, stage.staged.arrays
+        self._current, self._arrays = stage, stage.arrays
         return Placed(np.arange(stage.rows.size), sample.targets, mx.nd.array(sample.local))
 
     @override
@@ -141,7 +110,8 @@ class StoredRows(HostRows):
         super().update(gathered, lr)
         self.settle()
         assert self._current is not None
-        self._current.writing = self._store.write(self._part(self._current, gathered.rows))
+        rows = self._current.rows[gathered.rows]
+        self._store.write(self._part(self._current.arrays, rows, gathered.rows))
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -151,9 +121,9 @@ class StoredRows(HostRows):
             for name, shape in self.row_shapes.items()
         }
         for part in self._pieces(0, self._shard.size):
-            staged = self._read_now(np.arange(part.start, part.stop))
+            arrays = self._read_now(np.arange(part.start, part.stop))
             for name, copy in copies.items():
-                copy[part] = staged.arrays[name]
+                copy[part] = arrays[name]
         return copies
 
     @override
@@ -165,15 +135,14 @@ class StoredRows(HostRows):
         self._current, self._ahead = None, []
         for part in self._pieces(first, first + len(values)):
             rows = np.arange(part.start, part.stop)
-            staged = self._read_now(rows)
-            staged.arrays[name][:] = values[part.start - first : part.stop - first]
-            self._store.write(self._part(_Stage(rows, staged), np.arange(rows.size)))
+            arrays = self._read_now(rows)
+            arrays[name][:] = values[part.start - first : part.stop - first]
+            self._store.write(self._part(arrays, rows, np.arange(rows.size)))
         self._store.wait()
 
     @override
     def export_state(self, update: int, shard: Shard) -> State:
-        self._store.checkpoint(update)
-        return State({}, self._store.origin(update).values(), self._store.forget)
+        return State({}, self._store.checkpoint(update).values(), self._store.forget)
 
     @override
     def load_state(self, saved: Saved, shard: Shard) -> None:
@@ -200,30 +169,32 @@ class StoredRows(HostRows):
     def close(self) -> None:
         self._store.close()
 
-    def _begin(
-        self, rows: Int64Array, before: Optional[_Stage], done: Optional[_Stage] = None
-    ) -> _Stage:
-        stage = _Stage(rows, self._stage_memory(rows.size), before, done)
-        part = self._part(stage, stage.fresh)
-        stage.reading = self._store.read(part, self._settled, stage.take_done)
-        return stage
+    def _begin(self, rows: Int64Array, before: Optional[_Stage]) -> _Stage:
+        arrays, fresh = self._stage_memory(rows.size), np.arange(rows.size)
+        taken = None
+        if before is not None:
+            _, places, sources = np.intersect1d(
+                rows, before.rows, assume_unique=True, return_indices=True
+            )
+            taken, fresh = (before.arrays, sources, places), np.delete(fresh, places)
+        reading = self._store.read(self._part(arrays, rows[fresh], fresh))
+        return _Stage(rows, arrays, reading, taken)
 
-    def _part(self, stage: _Stage, places: Int64Array) -> Part:
-        return Part(stage.staged, self._shard.start + stage.rows[places], places)
+    def _part(self, arrays: Arrays, rows: Int64Array, places: Int64Array) -> Part:
+        return Part(arrays, self._shard.start + rows, places)
 
-    def _stage_memory(self, num_rows: int) -> Staged:
+    def _stage_memory(self, num_rows: int) -> Arrays:
         """Memory that no stage uses any more, for this many rows."""
-        staged = self._memory.pop(0) if len(self._memory) == _STAGES else None
-        if staged is None or staged.wide.shape[1] < num_rows:
-            staged = Staged(self._layout, num_rows)
-        self._memory.append(staged)
-        return staged.first(num_rows)
+        memory = self._memory.pop(0) if len(self._memory) == _STAGES else None
+        if memory is None or len(memory["centers"]) < num_rows:
+            memory = self._layout.empty(num_rows)
+        self._memory.append(memory)
+        return {name: array[:num_rows] for name, array in memory.items()}
 
-    def _read_now(self, rows: Int64Array) -> Staged:
-        self._store.wait()
-        stage = _Stage(rows, Staged(self._layout, rows.size))
-        self._store.wait(self._store.read(self._part(stage, stage.fresh)))
-        return stage.staged
+    def _read_now(self, rows: Int64Array) -> Arrays:
+        arrays = self._layout.empty(rows.size)
+        self._store.wait(self._store.read(self._part(arrays, rows, np.arange(rows.size))))
+        return arrays
 
     def _pieces(self, first: int, stop: int) -> Sequence[slice]:
         bounds = [*range(first, stop, _ROWS_AT_ONCE), stop]

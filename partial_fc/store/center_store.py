@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,7 +28,7 @@ import numpy as np
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, StoreFolder
-from partial_fc.store.index import Index, Rows
+from partial_fc.store.index import Index, Rows, Words
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs, logs_since
@@ -69,7 +68,6 @@ class CenterStore:
 
     Attributes:
         shard: the classes of this rank.
-        transfers: what is read and written in the background.
     """
 
     def __init__(
@@ -83,10 +81,11 @@ class CenterStore:
         self._logged = np.zeros(shard.size, bool)
         self._is_finite, self._written = True, 0
         with ExitStack() as opened, self._folder.explained():
+            self._folder.path.mkdir(parents=True, exist_ok=True)
             self._is_owner, starts, last, self._attempt = self._meet()
             if self._is_owner:
                 opened.callback(os.close, self._folder.claim())
-                model = shard.num_classes, layout.embedding, headers.states_of(layout)
+                model = shard.num_classes, layout.embedding, layout.states
                 self._folder.prepare(
                     Header(self._attempt, *model, options.seed, first=starts[0], last=last)
                 )
@@ -101,9 +100,8 @@ class CenterStore:
             self._is_used = self._header.saved >= 0
             self._file = open_kept(self._folder.path / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
-            # Rows lie far apart: what stands behind one is not to be read.
-            # Past the cache (O_DIRECT) a disk has read and written no more rows a second, and each
-            # record would have to fill whole sectors.
+            # Rows lie far apart: what stands behind one is not to be read. Past the cache
+            # (O_DIRECT) a disk has read and written no more rows a second.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             with open(open_kept(self._folder.path / headers.INDEX, os.O_RDWR), "r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
@@ -112,11 +110,7 @@ class CenterStore:
         self._records = Records(
             *(self._file, index, layout), seed=self._header.seed, salt=self._header.number
         )
-        self.transfers = Transfers()
-
-    def origin(self, update: int) -> Origin:
-        """Name the rows as they are after ``update`` updates, for their checkpoint."""
-        return self._header.origin(update)
+        self._transfers = Transfers()
 
     def begin(self, run: str) -> None:
         """Begin a run that goes on from no checkpoint; all ranks together.
@@ -139,34 +133,25 @@ class CenterStore:
             self._write_header()
             self._barrier("begun")
 
-    def read(self, part: Part, after: Any = None, first: Callable[[], None] = lambda: None) -> Any:
-        """Begin to fill rows of a stage; returns what ``wait`` takes.
-
-        ``after`` is what ``write`` has returned of the last write that it has to see, and whose
-        rows have had the memory; ``first`` is called between the two.
-        """
+    def read(self, part: Part) -> Any:
+        """Begin to fill rows in memory, after all writes so far; returns what ``wait`` takes."""
         self._check_is_own()
+        return self._transfers.submit(lambda: self._spread(self._records.read, part))
 
-        def read() -> None:
-            first()
-            self.transfers.spread(partial(self._records.read, part), part.classes.size)
-
-        return self.transfers.read(read, after)
-
-    def write(self, part: Part) -> Any:
-        """Begin to write rows, which stay as they are meanwhile; returns what ``read`` takes."""
+    def write(self, part: Part) -> None:
+        """Begin to write rows, which stay as they are meanwhile."""
         self._check_is_own()
         with self._folder.explained():
-            self.transfers.check()
-        return self.transfers.write(lambda: self._write(part))
+            self._transfers.check()
+        self._transfers.submit(lambda: self._write(part))
 
     def wait(self, reading: Any = None) -> None:
         """Wait for what ``read`` has begun, or for everything."""
         with self._folder.explained():
-            self.transfers.wait(reading)
+            self._transfers.wait(reading)
 
-    def checkpoint(self, update: int) -> None:
-        """Keep the rows as they are after ``update`` updates, for ``restore``.
+    def checkpoint(self, update: int) -> Origin:
+        """Keep the rows as they are after ``update`` updates, and name them, for ``restore``.
 
         Raises:
             DataError: also if the folder was moved, or a number is not finite.
@@ -175,7 +160,7 @@ class CenterStore:
         self._held.check()
         self.wait()
         if self._log is not None and self._log.update == update:
-            return
+            return self._header.origin(update)
         if not self._is_finite:
             raise DataError(
                 f"{self._folder} holds numbers that are not finite, so there is no checkpoint of "
@@ -186,10 +171,11 @@ class CenterStore:
             is_first = self._log is None
             self._begin_log(update, self._span)
             attempts = {**self._logged_attempts(), str(update): self._attempt}
-            self._header = replace(self._header, attempts=attempts)
+            saved = self._header.saved if is_first else update
+            self._header = replace(self._header, attempts=attempts, saved=saved)
             if not is_first:
-                self._header = replace(self._header, saved=update)
                 self._write_header()
+        return self._header.origin(update)
 
     def forget(self, remaining: Sequence[int]) -> None:
         """Remove the logs of checkpoints before all of these, which exist."""
@@ -206,14 +192,10 @@ class CenterStore:
 
     def restore(self, saved: Saved) -> None:
         """Put the rows back as they were at a checkpoint, which may be of another store."""
-        update, number = saved.update, self._header.number
+        update = saved.update
         origin = Origin(saved.count(headers.STORE), saved.count(headers.ATTEMPT))
-        if not self._is_used or number != origin.number:
-            raise DataError(
-                f"{self._folder} is not the store of this checkpoint "
-                f"({number if self._is_used else 'it is empty'} instead of {origin.number}); give "
-                "the folder of its run, or another --models-root, or start anew with --resume never"
-            )
+        with self._folder.explained():
+            headers.check_number(self._header.number if self._is_used else None, origin)
         if self._header.is_needed_elsewhere(saved, self._held.place):
             raise ConfigError(
                 f"{self._folder} belongs to the run in {self._header.run}, whose "
@@ -252,24 +234,24 @@ class CenterStore:
 
     def close(self) -> None:
         """Finish what is under way and leave the folder to other runs."""
-        self.transfers.close()
+        self._transfers.close()
         if self._log is not None:
             self._log.close()
         self._opened.close()
+
+    def _spread(self, action: Callable[[Part], Any], part: Part) -> list[Any]:
+        return self._transfers.spread(lambda few: action(part.some(few)), part.classes.size)
 
     def _write(self, part: Part) -> None:
         if self._log is not None:
             self._log_rows(part.classes)
         # Behind the log, which says what is new: a new row has no place once it is undone.
         self._records.make_room(part.classes)
-        finite = self.transfers.spread(
-            partial(self._records.write, part), part.classes.size, writes=True
-        )
-        self._is_finite &= all(finite)
+        self._is_finite &= all(self._spread(self._records.write, part))
         # A row that was read is written as well, so that this counts the pages of both.
         self._written += part.classes.size * self._layout.num_bytes
         if self._written > self._memory // _FLUSHES:
-            self.transfers.flush(self._leave_cache)
+            self._transfers.flush(self._leave_cache)
             self._written = 0
 
     def _leave_cache(self) -> None:
@@ -288,13 +270,15 @@ class CenterStore:
         new, others = fresh[is_new], fresh[~is_new]
         for first in range(0, max(others.size, 1), _BLOCK_ROWS):
             some = others[first : first + _BLOCK_ROWS]
-            images = np.empty((some.size, self._layout.words), np.uint32)
-            self.transfers.spread(
-                partial(self._records.images, some, images), some.size, writes=True
+            self._log.append(
+                Block(new if not first else new[:0], some, checks[some], self._images(some))
             )
-            self._log.append(Block(new if not first else new[:0], some, checks[some], images))
         self._log.flush()
         self._logged[fresh - start] = True
+
+    def _images(self, classes: Rows) -> Words:
+        parts = self._transfers.spread(lambda few: self._records.images(classes[few]), classes.size)
+        return np.concatenate([np.empty((0, self._layout.words), np.uint32), *parts])
 
     def _blocks(self, found: Sequence[tuple[int, Path]]) -> Iterator[Block]:
         return (block for _, path in found for block in blocks(path, self._layout.words))

@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
-
 from partial_fc.shard import RowState
 from partial_fc.store.index import ENTRY
 from partial_fc.store.records import Layout
@@ -64,7 +62,7 @@ class Header:
         number: names it.
         classes: of all ranks.
         embedding: D.
-        states: of the optimizer, by name: type, and whether it is as wide as the centers.
+        states: of the optimizer, by name.
         seed: of the initial centers.
         first: the first class that is here; others may be on other hosts.
         last: one past the last.
@@ -80,7 +78,7 @@ class Header:
     number: int
     classes: int
     embedding: int
-    states: Mapping[str, tuple[str, bool]]
+    states: Mapping[str, RowState]
     seed: int
     first: int
     last: int
@@ -106,7 +104,7 @@ class Header:
             checksum = about.pop("checksum")
             if about["format"] != FORMAT:
                 raise ValueError
-            states = {name: (dtype, wide) for name, (dtype, wide) in about["states"].items()}
+            states = {name: RowState(*state) for name, state in about["states"].items()}
             if not {*states.values()} <= {("float32", True), ("int32", False)}:
                 raise ValueError
             if checksum != _checksum(about):
@@ -125,8 +123,7 @@ class Header:
     @property
     def layout(self) -> Layout:
         """The layout of the records."""
-        states = {name: RowState(*about) for name, about in self.states.items()}
-        return Layout(self.embedding, states)
+        return Layout(self.embedding, self.states)
 
     def check_files(self, folder: Path) -> None:
         """Raise ``DataError`` if the file with an entry of each class has another length."""
@@ -162,14 +159,22 @@ class Header:
             )
 
 
+def check_number(found: Optional[int], origin: Origin) -> None:
+    """Raise ``DataError`` if the number of a store, None of an empty one, is not a checkpoint's."""
+    if found != origin.number:
+        there = "it is empty" if found is None else found
+        raise DataError(
+            f"it is not the store of this checkpoint ({there} instead of {origin.number}); give "
+            "the folder of its run, or another --models-root, or start anew with --resume never"
+        )
+
+
 class StoreFolder:
     """The folder of a store, which one run at a time uses: its lock, its header, and its files."""
 
     def __init__(self, path: Path) -> None:
-        """Make it, if it is missing; ``DataError``: it cannot be made."""
+        """Use a folder, which may be missing."""
         self.path = path
-        with self.explained():
-            path.mkdir(parents=True, exist_ok=True)
 
     def __str__(self) -> str:
         """The option with which the user has chosen it."""
@@ -240,14 +245,7 @@ class StoreFolder:
                 "to its disk and start again: the run goes on from its last checkpoint"
             ) from error
         except DataError as error:
-            raise DataError(
-                f"{self}: {error}; nothing of the last checkpoint has been removed"
-            ) from error
-
-
-def states_of(layout: Layout) -> dict[str, tuple[str, bool]]:
-    """What a header says of states."""
-    return {name: (np.dtype(state.dtype).name, state.wide) for name, state in layout.states.items()}
+            raise DataError(f"{self}: {error}") from error
 
 
 def _checksum(about: Mapping[str, Any]) -> int:

@@ -11,17 +11,16 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin
+from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin, StoreFolder, check_number
 from partial_fc.store.index import Index, Rows, Words
-from partial_fc.store.records import Part, Records, Staged
+from partial_fc.store.records import Arrays, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import blocks, check_index, logs_since
 from runtime.errors import DataError
@@ -46,15 +45,12 @@ class SavedRows:
             DataError: it is not here, in use, another one, damaged, or has no such rows any more.
         """
         self._folder, self._opened = folder, ExitStack()
+        self._explained = StoreFolder(folder).explained
         with ExitStack() as opened, self._explained():
             self._lock(opened)
             header = Header.read(folder)
-            if header is None or header.number != origin.number:
-                there = "it is empty" if header is None else header.number
-                raise DataError(
-                    f"it is not the store of this checkpoint ({there} instead of {origin.number}); "
-                    "give the folder of its run"
-                )
+            check_number(header and header.number, origin)
+            assert header is not None
             header.check_files(folder)
             self.header, self._layout = header, header.layout
             file = open_descriptor(folder / RECORDS)
@@ -70,8 +66,8 @@ class SavedRows:
             self.header.check_attempt(origin, update)
             self._opened = opened.pop_all()
         self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            **dict.fromkeys(self._layout.wide, ("float32", (self.header.embedding,))),
-            **dict.fromkeys(self._layout.narrow, ("int32", ())),
+            name: (array.dtype.name, array.shape[1:])
+            for name, array in self._layout.empty(0).items()
         }
 
     def __enter__(self) -> SavedRows:
@@ -102,26 +98,14 @@ class SavedRows:
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         """Yield the rows of an array from the first class of this store to its last, in parts."""
         for classes in self._pieces():
-            yield self._read(classes).arrays[name]
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """One line about the store, whatever is wrong with it."""
-        try:
-            yield
-        except OSError as error:
-            raise DataError(
-                f"--center-store {self._folder} cannot be read ({error.strerror})"
-            ) from None
-        except DataError as error:
-            raise DataError(f"--center-store {self._folder}: {error}") from None
+            yield self._read(classes)[name]
 
     def _pieces(self) -> Iterator[Rows]:
         for first in range(self.header.first, self.header.last, _ROWS):
             yield np.arange(first, min(first + _ROWS, self.header.last))
 
-    def _read(self, classes: Rows) -> Staged:
-        staged = Staged(self._layout, classes.size)
+    def _read(self, classes: Rows) -> Arrays:
+        arrays = self._layout.empty(classes.size)
         places = np.searchsorted(self._changed, classes)
         places[places == self._changed.size] = 0
         are_logged = np.zeros(classes.size, bool)
@@ -129,12 +113,12 @@ class SavedRows:
             are_logged = self._changed[places] == classes
         current, logged = np.flatnonzero(~are_logged), np.flatnonzero(are_logged)
         with self._explained():
-            part = Part(staged, classes[current], current)
-            self._transfers.spread(partial(self._records.read, part), current.size)
+            part = Part(arrays, classes[current], current)
+            self._transfers.spread(lambda few: self._records.read(part.some(few)), current.size)
             if logged.size:
                 images = self._images(places[logged])
-                self._records.take(images, Part(staged, classes[logged], logged))
-        return staged
+                self._records.take(images, Part(arrays, classes[logged], logged))
+        return arrays
 
     def _images(self, places: NDArray[np.int64]) -> Words:
         images = np.empty((places.size, self._layout.words), np.uint32)

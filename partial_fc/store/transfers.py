@@ -1,10 +1,10 @@
 """Reads and writes of a store, in the background.
 
-One thread takes the writes in the order in which they were asked for, and one the reads, so that a
-step does not wait until the rows of the last one, and their images in the undo log, are on the
-disk. A read says which write it has to see. Each is divided among several threads, because a disk
-is fast only when it has many requests at a time. After an error nothing more is read or written:
-the rows that the undo log has are then all that have changed.
+One thread takes them in the order in which they were asked for, so that a step does not wait until
+the rows of the last one, and their images in the undo log, are on the disk, and a read sees every
+write that was asked for before it. Each is divided among several threads, because a disk is fast
+only when it has many requests at a time. After an error nothing more is read or written: the rows
+that the undo log has are then all that have changed.
 """
 
 from __future__ import annotations
@@ -26,30 +26,17 @@ class Transfers:
 
     def __init__(self) -> None:
         """Start the threads."""
-        self._writing = ThreadPoolExecutor(1, "centers-write")
-        self._reading = ThreadPoolExecutor(1, "centers-read")
+        self._ordered = ThreadPoolExecutor(1, "centers")
         self._flushing = ThreadPoolExecutor(1, "centers-flush")
-        # A read is not to stand behind the rows of a write.
-        self._writers = ThreadPoolExecutor(_THREADS, "center-rows-write")
-        self._readers = ThreadPoolExecutor(_THREADS, "center-rows-read")
-        self._last_write: Optional[Future[Any]] = None
+        self._requests = ThreadPoolExecutor(_THREADS, "center-rows")
+        self._last: Optional[Future[Any]] = None
         self._last_flush: Optional[Future[Any]] = None
         self._error: Optional[BaseException] = None
 
-    def write(self, action: Callable[[], Any]) -> Future[Any]:
-        """Do something after everything that was to be written before."""
-        self._last_write = self._writing.submit(self._run, action)
-        return self._last_write
-
-    def read(self, action: Callable[[], Any], after: Optional[Future[Any]]) -> Future[Any]:
-        """Do something after the reads before, and after one of the writes."""
-
-        def read() -> None:
-            if after is not None:
-                after.result()
-            self._run(action)
-
-        return self._reading.submit(read)
+    def submit(self, action: Callable[[], Any]) -> Future[Any]:
+        """Do something after everything that was asked for before."""
+        self._last = self._ordered.submit(self._run, action)
+        return self._last
 
     def flush(self, action: Callable[[], Any]) -> None:
         """Do something beside reads and writes, once the flush before has ended."""
@@ -57,19 +44,16 @@ class Transfers:
             self._last_flush.result()
         self._last_flush = self._flushing.submit(self._run, action)
 
-    def spread(
-        self, action: Callable[[slice], Any], num_rows: int, *, writes: bool = False
-    ) -> list[Any]:
-        """Do something to all rows, some at a time; for what ``read`` or ``write`` does."""
-        pool = self._writers if writes else self._readers
+    def spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
+        """Do something to all rows, some at a time; for what ``submit`` does."""
         tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
         bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
-        futures = [pool.submit(action, slice(*pair)) for pair in zip(bounds[:-1], bounds[1:])]
-        return [future.result() for future in futures]
+        parts = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:])]
+        return [*self._requests.map(action, parts)]
 
     def wait(self, future: Optional[Future[Any]] = None) -> None:
-        """Wait for a read, or for everything that was to be written; ``check`` then."""
-        last = future or self._last_write
+        """Wait for something, or for everything that was asked for; ``check`` then."""
+        last = future or self._last
         if last is not None:
             last.result()
         self.check()
@@ -81,8 +65,7 @@ class Transfers:
 
     def close(self) -> None:
         """End the threads, after everything that they were given."""
-        own = self._reading, self._writing, self._flushing, self._readers, self._writers
-        for threads in own:
+        for threads in (self._ordered, self._flushing, self._requests):
             threads.shutdown()
 
     def _run(self, action: Callable[[], Any]) -> None:

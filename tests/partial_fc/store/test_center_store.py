@@ -55,12 +55,18 @@ def test_an_update_that_is_left_out_changes_nothing(tmp_path: Path) -> None:
     assert runs.are_equal(run(tmp_path), run(None))
 
 
-def test_rows_of_announced_labels_are_read_at_once(tmp_path: Path, monkeypatch) -> None:
+def test_rows_of_announced_labels_are_read_at_once_and_used(tmp_path: Path, monkeypatch) -> None:
+    """While the next step computes, and once: the rows of the first step are read within it."""
     with runs.stored(runs.LONE, tmp_path) as head:
-        read = Mock(wraps=head.rows.read_ahead)
-        monkeypatch.setattr(head.rows, "read_ahead", read)
-        head.prepare(runs.batch(runs.LONE, 1)[1], 1)
-        assert read.call_count == 1
+        read = Mock(wraps=head.rows._store.read)
+        monkeypatch.setattr(head.rows._store, "read", read)
+        counts = []
+        for update in range(4):
+            head.prepare(runs.batch(runs.LONE, update + 1)[1], update + 1)
+            counts.append(read.call_count)
+            head.step(*runs.batch(runs.LONE, update), update, 0.1)
+    # The first step reads its own rows, and then those of the next one.
+    assert counts == [0, 3, 4, 5] and read.call_count == 5
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])

@@ -14,7 +14,7 @@ from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.index import Index
-from partial_fc.store.records import Layout, Part, Staged
+from partial_fc.store.records import Layout, Part
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import ConfigError, DataError
 from tests.support import stored_head as runs
@@ -32,16 +32,16 @@ def opened(folder: Path) -> Any:
 
 def write(store: CenterStore, classes: list[int], value: float) -> None:
     rows = np.array(classes, np.int64)
-    staged = Staged(LAYOUT, rows.size)
-    staged.wide[:] = value
-    store.write(Part(staged, rows, np.arange(rows.size)))
+    arrays = LAYOUT.empty(rows.size)
+    arrays["centers"][:] = value
+    store.write(Part(arrays, rows, np.arange(rows.size)))
     store.wait()
 
 
 def content(store: CenterStore) -> bytes:
-    staged, rows = Staged(LAYOUT, CLASSES), np.arange(CLASSES)
-    store.wait(store.read(Part(staged, rows, rows)))
-    return staged.wide.tobytes()
+    arrays, rows = LAYOUT.empty(CLASSES), np.arange(CLASSES)
+    store.wait(store.read(Part(arrays, rows, rows)))
+    return arrays["centers"].tobytes()
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def killed(tmp_path: Path) -> Any:
         store.checkpoint(0)
         write(store, [0, 1], 1.0)
         rows[UPDATE] = content(store)
-        store.checkpoint(UPDATE)
+        origin = store.checkpoint(UPDATE)
         write(store, [0, 2], 2.0)
         write(store, [3], 3.0)
     log = (folder / LOG).read_bytes()
     assert len(log) == HEAD + (HEAD + 8 + 12 + RECORD) + (HEAD + 8)
     log += log[HEAD : 2 * HEAD + 10]
-    return SimpleNamespace(folder=folder, origin=store.origin(UPDATE), rows=rows, log=log)
+    return SimpleNamespace(folder=folder, origin=origin, rows=rows, log=log)
 
 
 @contextmanager
@@ -135,8 +135,7 @@ def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) 
         store.checkpoint(4)
         write(store, [0, 2], 2.0)
         write(store, [1], 3.0)
-        store.checkpoint(UPDATE)
-        expected, origin = content(store), store.origin(UPDATE)
+        origin, expected = store.checkpoint(UPDATE), content(store)
     old = tmp_path / "undo-00000004.rank-0000"
     log = old.read_bytes()
     runs.damage(old, -1)
