@@ -121,14 +121,16 @@ class Products:
         self._multiplied.append(self._record(arrays, features_BD, units_KD, block.logits_BK))
 
     def features_gradient(self) -> Any:
-        """Compute ``weights · units`` of each block, NDArray [N, B, D]; once for each step.
+        """Compute ``weights · units``, NDArray float32 [B, D]; once for each step.
 
         The weights are what the array of the logits has come to contain.
         """
         weights = [block.logits_BK.detach() for block in self.blocks]
         mx.autograd.backward(self._multiplied, weights)
         self._multiplied = []
-        return self._shares_NBD
+        if self._dtype == np.float32:
+            return self._shares_NBD[0]
+        return mx.nd.sum(mx.nd.amp_cast(self._shares_NBD, dtype="float32"), axis=0)
 
     def rows_gradient(self, block: Block) -> None:
         """Compute ``block.gradient_KD = weightsᵀ · features``."""

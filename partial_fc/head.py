@@ -27,14 +27,13 @@ from typing_extensions import override
 
 from partial_fc import margin as margins
 from partial_fc.blocks import Block, Products
-from partial_fc.centers_file import read_centers
-from partial_fc.initial import initial_centers
+from partial_fc.initial import initial_centers, read_centers
 from partial_fc.margin import Margin, Targets
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
-from partial_fc.rows.interface import Logits, Negatives, Placed, Rows
+from partial_fc.rows.interface import SMALLEST_NORM, Logits, Negatives, Placed, Rows
 from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
@@ -43,7 +42,7 @@ from runtime.communicator import Communicator
 from runtime.environment import usable_dtype
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16, array_of, invoke
+from runtime.ndarray import BFLOAT16, array_of
 from runtime.state import Saved, State, Stateful
 
 # MXNet's dtypes for ``--head-dtype``.
@@ -220,7 +219,9 @@ class PartialFC(Stateful):
         # The first rows are on their way while the features are normalized.
         first, *others = products.blocks
         gathered = [self._gather(placed, first)]
-        units_bD, inverse_norms_b1 = self.rows.normalize(features)
+        norms_b1 = mx.nd.norm(features, axis=1, keepdims=True)
+        inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, SMALLEST_NORM)
+        units_bD = mx.nd.broadcast_mul(features, inverse_norms_b1)
         units_BD = self._world.allgather(units_bD, "head.features")
         products.set_features(units_BD, self._scale)
         products.multiply(first)
@@ -229,9 +230,8 @@ class PartialFC(Stateful):
             products.multiply(block)
         loss, row_scale_B1, radial_B1 = self._softmax(products.logits, placed, inverse_norms_b1)
 
-        gradient_BD, scaled_BD = self.rows.multiply_shares(
-            products.features_gradient(), units_BD, row_scale_B1
-        )
+        gradient_BD = mx.nd.broadcast_mul(products.features_gradient(), row_scale_B1)
+        scaled_BD = mx.nd.broadcast_mul(units_BD, row_scale_B1)
         # Not waited for: the reduction runs while the centers are updated.
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
         update_centers = partial(self._update_centers, gathered, scaled_BD, lr)
@@ -239,9 +239,9 @@ class PartialFC(Stateful):
             update_centers()
         start = self._world.rank * features.shape[0]
         own = slice(start, start + features.shape[0])
-        gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
+        gradient_bD = _projected(gradient_BD[own], units_bD, inverse_norms_b1)
         if radial_B1 is not None:
-            gradient_bD = gradient_bD + self.rows.multiply_rows(units_bD, radial_B1[own])
+            gradient_bD = gradient_bD + mx.nd.broadcast_mul(units_bD, radial_B1[own])
         # All is queued: the next sample is drawn while it runs.
         self._draw()
         self.rows.settle()
@@ -294,9 +294,11 @@ class PartialFC(Stateful):
         # Copy first: allreduce works in place.
         largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")
         kept_B = mx.nd.exp(mx.nd.maximum(shift_B - largest_B, _LEAST))
-        addends = [sums_B * kept_B, _where_local(local_B, target_B - largest_B)]
+        # Of targets elsewhere there may be any number.
+        none_B = mx.nd.zeros_like(local_B)
+        addends = [sums_B * kept_B, mx.nd.where(local_B, target_B - largest_B, none_B)]
         if terms is not None:
-            addends.append(_where_local(local_B, terms.slopes_B))
+            addends.append(mx.nd.where(local_B, terms.slopes_B, none_B))
         totals = world.allreduce(mx.nd.stack(*addends), "head.denominator")
 
         others_B, target_B = totals[0], totals[1]
@@ -326,8 +328,8 @@ class PartialFC(Stateful):
         return gathered
 
 
-def _where_local(local_B: Any, values_B: Any) -> Any:
-    """The values where the target belongs to this rank, else 0; one operator."""
-    chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
-    invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": 0.0}, [chosen_B])
-    return chosen_B
+def _projected(gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
+    """The gradient with respect to features, from that with respect to their unit vectors."""
+    radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
+    tangent_bD = gradient_bD - mx.nd.broadcast_mul(units_bD, radial_b1)
+    return mx.nd.broadcast_mul(tangent_bD, inverse_norms_b1)

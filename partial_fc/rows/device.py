@@ -241,26 +241,6 @@ class DeviceRows(Rows):
             if begin < end:
                 block[begin - start : end - start] = values[begin - first : end - first]
 
-    @override
-    def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        norms_b1 = mx.nd.norm(features_bD, axis=1, keepdims=True)
-        inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, SMALLEST_NORM)
-        return features_bD * inverse_norms_b1, inverse_norms_b1
-
-    @override
-    def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        return matrix_BD * factors_B1
-
-    @override
-    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
-        (share_BD,) = shares_NBD
-        return share_BD * factors_B1, units_BD * factors_B1
-
-    @override
-    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
-        return (gradient_bD - radial_b1 * units_bD) * inverse_norms_b1
-
 
 def _maxima(logits_BS: Any, rules: Optional[Negatives]) -> Any:
     """The largest logit of each sample after the rules; those left out are overwritten."""

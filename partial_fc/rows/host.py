@@ -1,7 +1,4 @@
-"""Rows in the host's memory, with Numba kernels.
-
-The small passes over features are kernels, too: on a CPU MXNet's broadcasting operators take some
-3 ms each for 256 × 512 numbers, and the six of a step a tenth of its time.
+"""Rows and logits in the host's memory, with Numba kernels.
 
 Shapes: see ``partial_fc.rows.interface``.
 """
@@ -17,13 +14,22 @@ from typing_extensions import override
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.initial import zeros
 from partial_fc.optimizers import RowGradients, RowOptimizer
-from partial_fc.rows import host_logits
-from partial_fc.rows.interface import SMALLEST_NORM, Logits, Negatives, Placed, Rows
-from partial_fc.shard import Sample
+from partial_fc.rows.interface import (
+    LEFT_OUT,
+    LOWEST,
+    NEVER,
+    SMALLEST_NORM,
+    Array,
+    Curriculum,
+    Logits,
+    Negatives,
+    Placed,
+    Rows,
+)
+from partial_fc.shard import Int64Array, Sample
 from runtime.engine import settle
-from runtime.kernels.compiled import parallel_kernel, prange
-from runtime.kernels.memory import PART, prefetch_part
-from runtime.kernels.sums import product_of
+from runtime.kernels.compiled import inlined, parallel_kernel, prange
+from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
 from runtime.ndarray import array_of, new_array, queue
 
 
@@ -73,8 +79,8 @@ class HostRows(Rows):
     @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
         targets_B = new_array(logits.batch)
-        entries = host_logits.entries(logits, placed.entries)
-        queue(host_logits.take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
+        entries = _entries(logits, placed.entries)
+        queue(_take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
         return targets_B
 
     @override
@@ -82,20 +88,20 @@ class HostRows(Rows):
         self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
     ) -> tuple[Any, Any]:
         outputs = new_array(logits.batch), new_array(logits.batch)
-        targets = host_logits.entries(logits, placed.entries), placed.local_B, targets_B
-        arguments = logits.numbers, host_logits.bounds(logits), targets, *outputs
+        targets = _entries(logits, placed.entries), placed.local_B, targets_B
+        arguments = logits.numbers, _bounds(logits), targets, *outputs
         queue(
-            host_logits.exponentiate,
-            *(*arguments, host_logits.numbers_of(rules, logits.batch)),
+            _exponentiate,
+            *(*arguments, _numbers_of(rules, logits.batch)),
             writes=[logits.numbers, *outputs],
         )
         return outputs
 
     @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        entries = host_logits.entries(logits, placed.entries)
+        entries = _entries(logits, placed.entries)
         arguments = logits.numbers, entries, placed.local_B, values_B
-        queue(host_logits.put_entries, *arguments, writes=[logits.numbers])
+        queue(_put_entries, *arguments, writes=[logits.numbers])
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -118,74 +124,134 @@ class HostRows(Rows):
         self.settle()
         self._arrays[name][first : first + len(values)] = values
 
-    @override
-    def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        # A backbone's last operator may leave them in a layout of oneDNN.
-        features_bD.wait_to_read()
-        units_bD = new_array(*features_bD.shape)
-        inverse_norms_b = new_array(len(features_bD))
-        rows, outputs = np.arange(len(features_bD)), (units_bD, inverse_norms_b)
-        queue(_normalize, features_bD, rows, *outputs, writes=outputs)
-        return units_bD, inverse_norms_b.reshape((-1, 1))
-
-    @override
-    def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        product_BD = new_array(*matrix_BD.shape)
-        queue(_multiply_rows, matrix_BD, factors_B1, product_BD, writes=[product_BD])
-        return product_BD
-
-    @override
-    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
-        outputs = new_array(*units_BD.shape), new_array(*units_BD.shape)
-        queue(_multiply_shares, shares_NBD, units_BD, factors_B1, *outputs, writes=outputs)
-        return outputs
-
-    @override
-    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        projected_bD = new_array(*gradient_bD.shape)
-        arguments = gradient_bD, units_bD, inverse_norms_b1, projected_bD
-        queue(_project, *arguments, writes=[projected_bD])
-        return projected_bD
-
 
 @parallel_kernel
-def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
+def _normalize(centers, rows, units, inverse_norms):  # type: ignore[no-untyped-def]
     for s in prange(rows.size):
-        following = rows[min(s + 2, rows.size - 1)]
-        vector, unit = vectors[rows[s]], normalized[s]
-        squares = product_of(vector, vector)
-        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
-        inverse_norms[s] = inverse
-        for start in range(0, vector.size, PART):
-            prefetch_part(vectors, following, start)
-            for d in range(start, min(start + PART, vector.size)):
-                unit[d] = narrowed(vector[d] * inverse, unit)
+        center, unit = centers[rows[s]], units[s]
+        norm = np.sqrt(product_of(center, center))
+        inverse_norms[s] = np.float32(1.0) / max(norm, np.float32(SMALLEST_NORM))
+        for d in range(center.size):
+            unit[d] = narrowed(center[d] * inverse_norms[s], unit)
+
+
+def _bounds(logits: Logits) -> Int64Array:
+    """The first column of each block, and S."""
+    return np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
+
+
+def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
+    """Where a column of each sample is among the numbers, int64 [B]."""
+    starts_B = columns_B // logits.height * logits.height
+    widths_B = np.minimum(logits.height, logits.num_rows - starts_B)
+    samples_B = np.arange(logits.batch)
+    entries_B: Int64Array = logits.batch * starts_B + samples_B * widths_B + columns_B - starts_B
+    return entries_B
+
+
+def _numbers_of(rules: Optional[Negatives], batch: int) -> tuple[np.float32, Any, Any, np.float32]:
+    """The limit, thresholds [B], hardness [1] and inverse scale of the kernel."""
+    none = Curriculum(np.full(batch, NEVER, np.float32), np.zeros(1, np.float32))
+    rules = rules or Negatives(NEVER, None, 1.0)
+    curriculum = rules.curriculum or none
+    limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
+    return limit, curriculum.thresholds_B, curriculum.hardness, inverse_scale
+
+
+def _take_entries(numbers: NDArray[Any], entries_B: Int64Array, values_B: Array) -> None:
+    """Read entries."""
+    values_B[:] = widened(numbers[entries_B])
+
+
+def _put_entries(
+    numbers: NDArray[Any], entries_B: Int64Array, local_B: Array, values_B: Array
+) -> None:
+    """Replace entries where the target belongs to this rank."""
+    own = np.flatnonzero(local_B)
+    numbers[entries_B[own]] = narrowed(values_B[own], numbers)
+
+
+@inlined
+def _columns(numbers, bounds, block, b, batch):  # type: ignore[no-untyped-def]
+    """The logits of a sample in a block."""
+    width = bounds[block + 1] - bounds[block]
+    start = batch * bounds[block] + b * width
+    return numbers[start : start + width]
+
+
+@inlined
+def _exp(x):  # type: ignore[no-untyped-def]
+    """exp(x) for x <= 0, to 2e-7; below -87 exactly 0, for denormals would slow the products."""
+    scaled = x * np.float32(1.4426950408889634)
+    power = np.floor(scaled + np.float32(0.5))
+    rest = x - power * np.float32(0.6931471805599453)
+    series = np.float32(1.0 / 720.0)
+    series = series * rest + np.float32(1.0 / 120.0)
+    series = series * rest + np.float32(1.0 / 24.0)
+    series = series * rest + np.float32(1.0 / 6.0)
+    series = series * rest + np.float32(0.5)
+    series = series * rest + np.float32(1.0)
+    series = series * rest + np.float32(1.0)
+    bits = np.int32((np.int32(max(power, np.float32(-126.0))) + np.int32(127)) << np.int32(23))
+    value = series * bits.view(np.float32)
+    return np.float32(0.0) if x < np.float32(-87.0) else value
+
+
+@inlined
+def _ruled(logit, rule):  # type: ignore[no-untyped-def]
+    """A logit after the rules of its sample."""
+    limit, threshold, hardness, inverse_scale = rule
+    value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
+    return np.float32(LEFT_OUT) if logit > limit else value
+
+
+@inlined
+def _slope(logit, rule):  # type: ignore[no-untyped-def]
+    """The derivative of a ruled logit."""
+    _, threshold, hardness, inverse_scale = rule
+    slope = hardness + np.float32(2.0) * logit * inverse_scale
+    return slope if logit > threshold else np.float32(1.0)
 
 
 @parallel_kernel
-def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
-    for b in prange(matrix.shape[0]):
-        for d in range(matrix.shape[1]):
-            product[b, d] = matrix[b, d] * factors[b, 0]
-
-
-@parallel_kernel
-def _multiply_shares(shares, units, factors, total, scaled):  # type: ignore[no-untyped-def]
-    for b in prange(total.shape[0]):
-        for d in range(total.shape[1]):
-            total[b, d] = widened(shares[0, b, d])
-            scaled[b, d] = units[b, d] * factors[b, 0]
-        for n in range(1, shares.shape[0]):
-            for d in range(total.shape[1]):
-                total[b, d] += widened(shares[n, b, d])
-        for d in range(total.shape[1]):
-            total[b, d] *= factors[b, 0]
-
-
-@parallel_kernel
-def _project(gradient, units, inverse_norms, projected):  # type: ignore[no-untyped-def]
-    for b in prange(gradient.shape[0]):
-        slope, unit = gradient[b], units[b]
-        radial = product_of(slope, unit)
-        for d in range(slope.size):
-            projected[b, d] = (slope[d] - radial * unit[d]) * inverse_norms[b, 0]
+def _exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore[no-untyped-def]
+    """See ``Rows.exponentiate``; ``targets``: their entries, whether they are local, and logits."""
+    entries, local, target_logits = targets
+    limit, thresholds, hardness, inverse_scale = rules
+    for b in prange(sums.size):
+        lanes, rule = (
+            np.empty(LANES, np.float32),
+            (limit, thresholds[b], hardness[0], inverse_scale),
+        )
+        shift[b], sums[b] = np.float32(LOWEST), np.float32(0.0)
+        if local[b]:
+            numbers[entries[b]] = narrowed(np.float32(LEFT_OUT), numbers)
+            shift[b] = target_logits[b]
+        for block in range(bounds.size - 1):
+            row = _columns(numbers, bounds, block, b, sums.size)
+            lanes[:] = shift[b]
+            whole = row.size // LANES * LANES
+            for s in range(0, whole, LANES):
+                for lane in range(LANES):
+                    lanes[lane] = max(lanes[lane], _ruled(widened(row[s + lane]), rule))
+            for s in range(whole, row.size):
+                lanes[0] = max(lanes[0], _ruled(widened(row[s]), rule))
+            shift[b] = largest_of(lanes, shift[b])
+        largest = shift[b]
+        for block in range(bounds.size - 1):
+            row = _columns(numbers, bounds, block, b, sums.size)
+            lanes[:] = np.float32(0.0)
+            whole = row.size // LANES * LANES
+            for s in range(0, whole, LANES):
+                for lane in range(LANES):
+                    logit = widened(row[s + lane])
+                    value = _exp(_ruled(logit, rule) - largest)
+                    row[s + lane] = narrowed(value * _slope(logit, rule), row)
+                    lanes[lane] += value
+            total = sum_of(lanes)
+            for s in range(whole, row.size):
+                logit = widened(row[s])
+                value = _exp(_ruled(logit, rule) - largest)
+                row[s] = narrowed(value * _slope(logit, rule), row)
+                total += value
+            sums[b] += total

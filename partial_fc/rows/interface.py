@@ -1,4 +1,4 @@
-"""The passes of the head over rows: of class centers, of logits, of features.
+"""The passes of the head over rows: of class centers and of logits.
 
 The head is a few matrix products and memory traffic around them, so each pass reads and writes a
 row once. ``HostRows`` keeps the centers in NumPy arrays and runs Numba kernels on the memory of
@@ -227,15 +227,3 @@ class Rows(Protocol):
     def close(self) -> None:
         """Finish what is under way; the rows are not used any more."""
         return
-
-    def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        """The unit vectors [b, D], and 1 / norms [b, 1]."""
-
-    def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        """Each row times its factor."""
-
-    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
-        """Each row of the sum of the N matrices, and of the unit vectors, times its factor."""
-
-    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        """The gradient with respect to features, from that with respect to their unit vectors."""

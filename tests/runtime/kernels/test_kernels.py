@@ -14,7 +14,7 @@ import pytest
 from numba.core import caching, config
 
 from partial_fc import optimizers
-from partial_fc.rows import host, host_logits
+from partial_fc.rows import host
 from runtime import processors
 from runtime.kernels import memory
 from runtime.kernels.compiled import unlocked_kernel
@@ -167,18 +167,10 @@ def main() -> None:
     bounds, hardness = np.array([0, 70, SAMPLED]), np.full(1, 0.3, np.float32)
     rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
     targets = 70 * np.arange(BATCH), floats([0, 1] * (BATCH // 2)), normal(BATCH)
-    for name, given in (("", None), ("ruled ", rules)):
-        logits = 10 * normal(BATCH * SAMPLED)
-        shift, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
-        host_logits.exponentiate(logits, bounds, targets, shift, sums, given)
-        tell(f"{name}exponentials", logits, shift, sums)
-
-    projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
-    host._project(gradient, units, inverse_norms[:, None], projected)
-    host._multiply_shares(
-        np.stack([gradient, units, projected]), units, inverse_norms[:, None], total, scaled
-    )
-    tell("projected shares", projected, total, scaled)
+    logits = 10 * normal(BATCH * SAMPLED)
+    shift, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
+    host._exponentiate(logits, bounds, targets, shift, sums, rules)
+    tell("exponentials", logits, shift, sums)
 
     arrays = [normal(4_001) for _ in range(3)]
     addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
