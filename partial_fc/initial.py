@@ -1,7 +1,8 @@
-"""Memory for rows of centers, and initial centers, each a function of seed and class id alone.
+"""Memory for rows of centers, and the centers that a run begins with.
 
-So a run starts from the same centers on any number of ranks, and a center can be made when an
-update first needs it: a store on disk (``partial_fc.store``) of any size begins empty.
+They are read from files of InsightFace, or each is a function of seed and class id alone. So a run
+starts from the same centers on any number of ranks, and a center can be made when an update first
+needs it: a store on disk (``partial_fc.store``) of any size begins empty.
 
 The random numbers are those of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014), which makes each number from a counter: one stream for each class. Box
@@ -14,23 +15,19 @@ Shapes: R rows, D embedding.
 from __future__ import annotations
 
 import math
-import mmap
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from partial_fc.shard import DEVIATION, Shard
-from runtime import environment
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
+from runtime.untrusted.parameter_file import read_arrays
 
-# Bytes of an array that has large pages, which are of 2 MiB on x86.
-_LARGE = 2**22
-# Rows that one task of a thread draws.
-_ROWS_PER_TASK = 4096
+_FILE_NAME = "{}_centers.param"
+"""The file of a rank of an InsightFace run."""
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -40,50 +37,93 @@ _ROOT = np.int32(0x3F3504F3)
 
 
 def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Zeros, as ``np.zeros``, that begin at a page, on large pages where the system has them.
+    """Return zeros on large pages, where the system has them.
 
     The rows of a sample lie far apart, and with pages of 4 KiB the processor looks up an address
-    for every second of them. NumPy requests large pages for all arrays but those of ``np.zeros``,
-    but places them 16 bytes behind the page: each wide access then meets two cache lines, a tenth
-    of the time of a pass over rows.
+    for every second of them. NumPy requests large pages for all arrays but those of ``np.zeros``.
 
     Raises:
         ConfigError: the system has not as much memory.
     """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size < _LARGE:
-        return np.zeros(shape, dtype)
     try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
+        array = np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         raise ConfigError(
             f"{size / 2**30:,.1f} GiB for {shape[0]:,} rows of centers or of an optimizer's state "
-            f"cannot be had ({error.strerror}): check the number of classes (property, "
-            "--num-classes), start more ranks, or keep the centers on a disk (--center-store)"
+            "cannot be had: check the number of classes (property, --num-classes), start more "
+            "ranks, or keep the centers on a disk (--center-store)"
         ) from None
-    # A kernel without them.
-    with suppress(OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype).reshape(shape)
+    array.fill(0)
+    return array
 
 
 def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.float32]:
     """Draw the centers of a shard from N(0, 0.01): float32 [shard.size, embedding_size]."""
     centers: NDArray[np.float32] = zeros((shard.size, embedding_size), np.float32)
-
-    def draw_part(first: int) -> None:
-        part = centers[first : first + _ROWS_PER_TASK]
-        draw(np.arange(len(part)) + shard.start + first, seed, part)
-
-    with ThreadPoolExecutor(environment.visible_threads()) as threads:
-        for _ in threads.map(draw_part, range(0, shard.size, _ROWS_PER_TASK)):
-            pass
+    draw(np.arange(shard.start, shard.stop), seed, centers)
     return centers
 
 
 def draw(classes: NDArray[np.int64], seed: int, centers: NDArray[np.float32]) -> None:
     """Write the initial centers of class ids, int64 [R], into float32 [R, D]."""
     _draw(classes, np.uint64(seed % 2**64), centers)
+
+
+def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.float32]:
+    """Return the centers of a shard from files of InsightFace, float32 [shard.size, D].
+
+    Each is one float32 array without a name, as ``mx.nd.save`` writes it: ceil(classes / ranks)
+    rows, of which the last file's surplus belongs to no class. Any number of ranks here reads them:
+    a rank maps the files and copies the rows of its shard. The files come from strangers, so every
+    number in them is checked.
+
+    Raises:
+        DataError: a file is missing or damaged, or the centers are of other classes or another
+            embedding.
+    """
+    paths: list[Path] = []
+    while (path := folder / _FILE_NAME.format(len(paths))).is_file():
+        paths.append(path)
+    if not paths:
+        raise DataError(
+            f"{folder} has no {_FILE_NAME.format(0)}; give the folder of InsightFace's run"
+        )
+    arrays = [_read_matrix(path) for path in paths]
+    for path, array in zip(paths, arrays):
+        if array.shape != (len(arrays[0]), embedding_size):
+            raise DataError(
+                f"{path} has centers of shape {array.shape}, not {(len(arrays[0]), embedding_size)}"
+                f" as the first file and --embedding-size {embedding_size} have it; give the files "
+                "of one run"
+            )
+    rows, classes = len(arrays[0]), shard.num_classes
+    if rows != -(-classes // len(paths)):
+        raise DataError(
+            f"{folder} has {len(paths)} files of {rows} centers, but {classes} classes make "
+            f"{-(-classes // len(paths))} in each; give the files of all ranks and the data that "
+            "they were trained on"
+        )
+    centers = zeros((shard.size, embedding_size), np.float32)
+    for number, array in enumerate(arrays):
+        start, stop = (min(max(end, number * rows), (number + 1) * rows) for end in
+                       (shard.start, shard.stop))  # fmt: skip
+        own = array[start - number * rows : stop - number * rows]
+        centers[start - shard.start : start - shard.start + len(own)] = own
+    if not np.isfinite(centers).all():
+        raise DataError(f"{folder}: centers are not finite; take those of an earlier checkpoint")
+    return centers
+
+
+def _read_matrix(path: Path) -> NDArray[np.float32]:
+    """Return the array of a file, float32 [rows, D], mapped."""
+    names, arrays = read_arrays(path)
+    if names or len(arrays) != 1 or arrays[0].ndim != 2 or arrays[0].dtype != np.float32:
+        raise DataError(
+            f"{path} is no file of centers as MXNet saves it, one float32 matrix without a name; "
+            "copy it again"
+        )
+    return arrays[0]
 
 
 @exactly_inlined

@@ -49,7 +49,7 @@ class SavedRows:
         with ExitStack() as opened, self._explained():
             self._lock(opened)
             header = Header.read(folder)
-            check_number(header and header.number, origin)
+            check_number(header.number if header else None, origin)
             assert header is not None
             header.check_files(folder)
             self.header, self._layout = header, header.layout

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evaluation.export.arcface_torch import read_state_dict
 from evaluation.network import open_network
-from partial_fc.centers_file import read_centers
+from partial_fc.initial import read_centers
 from partial_fc.shard import Shard
 from runtime.untrusted import child
 from runtime.untrusted.onnx_model import import_onnx

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from parallel.world import LoneWorld
 from partial_fc import bfloat16, optimizers
-from partial_fc.centers_file import read_centers
 from partial_fc.head import PartialFC
-from partial_fc.initial import initial_centers
+from partial_fc.initial import initial_centers, read_centers
 from partial_fc.options import HeadOptions
 from partial_fc.shard import Sampler, Shard, draw_distinct
 from runtime.errors import DataError
