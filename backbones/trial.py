@@ -29,8 +29,7 @@ def run_once(header: dict[str, Any], content: bytes) -> None:
     """
     symbol = mx.sym.load_json(content.decode())
     image_shape: Shape = tuple(header["image_shape"])
-    most = limits.MAX_TRIED_PARAMETERS
-    shapes = limits.infer(symbol, (1, *image_shape), Path(header["path"]), most)
+    shapes = limits.infer(symbol, (1, *image_shape), Path(header["path"]))
     weights = {name: mx.nd.ones(shape) for name, shape in shapes.items()}
     images = np.zeros((_IMAGES, *image_shape), np.uint8)
     for graph in (symbol, prelu.rewrite(symbol, image_shape, weights)):

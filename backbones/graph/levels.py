@@ -127,7 +127,9 @@ def _with_given_statistics(graph: Graph) -> tuple[Graph, dict[int, Norm]]:
             node = {**node, "attrs": {**attributes, **fixed}, "inputs": inputs}
             read = [nodes[entry[0]]["name"] for entry in (*inputs, *running)]
             norms[len(nodes)] = Norm(
-                *read[:3],
+                source=read[0],
+                gamma=read[1],
+                beta=read[2],
                 statistics=read[3:5],
                 running=read[5:],
                 has_fixed_gamma=has_fixed_gamma,

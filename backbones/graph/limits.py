@@ -19,10 +19,8 @@ from runtime.mxnet import mx
 from runtime.untrusted.child import one_line
 
 INPUT = "data"
-MAX_PARAMETERS = 1 << 28
-"""Elements of all parameters."""
-MAX_TRIED_PARAMETERS = 1 << 26
-"""The same of a graph that is tried out, whose parameters' file has not been read yet."""
+# Elements of all parameters.
+_MAX_PARAMETERS = 1 << 28
 # Elements of the results for one image that are needed at a time.
 _MAX_RESULTS = 1 << 26
 # Multiplications for one image; r100 does 12.1 billion.
@@ -31,9 +29,7 @@ _MAX_PRODUCTS = 1 << 38
 _COST_OF_OTHERS = 16
 
 
-def infer(
-    symbol: Any, batch_shape: Shape, path: Path, max_parameters: int = MAX_PARAMETERS
-) -> dict[str, Shape]:
+def infer(symbol: Any, batch_shape: Shape, path: Path) -> dict[str, Shape]:
     """Return the shapes of all parameters and auxiliary states of a graph from a file.
 
     The batch is one image.
@@ -48,8 +44,8 @@ def infer(
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     shapes = dict(zip(names, found))
     del shapes[INPUT]
-    if sum(map(math.prod, shapes.values())) > max_parameters:
-        raise DataError(f"{path} has more than {max_parameters:,} parameters")
+    if sum(map(math.prod, shapes.values())) > _MAX_PARAMETERS:
+        raise DataError(f"{path} has more than {_MAX_PARAMETERS:,} parameters")
     nodes, of_nodes = to_json(symbol)["nodes"], first_shapes(symbol, batch_shape)
     if _most_results(nodes, of_nodes) > _MAX_RESULTS:
         raise DataError(
