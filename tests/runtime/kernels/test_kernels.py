@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numba
 import numpy as np
 import pytest
 from numba.core import caching, config
@@ -16,7 +15,6 @@ from numba.core import caching, config
 from partial_fc import optimizers
 from partial_fc.rows import host
 from runtime import processors
-from runtime.kernels import memory
 from runtime.kernels.compiled import unlocked_kernel
 from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
 from tests.support.launch import finish
@@ -200,24 +198,6 @@ def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
     assert digests(tmp_path, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1") == compiled
     if processors.has_avx512():
         assert digests(tmp_path, **AVX2) == compiled
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
-def test_a_part_of_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
-    """The request changes nothing that could be tested but the code that runs."""
-
-    # Not cached, as the code of cached kernels cannot be inspected.
-    @numba.njit
-    def first(array, row, start):
-        memory.prefetch_part(array, row, start)
-        return array[row, start]
-
-    width = memory.PART + 96
-    matrix = (np.arange(6 * width) % 1000).astype(dtype).reshape(6, width)
-    for start in (0, memory.PART):
-        assert [first(matrix, row, start) for row in range(6)] == matrix[:, start].tolist()
-    (code,) = first.inspect_llvm().values()
-    assert "call void @llvm.prefetch" in code
 
 
 @pytest.fixture
