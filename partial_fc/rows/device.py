@@ -196,7 +196,7 @@ class DeviceRows(Rows):
 
     @override
     def exponentiate(
-        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Negatives
     ) -> tuple[Any, Any]:
         values_B = self.get_targets(logits, placed)
         invoke("_npi_where_lscalar", [placed.local_B, values_B], {"scalar": LEFT_OUT}, [values_B])
@@ -242,10 +242,8 @@ class DeviceRows(Rows):
                 block[begin - start : end - start] = values[begin - first : end - first]
 
 
-def _maxima(logits_BS: Any, rules: Optional[Negatives]) -> Any:
+def _maxima(logits_BS: Any, rules: Negatives) -> Any:
     """The largest logit of each sample after the rules; those left out are overwritten."""
-    if rules is None:
-        return mx.nd.max(logits_BS, axis=1)
     maxima = []
     for part in _parts(logits_BS):
         some = logits_BS[part]
@@ -258,9 +256,9 @@ def _maxima(logits_BS: Any, rules: Optional[Negatives]) -> Any:
     return _joined(maxima)
 
 
-def _exponentiate(logits_BS: Any, shift_B1: Any, rules: Optional[Negatives]) -> Any:
+def _exponentiate(logits_BS: Any, shift_B1: Any, rules: Negatives) -> Any:
     """Exponentials in place, after ``_maxima``; returns their sums."""
-    if rules is None or rules.curriculum is None:
+    if rules.curriculum is None:
         mx.nd.broadcast_sub(logits_BS, shift_B1, out=logits_BS)
         mx.nd.exp(logits_BS, out=logits_BS)
         return mx.nd.sum(logits_BS, axis=1)

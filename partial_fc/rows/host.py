@@ -5,7 +5,7 @@ Shapes: see ``partial_fc.rows.interface``.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class HostRows(Rows):
 
     @override
     def exponentiate(
-        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Negatives
     ) -> tuple[Any, Any]:
         outputs = new_array(logits.batch), new_array(logits.batch)
         targets = _entries(logits, placed.entries), placed.local_B, targets_B
@@ -149,10 +149,9 @@ def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
     return entries_B
 
 
-def _numbers_of(rules: Optional[Negatives], batch: int) -> tuple[np.float32, Any, Any, np.float32]:
+def _numbers_of(rules: Negatives, batch: int) -> tuple[np.float32, Any, Any, np.float32]:
     """The limit, thresholds [B], hardness [1] and inverse scale of the kernel."""
     none = Curriculum(np.full(batch, NEVER, np.float32), np.zeros(1, np.float32))
-    rules = rules or Negatives(NEVER, None, 1.0)
     curriculum = rules.curriculum or none
     limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
     return limit, curriculum.thresholds_B, curriculum.hardness, inverse_scale

@@ -70,16 +70,14 @@ class Negatives:
     @classmethod
     def rules(
         cls, curriculum: Optional[Curriculum], filter_threshold: float, scale: float
-    ) -> Optional[Negatives]:
-        """The rules of a curriculum and a filter, or None when no logit changes.
+    ) -> Negatives:
+        """The rules of a curriculum and a filter, which leaves out negatives above its cosine.
 
-        The filter leaves out negatives above its cosine; 1 keeps them all.
+        A filter of 1 keeps them all.
         """
         limit = filter_threshold * scale if filter_threshold < 1.0 else NEVER
         if curriculum is not None:
             curriculum = Curriculum(curriculum.thresholds_B * scale, curriculum.hardness)
-        elif limit == NEVER:
-            return None
         return cls(limit, curriculum, scale)
 
 
@@ -150,7 +148,7 @@ class Rows(Protocol):
         """The logits of the targets, NDArray [B]; any where the class belongs to another rank."""
 
     def exponentiate(
-        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Negatives
     ) -> tuple[Any, Any]:
         """Replace logits of negatives by exp(logit − shift), in place, and those of targets by 0.
 

@@ -114,7 +114,10 @@ def test_a_step_without_its_update_leaves_no_trace(make_rows, chosen):
     assert not np.array_equal(rows.export()["centers"], drawn())
 
 
-def exponentiate(rows, matrix, sample=None, targets=None, rules=None):
+NONE = Negatives(NEVER, None, scale=8.0)
+
+
+def exponentiate(rows, matrix, sample=None, targets=None, rules=NONE):
     """Shifts, sums and what is left of a matrix [B, columns]; unless given, targets are elsewhere.
 
     On the host the matrix is in blocks of eleven columns, or of twice 64 and two.
@@ -163,13 +166,13 @@ def test_exponentials(rows, columns, limit, adapts, part_bytes, monkeypatch):
     exponentials = np.exp(ruled - largest[:, None])
     assert hard.any() == adapts and (limit != 10 or columns == 1 or (exact > limit).any())
     curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3])) if adapts else None
-    rules = None if limit is None else Negatives(limit, curriculum, scale=64.0)
+    rules = NONE if limit is None else Negatives(limit, curriculum, scale=64.0)
     sample = Sample(np.arange(columns) % C, places, local)
     shift, sums, found = exponentiate(rows, logits, sample, targets, rules)
-    assert shift == pytest.approx(largest, rel=1e-6 if rules else 0, abs=0)
+    assert shift == pytest.approx(largest, rel=0 if rules is NONE else 1e-6, abs=0)
     assert sums == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
     expected = exponentials * slopes
-    assert found == pytest.approx(expected, rel=2e-5, abs=1e-8 if rules else 1e-37)
+    assert found == pytest.approx(expected, rel=2e-5, abs=1e-37 if rules is NONE else 1e-8)
     assert not found[local, places[local]].any()
 
 
@@ -178,7 +181,7 @@ def test_the_largest_logit_is_found_wherever_it_stands_and_nan_is_not_hidden(row
         shift, _, _ = exponentiate(rows, np.eye(columns) - 2.0)
         assert shift.tolist() == [-1.0] * columns
     curriculum = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1]))
-    for rules in (None, Negatives(5.0, None, scale=8.0), Negatives(5.0, curriculum, scale=8.0)):
+    for rules in (NONE, Negatives(5.0, None, scale=8.0), Negatives(5.0, curriculum, scale=8.0)):
         for place in (0, 70, 135):
             logits = np.zeros((1, 136), np.float32)
             logits[0, place] = np.nan
