@@ -33,12 +33,8 @@ LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm 
 _SPLITS = ("SliceChannel", "split")
 
 
-class DamagedGraph(Exception):
-    """The file is damaged; the message says where."""
-
-
-class UnsupportedGraph(Exception):
-    """The file may be sound, but this reader does not support it; the message has a remedy."""
+class GraphError(Exception):
+    """The file is damaged, or this reader does not support it; the message says where."""
 
 
 class Operator(NamedTuple):
@@ -228,7 +224,7 @@ def output_count(node: Node) -> int:
     checked = _split_count(count) if isinstance(count, str) else None
     if checked is not None:
         return int(checked)
-    raise DamagedGraph(f"{count!r:.80} is no number from 1 to {_MAX_SPLITS}")
+    raise GraphError(f"{count!r:.80} is no number from 1 to {_MAX_SPLITS}")
 
 
 def attributes(node: Node) -> dict[str, str]:
@@ -237,12 +233,10 @@ def attributes(node: Node) -> dict[str, str]:
     for key in _TABLES:
         found = node.get(key, {})
         if not isinstance(found, dict):
-            raise DamagedGraph(f"the attributes of node {node.get('name')!r:.80} are no table")
+            raise GraphError(f"the attributes of node {node.get('name')!r:.80} are no table")
         for name, value in found.items():
             if not (isinstance(value, str) and len(name) <= MAX_TEXT >= len(value)):
-                raise DamagedGraph(
-                    f"node {node.get('name')!r:.80} has an attribute that is no text"
-                )
+                raise GraphError(f"node {node.get('name')!r:.80} has an attribute that is no text")
             if not _OF_TRAINING.fullmatch(name):
                 merged[name] = value
     return merged
@@ -253,14 +247,14 @@ def checked_attributes(node: Node) -> dict[str, str]:
     kinds, checked = OPERATORS[node["op"]].attributes, {}
     for key, value in attributes(node).items():
         if key not in kinds:
-            raise UnsupportedGraph(
+            raise GraphError(
                 f"node {node['name']!r} has the attribute {key!r:.80}, which this reader does not "
                 f"know of {node['op']}; if MXNet 1.9.1 has it, add it to OPERATORS in "
                 "backbones/graph/operators.py"
             )
         rewritten = kinds[key](value.strip())
         if rewritten is None:
-            raise DamagedGraph(f"node {node['name']!r} has {key} = {value!r:.80}")
+            raise GraphError(f"node {node['name']!r} has {key} = {value!r:.80}")
         checked[key] = rewritten
     return checked
 

@@ -20,7 +20,7 @@ from typing import Any, Optional
 from backbones.graph import limits, operators
 from backbones.graph.limits import INPUT
 from backbones.graph.nodes import Entry, Node, Shape, from_json, moved, to_json
-from backbones.graph.operators import DamagedGraph, UnsupportedGraph
+from backbones.graph.operators import GraphError
 from runtime.errors import DataError
 from runtime.files import read_file
 from runtime.mxnet import mx
@@ -58,16 +58,12 @@ def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
         )
     try:
         return _checked(_read_json(path), outputs)
-    except DamagedGraph as damage:
-        raise DataError(
-            f"{path} is no MXNet graph of a face network ({damage}); copy the checkpoint again"
-        ) from None
-    except UnsupportedGraph as reason:
-        raise DataError(f"{path}: {reason}") from None
     # MXNet's message may quote a byte that is no UTF-8, which is a ValueError.
-    except (mx.MXNetError, ValueError) as error:
-        said = child.one_line(str(error))
-        raise DataError(f"{path} is no MXNet graph ({said}); copy it again") from None
+    except (GraphError, mx.MXNetError, ValueError) as error:
+        raise DataError(
+            f"{path} has no graph of a face network that can be used "
+            f"({child.one_line(str(error))}); copy the checkpoint again, or give another"
+        ) from None
 
 
 def infer_shapes(
@@ -97,18 +93,18 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(read_file(path, _MAX_BYTES).decode("utf-8"))
     except OSError as error:
-        raise DamagedGraph(f"it cannot be read ({error.strerror})") from None
+        raise GraphError(f"it cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise DamagedGraph("it is no JSON") from None
+        raise GraphError("it is no JSON") from None
 
 
 def _checked(graph: Any, outputs: Sequence[str]) -> Any:
     """Return a new symbol of the nodes that the output depends on, in the order of the file."""
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
     if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
-        raise DamagedGraph("it has no list of nodes")
+        raise GraphError("it has no list of nodes")
     if len(nodes) > _MAX_NODES:
-        raise DamagedGraph(f"it has {len(nodes)} nodes, more than {_MAX_NODES}")
+        raise GraphError(f"it has {len(nodes)} nodes, more than {_MAX_NODES}")
     kept = _ancestors(nodes, _output_index(nodes, outputs))
     indices = {old: new for new, old in enumerate(kept)}
     version = _version(graph)
@@ -118,9 +114,9 @@ def _checked(graph: Any, outputs: Sequence[str]) -> Any:
     # MXNet names the outputs of an operator so.
     of_outputs = {f"{name}_output{number}" for name in names for number in ("", "0")}
     if len({*names}) != len(names) or of_outputs.intersection(names):
-        raise DamagedGraph("two of its tensors have the same name")
+        raise GraphError("two of its tensors have the same name")
     if not any(node["op"] == "null" and node["name"] == INPUT for node in checked):
-        raise UnsupportedGraph(_NO_PATH)
+        raise GraphError(_NO_PATH)
     _check_parameters(checked)
     known = {} if version is None else {"attrs": {"mxnet_version": ["int", version]}}
     return from_json({"nodes": checked, "heads": [[len(checked) - 1, 0, 0]], **known})
@@ -152,13 +148,13 @@ def _check_parameters(nodes: list[Node]) -> None:
             continue
         parameters = [entry[0] for entry in node["inputs"][1:]]
         if any(nodes[one]["op"] != "null" or nodes[one]["name"] == INPUT for one in parameters):
-            raise UnsupportedGraph(
+            raise GraphError(
                 f"{node['name']!r} takes a parameter from the image or another operator, which is "
                 "refused since MXNet does not check its shape; use broadcast_mul and "
                 "broadcast_add instead"
             )
         if node["op"] not in _SHARING and any(uses[one] > 1 for one in parameters):
-            raise UnsupportedGraph(
+            raise GraphError(
                 f"{node['name']!r} shares a parameter, which is refused for a {node['op']}; give "
                 "it its own"
             )
@@ -173,7 +169,7 @@ def _version(graph: dict[str, Any]) -> Optional[int]:
     version = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
     if isinstance(version, int) and 0 < version <= _LARGEST_VERSION:
         return version
-    raise DamagedGraph("it was written by no known version of MXNet")
+    raise GraphError("it was written by no known version of MXNet")
 
 
 def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:
@@ -188,7 +184,7 @@ def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:
             break
         if found:
             return found[0]
-    raise UnsupportedGraph(_NO_PATH)
+    raise GraphError(_NO_PATH)
 
 
 def _ancestors(nodes: list[Node], last: int) -> list[int]:
@@ -203,7 +199,7 @@ def _ancestors(nodes: list[Node], last: int) -> list[int]:
 def _inputs(nodes: list[Node], index: int) -> list[Entry]:
     inputs = nodes[index].get("inputs")
     if not isinstance(inputs, list) or len(inputs) > operators.MAX_INPUTS:
-        raise DamagedGraph(f"node {index} has no list of inputs")
+        raise GraphError(f"node {index} has no list of inputs")
     return [_input(nodes, index, entry) for entry in inputs]
 
 
@@ -211,12 +207,12 @@ def _input(nodes: list[Node], index: int, entry: Any) -> Entry:
     """Return a checked input of a node; a version that is not in the file is 0."""
     is_entry = isinstance(entry, list) and 2 <= len(entry) <= 3
     if not is_entry or not all(type(number) is int for number in entry):
-        raise DamagedGraph(f"node {index} has an input of no known form")
+        raise GraphError(f"node {index} has an input of no known form")
     source, output, version = (*entry, 0)[:3]
     if not 0 <= source < index or version not in (0, 1):
-        raise DamagedGraph(f"node {index} has an input that is no earlier node")
+        raise GraphError(f"node {index} has an input that is no earlier node")
     if not 0 <= output < operators.output_count(nodes[source]):
-        raise DamagedGraph(f"node {index} takes output {output} of node {source}, which has none")
+        raise GraphError(f"node {index} takes output {output} of node {source}, which has none")
     return [source, output, version]
 
 
@@ -224,14 +220,14 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int], versio
     node = nodes[index]
     operator, name = node.get("op"), node.get("name")
     if not (isinstance(name, str) and 0 < len(name) <= operators.MAX_TEXT and name.isprintable()):
-        raise DamagedGraph(f"node {index} has no name")
+        raise GraphError(f"node {index} has no name")
     if "$" in name:
         # MXNet joins a name and an attribute with it, and splits them there.
-        raise DamagedGraph(f"the name {name!r} has a $")
+        raise GraphError(f"the name {name!r} has a $")
     if not isinstance(operator, str):
-        raise DamagedGraph(f"node {name!r} has no operator")
+        raise GraphError(f"node {name!r} has no operator")
     if operator not in operators.OPERATORS:
-        raise UnsupportedGraph(
+        raise GraphError(
             f"node {name!r} is of the operator {operator!r:.80}, which this reader does not know; "
             "if that is a function of its inputs alone, add it to OPERATORS in "
             "backbones/graph/operators.py"
@@ -239,7 +235,7 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int], versio
     inputs = [moved(entry, indices) for entry in _inputs(nodes, index)]
     if operator == "null":
         if inputs:
-            raise DamagedGraph(f"the variable {name!r} has inputs")
+            raise GraphError(f"the variable {name!r} has inputs")
         # The attributes of a variable say how to train it, which the options of a run decide.
         return {"op": operator, "name": name, "inputs": []}
     attributes = operators.checked_attributes(node)
@@ -248,7 +244,7 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int], versio
     if operator == "BatchNorm" and version <= _WITHOUT_STATISTICS:
         counts.add(3)
     if len(inputs) not in counts:
-        raise DamagedGraph(
+        raise GraphError(
             f"the operator {name!r} has {len(inputs) or 'no'} inputs instead of {max(counts)}"
         )
     if operator.lower() == "cast":
