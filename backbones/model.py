@@ -160,4 +160,4 @@ class Backbone(Network):
         """The same for a part of its batch."""
         if self._dropout_seed is not None:
             text = f"{self._dropout_seed} {self._update}" + (f" {part}" if part else "")
-            mx.random.seed(zlib.crc32(text.encode()) % 2**31, ctx=self._ctx)
+            mx.random.seed(zlib.crc32(text.encode()) % 2**31, ctx=self.context)

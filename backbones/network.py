@@ -46,6 +46,11 @@ class Network(Stateful):
 
     Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
     running statistics), outside to infer.
+
+    Attributes:
+        context: the device where it computes.
+        dtype: of maps and products on a CPU, float32 or bfloat16.
+        graph: what is exported: plain, float32, of the same parameters.
     """
 
     def __init__(
@@ -67,10 +72,9 @@ class Network(Stateful):
             fixed: names of parameters that are not trained.
             dtype: of maps and products of ``inference`` on a CPU, float32 or bfloat16.
         """
-        self._dtype = dtype
-        self._trained, self._exported = trained, exported
+        self.context, self.dtype, self.graph = ctx, dtype, exported
+        self._trained = trained
         self._statistic_names: list[str] = exported.list_auxiliary_states()
-        self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
         self._training_pass = TrainingPass(self._block)
         self._parameters = mx.gluon.ParameterDict()
@@ -117,21 +121,6 @@ class Network(Stateful):
         return cls(trained, exported, weights, ctx, fixed, dtype)
 
     @property
-    def context(self) -> Context:
-        """Where it computes."""
-        return self._ctx
-
-    @property
-    def dtype(self) -> str:
-        """Of maps and products on a CPU, float32 or bfloat16."""
-        return self._dtype
-
-    @property
-    def graph(self) -> Any:
-        """The graph that is exported: plain, float32, of the same parameters."""
-        return self._exported
-
-    @property
     def parameters(self) -> Any:
         """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
 
@@ -151,7 +140,7 @@ class Network(Stateful):
     @property
     def statistics(self) -> list[NDArray]:
         """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
-        return [self.parameters[name].data(self._ctx) for name in self._statistic_names]
+        return [self.parameters[name].data(self.context) for name in self._statistic_names]
 
     def __call__(self, images: NDArray) -> NDArray:
         """Return the output, float32 [b, n], for images [b, channels, h, w] on any device.
@@ -159,7 +148,7 @@ class Network(Stateful):
         Images are RGB, 0-255, uint8 or float32.
         """
         run = self._training_pass.forward if mx.autograd.is_recording() else self._block
-        return run(images.as_in_context(self._ctx).astype("float32", copy=False))
+        return run(images.as_in_context(self.context).astype("float32", copy=False))
 
     def backward(self, outputs: NDArray, gradient: NDArray) -> None:
         """Compute the gradient of every parameter from that of the outputs [b, n].
@@ -174,10 +163,10 @@ class Network(Stateful):
         Verification and validation take this, as it is faster on a CPU than the network itself.
         The numbers differ by rounding.
         """
-        if not (devices.is_host(self._ctx) and mx.runtime.Features().is_enabled("MKLDNN")):
+        if not (devices.is_host(self.context) and mx.runtime.Features().is_enabled("MKLDNN")):
             return self.extract
         weights = {name: value.data().asnumpy() for name, value in self.parameters.items()}
-        return HostInference(self._exported, weights, self._dtype)
+        return HostInference(self.graph, weights, self.dtype)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return the output [b, n] of images [b, channels, h, w] by the graph that trains."""
@@ -201,7 +190,9 @@ class Network(Stateful):
                 "--sync-bn needs BatchNorm, which this network does not have; leave it out"
             )
         assert type(self._training_pass) is TrainingPass, "check() lets no other pass through"
-        self._training_pass = SynchronizedPass(self._trained, self.own_parameters, ranks, self._ctx)
+        self._training_pass = SynchronizedPass(
+            self._trained, self.own_parameters, ranks, self.context
+        )
 
     @override
     def export_state(self, update: int) -> State:
@@ -230,11 +221,11 @@ class Network(Stateful):
         arrays = {}
         for name, parameter in self.parameters.items():
             kind = "aux" if name in self._statistic_names else "arg"
-            arrays[f"{kind}:{name}"] = parameter.data(self._ctx).astype("float32").asnumpy()
+            arrays[f"{kind}:{name}"] = parameter.data(self.context).astype("float32").asnumpy()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         try:
             with StagedFiles() as files:
-                files.open(symbol_path).write(self._exported.tojson().encode())
+                files.open(symbol_path).write(self.graph.tojson().encode())
                 write_parameters(files.open(parameter_path), arrays)
         except OSError as error:
             raise DataError(
