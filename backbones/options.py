@@ -17,7 +17,6 @@ from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 
 OUTPUTS = ("E", "F", "FC", "J", "GAP", "GDC", "GNAP")
 """Names of the layers from the last feature maps to an embedding, see ``backbones.outputs``."""
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 def split_checkpoint(option: str, value: str) -> tuple[str, int]:
@@ -49,7 +48,7 @@ def check_checkpoint(option: str, value: str) -> None:
 class NetworkOptions(Options):
     """Network."""
 
-    dtype: str = name("float32", DTYPES)
+    dtype: str = name("float32", ("float32", "float16", "bfloat16"))
     """Number format of the network: float32, float16 (GPU only, with dynamic loss scaling), or
     bfloat16 (CPUs with AVX512_BF16 or AMX only, with float32 weights)."""
 

@@ -111,7 +111,7 @@ def _check_shapes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> No
         name, said = node["name"], ""
         # All outputs of a node have one shape.
         given = shapes[nodes[node["inputs"][0][0]]["name"]] if node["inputs"] else ()
-        if node["op"] in operators.RESHAPES and math.prod(given) != math.prod(shapes[name]):
+        if node["op"].lower() == "reshape" and math.prod(given) != math.prod(shapes[name]):
             said = f"reshapes {math.prod(given)} elements to {math.prod(shapes[name])}"
         sides = _sides(node)
         if node["op"] == "Pooling" and sides and len(given) != 2 + len(sides):

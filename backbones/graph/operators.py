@@ -27,7 +27,6 @@ from backbones.graph.nodes import Node
 MAX_TEXT = 256
 MAX_INPUTS = 64
 _MAX_SPLITS = 64
-RESHAPES = ("Reshape", "reshape")
 LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
 """Their inputs after the first are parameters, whose shapes MXNet does not check."""
 _SPLITS = ("SliceChannel", "split")

@@ -89,12 +89,10 @@ class HostRows(Rows):
     ) -> tuple[Any, Any]:
         outputs = new_array(logits.batch), new_array(logits.batch)
         targets = _entries(logits, placed.entries), placed.local_B, targets_B
-        arguments = logits.numbers, _bounds(logits), targets, *outputs
-        queue(
-            _exponentiate,
-            *(*arguments, _numbers_of(rules, logits.batch)),
-            writes=[logits.numbers, *outputs],
-        )
+        # The first column of each block, and S.
+        bounds = np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
+        arguments = logits.numbers, bounds, targets, *outputs, _numbers_of(rules, logits.batch)
+        queue(_exponentiate, *arguments, writes=[logits.numbers, *outputs])
         return outputs
 
     @override
@@ -133,11 +131,6 @@ def _normalize(centers, rows, units, inverse_norms):  # type: ignore[no-untyped-
         inverse_norms[s] = np.float32(1.0) / max(norm, np.float32(SMALLEST_NORM))
         for d in range(center.size):
             unit[d] = narrowed(center[d] * inverse_norms[s], unit)
-
-
-def _bounds(logits: Logits) -> Int64Array:
-    """The first column of each block, and S."""
-    return np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
 
 
 def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:

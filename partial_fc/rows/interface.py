@@ -31,8 +31,6 @@ from runtime.state import SHARDED, Saved, State, Stored
 Array = NDArray[np.float32]
 # Vectors shorter than this are divided by it.
 SMALLEST_NORM = 1e-12
-
-
 # A logit below all others, whose exponential is 0, even where a rank has no other and the lowest
 # shift; and one above all others.
 LEFT_OUT = -1e30
@@ -122,6 +120,9 @@ class Logits(NamedTuple):
 class Rows(Protocol):
     """The class centers of a shard with their optimizer, and the passes of a step over rows."""
 
+    reads_ahead: bool = False
+    """True if ``read_ahead`` does anything."""
+
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of one row of "centers" and each state."""
@@ -181,11 +182,6 @@ class Rows(Protocol):
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         """Overwrite rows of "centers" or a state, beginning with ``first``."""
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether ``read_ahead`` does anything."""
-        return False
 
     def read_ahead(self, sample: Sample) -> None:
         """Begin to bring the rows of the sample that follows the last one of these to memory."""

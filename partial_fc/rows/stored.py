@@ -60,6 +60,8 @@ class _Stage(NamedTuple):
 class StoredRows(HostRows):
     """Rows of a store, which is where ``options`` says."""
 
+    reads_ahead = True
+
     def __init__(
         self,
         options: StoreOptions,
@@ -81,11 +83,6 @@ class StoredRows(HostRows):
         self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
-
-    @property
-    @override
-    def reads_ahead(self) -> bool:
-        return True
 
     @override
     def read_ahead(self, sample: Sample) -> None:

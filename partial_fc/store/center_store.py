@@ -139,10 +139,8 @@ class CenterStore:
         return self._transfers.submit(lambda: self._spread(self._records.read, part))
 
     def write(self, part: Part) -> None:
-        """Begin to write rows, which stay as they are meanwhile."""
+        """Begin to write rows, which stay as they are meanwhile; ``wait`` raises its error."""
         self._check_is_own()
-        with self._folder.explained():
-            self._transfers.check()
         self._transfers.submit(lambda: self._write(part))
 
     def wait(self, reading: Any = None) -> None:

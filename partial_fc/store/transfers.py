@@ -52,14 +52,10 @@ class Transfers:
         return [*self._requests.map(action, parts)]
 
     def wait(self, future: Optional[Future[Any]] = None) -> None:
-        """Wait for something, or for everything that was asked for; ``check`` then."""
+        """Wait for something, or for everything that was asked for; raise what has gone wrong."""
         last = future or self._last
         if last is not None:
             last.result()
-        self.check()
-
-    def check(self) -> None:
-        """Raise the error that an action has met, if any."""
         if self._error is not None:
             raise self._error
 
