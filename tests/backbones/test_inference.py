@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
-from backbones.graph.onednn import folding, form
+from backbones.graph.onednn import folding
 from backbones.graph.onednn.folding import fold
-from backbones.graph.onednn.joining import divide, join
+from backbones.graph.onednn.joining import Dividing, join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
@@ -31,7 +31,7 @@ Slopes = Optional[list[float]]
 @pytest.fixture
 def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     """On any processor as many channels at once as AVX-512 has."""
-    monkeypatch.setattr(form, "channel_block", lambda: 16)
+    monkeypatch.setattr(environment, "channel_block", lambda: 16)
 
 
 def made_up(symbol: Any, slopes: Slopes = None, shape: Shape = (1, 3, 6, 5)) -> dict[str, Any]:
@@ -126,11 +126,10 @@ LEAKY = {"Convolution": 1, "LeakyReLU": 1, "elemwise_add": 0, "BatchNorm": 0}
     # Sums of other names are joined, unless they broadcast.
     (mx.sym.broadcast_add(OTHER, CONV), None, {"elemwise_add": 1}),
     (mx.sym.broadcast_add(OTHER, MEAN), None, {"broadcast_add": 1}),
-    # A PReLU scales the layer before it, or a BatchNorm that stays.
+    # A PReLU scales the layer before it.
     (act(norm(CONV), "prelu"), SLOPES, SCALED),
-    (act(norm(TWICE), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
-    (act(norm(TWICE, fix_gamma=True), "prelu"), 2 * SLOPES, {**SCALED, "BatchNorm": 1}),
     # Not where the layer is used again, or there is none, or a slope is steep.
+    (act(norm(TWICE, fix_gamma=True), "prelu"), 2 * SLOPES, {"BatchNorm": 1, "Activation": 1}),
     (act(CONV, "prelu") + CONV, SLOPES, {"Activation": 1}),
     (act(BENT, "prelu"), SLOPES, {"Activation": 2}),
     (act(CONV, "prelu"), [0.25, -STEEPNESS, 0.5, 0.5], {"Activation": 1}),
@@ -150,7 +149,7 @@ def test_outputs_and_prelus_of_vectors_and_of_what_is_no_number_stay() -> None:
 
 @pytest.mark.parametrize(("block", "filled"), [(8, 24), (16, 32)])
 def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(form, "channel_block", lambda: block)
+    monkeypatch.setattr(environment, "channel_block", lambda: block)
     # A sum with what has channels of its own number, so that the padding has to end there.
     shift = mx.sym.mean(PIXELS, axis=(1, 2, 3), keepdims=True)
     symbol = mx.sym.broadcast_add(conv(CONV, "wide", 20), shift)
@@ -164,7 +163,7 @@ def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.Monke
     (16, "bfloat16", {"wide"}),
 ])
 def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeypatch) -> None:
-    monkeypatch.setattr(form, "channel_block", lambda: block)
+    monkeypatch.setattr(environment, "channel_block", lambda: block)
     monkeypatch.setattr(environment, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
     symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)
     nodes = [one for each in inner_nodes(folded(symbol, dtype=dtype)[0]) for one in each]
@@ -259,8 +258,8 @@ HALVES = {"c1_from0": 150, "c1_from150": 150}
 
 
 def divided(symbol: Any, values: dict[str, Any], size: tuple[int, int]) -> tuple[Any, Any]:
-    graph, found = divide(to_json(symbol), values, first_shapes(symbol, (1, 3, *size)))
-    return from_json(graph), found
+    dividing = Dividing(to_json(symbol), first_shapes(symbol, (1, 3, *size)), values)
+    return from_json(dividing.rewrite()), dividing.values
 
 
 @pytest.mark.parametrize(("symbol", "channels"), [
@@ -289,12 +288,12 @@ def test_parts_add_up_to_the_whole(symbol: Any, channels: dict[str, int]) -> Non
     assert_equal_outputs(found, values, symbol, given)
 
 
-def test_what_is_added_to_parts_and_which_rows_are_short() -> None:
-    """Every sum is one that oneDNN computes with a convolution."""
-    nodes = to_json(divided(W1 + W0, weights(W1 + W0), SHAPE[2:])[0])["nodes"]
+def test_how_parts_are_added_and_which_rows_are_short() -> None:
+    """Every sum of parts is one that oneDNN computes with a convolution."""
+    three = conv(WIDE, "c1", 8)
+    nodes = to_json(divided(three, weights(three), SHAPE[2:])[0])["nodes"]
     sums = [nodes[node["inputs"][0][0]] for node in nodes if node["op"] == "elemwise_add"]
-    assert [node["op"] for node in sums] == ["Convolution"] * 2
-    assert all("_from" in node["name"] for node in sums)
+    assert [node["name"] for node in sums] == ["c1_from200", "c1_from400"]
     # Rows of the output count: oneDNN multiplies these.
     for symbol, size, is_divided in ((W1, (4, 5), 0), (W1, (3, 1), 1), (STRIDED, (8, 8), 1)):
         _, values = divided(symbol, weights(symbol, (1, 3, *size)), size)

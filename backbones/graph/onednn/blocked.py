@@ -5,9 +5,9 @@ oneDNN keeps feature maps in blocks of as many channels as fit into a vector reg
 implementation whose arrays are larger than its own (``GetConvFwdImpl`` of ``mkldnn_convolution.cc``
 and its counterparts), so that oneDNN goes on to kernels for smaller registers, with blocks of 8 or
 4, and at last to a matrix product. Slower as they are, the real cost comes with the neighbors. A
-BatchNorm has a fast backward pass only if maps and gradient have the same blocks, and a sum only if
-its addends have (``jit_uni_batch_normalization.cpp``, ``simple_sum.cpp``); MXNet passes what comes,
-and oneDNN computes these by its reference implementation, which takes a hundred times as long.
+BatchNorm has a fast backward pass only if maps and gradient have the same blocks
+(``jit_uni_batch_normalization.cpp``); MXNet passes what comes, and oneDNN computes the others by
+its reference implementation, which takes a hundred times as long.
 
 So a convolution gets channels and groups that fill the blocks:
 
@@ -33,7 +33,6 @@ from collections import Counter
 from typing_extensions import override
 
 from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed, to_json
-from backbones.graph.onednn import products
 from backbones.graph.onednn.channels import (
     SUMS,
     Channels,
@@ -43,26 +42,27 @@ from backbones.graph.onednn.channels import (
     joined_kernel,
 )
 from backbones.layers import Symbol
+from runtime import environment
 
 
-def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
-    """Return the graph as it is trained: ``fill``, and products whose gradients are fast.
+def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
+    """Return the graph as it is trained: ``fill``, with products whose gradients are fast.
 
     A graph without BatchNorm is returned as it is.
     """
     if all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
         return symbol
-    return fill(products.rewrite(symbol, batch_shape), batch_shape, block)
+    return fill(symbol, batch_shape, trains=True)
 
 
-def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
+def fill(symbol: Symbol, batch_shape: Shape, *, trains: bool = False) -> Symbol:
     """Return the graph with blocks of channels that are full, wherever a convolution has maps.
 
-    It has the same parameters, names of outputs, outputs and gradients. A block has as many
-    channels as ``runtime.environment.channel_block`` returns.
+    It has the same parameters, names of outputs, outputs and gradients. If it ``trains``, products
+    of maps and a number for each are computed by a linear layer, see ``_Filling``.
     """
-    return from_json(_Filling(*parsed(symbol, batch_shape), block).rewrite())
+    return from_json(_Filling(*parsed(symbol, batch_shape), trains).rewrite())
 
 
 def _with_kernel(node: Node, shape: Shape) -> Node:
@@ -83,31 +83,24 @@ def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
     return max(height, width) > channels // block and height % 2 == 0 and width % 2 == 0
 
 
-def _is_slice(node: Node) -> bool:
-    """Whether this takes channels by their numbers from the first on."""
-    attributes = node.get("attrs", {})
-    numbers = attributes.get("begin", "0"), attributes.get("end", "None")
-    is_counted = not any(number.startswith("-") for number in numbers)
-    return node["op"] == "slice_axis" and attributes["axis"] == "1" and is_counted
-
-
 def _keeps_zeros(node: Node) -> bool:
     """Whether this computes zeros of zeros, for each channel by itself, without a parameter."""
     return is_bend(node) or node["op"] in ("Pooling", *SUMS)
 
 
-# Operators that oneDNN computes in blocks, whatever the layout of their input.
-_BLOCKED = ("Convolution", "Deconvolution")
-# Operators whose output has the layout of their first input.
-_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *SUMS)
-
-
 class _Filling(Rewriter):
-    """The graph with full blocks."""
+    """The graph with full blocks.
 
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], block: int) -> None:
+    Where squeeze-and-excitation multiplies maps by a number for each, MXNet computes the gradient
+    of such a number, a sum over one map, in a loop that takes four times as long as all that is
+    around it. So a linear layer of oneDNN, whose kernel is ones, spreads the number over the map:
+    its backward pass is that sum.
+    """
+
+    def __init__(self, graph: Graph, shapes: dict[str, Shape], trains: bool) -> None:
         super().__init__(graph, shapes)
-        self._block = block
+        self._trains = trains
+        self._block = environment.channel_block()
         self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])
         # For each padded output: the channels before the padding, and how many zeros follow them.
         # The outputs of ``_cuts`` are those without the padding.
@@ -135,24 +128,28 @@ class _Filling(Rewriter):
 
     def _add_full(self, node: Node, index: int) -> int:
         """Append an operator, but a convolution, whose inputs have no padding."""
-        name, inputs = node["name"], node["inputs"]
-        if node["op"] in SUMS:
-            inputs = self._addends(name, inputs, self.shape(index))
         if node["op"] == "Pooling":
             maps = self.input_shape(index)
             node = _with_kernel(node, maps)
             if _has_quarters(node, maps, self._block):
                 return self._add_quarters(node, maps)
-        return self.add({**node, "inputs": inputs})
+        # MXNet writes a product in the plain layout.
+        has_blocks = all(self.nodes[one[0]]["op"] != "elemwise_mul" for one in node["inputs"])
+        if node["op"] in SUMS and has_blocks:
+            # MXNet gives a sum the layout of the first addend, and may write it over that one; the
+            # input of a residual unit is still needed, and has the layout of the units before.
+            return self.add({**node, "inputs": sorted(node["inputs"], reverse=True)})
+        if node["op"] == "broadcast_mul" and self._trains:
+            maps, factors = (self.input_shape(index, number) for number in range(2))
+            # One number for each map, of all images, and maps of more than one pixel.
+            if has_maps(maps) and factors == (*maps[:2], 1, 1):
+                x, number = node["inputs"]
+                return self._add_spread(node["name"], x, number, maps)
+        return self.add(node)
 
     def _add_padded(self, node: Node, index: int) -> int:
         """Append an operator, but a convolution, of which an input has padding."""
-        attributes, inputs = node.get("attrs", {}), node["inputs"]
-        if _is_slice(node):
-            # Numbers of channels mean the same with padding behind them.
-            if attributes.get("end", "None") == "None":
-                attributes = {**attributes, "end": str(self.input_shape(index)[1])}
-            return self.add({**node, "attrs": attributes})
+        inputs = node["inputs"]
         extra = self._padding(inputs[0])
         if extra and _keeps_zeros(node) and all(self._padding(one) == extra for one in inputs):
             made = self._add_full(node, index)
@@ -228,25 +225,15 @@ class _Filling(Rewriter):
             self._cuts[index] = self.operator("slice_axis", name, [entry], axis=1, begin=0, end=end)
         return self._cuts[index]
 
-    def _addends(self, name: str, inputs: list[Entry], shape: Shape) -> list[Entry]:
-        """Return the addends of a sum of a shape: the later first, and all in blocks if one is.
-
-        oneDNN has a fast sum only of equal layouts. MXNet gives the sum the layout of the first
-        addend, and may write it over that one; the input of a residual unit is still needed, and
-        has the layout of the units before. What MXNet computed by itself, in the plain layout, is
-        multiplied by ones for each channel, a convolution whose output and gradient are in blocks.
-        """
-        addends = sorted(inputs, reverse=True)
-        are_blocked = [self._is_blocked(entry) for entry in addends]
-        if all(are_blocked) or not any(are_blocked) or not has_maps(shape):
-            return addends
-        channels = shape[1]
-        for number, entry in enumerate(addends):
-            if not are_blocked[number]:
-                own, ones = f"{name}_addend{number}", {"shape": (channels, 1, 1, 1)}
-                factors = self.operator("_ones", f"{own}_ones", [], **ones, dtype="float32")
-                addends[number] = self.scale(own, entry, factors, channels)
-        return addends
+    def _add_spread(self, name: str, x: Entry, factors: Entry, maps: Shape) -> int:
+        """Append the product of maps and a number for each, [N, C, 1, 1]."""
+        pixels = maps[2] * maps[3]
+        column = self.operator("Reshape", f"{name}_column", [factors], shape=(-1, 1))
+        ones = self.operator("_ones", f"{name}_ones", [], shape=(pixels, 1), dtype="float32")
+        sizes = {"num_hidden": pixels, "no_bias": True}
+        rows = self.operator("FullyConnected", f"{name}_rows", [column, ones], **sizes)
+        spread = self.operator("Reshape", f"{name}_spread", [rows], shape=(-1, *maps[1:]))
+        return self.operator("elemwise_mul", name, [x, spread])[0]
 
     def _add_quarters(self, node: Node, shape: Shape) -> int:
         """Append a mean of maps of a shape as that of the means of their quarters.
@@ -260,13 +247,6 @@ class _Filling(Rewriter):
         own = {"kernel": size, "stride": size, "pool_type": "avg"}
         quarters = self.operator("Pooling", f"{name}_quarters", node["inputs"], **own)
         return self.add({**node, "inputs": [quarters]})
-
-    def _is_blocked(self, entry: Entry) -> bool:
-        """Whether an output is in blocks; operators of MXNet's own write the plain layout."""
-        node = self.nodes[entry[0]]
-        if node["op"] in _KEEPING:
-            return self._is_blocked(node["inputs"][0])
-        return node["op"] in _BLOCKED
 
     def _kernel(
         self, name: str, weight: Entry, kernel: Shape, plain: Channels, full: Channels

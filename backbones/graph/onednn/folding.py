@@ -39,10 +39,11 @@ from backbones.graph.nodes import (
     part_of,
     to_json,
 )
-from backbones.graph.onednn import form
-from backbones.graph.onednn.joining import divide, join
+from backbones.graph.onednn import blocked, narrow
+from backbones.graph.onednn.joining import Dividing, join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
+from runtime import environment
 from runtime.mxnet import mx
 
 Weights = Mapping[str, NDArray[Any]]
@@ -53,6 +54,7 @@ _TRUE = ("True", "1")
 _EPSILON = "1e-3"
 """MXNet's default."""
 _UNUSED = "constants_unused"
+_BLOCK_OF_AVX512 = 16
 
 
 def fold(
@@ -67,11 +69,14 @@ def fold(
     batch_shape = (1, *image_shape)
     folding = _Folding(*parsed(symbol, batch_shape), weights)
     folded = from_json(folding.rewrite())
-    filled = form.fill(folded, batch_shape, dtype, is_folded=True)
+    # Without a backward pass, where padding saves nothing it costs nothing either.
+    fill = narrow.rewrite if dtype == "bfloat16" else blocked.fill
+    filled = fill(folded, batch_shape)
     values = {name: mx.nd.array(value) for name, value in folding.values.items()}
     graph, values = _without_constants(filled, values)
-    if form.has_slow_short_rows(dtype):
-        graph, values = divide(graph, values, first_shapes(filled, batch_shape))
+    if dtype == "float32" and environment.channel_block() == _BLOCK_OF_AVX512:
+        dividing = Dividing(graph, first_shapes(filled, batch_shape), values)
+        graph, values = dividing.rewrite(), dividing.values
     joined = from_json(join(graph))
     return joined, {name: values[name] for name in joined.list_inputs() if name in values}
 
@@ -113,8 +118,8 @@ class _Folding(Rewriter):
         self._consumers = only_consumers(graph)
         self._weights = weights
         self.values: Values = {}
-        # The new graph's layers and BatchNorms of one channel axis: the parameters that are
-        # proportional to the output, of which the last is its shift. No other node reads them.
+        # The parameters of the new graph's layers, which no other node reads: the output is
+        # proportional to them, and the last is its shift.
         self._scalable: dict[int, list[str]] = {}
 
     @override
@@ -148,13 +153,9 @@ class _Folding(Rewriter):
         name, (kernel, *bias) = node["name"], self._read(node["inputs"][1:])
         shift = bias[0] if bias else np.zeros(len(kernel))
         own = {f"{name}_own_weight": kernel, f"{name}_own_bias": shift}
-        return self._add_with(index, own, {}, no_bias="False")
-
-    def _add_with(self, index: int, own: Values, fixed: Values, **attribute: str) -> int:
-        """Append a given node with other parameters; its output is proportional to ``own``."""
-        node, given = self.given[index], {**own, **fixed}
-        inputs = [self.inputs(index)[0], *map(self._parameter, given, given.values())]
-        made = self.add({**node, "attrs": {**node.get("attrs", {}), **attribute}, "inputs": inputs})
+        inputs = [self.inputs(index)[0], *map(self._parameter, own, own.values())]
+        attributes = {**node.get("attrs", {}), "no_bias": "False"}
+        made = self.add({**node, "attrs": attributes, "inputs": inputs})
         self._scalable[made] = list(own)
         return made
 
@@ -170,9 +171,9 @@ class _Folding(Rewriter):
         )
 
     def _add_norm(self, index: int) -> int:
-        """Fold a BatchNorm into the layer before it, or append it with parameters of its own."""
+        """Fold a BatchNorm into the layer before it, or append it as it is."""
         node = self.given[index]
-        name, attributes = node["name"], node.get("attrs", {})
+        attributes = node.get("attrs", {})
         gamma, beta, mean, variance = self._read(node["inputs"][1:])
         if attributes.get("fix_gamma", "True") in _TRUE:
             gamma = np.ones_like(gamma)
@@ -183,9 +184,7 @@ class _Folding(Rewriter):
             self._scale(layer, factor)
             self.values[self._scalable[layer][-1]] += beta - factor * mean
             return layer
-        own = {f"{name}_own_gamma": gamma, f"{name}_own_beta": beta}
-        fixed = {f"{name}_own_mean": mean, f"{name}_own_variance": variance}
-        return self._add_with(index, own, fixed, fix_gamma="False")
+        return super().make(index)
 
     def _is_prelu(self, index: int) -> bool:
         """Whether a node is a PReLU of maps by slopes that are known numbers."""

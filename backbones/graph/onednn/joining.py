@@ -35,8 +35,6 @@ _LONGEST = 4
 """Pixels of a row. At 5, 512 channels are as fast at once as in parts."""
 _CHANNELS = 256
 """Input channels of a part, at most."""
-_NOT_YET = -1
-"""The index of what the sum behind it appends."""
 
 
 def join(graph: Graph) -> Graph:
@@ -107,47 +105,23 @@ def _operator(chain: list[Node], indices: list[int]) -> Node:
     }
 
 
-def divide(
-    graph: Graph, values: Mapping[str, Any], shapes: Mapping[str, Shape]
-) -> tuple[Graph, dict[str, Any]]:
-    """Return a float32 graph with its convolutions of many channels over short rows divided.
+class Dividing(Rewriter):
+    """A float32 graph with its convolutions of many channels over short rows divided.
 
-    ``values`` are NDArrays of its parameters, ``shapes`` those of the outputs and inputs of its
-    convolutions. Returns the graph and its parameters.
+    Attributes:
+        values: NDArrays of its parameters.
     """
-    dividing = _Dividing(graph, shapes, values)
-    return dividing.rewrite(), dividing.values
-
-
-class _Dividing(Rewriter):
-    """The divided graph; ``values`` are its parameters."""
 
     def __init__(
         self, graph: Graph, shapes: Mapping[str, Shape], values: Mapping[str, Any]
     ) -> None:
+        """Use shapes of the outputs and inputs of convolutions, and NDArrays of parameters."""
         super().__init__(graph, shapes)
         self.values = dict(values)
-        self._consumers = only_consumers(graph, any_input=True)
-        # Convolutions that are to be added to the other input of the sum behind them.
-        self._waiting: set[int] = set()
 
     @override
     def make(self, index: int) -> int:
-        node = self.given[index]
-        if self._is_slow(index):
-            consumer = self._consumers.get(index)
-            if consumer is None or self.given[consumer]["op"] != "elemwise_add":
-                return self._append_parts(index, node["name"])
-            self._waiting.add(index)
-            return _NOT_YET
-        waiting = [source for source, *_ in node["inputs"] if source in self._waiting]
-        if not waiting:
-            return super().make(index)
-        # Only one convolution can be split around a sum: another one is computed whole.
-        for source in waiting[1:]:
-            self.indices[source] = self._append_parts(source, self.given[source]["name"])
-        (other,) = (entry for entry in node["inputs"] if entry[0] != waiting[0])
-        return self._append_parts(waiting[0], node["name"], moved(other, self.indices))
+        return self._append_parts(index) if self._is_slow(index) else super().make(index)
 
     def _is_slow(self, index: int) -> bool:
         node = self.given[index]
@@ -164,12 +138,13 @@ class _Dividing(Rewriter):
             and self.shape(index)[3] <= _LONGEST
         )
 
-    def _append_parts(self, index: int, name: str, total: Optional[Entry] = None) -> int:
-        """Append a convolution in parts, added to ``total``; returns the node of the sum."""
+    def _append_parts(self, index: int) -> int:
+        """Append a convolution in parts; returns the node of their sum."""
         node, channels = self.given[index], self.input_shape(index)[1]
         maps, kernel, *bias = self.inputs(index)
         weights = self.values[self.nodes[kernel[0]]["name"]]
         size = math.ceil(channels / math.ceil(channels / _CHANNELS))
+        total: Optional[Entry] = None
         for first in range(0, channels, size):
             stop, part = min(first + size, channels), f"{node['name']}_from{first}"
             some = {"begin": (None, first), "end": (None, stop)}
@@ -181,7 +156,8 @@ class _Dividing(Rewriter):
             attributes = {**node["attrs"], "no_bias": len(inputs) == 2}
             made = self.operator("Convolution", part, inputs, **attributes)
             if total is not None:
-                added = name if stop == channels else f"{part}_sum"
+                added = node["name"] if stop == channels else f"{part}_sum"
                 made = self.operator("elemwise_add", added, [made, total])
             total = made
-        return made[0]
+        assert total is not None, node
+        return total[0]

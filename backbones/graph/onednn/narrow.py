@@ -25,14 +25,13 @@ The parameters and their names are those of the plain graph.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from typing_extensions import override
 
-from backbones.graph.nodes import Entry, Graph, Rewriter, Shape, from_json, parsed
+from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed
 from backbones.graph.onednn import blocked
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
 from backbones.layers import Symbol
+from runtime import environment
 from runtime.environment import Bfloat16Unit
 
 _NARROW, _WIDE = "bfloat16", "float32"
@@ -42,91 +41,27 @@ _FLOAT32 = "0"
 _FUNCTIONS = ("Activation", "LeakyReLU", "Pooling")
 
 
-class _Taken(NamedTuple):
-    """The convolutions that a unit computes.
+def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
+    """Return the graph with bfloat16 maps wherever this processor can compute a convolution.
 
-    Attributes:
-        channels: of which inputs and outputs are multiples.
-        depthwise: whether groups of one channel are as fast as they are.
-        pixels: whether a convolution of an image, which has fewer channels, writes the layout of
-            all others; else it is a matrix product of the plain layout.
+    It has the same parameters, all float32, and names of outputs; outputs are float32.
     """
-
-    channels: int
-    depthwise: bool
-    pixels: bool
-
-    def joined(self, plain: Channels) -> Channels:
-        """Return the channels with groups that the unit takes."""
-        return plain if self._keeps(plain) else plain.joined(self.channels)
-
-    def takes(self, channels: Channels) -> bool:
-        """Whether the unit computes a convolution, forward and backward."""
-        if self._keeps(channels):
-            return True
-        if channels.outputs % self.channels:
-            return False
-        return channels.inputs % self.channels == 0 or channels.is_of_pixels
-
-    def _keeps(self, channels: Channels) -> bool:
-        is_depthwise = channels.groups > 1 and channels.inputs == channels.outputs == 1
-        return self.depthwise and is_depthwise and channels.groups % self.channels == 0
+    unit = environment.bfloat16_unit()
+    assert unit, "usable_dtype() has been asked"
+    filled = parsed(blocked.rewrite(symbol, batch_shape), batch_shape)
+    return from_json(_Narrowing(*filled, unit).rewrite())
 
 
-# A row of a tile has 64 bytes; a register of sums has 16 numbers.
-_TAKEN = {
-    Bfloat16Unit.TILES: _Taken(channels=32, depthwise=False, pixels=True),
-    Bfloat16Unit.VECTORS: _Taken(channels=16, depthwise=True, pixels=False),
-}
+class _Narrowing(Rewriter):
+    """The graph with the type in which each node computes, and groups that the unit takes."""
 
-
-def rewrite(symbol: Symbol, batch_shape: Shape, block: int, unit: Bfloat16Unit) -> Symbol:
-    """Return the graph with bfloat16 maps wherever a unit can compute a convolution.
-
-    It has the same parameters, all float32, and names of outputs; outputs are float32. ``block``
-    is the channels of a block of what stays float32.
-    """
-    symbol = blocked.rewrite(symbol, batch_shape, block)
-    for step in (_Joining, _Narrowing):
-        symbol = from_json(step(*parsed(symbol, batch_shape), _TAKEN[unit]).rewrite())
-    return symbol
-
-
-class _ForUnit(Rewriter):
-    """A graph whose convolutions a unit computes."""
-
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], taken: _Taken) -> None:
+    def __init__(self, graph: Graph, shapes: dict[str, Shape], unit: Bfloat16Unit) -> None:
         super().__init__(graph, shapes)
-        self._taken = taken
-
-    def _channels(self, index: int) -> Channels:
-        """Those of a given convolution."""
-        return Channels.of(self.given[index], self.input_shape(index, 1))
-
-
-class _Joining(_ForUnit):
-    """The graph with groups of channels that a unit takes."""
-
-    @override
-    def make(self, index: int) -> int:
-        node = self.given[index]
-        if node["op"] == "Convolution" and has_maps(self.shape(index)) and is_common(node):
-            plain = self._channels(index)
-            full = self._taken.joined(plain)
-            if plain.groups > 1 and full != plain and full.all_inputs == plain.all_inputs:
-                x, weight, *bias = self.inputs(index)
-                kernel = self.input_shape(index, 1)
-                wide = joined_kernel(self, node["name"], weight, kernel, full[1:])
-                attributes = {**node["attrs"], "num_group": str(full.groups)}
-                return self.add({**node, "inputs": [x, wide, *bias], "attrs": attributes})
-        return super().make(index)
-
-
-class _Narrowing(_ForUnit):
-    """The graph with the type in which each node computes."""
-
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], taken: _Taken) -> None:
-        super().__init__(graph, shapes, taken)
+        # By registers a convolution of an image is a matrix product of the plain layout.
+        self._by_tiles = unit is Bfloat16Unit.TILES
+        # Of which inputs and outputs are multiples: a row of a tile has 64 bytes; a register of
+        # sums has 16 numbers.
+        self._multiple = 32 if self._by_tiles else 16
         # The outputs that are bfloat16, and of these such as have the layout of convolutions.
         self._narrow: set[int] = set()
         self._laid_out: set[int] = set()
@@ -144,6 +79,8 @@ class _Narrowing(_ForUnit):
             self.nodes[made]["attrs"]["__dtype__"] = _FLOAT32
             return made
         is_narrow = self._is_narrow(index, inputs)
+        if is_narrow and node["op"] == "Convolution":
+            node, inputs = self._joined(index, inputs)
         if node["op"] == "BatchNorm":
             maps, name = inputs[0], f"{node['name']}_laid_out"
             if is_narrow and maps[0] not in self._laid_out:
@@ -159,7 +96,7 @@ class _Narrowing(_ForUnit):
             # Others have the layout of what they read.
             is_laid_out = inputs[0][0] in self._laid_out
             if node["op"] == "Convolution":
-                is_laid_out = self._taken.pixels or not self._channels(index).is_of_pixels
+                is_laid_out = self._by_tiles or not self._channels(index).is_of_pixels
             if is_laid_out:
                 self._laid_out.add(made)
         return made
@@ -167,6 +104,36 @@ class _Narrowing(_ForUnit):
     @override
     def head(self, entry: Entry) -> Entry:
         return self._cast(super().head(entry), _WIDE)
+
+    def _channels(self, index: int) -> Channels:
+        """Return groups and channels of a given convolution, as the unit takes them if it can."""
+        plain = Channels.of(self.given[index], self.input_shape(index, 1))
+        full = plain if plain.groups == 1 else self._full(plain)
+        return full if full.all_inputs == plain.all_inputs else plain
+
+    def _full(self, plain: Channels) -> Channels:
+        """Return groups that the unit takes."""
+        return plain if self._is_depthwise(plain) else plain.joined(self._multiple)
+
+    def _is_depthwise(self, channels: Channels) -> bool:
+        """Return True for groups of one channel that are as fast as they are."""
+        is_single = channels.groups > 1 and channels.inputs == channels.outputs == 1
+        return is_single and not self._by_tiles and channels.groups % self._multiple == 0
+
+    def _takes(self, channels: Channels) -> bool:
+        """Return True if the unit computes a convolution, forward and backward."""
+        has_inputs = channels.inputs % self._multiple == 0 or channels.is_of_pixels
+        is_full = has_inputs and channels.outputs % self._multiple == 0
+        return is_full or self._is_depthwise(channels)
+
+    def _joined(self, index: int, inputs: list[Entry]) -> tuple[Node, list[Entry]]:
+        """Return a given convolution with these groups, and its inputs."""
+        node, kernel, full = self.given[index], self.input_shape(index, 1), self._channels(index)
+        if full.inputs == kernel[1]:
+            return node, inputs
+        x, weight, *bias = inputs
+        wide = joined_kernel(self, node["name"], weight, kernel, full[1:])
+        return {**node, "attrs": {**node["attrs"], "num_group": str(full.groups)}}, [x, wide, *bias]
 
     def _cast(self, entry: Entry, to: str) -> Entry:
         """Append a cast, unless the output has the type."""
@@ -187,7 +154,7 @@ class _Narrowing(_ForUnit):
             return False
         are_narrow = [entry[0] in self._narrow for entry in inputs]
         if node["op"] == "Convolution":
-            return is_common(node) and self._taken.takes(self._channels(index))
+            return is_common(node) and self._takes(self._channels(index))
         if node["op"] in SUMS:
             return any(are_narrow)
         if node["op"] == "BatchNorm":
@@ -199,7 +166,7 @@ class _Narrowing(_ForUnit):
         """Return the addends of a sum, in one layout."""
         name, channels = self.given[index]["name"], self.shape(index)[1]
         laid_out = self._laid_out
-        if channels % self._taken.channels or not any(entry[0] in laid_out for entry in inputs):
+        if channels % self._multiple or not any(entry[0] in laid_out for entry in inputs):
             return inputs
         return [
             entry if entry[0] in laid_out else self._times_one(f"{name}_{i}", entry, channels)
@@ -210,7 +177,7 @@ class _Narrowing(_ForUnit):
         """Append a convolution in bfloat16 that changes nothing but the layout."""
         shape, plain = (channels, 1, 1, 1), Channels(channels, 1, 1)
         kernel = self.operator("_ones", f"{name}_ones", [], shape=shape, dtype=_WIDE)
-        full = self._taken.joined(plain)
+        full = self._full(plain)
         if full != plain:
             kernel = joined_kernel(self, name, kernel, shape, full[1:])
         sizes = {"num_filter": channels, "num_group": full.groups, "no_bias": True}

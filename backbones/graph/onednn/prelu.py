@@ -13,12 +13,8 @@ BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z elsewhere,
 
 holds as long as t is positive: slope > -STEEPNESS. Trained slopes are between -1 and 1 or so.
 
-Where the only consumer of a PReLU is a convolution that is depthwise, or of one pixel and to no
-more channels, as in a MobileFaceNet, the factors go into its kernel K, which is applied twice:
-
-    K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
-
-At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.onednn.form``).
+At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.onednn.blocked``,
+with bfloat16 ``narrow``).
 Both created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
 """
 
@@ -41,7 +37,7 @@ from backbones.graph.nodes import (
     only_consumers,
     parsed,
 )
-from backbones.graph.onednn import form
+from backbones.graph.onednn import blocked, narrow
 from backbones.layers import Symbol
 
 STEEPNESS = 31.0
@@ -63,50 +59,28 @@ def rewrite(
         image_shape: channels, height and width of the images.
         weights: NDArrays of the initial parameters, as far as they are known. A PReLU with a slope
             of -STEEPNESS or less does not use the BatchNorm before it.
-        dtype: float32, or bfloat16 for a CPU with tiles. There a convolution takes longer than the
-            passes that it saves by applying factors.
+        dtype: float32, or bfloat16 for a CPU that multiplies it: of feature maps and products.
     """
     batch_shape = (1, *image_shape)
-    composing = _Composing(*parsed(symbol, batch_shape))
-    composing.choose(weights, absorbs=dtype == "float32")
-    return form.fill(from_json(composing.rewrite()), batch_shape, dtype)
-
-
-def _is_cheap(node: Node, channels: int) -> bool:
-    """Whether this is a convolution of ``channels`` that takes no longer than the passes saved."""
-    if node["op"] != "Convolution" or node["attrs"].get("no_bias") != "True":
-        return False
-    outputs, groups = (int(node["attrs"].get(key, "1")) for key in ("num_filter", "num_group"))
-    if groups == channels:
-        return outputs == channels
-    return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
+    composed = from_json(_Composing(*parsed(symbol, batch_shape), weights).rewrite())
+    return (narrow if dtype == "bfloat16" else blocked).rewrite(composed, batch_shape)
 
 
 class _Composing(Rewriter):
     """The graph with PReLUs that are composed."""
 
-    def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
+    def __init__(
+        self, graph: Graph, shapes: Mapping[str, Shape], weights: Mapping[str, Any]
+    ) -> None:
         super().__init__(graph, shapes)
-        self._consumers = only_consumers(graph)
-        # PReLUs whose factors the convolution behind them applies, and the PReLU of each BatchNorm
-        # that scales for it.
-        self._absorbed: set[int] = set()
-        self._scaling: dict[int, int] = {}
+        # The PReLU of each BatchNorm that scales for it.
+        self._scaling = {
+            norm: prelu
+            for norm, prelu in only_consumers(graph).items()
+            if self._can_scale(norm, prelu, weights)
+        }
         # t of every BatchNorm that scales, by its index here.
         self._factors_of_norms: dict[int, Entry] = {}
-
-    def choose(self, weights: Mapping[str, Any], *, absorbs: bool) -> None:
-        """Find the BatchNorms, and with ``absorbs`` the convolutions, that apply factors."""
-        for index in filter(self.is_prelu_on_maps, range(len(self.given)) if absorbs else ()):
-            consumer = self._consumers.get(index)
-            if consumer is not None and _is_cheap(self.given[consumer], self.input_shape(index)[1]):
-                self._absorbed.add(index)
-        for norm, prelu in self._consumers.items():
-            if self._can_scale(norm, prelu) and prelu not in self._absorbed:
-                slope = weights.get(self.given[self.given[prelu]["inputs"][1][0]]["name"])
-                # Steep slopes and those that are not numbers are computed as they are.
-                if slope is None or float(slope.min().asscalar()) > -STEEPNESS:
-                    self._scaling[norm] = prelu
 
     @override
     def rewrite(self) -> Graph:
@@ -122,21 +96,15 @@ class _Composing(Rewriter):
         node, inputs = self.given[index], self.inputs(index)
         source = node["inputs"][0][0] if inputs else -1
         if index in self._scaling:
-            return self._add_scaling_norm(node, inputs, self._slope(self._scaling[index]))
+            slope = self.given[self._scaling[index]]["inputs"][1]
+            return self._add_scaling_norm(node, inputs, moved(slope, self.indices))
         if source in self._scaling:
             return self._add_prelu_of_scaled(node["name"], inputs[0], self.shape(source)[1])
-        if index in self._absorbed:
-            return inputs[0][0]
-        if source in self._absorbed:
-            return self._add_absorbing(node, inputs, self._slope(source))
         if self.is_prelu_on_maps(index):
             return self._add_prelu(node["name"], inputs, self.shape(source)[1])
         return super().make(index)
 
-    def _slope(self, prelu: int) -> Entry:
-        return moved(self.given[prelu]["inputs"][1], self.indices)
-
-    def _can_scale(self, norm: int, prelu: int) -> bool:
+    def _can_scale(self, norm: int, prelu: int, weights: Mapping[str, Any]) -> bool:
         """Return True for a BatchNorm that can apply the factor of its only consumer."""
         node, channels = self.given[norm], self.shape(norm)[1:2]
         attributes = node.get("attrs", {})
@@ -149,9 +117,11 @@ class _Composing(Rewriter):
             return False
         # A factor that is computed may come too late for the BatchNorm.
         factors = [*node["inputs"][1:3], self.given[prelu]["inputs"][1]]
-        return all(
-            self.given[one]["op"] == "null" and self.shape(one) == channels for one, *_ in factors
-        )
+        if any(self.given[i]["op"] != "null" or self.shape(i) != channels for i, *_ in factors):
+            return False
+        # Steep slopes and those that are not numbers are computed as they are.
+        slope = weights.get(self.given[factors[-1][0]]["name"])
+        return slope is None or float(slope.min().asscalar()) > -STEEPNESS
 
     def _add_scaling_norm(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
@@ -183,28 +153,9 @@ class _Composing(Rewriter):
     def _add_prelu(self, name: str, inputs: list[Entry], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""
         x, slope = inputs
-        linear_factor, bent_factor = self._factors(name, slope, (channels, 1, 1, 1))
-        linear = self.scale(f"{name}_linear", x, linear_factor, channels)
-        bent = self.scale(f"{name}_bent", self._positive(name, x), bent_factor, channels)
+        factor = self.operator("Reshape", f"{name}_slope", [slope], shape=(channels, 1, 1, 1))
+        rest = self.operator("_rminus_scalar", f"{name}_bend", [factor], scalar="1.0")
+        positive = self.operator("Activation", f"{name}_positive", [x], act_type="relu")
+        linear = self.scale(f"{name}_linear", x, factor, channels)
+        bent = self.scale(f"{name}_bent", positive, rest, channels)
         return self.operator("elemwise_add", name, [linear, bent])[0]
-
-    def _add_absorbing(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
-        """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
-        name, attributes = node["name"], node["attrs"]
-        x, kernel = inputs
-        # A kernel is [outputs, inputs of the group, height, width].
-        dense = attributes.get("num_group", "1") == "1"
-        factors = self._factors(name, slope, (1, -1, 1, 1) if dense else (-1, 1, 1, 1))
-        parts = []
-        for part, maps, factor in zip(("linear", "bent"), (x, self._positive(name, x)), factors):
-            own = self.operator("broadcast_mul", f"{name}_{part}_kernel", [factor, kernel])
-            parts.append(self.operator("Convolution", f"{name}_{part}", [maps, own], **attributes))
-        return self.operator("elemwise_add", name, parts)[0]
-
-    def _factors(self, name: str, slope: Entry, shape: tuple[int, ...]) -> tuple[Entry, Entry]:
-        """Append the factors of x and of relu(x)."""
-        linear = self.operator("Reshape", f"{name}_slope", [slope], shape=shape)
-        return linear, self.operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
-
-    def _positive(self, name: str, x: Entry) -> Entry:
-        return self.operator("Activation", f"{name}_positive", [x], act_type="relu")
