@@ -7,11 +7,7 @@ imported. Both must be set before, so the import is in one module that no other 
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,57 +30,8 @@ def _import_mxnet() -> Any:
     # If they are installed, MXNet imports ONNX for an exporter, scikit-learn for an estimator and
     # SciPy for quantization. None of them is used here: half a second and 50 MB in every rank.
     with environment.leave_out("onnx", "sklearn", "scipy"):
-        if "mxnet" not in sys.modules:
-            _import_with_late_functions()
         import mxnet
     return mxnet
-
-
-def _import_with_late_functions() -> None:
-    """Import MXNet, which makes the functions of its operators, mx.nd.relu and others, when called.
-
-    By itself it makes 2,500 of them while it is imported, a second in every rank, and a program
-    calls about a hundred. Each is compiled from a text that depends on the operator alone.
-    """
-    spec = importlib.util.find_spec("mxnet")
-    if spec is None or spec.loader is None:
-        # The import says what is missing.
-        return
-    package = sys.modules["mxnet"] = importlib.util.module_from_spec(spec)
-    try:
-        # Before the modules that register operators take these functions from it.
-        base = importlib.import_module("mxnet.base")
-        for name in ("_init_op_module", "_init_np_op_module"):
-            setattr(base, name, _registering_late(getattr(base, name)))
-        spec.loader.exec_module(package)
-    except BaseException:
-        del sys.modules["mxnet"]
-        raise
-
-
-def _registering_late(register: Callable[..., None]) -> Callable[..., None]:
-    """Return MXNet's function that registers operators, with a late form of their maker."""
-
-    def registering(*arguments: Any, **named: Any) -> None:
-        call = inspect.signature(register).bind(*arguments, **named)
-        make = call.arguments["make_op_func"]
-        call.arguments["make_op_func"] = lambda *operator: _late(make, operator)
-        register(*call.args)
-
-    return registering
-
-
-def _late(make: Callable[..., Any], operator: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return a function that becomes an operator's (handle, name, function's name) when called."""
-    made = functools.cache(lambda: make(*operator))
-
-    def function(*arguments: Any, **named: Any) -> Any:
-        return made()(*arguments, **named)
-
-    function.__name__ = operator[-1]
-    # MXNet replaces words in the docstrings of some.
-    function.__doc__ = ""
-    return function
 
 
 mx = _import_mxnet()

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -89,33 +88,6 @@ def test_mxnet_is_imported_with_its_alias_and_its_environment() -> None:
     options = ("-W", "error::FutureWarning")
     done = finish(sys.executable, *options, "-c", PROGRAM, HOROVOD_LOCAL_SIZE="9999")
     assert done.stdout == "1 6\n"
-
-
-def test_functions_of_operators_are_mxnets() -> None:
-    """Though they are made at the first call."""
-    for name, namespace in (("relu", mx.nd), ("relu", mx.sym), ("_plus_scalar", mx.nd._internal)):
-        assert getattr(namespace, name).__name__ == name
-    numbers = mx.nd.array([-1, 2])
-    assert mx.nd.relu(numbers).asnumpy().tolist() == [0, 2]
-    assert mx.nd.relu(data=numbers, out=numbers) is numbers
-    assert numbers.asnumpy().tolist() == [0, 2]
-    assert mx.sym.relu(mx.sym.var("x"), name="bent").list_outputs() == ["bent_output"]
-
-
-def test_an_mxnet_that_does_not_load_fails_at_every_import(tmp_path: Path) -> None:
-    """A second import must not get the half of it that the first one left."""
-    (tmp_path / "mxnet").mkdir()
-    (tmp_path / "mxnet/__init__.py").touch()
-    (tmp_path / "mxnet/base.py").write_text("raise OSError('libcuda.so.1 is missing')\n")
-    program = """
-for _ in range(2):
-    try:
-        import runtime.mxnet
-    except OSError as error:
-        print(error)
-"""
-    done = finish(sys.executable, "-c", program, PYTHONPATH=str(tmp_path))
-    assert done.stdout == "libcuda.so.1 is missing\n" * 2
 
 
 def test_mxnet_needs_docstrings() -> None:
