@@ -26,7 +26,7 @@ from evaluation.files import check_output, writing
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
-from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels import unlocked_kernel
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 

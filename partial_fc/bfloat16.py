@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.kernels.compiled import overload, types
+from runtime.kernels import overload, types
 
 
 def widened(value: Any) -> Any:

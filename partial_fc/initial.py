@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from partial_fc.shard import DEVIATION, Shard
 from runtime.errors import ConfigError, DataError
-from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
+from runtime.kernels import exactly_inlined, unlocked_kernel
 from runtime.untrusted.parameter_file import read_arrays
 
 _FILE_NAME = "{}_centers.param"

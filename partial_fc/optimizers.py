@@ -24,8 +24,7 @@ from typing_extensions import override
 
 from partial_fc.bfloat16 import widened
 from partial_fc.shard import STATES, RowState
-from runtime.kernels.compiled import parallel_kernel, prange
-from runtime.kernels.sums import product_of
+from runtime.kernels import parallel_kernel, prange, product_of
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.

@@ -117,7 +117,7 @@ def test_packages_that_read_variables_have_one_door_each() -> None:
     """They are imported after the table of the environment has been set."""
     for package, door in (
         ("horovod", "parallel/horovod.py"), ("mxnet", "runtime/mxnet.py"),
-        ("numba", "runtime/kernels/compiled.py"),
+        ("numba", "runtime/kernels.py"),
     ):  # fmt: skip
         assert [name(path) for path in ALL if package in roots(path)] == [door]
     # The compiled form of protobuf crashes with MXNet's unless our import of MXNet turns it off.
@@ -191,7 +191,7 @@ def test_the_environment_is_read_in_runtime_alone() -> None:
 # Modules that open files of the system and of this project, and temporary ones of this process.
 OPENERS = (
     "parallel/autogroup parallel/check/facts parallel/launch/sync runtime/errors runtime/files "
-    "runtime/kernels/compiled runtime/processors runtime/untrusted/child setup-utils/check_mxnet "
+    "runtime/kernels runtime/processors runtime/untrusted/child setup-utils/check_mxnet "
     "setup-utils/site_pages training/log/run_log training/run_folder"
 ).split()
 METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "touch"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels import unlocked_kernel
 
 ROUNDS = 16
 """Of the network. A few do for large sets; with 16 all orders of as few as four to seven images

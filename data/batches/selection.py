@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from data.batches.order import permuted, unit
 from data.records.labeled_records import LabeledRecords
 from runtime.errors import DataError
-from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels import unlocked_kernel
 
 _log = logging.getLogger("data")
 

@@ -28,8 +28,7 @@ from partial_fc.rows.interface import (
 )
 from partial_fc.shard import Int64Array, Sample
 from runtime.engine import settle
-from runtime.kernels.compiled import inlined, parallel_kernel, prange
-from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
+from runtime.kernels import LANES, inlined, parallel_kernel, prange, product_of, sum_of
 from runtime.ndarray import array_of, new_array, queue
 
 
@@ -205,6 +204,21 @@ def _slope(logit, rule):  # type: ignore[no-untyped-def]
     return slope if logit > threshold else np.float32(1.0)
 
 
+@inlined
+def _largest(row, rule, least):  # type: ignore[no-untyped-def]
+    """The largest of the logits of a row after the rule and of ``least``."""
+    found = np.full(LANES, least)
+    whole = row.size // LANES * LANES
+    for s in range(0, whole, LANES):
+        for lane in range(LANES):
+            found[lane] = max(found[lane], _ruled(widened(row[s + lane]), rule))
+    for s in range(whole, row.size):
+        found[0] = max(found[0], _ruled(widened(row[s]), rule))
+    for lane in range(LANES):
+        least = max(least, found[lane])
+    return least
+
+
 @parallel_kernel
 def _exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore[no-untyped-def]
     """See ``Rows.exponentiate``; ``targets``: their entries, whether they are local, and logits."""
@@ -221,14 +235,7 @@ def _exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore
             shift[b] = target_logits[b]
         for block in range(bounds.size - 1):
             row = _columns(numbers, bounds, block, b, sums.size)
-            lanes[:] = shift[b]
-            whole = row.size // LANES * LANES
-            for s in range(0, whole, LANES):
-                for lane in range(LANES):
-                    lanes[lane] = max(lanes[lane], _ruled(widened(row[s + lane]), rule))
-            for s in range(whole, row.size):
-                lanes[0] = max(lanes[0], _ruled(widened(row[s]), rule))
-            shift[b] = largest_of(lanes, shift[b])
+            shift[b] = _largest(row, rule, shift[b])
         largest = shift[b]
         for block in range(bounds.size - 1):
             row = _columns(numbers, bounds, block, b, sums.size)

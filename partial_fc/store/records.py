@@ -27,8 +27,7 @@ from partial_fc.initial import draw
 from partial_fc.shard import RowState
 from partial_fc.store.index import Index, Rows, Words
 from runtime.errors import DataError
-from runtime.kernels.compiled import unlocked_kernel
-from runtime.kernels.memory import read_at, write_at
+from runtime.kernels import read_at, unlocked_kernel, write_at
 
 # What records begin at a multiple of, in words: a line of the processor's cache.
 _ALIGNMENT = 16

@@ -90,7 +90,7 @@ class Selection:
 
         Numba keeps a kernel by its own file, and does not see changes of others.
         """
-        compiler = "runtime.kernels.compiled"
+        compiler = "runtime.kernels"
         compiled = {user for user, known in self._product.items() if compiler in known}
         found, more = set(), {path}
         while more:

@@ -33,7 +33,7 @@ FILES = {
     "shop/kernels.py": """
         import numba
 
-        from runtime.kernels.compiled import kernel
+        from runtime.kernels import kernel
         from shop.rates import taxed
 
         @kernel
@@ -44,14 +44,14 @@ FILES = {
             return total
         """,
     "shop/rates.py": """
-        from runtime.kernels.compiled import inlined
+        from runtime.kernels import inlined
 
         @inlined
         def taxed(price):
             return price + 0.5
         """,
     "shop/alone.py": "def unknown(): return 1\n",
-    "runtime/kernels/compiled.py": """
+    "runtime/kernels.py": """
         import numba
 
         kernel = numba.njit(cache=True)

@@ -78,7 +78,7 @@ def _import_libraries() -> None:
     import hypothesis  # noqa: F401
 
     # The variables that the libraries read; MXNet and Numba themselves.
-    import runtime.kernels.compiled  # noqa: F401
+    import runtime.kernels  # noqa: F401
     import runtime.mxnet  # noqa: F401
 
     for name in list(sys.modules):

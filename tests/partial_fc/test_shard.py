@@ -16,7 +16,7 @@ from partial_fc.initial import initial_centers, read_centers
 from partial_fc.options import HeadOptions
 from partial_fc.shard import Sampler, Shard, draw_distinct
 from runtime.errors import DataError
-from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
 

@@ -20,7 +20,7 @@ from runtime import devices, engine, installed, ndarray
 from runtime.engine import run_on_engine, settle, submit
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
-from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
 from tests.device.operator_calls import stalled
 from tests.support.launch import finish
@@ -30,7 +30,7 @@ PROGRAM = """
 import os, sys
 import numpy as np
 vars(np).pop("bool", None)
-from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels import unlocked_kernel
 from runtime.mxnet import mx
 assert np.bool is bool
 assert mx is sys.modules["mxnet"]

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.files import APPENDING, open_kept
-from runtime.kernels.compiled import types, unlocked_kernel
+from runtime.kernels import types, unlocked_kernel
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75

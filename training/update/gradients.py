@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels import unlocked_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host, memory
 from training.update import host_sgd

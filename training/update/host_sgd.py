@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.kernels.compiled import inlined, parallel_kernel, prange
-from runtime.kernels.memory import array_at
-from runtime.kernels.sums import product_of
+from runtime.kernels import array_at, inlined, parallel_kernel, prange, product_of
 from runtime.ndarray import addresses
 
 # Threads share the numbers of all arrays in pieces, whose bounds may lie within an array.

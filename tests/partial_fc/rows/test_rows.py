@@ -15,7 +15,7 @@ from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import NEVER, Curriculum, Logits, Negatives
 from partial_fc.shard import Sample
 from runtime.errors import ConfigError
-from runtime.kernels.sums import product_of
+from runtime.kernels import product_of
 from runtime.mxnet import mx
 from tests.support.reference_head import reference_update, zero_states
 
@@ -212,7 +212,7 @@ def test_rows_are_loaded_in_pieces(make_rows):
     assert len(found) == 4 and all(np.array_equal(found[name], wanted[name]) for name in found)
 
 
-@numba.njit
+@numba.njit(fastmath={"contract", "nsz"})
 def squares_of(vectors):
     found = np.empty(len(vectors), np.float32)
     for row in range(len(vectors)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel.world import LoneWorld
-from runtime.kernels.compiled import numba
+from runtime.kernels import numba
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks

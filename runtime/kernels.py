@@ -1,13 +1,16 @@
-"""Decorators that compile kernels for the CPU with Numba.
+"""Kernels for the CPU: decorators that compile them with Numba, and what several kernels call.
 
-Compiling takes seconds, so Numba caches compiled kernels, beside the source or in the user's home.
-If it can write neither (a read-only checkout, a container without a home), it refuses to compile;
-then the cache is a temporary folder that only this user can write, because what is read from there
-is executed.
-
+**Compiling** takes seconds, so Numba caches compiled kernels, next to the source or in the user's
+home, or in ``NUMBA_CACHE_DIR``. Where it can write none of these, each process compiles anew.
 Numba takes a cached kernel for current as long as the kernel's own file is. But the functions that
 it calls are compiled into it, and so are constants of its module: an update of the toolkit that
 changes such a function alone would go on with the old one. So what a kernel is made of counts, too.
+
+**Sums** are added up in an order that is written down. A compiler can vectorize a plain sum only if
+it may reorder it, and then it orders it as it likes. Numba has a parallel kernel optimized once
+more before it is cached, so that the process that compiles it would get other bits than all later
+ones. So the sums of ``LANES`` lanes are added up side by side, in the end the lanes, in pairs, and
+then what has filled no lanes.
 """
 
 from __future__ import annotations
@@ -15,15 +18,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import os
-import stat
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Optional
+from typing import Any
 
 from runtime import environment
 
@@ -33,9 +33,7 @@ environment.prepare()
 with environment.leave_out("scipy"):
     import numba
     import numpy as np
-    from llvmlite import ir as ir
     from numba import extending as extending
-    from numba.core import cgutils as cgutils
     from numba.core import config
     from numba.core.registry import cpu_target
 
@@ -45,7 +43,6 @@ with environment.leave_out("scipy"):
 # The range of a kernel's loop that is divided among threads.
 prange = numba.prange
 types = numba.types
-carray = numba.carray
 _overloaded: set[Any] = set()
 
 
@@ -59,13 +56,10 @@ def _compiler(**options: Any) -> Callable[[Any], Any]:
     """A decorator that compiles a function, and caches the result if any folder can be written."""
 
     def decorate(function: Any) -> Any:
-        with suppress(RuntimeError):
+        try:
             return _cached(function, options)
-        with suppress(RuntimeError):
-            folder = _private_folder()
-            os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR = str(folder or "")
-            return _cached(function, options)
-        return numba.njit(**options)(function)
+        except RuntimeError:
+            return numba.njit(**options)(function)
 
     return decorate
 
@@ -105,20 +99,8 @@ def _digest(function: Any) -> str:
 _CONSTANTS = (bool, int, float, str, tuple, np.generic)
 
 
-def _private_folder() -> Optional[Path]:
-    """A folder that only this user can write, the same in each process; None if impossible."""
-    try:
-        folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError:
-        return None
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return folder if is_ours and not found.st_mode & 0o077 else None
-
-
 # Products may be fused with sums. Infinities and NaN keep their meaning, so that a diverged run is
-# detected. Nothing is reordered (see ``runtime.kernels.sums``).
+# detected. Nothing is reordered (see above).
 _FAST = {"contract", "nsz"}
 
 
@@ -160,3 +142,67 @@ inlined = _compiler(fastmath=_FAST, inline="always")
 exactly_inlined = _compiler(inline="always")
 # A kernel of one thread that releases Python's lock while it runs.
 unlocked_kernel = _compiler(nogil=True)
+
+
+@extending.intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """A pointer to an address (``uint64``), in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return types.voidptr(types.uint64), generate
+
+
+@exactly_inlined
+def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
+    """A view [size] of numbers of a type in memory, in a kernel: it can take many arrays at once.
+
+    ``address`` is uint64; ``dtype`` one of NumPy's types, such as ``np.int32``.
+    """
+    return numba.carray(_pointer(address), (size,), dtype)
+
+
+# The system's pread(2) and pwrite(2), in a kernel: a descriptor, an address, how many bytes, and
+# where they are in the file. They return how many bytes they have read or written, or -1.
+_call = types.int64(types.int32, types.uintp, types.uintp, types.int64)
+read_at = types.ExternalFunction("pread", _call)
+write_at = types.ExternalFunction("pwrite", _call)
+
+# Four vectors of 16 numbers, which hide the time that an instruction takes.
+LANES = 64
+
+
+def as_float32(number: Any) -> Any:
+    """Return a float32 number, or a uint16 one that holds bfloat16, as float32, in a kernel."""
+    raise NotImplementedError("compiled only")
+
+
+@overload(as_float32, inline="always")
+def _as_float32(number):  # type: ignore[no-untyped-def]
+    if number == types.uint16:
+        return lambda number: np.uint32(np.uint32(number) << np.uint32(16)).view(np.float32)
+    return lambda number: number
+
+
+@inlined
+def product_of(first, second):  # type: ignore[no-untyped-def]
+    """Return the inner product of two vectors of one length, in a kernel: float32."""
+    lanes = np.zeros(LANES, np.float32)
+    whole = first.size // LANES * LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += as_float32(first[start + lane]) * as_float32(second[start + lane])
+    total = sum_of(lanes)
+    for place in range(whole, first.size):
+        total += as_float32(first[place]) * as_float32(second[place])
+    return total
+
+
+@inlined
+def sum_of(lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of float32 [LANES], in a kernel; changes them."""
+    for width in (32, 16, 8, 4, 2, 1):
+        for lane in range(width):
+            lanes[lane] += lanes[lane + width]
+    return lanes[0]

@@ -1,1 +1,0 @@
-"""Kernels for the CPU: what compiles them, and what they share."""
