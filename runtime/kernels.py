@@ -129,7 +129,7 @@ def parallel_kernel(function: Any) -> Callable[..., Any]:
     def call(*arrays: Any) -> Any:
         _launch()
         # Loaders of images use this module and do without MXNet.
-        from runtime.engine import run_on_engine
+        from runtime.ndarray import run_on_engine
 
         return run_on_engine(lambda: kernel(*arrays))
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from parallel.parameter_server.buckets import Bucket
 from parallel.parameter_server.messages import TAIL, Settings
 from parallel.parameter_server.shared_table import SharedTable
-from runtime.engine import wait_until_unused
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.ndarray import settle
 
 
 class Store:
@@ -65,7 +65,7 @@ class Store:
         """Push the arrays in ``sent``; returns when all servers have applied them."""
         self._kv.push(self._keys, self.sent)
         for array in self.sent:
-            wait_until_unused(array)
+            settle(array)
 
     def begin_pull(self) -> None:
         """Ask for weights and tails already, for which the next ``pull`` then waits."""
@@ -84,7 +84,7 @@ class Store:
         """Add to the shared table; returns when its server has applied it."""
         self._table_change[:] = change.reshape(-1)
         self._kv.push(self._table_key, self._table_change)
-        wait_until_unused(self._table_change)
+        settle(self._table_change)
 
     def read_table(self) -> SharedTable:
         """Pull the shared table."""

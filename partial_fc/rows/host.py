@@ -27,9 +27,8 @@ from partial_fc.rows.interface import (
     Rows,
 )
 from partial_fc.shard import Int64Array, Sample
-from runtime.engine import settle
 from runtime.kernels import LANES, inlined, parallel_kernel, prange, product_of, sum_of
-from runtime.ndarray import array_of, new_array, queue
+from runtime.ndarray import array_of, new_array, queue, settle
 
 
 class HostRows(Rows):

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from parallel.world import LoneWorld
-from runtime import devices, engine, installed, ndarray
-from runtime.engine import run_on_engine, settle, submit
+from runtime import devices, installed, ndarray
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
 from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
+from runtime.ndarray import queue, run_on_engine, settle
 from tests.device.operator_calls import stalled
 from tests.support.launch import finish
 from tests.support.thread_world import ThreadWorld, run_ranks
@@ -43,21 +43,21 @@ print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar
 """
 ORDERED = """
 import time
-from runtime.engine import settle, submit
+from runtime.ndarray import queue, settle
 from runtime.mxnet import mx
 
 found = []
 first, second = mx.nd.zeros(1), mx.nd.zeros(1)
 mx.nd.waitall()
-submit(lambda: (time.sleep(0.1), found.append("slow")), [], [first])
-submit(lambda: found.append("beside"), [], [second])
-submit(lambda: found.append("after"), [first], [])
-submit(lambda: found.append("last"), [], [first])
+queue(lambda: (time.sleep(0.1), found.append("slow")), writes=[first])
+queue(lambda: found.append("beside"), writes=[second])
+queue(lambda: found.append("after"), reads=[first], writes=[])
+queue(lambda: found.append("last"), writes=[first])
 settle(first)
 print(*found)
 for number in range(3):
-    submit(lambda: time.sleep(0.1), [], [first])
-submit(lambda: print("the end"), [], [first])
+    queue(lambda: time.sleep(0.1), writes=[first])
+queue(lambda: print("the end"), writes=[first])
 """
 _Pair = namedtuple("_Pair", "factor numbers")
 STUB = r"""
@@ -140,7 +140,7 @@ def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.Mo
     def interrupted(status: int) -> None:
         assert status == 0
         deadline = time.monotonic() + 5
-        while engine._calls and time.monotonic() < deadline:
+        while ndarray._calls and time.monotonic() < deadline:
             time.sleep(0.001)
         raise KeyboardInterrupt
 
@@ -156,20 +156,20 @@ def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(mx.base._LIB, "MXEnginePushSyncND", interrupt)
         run_on_engine(lambda: pytest.fail("it was taken back"))
-    assert not engine._calls and run_on_engine(lambda: 1) == 1
+    assert not ndarray._calls and run_on_engine(lambda: 1) == 1
 
 
 def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
     order = mx.nd.zeros(1)
-    submit(lambda: 1 // 0, [], [order])
+    queue(lambda: 1 // 0, writes=[order])
     with pytest.raises(ZeroDivisionError):
         settle(order)
-    submit(lambda: [][1], [], [order])
+    queue(lambda: [][1], writes=[order])
     order.wait_to_read()
     with pytest.raises(IndexError):
-        submit(lambda: pytest.fail("it comes behind a failure"), [], [order])
+        queue(lambda: pytest.fail("it comes behind a failure"), writes=[order])
     settle(order)
-    assert not engine._calls
+    assert not ndarray._calls
 
 
 def test_calls_are_ordered_by_their_arrays_and_run_before_the_interpreter_ends() -> None:
@@ -189,9 +189,9 @@ def test_a_queued_call_comes_between_the_operators_before_and_behind_it() -> Non
     for turn in range(1, 21):
         # As many as are under way when the next ones are queued.
         numbers[:] = turn
-        ndarray.queue(_add_product, sums, (_Pair(2.0, numbers),), writes=[sums])
-        ndarray.queue(_add_one, numbers, writes=[numbers])
-        ndarray.queue(_add_product, sums, (_Pair(0.5, numbers),), writes=[sums])
+        queue(_add_product, sums, (_Pair(2.0, numbers),), writes=[sums])
+        queue(_add_one, numbers, writes=[numbers])
+        queue(_add_product, sums, (_Pair(0.5, numbers),), writes=[sums])
         sums += 1
     expected = sum(2 * turn + 0.5 * (turn + 1) + 1 for turn in range(1, 21))
     assert np.array_equal(sums.asnumpy(), np.full(size, expected, np.float32))
