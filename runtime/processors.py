@@ -14,7 +14,7 @@ import functools
 import math
 import os
 import platform
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Optional
 
 _AMX_FLAGS = {"amx_tile", "amx_bf16"}
@@ -60,38 +60,17 @@ def has_bfloat16_vectors() -> bool:
     return _AVX512_FLAGS | {_BFLOAT16_FLAG} <= _flags()
 
 
-def cgroup_quota(root: Path = Path("/")) -> Optional[float]:
-    """Return the smallest quota of the process's control groups, in processors; None without one.
+def cgroup_quota(groups: Path = Path("/sys/fs/cgroup")) -> Optional[float]:
+    """Return the quota of the container, in processors; None without one.
 
-    In both versions of control groups, it reads the group of the process and all groups that
-    contain it. A container sees its own group as the outermost, under ``/sys/fs/cgroup``.
-
-    Args:
-        root: where ``proc`` and ``sys`` are.
+    A container sees its own control group as the outermost. Version 1 has two files, version 2 one.
     """
-    quotas = []
-    for line in _read_lines(root / "proc/self/cgroup"):
-        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
-        # In version 2 there is no list of controllers.
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        folder = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        parts = PurePosixPath(group.lstrip("/")).parts
-        for depth in range(len(parts) + 1):
-            quotas.append(_read_quota(folder.joinpath(*parts[:depth])))
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _read_quota(folder: Path) -> Optional[float]:
-    # Version 1 has two files, version 2 one.
-    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max")
-    words = [word for name in names for line in _read_lines(folder / name) for word in line.split()]
-    try:
-        quota, period = map(int, words)
+    for names in (("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"), ("cpu.max",)):
+        words = " ".join(line for name in names for line in _read_lines(groups / name)).split()
         # -1 in version 1 and "max" in version 2 stand for no limit.
-        return quota / period if quota > 0 else None
-    except (ValueError, ZeroDivisionError):
-        return None
+        if len(words) == 2 and all(map(str.isdecimal, words)):
+            return int(words[0]) / int(words[1])
+    return None
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -102,7 +81,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """The names of what the first processor has; empty on others than x86."""
+    """Return the names of what the first processor has; empty on others than x86."""
     return set(_described("flags", cpuinfo).split())
 
 

@@ -24,7 +24,6 @@ OURS = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_", "OMP_NUM_", "PROGRESS"
 STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
 OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
 TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
-V2 = "sys/fs/cgroup/cpu.max"
 CORE = "avx512f avx512bw avx512vl avx512dq"
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 
@@ -211,29 +210,18 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     assert os.environ["NUMBA_NUM_THREADS"] == expected[2]
 
 
-def v1(folder: str, quota: int) -> dict[str, str]:
-    place = f"sys/fs/cgroup/cpu/{folder}"
-    return {f"{place}/cpu.cfs_quota_us": str(quota), f"{place}/cpu.cfs_period_us": "100000"}
-
-
-def v2(folder: str, processors: float) -> dict[str, str]:
-    return {f"sys/fs/cgroup/{folder}cpu.max": f"{processors * 100_000:.0f} 100000"}
-
-
-@pytest.mark.parametrize(("groups", "files", "expected"), [
-    # Of all groups that contain the process, the smallest counts.
-    ("0::/a/b", {**v2("a/b/", 4), **v2("a/", 1.5), **v2("other/", 0.1), **v2("", 2)}, 1.5),
-    # A container sees its own group as the outermost.
-    ("4:cpu,cpuacct:/docker/77\n3:memory:/a\n0::/", {**v1("", 200_000), **v1("a", 100)}, 2),
-    ("short\n0::/../../b", v2("", 2), 2),
-    ("4:cpu:/batch/job", {**v1("batch/job", -1), **v1("batch", 300_000)}, 3),
-    ("4:cpu:/\n0::/", {**v1("", 500_000), **v2("", 7)}, 5),
-    *(("0::/", {V2: text}, None) for text in ("max 100000", "", "1", "0 100000", "5 0", "x y")),
+@pytest.mark.parametrize(("files", "expected"), [
+    ({"cpu.max": "150000 100000"}, 1.5),
+    ({"cpu.max": "max 100000"}, None),
+    ({"cpu.max": ""}, None),
+    ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "1", "cpu.max": "9 1"}, 9),
 ])  # fmt: skip
-def test_the_quota_of_control_groups(tmp_path, groups, files, expected) -> None:
+def test_the_quota_of_a_container(tmp_path, files, expected) -> None:
     assert processors.cgroup_quota(tmp_path) is None
-    for name, content in {"proc/self/cgroup": groups, **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
     assert processors.cgroup_quota(tmp_path) == expected
 
