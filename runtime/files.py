@@ -197,19 +197,13 @@ class HeldFolder:
             except OSError:
                 # Without the lock, no other run has come yet.
                 is_same = path == self._lock
-            if is_same:
-                continue
-            if path == self._lock:
+            if not is_same:
                 raise DataError(
-                    f"{self._about}: {path.name} was removed during this run, and another run has "
-                    "the folder; leave that file in place, wait for the end of the other run, and "
-                    "start the same command again: it resumes from the last checkpoint"
+                    f"{self._about} is no longer the folder in which this run started, or another "
+                    f"run has it: {path} was moved, removed or replaced; move it back, or wait for "
+                    "the end of the other run, and start the same command again: it resumes from "
+                    "the last checkpoint"
                 )
-            raise DataError(
-                f"{self._about} is no longer the folder in which this run started: it was moved, "
-                "removed or replaced; move it back and start the same command again: it resumes "
-                "from the last checkpoint"
-            )
 
     def close(self) -> None:
         """Hold it no longer."""
@@ -303,25 +297,22 @@ def flush_folder(folder: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """Make the folder in which to write; leaving without an exception gives it the name ``out``.
 
-    Otherwise it is removed, with the parents of ``out`` that were missing. It is a hidden one next
-    to ``out``.
+    Otherwise it is removed. It is a hidden one next to ``out``.
 
     Raises:
         ConfigError: ``out`` exists, and is not an empty folder; or somebody is writing it.
         DataError: nothing can be written there.
     """
     hidden = out.with_name(f".{out.name}.part")
-    missing: list[Path] = []
     try:
-        if os.path.lexists(hidden) or (os.path.lexists(out) and not _is_empty_folder(out)):
-            raise ConfigError(
-                f"{hidden if os.path.lexists(hidden) else out} exists already; delete it, or "
-                "choose another place: nothing is overwritten"
-            )
-        missing = [folder for folder in out.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-        hidden.mkdir()
+        for path in (hidden, out):
+            is_empty = path == out and path.is_dir() and not any(path.iterdir())
+            if os.path.lexists(path) and not is_empty:
+                raise ConfigError(
+                    f"{path} exists already; delete it, or choose another place: nothing is "
+                    "overwritten"
+                )
+        hidden.mkdir(parents=True)
         try:
             yield hidden
             with undisturbed():
@@ -335,17 +326,8 @@ def new_folder(out: Path) -> Iterator[Path]:
                 for _ in range(100):
                     shutil.rmtree(aside, ignore_errors=True)
             raise
-    except BaseException as error:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
         raise DataError(
             f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
             "may write"
         ) from None
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

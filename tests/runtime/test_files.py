@@ -65,22 +65,23 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
 
 @pytest.mark.parametrize("name", ["out", "new/folder/out"])
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
     for error in (DataError("broken"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), files.new_folder(tmp_path / name) as hidden:
+        with pytest.raises(type(error)), files.new_folder(out) as hidden:
             (hidden / "a").write_text("1")
             raise error
-        assert not names(tmp_path)
+        assert not names(out.parent)
     full = pytest.raises(DataError, match="cannot be written: No space")
-    with full, files.new_folder(tmp_path / name):
+    with full, files.new_folder(out):
         raise OSError(28, "No space left on device")
-    assert not names(tmp_path)
+    assert not names(out.parent)
     if name == "out":
-        (tmp_path / name).mkdir()
-    with files.new_folder(tmp_path / name) as hidden:
+        out.mkdir()
+    with files.new_folder(out) as hidden:
         (hidden / "a").write_text("1")
-        assert not (tmp_path / name / "a").exists()
-    assert names((tmp_path / name).parent) == ["out"]
-    assert (tmp_path / name / "a").read_text() == "1"
+        assert not (out / "a").exists()
+    assert names(out.parent) == ["out"]
+    assert (out / "a").read_text() == "1"
 
 
 def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
 
 def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> None:
     def refuse() -> None:
-        about = f"^--models-root {root} is no longer the folder .* or replaced; move it back"
+        about = f"^--models-root {root} is no longer the folder .*{root} was moved, removed or repl"
         with pytest.raises(DataError, match=about):
             held.check()
 
@@ -277,6 +278,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     lock.unlink()
     held.check()
     lock.touch()
-    with pytest.raises(DataError, match=f"--models-root {tmp_path}: run.lock was removed during"):
+    with pytest.raises(DataError, match=f"or another run has it: {lock} was moved"):
         held.check()
     held.close()
