@@ -56,7 +56,6 @@ class OnnxNetwork:
         scales_pixels: True if it gets (x - 127.5) / 127.5 instead of pixels x; False at first.
 
     Raises:
-        ConfigError: ONNX Runtime is not installed.
         DataError: the file is no such network.
     """
 
@@ -124,9 +123,6 @@ def normalizes_pixels(content: bytes) -> bool:
 
     InsightFace's programs decide so: a difference, and a product (``ArcFaceONNX`` of its client) or
     a quotient (``onnx_helper.py`` of arcface_torch), are among the first eight nodes, by name.
-
-    Raises:
-        ConfigError: the package ``onnx`` is not installed.
     """
     graph = import_onnx().load_from_string(content).graph
     names = [node.name for node in graph.node[:8]]
@@ -222,7 +218,7 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
         context: what ``device_of`` returns.
 
     Raises:
-        ConfigError: options contradict the file or each other, or a package is missing.
+        ConfigError: options contradict the file or each other.
         DataError: a file is missing or broken, or no network for images of faces.
     """
     size = tuple(options.image_size) if options.image_size else None

@@ -33,7 +33,6 @@ from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
-from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint
@@ -101,9 +100,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 def _write_onnx(options: argparse.Namespace) -> None:
-    # Before the checkpoint is read, which takes longer.
-    import_onnx()
-    import_onnxruntime()
     prefix, found = _read(options)
     path = options.output or Path(f"{prefix}.onnx")
     card = path.with_suffix(".md")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from runtime import environment
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.files import read_file
 from runtime.untrusted import child
 
@@ -41,28 +40,19 @@ _FLOATS = (1, 10, 11, 16)
 _WEIGHTS = 1 << 16
 
 
-@contextmanager
-def _installed(package: str) -> Iterator[None]:
-    environment.prepare()
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            f"the package {package} cannot be imported ({error}); 'make env' installs it"
-        ) from None
-
-
 def import_onnx() -> Any:
-    """Return the package ``onnx``; ``ConfigError`` if it is not installed."""
-    with _installed("onnx"):
-        import onnx
+    """Return the package ``onnx``."""
+    environment.prepare()
+    import onnx
+
     return onnx
 
 
 def import_onnxruntime() -> Any:
-    """Return the package ``onnxruntime``; ``ConfigError`` if it is not installed."""
-    with _installed("onnxruntime"):
-        import onnxruntime
+    """Return the package ``onnxruntime``."""
+    environment.prepare()
+    import onnxruntime
+
     return onnxruntime
 
 
@@ -74,10 +64,8 @@ def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
         image_size: height and width of the images, if the file leaves them open.
 
     Raises:
-        ConfigError: a package is missing.
         DataError: the file is missing, no model, or one that is refused.
     """
-    import_onnxruntime()
     try:
         content = read_file(path, _MAX_BYTES)
     except OSError as error:
@@ -94,7 +82,6 @@ def open_session(content: bytes, threads: int) -> Any:
     """Return ONNX Runtime's session, on the processor, for a model of ``read_model`` or our own.
 
     Raises:
-        ConfigError: ONNX Runtime is not installed.
         DataError: ONNX Runtime refuses the model.
     """
     runtime = import_onnxruntime()

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 
 from evaluation.network import open_network
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.untrusted import child
-from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime, read_model
+from runtime.untrusted.onnx_model import import_onnx, read_model
 
 MODULE = "tests.support.trying_child"
 # With a clock of a second; an unchanged process has those of the module.
@@ -211,12 +210,3 @@ def test_other_formats_and_commands_for_a_terminal_are_refused(tmp_path: Path) -
     path.write_bytes(b"\x18\0\0\0ORTM" + bytes(100))
     with pytest.raises(DataError, match="refused as an ONNX model"):
         read_model(path, SIZE)
-
-
-@pytest.mark.parametrize(
-    ("package", "load"), [("onnx", import_onnx), ("onnxruntime", import_onnxruntime)]
-)
-def test_a_missing_package_is_one_line(package, load, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"the package {package} cannot be imported .*'make env'"):
-        load()
