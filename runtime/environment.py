@@ -9,7 +9,6 @@ of one host share its processors equally, where every library by itself would us
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import shlex
@@ -17,10 +16,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from pathlib import Path
 from typing import Optional
 
-from runtime import processors
+from runtime import installed, processors
 from runtime.errors import LOCAL_COUNTS, ConfigError, is_launched, launcher_number
 
 _FEW_THREADS = 2
@@ -119,19 +117,14 @@ _FOR_GPUS = {
 
 
 def computes_on_gpus() -> bool:
-    """Whether the installed MXNet is a build for GPUs and may see one.
+    """Return True if the installed MXNet is a build for GPUs and may see one.
 
     The package decides: it needs the driver's libraries to be imported at all, while the device
     files of GPUs differ between machines, containers and WSL, and asking the driver would start
     CUDA in a process that still forks. Variables have to be set before MXNet could say it.
     """
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
-        return False
-    found = importlib.util.find_spec("mxnet")
-    if found is None or found.origin is None:
-        return False
-    # A wheel leaves its name beside the package: mxnet_cu112-1.9.1.dist-info.
-    return any(Path(found.origin).parents[1].glob("mxnet_cu*.dist-info"))
+    may_see = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() not in ("", "-1")
+    return may_see and installed.cuda_of(installed.mxnet_package()) is not None
 
 
 def visible_threads() -> int:

@@ -9,8 +9,9 @@ containers.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import re
-from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from runtime.errors import ConfigError
@@ -36,9 +37,14 @@ HOROVOD_PARTS = ("MXNet", "MPI", "Gloo", "NCCL")
 
 
 def mxnet_package() -> str:
-    """The name of the installed package, such as mxnet-cu112; "unknown" without any."""
-    names = (found.metadata["Name"] for found in metadata.distributions())
-    return next((name for name in names if re.fullmatch(r"mxnet(-\w+)?", name or "")), "unknown")
+    """Return the name of the installed package, such as mxnet-cu112; "unknown" without any."""
+    found = importlib.util.find_spec("mxnet")
+    if found is None or found.origin is None:
+        return "unknown"
+    # A wheel leaves its name next to the package: mxnet_cu112-1.9.1.dist-info.
+    folders = Path(found.origin).parents[1].glob("mxnet*-*.dist-info")
+    names = (folder.name.partition("-")[0].replace("_", "-") for folder in folders)
+    return next((name for name in names if re.fullmatch(r"mxnet(-\w+)?", name)), "unknown")
 
 
 def cuda_of(package: str) -> Optional[tuple[int, int]]:
