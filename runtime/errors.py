@@ -15,6 +15,7 @@ import ctypes
 import difflib
 import errno
 import io
+import mmap
 import os
 import signal
 import sys
@@ -96,7 +97,6 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     except UserError as error:
         _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
-        discard(sys.stdout)
         if error.errno == errno.EPIPE:
             _exit_now(_CLOSED_PIPE_STATUS)
         _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
@@ -161,30 +161,13 @@ def _open_outputs() -> None:
             setattr(sys, name, output)
 
 
-_SignalHandler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-# signal.h: offset of si_addr in the siginfo_t that the handler gets, on 64-bit systems.
-_SA_SIGINFO, _ADDRESS = 4, 16
-
-
-class _SignalAction(ctypes.Structure):
-    """``struct sigaction`` of Linux's C libraries."""
-
-    _fields_ = (
-        ("handler", _SignalHandler),
-        ("mask", ctypes.c_ulong * 16),
-        ("flags", ctypes.c_int),
-        ("restorer", ctypes.c_void_p),
-    )
-
-
-@_SignalHandler
-def _end_for_lost_page(_: int, information: Optional[int], __: Any) -> None:
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def _end_for_lost_page(_: int) -> None:
     """End the process; the kernel would repeat the signal for ever if this function returned."""
     try:
-        address = ctypes.c_size_t.from_address((information or 0) + _ADDRESS).value
         _end(
-            f"{_host()}{_file_at(address)} was cut off while it was in use, or its disk fails or "
-            "is full (SIGBUS); make the file complete and start the same command again",
+            f"{_host()}{_cut_file()} was cut off while it was in use, or its disk fails or is full "
+            "(SIGBUS); make the file complete and start the same command again",
             USER_ERROR_STATUS,
         )
     finally:
@@ -193,18 +176,19 @@ def _end_for_lost_page(_: int, information: Optional[int], __: Any) -> None:
 
 def _report_lost_pages() -> None:
     """Handle SIGBUS in the thread that has read the page, which Python's own handlers cannot."""
-    action = _SignalAction(_end_for_lost_page, flags=_SA_SIGINFO)
-    ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
+    ctypes.CDLL(None).signal(int(signal.SIGBUS), _end_for_lost_page)
 
 
-def _file_at(address: int) -> str:
-    """Return the path of the file that is mapped at an address, see proc(5)."""
+def _cut_file() -> str:
+    """Return the path of a mapped file that is shorter than what is mapped of it, see proc(5)."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
-            span, *_, name = [*line.rstrip("\n").split(None, 5), "memory"][:6]
+            span, _, offset, _, _, *path = line.rstrip("\n").split(None, 5)
             start, stop = (int(word, 16) for word in span.split("-"))
-            if start <= address < stop:
-                return name
+            last_page = int(offset, 16) + stop - start - mmap.PAGESIZE
+            with suppress(OSError):
+                if path and os.stat(path[0]).st_size <= last_page:
+                    return path[0]
     return "a mapped file"
 
 
