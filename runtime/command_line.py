@@ -233,9 +233,9 @@ def _read_file(path: Path, parser: Parser) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"--config {path} is no JSON; give the config.json of a run") from None
+        saved = None
     if not isinstance(saved, dict):
-        raise ConfigError(f"--config {path} has no table of options; give the config.json of a run")
+        raise ConfigError(f"--config {path} is no table in JSON; give the config.json of a run")
     actions = {
         name[2:].replace("-", "_"): parser._option_string_actions[name]
         for name in parser.names()

@@ -216,9 +216,9 @@ def test_words_that_contradict_a_saved_configuration(program, line, more, messag
 
 @pytest.mark.parametrize(("content", "parts"), [
     (None, ["cannot be read (No such file"]),
-    ("{", ["is no JSON"]),
-    ("[" * 100_000, ["is no JSON"]),
-    ("[1]", ["no table of options"]),
+    ("{", ["is no table in JSON"]),
+    ("[" * 100_000, ["is no table in JSON"]),
+    ("[1]", ["is no table in JSON"]),
     ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
     ('{"lr": "fast"}', ["--lr: 'fast' is not a finite number"]),
     ('{"lr": NaN}', ["--lr: 'nan'"]),
