@@ -65,9 +65,9 @@ def read_arrays(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
         reason = getattr(error, "strerror", error)
         raise DataError(f"{path} cannot be read ({reason}); copy it again") from None
     try:
-        return _ParameterReader(content).read()
-    except _DamagedParameters as damage:
-        raise DataError(f"{path} is no MXNet parameter file: {damage}; copy it again") from None
+        return _Reader(content).read()
+    except (ValueError, struct.error) as error:
+        raise DataError(f"{path} is no MXNet parameter file ({error}); copy it again") from None
 
 
 def write_parameters(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -89,75 +89,46 @@ def write_parameters(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None
         file.write(struct.pack("<Q", len(name)) + name)
 
 
-class _DamagedParameters(Exception):
-    """The file is damaged; the message says where."""
-
-
-class _ParameterReader:
-    """Reads the file once, from beginning to end."""
+class _Reader:
+    """Reads a file once, from its first byte to its last; ``ValueError`` or ``struct.error``."""
 
     def __init__(self, content: memoryview) -> None:
         self._content = content
         self._position = 0
 
     def read(self) -> tuple[list[str], list[NDArray[Any]]]:
-        magic, _ = self._numbers("QQ")
-        if magic != _FILE_MAGIC:
-            raise _DamagedParameters("it begins with another magic number")
-        # Every array takes four bytes at least, every name eight; so the counts stay small.
-        arrays = [self._array(index) for index in range(self._count("arrays", 4))]
-        names = [self._name(index) for index in range(self._count("names", 8))]
-        if self._position != len(self._content):
-            raise _DamagedParameters(f"{len(self._content) - self._position} bytes follow its end")
-        if len(names) not in (0, len(arrays)):
-            raise _DamagedParameters(f"it has {len(arrays)} arrays and {len(names)} names")
-        if len(set(names)) != len(names):
-            raise _DamagedParameters("two arrays have the same name")
+        magic, _, count = self._numbers("QQQ")
+        _require(magic == _FILE_MAGIC)
+        # A count that is too large meets the end of the file.
+        arrays = [self._array() for _ in range(count)]
+        (count,) = self._numbers("Q")
+        names = [str(self._bytes(*self._numbers("Q")), "utf-8") for _ in range(count)]
+        _require(self._position == len(self._content) and len(names) in (0, len(arrays)))
+        _require(len(set(names)) == len(names) and max(map(len, names), default=1) <= _MAX_NAME)
         return names, arrays
 
-    def _bytes(self, length: int) -> memoryview:
-        start = self._position
-        if length > len(self._content) - start:
-            raise _DamagedParameters(f"it ends at byte {len(self._content)}, too early")
-        self._position += length
-        return self._content[start : self._position]
+    def _array(self) -> NDArray[Any]:
+        (magic,) = self._numbers("I")
+        _require(magic not in (_V2, _V3) or self._numbers("i") == (_DENSE,))
+        is_oldest = magic not in (_V1, _V2, _V3)
+        rank = magic if is_oldest else self._numbers("i")[0]
+        _require(0 < rank <= _MAX_RANK)
+        shape = self._numbers(f"{rank}{'I' if is_oldest else 'q'}")
+        _, _, code = self._numbers("iii")
+        _require(min(shape) > 0 and code in _DTYPES)
+        dtype = np.dtype(_DTYPES[code])
+        return np.frombuffer(self._bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
     def _numbers(self, form: str) -> tuple[int, ...]:
         return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))
 
-    def _count(self, what: str, least_bytes: int) -> int:
-        (count,) = self._numbers("Q")
-        if count > (len(self._content) - self._position) // least_bytes:
-            raise _DamagedParameters(f"it announces {count} {what}, more than fit into it")
-        return count
+    def _bytes(self, length: int) -> memoryview:
+        start = self._position
+        self._position += length
+        _require(self._position <= len(self._content))
+        return self._content[start : self._position]
 
-    def _array(self, index: int) -> NDArray[Any]:
-        shape = self._shape(index)
-        _, _, code = self._numbers("iii")
-        if code not in _DTYPES:
-            raise _DamagedParameters(f"array {index} has elements of the unknown type {code}")
-        dtype = np.dtype(_DTYPES[code])
-        content = self._bytes(math.prod(shape) * dtype.itemsize)
-        return np.frombuffer(content, dtype).reshape(shape)
 
-    def _shape(self, index: int) -> tuple[int, ...]:
-        (magic,) = self._numbers("I")
-        if magic in (_V2, _V3) and self._numbers("i") != (_DENSE,):
-            raise _DamagedParameters(f"array {index} is sparse, which no checkpoint's are")
-        is_oldest = magic not in (_V1, _V2, _V3)
-        rank = magic if is_oldest else self._numbers("i")[0]
-        if not 0 < rank <= _MAX_RANK:
-            raise _DamagedParameters(f"array {index} has {rank} dimensions")
-        shape = self._numbers(f"{rank}{'I' if is_oldest else 'q'}")
-        if min(shape) < 1:
-            raise _DamagedParameters(f"array {index} has the shape {shape}")
-        return shape
-
-    def _name(self, index: int) -> str:
-        (length,) = self._numbers("Q")
-        if not 0 < length <= _MAX_NAME:
-            raise _DamagedParameters(f"the name of array {index} has {length} bytes")
-        try:
-            return str(self._bytes(length), "utf-8")
-        except UnicodeDecodeError:
-            raise _DamagedParameters(f"the name of array {index} is no text") from None
+def _require(is_right: bool) -> None:
+    if not is_right:
+        raise ValueError("it is damaged or cut off, or has what no checkpoint has")
