@@ -90,11 +90,6 @@ def test_mxnet_is_imported_with_its_alias_and_its_environment() -> None:
     assert done.stdout == "1 6\n"
 
 
-def test_mxnet_needs_docstrings() -> None:
-    said = finish(sys.executable, "-OO", "-c", PROGRAM, status=1).stderr
-    assert "python -OO (PYTHONOPTIMIZE=2) removes" in said
-
-
 @parallel_kernel
 def _add_one(numbers):
     for n in prange(numbers.size):
