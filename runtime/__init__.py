@@ -1,1 +1,1 @@
-"""What every program here stands on: errors, the environment, and the one import of MXNet."""
+"""Base of every program here: errors, the environment, and the one import of MXNet."""

@@ -102,12 +102,12 @@ class Parser(argparse.ArgumentParser):
 
 @dataclasses.dataclass(frozen=True)
 class Program(Generic[_Config]):
-    """What a program's command line depends on."""
+    """Contents of a program's command line."""
 
     config_class: type[_Config]
     """A dataclass whose fields are groups of options."""
     description: str
-    """What the program does, in a sentence."""
+    """The purpose of the program, in a sentence."""
     epilog: str
     """Stands below the options in the help."""
     resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config]
@@ -115,9 +115,9 @@ class Program(Generic[_Config]):
     check: Callable[[_Config], None]
     """Raises ``ConfigError`` for groups that contradict each other."""
     foreign: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What other programs call their options, as patterns, and what to type here instead."""
+    """Options of other programs, as patterns, and what to type here instead."""
     synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What other programs call options that mean the same here: it is taken as well."""
+    """Names that other programs have for options of ours; they are taken as well."""
 
 
 def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
@@ -162,7 +162,7 @@ def refuse_foreign(words: Iterable[str], foreign: Mapping[str, str]) -> None:
 
 
 def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:
-    """What to type instead of another program's word; None if no pattern fits it."""
+    """Return what to type instead of another program's word; None if no pattern fits it."""
     fitting = (hint for pattern, hint in foreign.items() if fnmatchcase(word, pattern))
     return next(fitting, None)
 

@@ -23,7 +23,7 @@ from runtime.mxnet import mx
 
 
 def is_host(context: Any) -> bool:
-    """Whether arrays of this context lie in the memory that kernels share."""
+    """Return True if arrays of this context lie in the memory that kernels share."""
     return bool(context == mx.cpu())
 
 
@@ -56,7 +56,7 @@ class Uploads:
 
 
 def choose(ranks: Communicator, dtype: str) -> Any:
-    """The GPU with the rank's number on its host; the CPU of a host without GPUs; collective.
+    """Return the GPU of the rank's number on its host, or the CPU if it has none; collective.
 
     A rank that sees a single GPU takes that one. Some launchers show each rank one of its own,
     which has the number 0 everywhere: by ``CUDA_VISIBLE_DEVICES``, as Slurm's

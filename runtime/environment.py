@@ -37,7 +37,7 @@ _WITH_TILES_ALLOWED = "AVX512_CORE_AMX"
 
 
 class Bfloat16Unit(Enum):
-    """What of a processor multiplies bfloat16 numbers."""
+    """Unit of a processor that multiplies bfloat16 numbers."""
 
     TILES = "AMX tiles"
     VECTORS = "AVX-512's instructions for bfloat16"
@@ -278,7 +278,7 @@ def leave_out(*packages: str) -> Iterator[None]:
 
 
 def may_see_own_gpu() -> bool:
-    """Whether a single GPU that this process sees can be its own, and not that of the whole host.
+    """Return True if a single GPU that is seen can be this process's own, not the host's.
 
     ``parallel.launch`` gives the same variables to all workers of a host.
     """
@@ -286,7 +286,7 @@ def may_see_own_gpu() -> bool:
 
 
 def allows_progress_bar() -> bool:
-    """Whether a terminal as standard output is the user's; mpirun gives every rank its own.
+    """Return True if a terminal as output is the user's; mpirun gives every rank its own.
 
     ``run.sh`` knows whether it writes to a terminal, and says so in ``PROGRESS``.
     """

@@ -63,7 +63,7 @@ def launcher_number(names: Iterable[str], default: int) -> int:
 
 
 def is_launched() -> bool:
-    """Whether ``horovodrun``, ``mpirun`` or ``parallel.launch`` started this process."""
+    """Return True if ``horovodrun``, ``mpirun`` or ``parallel.launch`` started this process."""
     return any(name in os.environ for name in _RANK_NAMES)
 
 
@@ -114,7 +114,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
 
 
 def _host() -> str:
-    """The beginning of a line about this host alone, where ranks run on several."""
+    """Return the beginning of a line about this host alone, where ranks run on several."""
     ranks = launcher_number(_RANK_COUNTS, default=1)
     is_one_host = launcher_number(LOCAL_COUNTS, default=ranks) == ranks
     return "" if is_one_host else f"{os.uname().nodename}: "

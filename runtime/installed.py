@@ -33,7 +33,7 @@ _CODE = {
     **{f"mxnet-cu11{minor}": (*_MAXWELL_TO_AMPERE, (8, 6)) for minor in range(1, 8)},
 }
 HOROVOD_PARTS = ("MXNet", "MPI", "Gloo", "NCCL")
-"""What training needs of Horovod, by the names of ``horovodrun --check-build``."""
+"""Parts of Horovod that training needs, by the names of ``horovodrun --check-build``."""
 
 
 def mxnet_package() -> str:
@@ -48,7 +48,7 @@ def mxnet_package() -> str:
 
 
 def cuda_of(package: str) -> Optional[tuple[int, int]]:
-    """The CUDA version that a package of MXNet was built for; None if for processors."""
+    """Return the CUDA version that a package of MXNet was built for; None if for processors."""
     built = re.search(r"cu(\d+)(\d)$", package)
     return (int(built[1]), int(built[2])) if built else None
 
@@ -110,7 +110,7 @@ class CudaDriver:
         return Gpu(name.value.decode(errors="replace"), (major, minor), memory.value)
 
     def identity(self, index: int) -> bytes:
-        """The UUID of a GPU, which no other has, on no host."""
+        """Return the UUID of a GPU, which no other has, on no host."""
         device, identity = self._number("cuDeviceGet", index), _Uuid()
         # The former call gives all slices (MIG) of a GPU one UUID; CUDA 11.4 has brought the other.
         newer = "cuDeviceGetUuid_v2"
@@ -135,7 +135,7 @@ class CudaDriver:
 
 
 def gpus(library: str = _DRIVER) -> list[Gpu]:
-    """The GPUs that this process sees; none without a driver. Errors: see ``CudaDriver``."""
+    """Return the GPUs that this process sees; none without a driver. Errors: see ``CudaDriver``."""
     try:
         driver = CudaDriver(library)
     except OSError:

@@ -110,7 +110,7 @@ def copy_to_host(array: Any, copy: NDArray[Any]) -> None:
 
 
 def is_on_host(array: Any) -> bool:
-    """Whether ``memory`` can view this array, and its numbers are float32."""
+    """Return True if ``memory`` can view this array, and its numbers are float32."""
     return devices.is_host(array.context) and bool(array.dtype == np.float32)
 
 
@@ -227,7 +227,7 @@ def _arrays_in(value: Any) -> list[Any]:
 
 
 def _viewed(value: Any) -> Any:
-    """The value with views in place of arrays, also in tuples."""
+    """Return the value with views in place of arrays, also in tuples."""
     if isinstance(value, tuple):
         items = map(_viewed, value)
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -251,7 +251,7 @@ _END = 5.0
 
 @atexit.register
 def _run_queue_to_its_end() -> None:
-    """The engine can call Python no more once the interpreter has ended."""
+    """Wait for the queue: the engine cannot call Python after the interpreter has ended."""
     deadline = time.monotonic() + _END
     while _calls and time.monotonic() < deadline:
         time.sleep(0.001)

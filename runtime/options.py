@@ -34,7 +34,7 @@ class Range(NamedTuple):
     rule: str
 
     def saying(self, rule: str) -> Range:
-        """The same range with another rule in its message."""
+        """Return the same range with another rule in its message."""
         return self._replace(rule=rule)
 
 
@@ -93,7 +93,7 @@ def check(config: object) -> None:
 
 
 def option(field: str) -> str:
-    """The option of a field."""
+    """Return the option of a field."""
     return "--" + field.replace("_", "-")
 
 
@@ -107,7 +107,7 @@ def compose(config_class: type[_Config], values: Mapping[str, Any]) -> _Config:
 
 
 def values(config: object) -> dict[str, Any]:
-    """The values of all groups by the names of their fields."""
+    """Return the values of all groups by the names of their fields."""
     return {
         field.name: getattr(group, field.name)
         for group in groups(config)
@@ -116,7 +116,7 @@ def values(config: object) -> dict[str, Any]:
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a JSON file would return them: tuples are lists."""
+    """Return the values as a JSON file would return them: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
@@ -164,11 +164,11 @@ def check_name(option_name: str, value: str, known: Collection[str]) -> None:
 
 
 def groups(config: Any) -> list[Options]:
-    """The groups of a configuration, in their order."""
+    """Return the groups of a configuration, in their order."""
     return [getattr(config, field.name) for field in dataclasses.fields(config)]
 
 
 def group_classes(config_class: type) -> dict[str, Any]:
-    """The classes of the groups of a configuration, by their names in it."""
+    """Return the classes of the groups of a configuration, by their names in it."""
     types = get_type_hints(config_class)
     return {field.name: types[field.name] for field in dataclasses.fields(config_class)}

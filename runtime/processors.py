@@ -92,7 +92,7 @@ def _described(what: str, cpuinfo: Path) -> str:
 
 
 def _request_tiles_from_kernel() -> int:
-    """The status of the system call: 0, or -1 if the kernel does not know or refuses it."""
+    """Return the status of the system call: 0, or -1 if the kernel does not know or refuses it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     return int(libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA))
