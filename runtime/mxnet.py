@@ -7,22 +7,14 @@ imported. Both must be set before, so the import is in one module that no other 
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from runtime import environment
-from runtime.errors import ConfigError
 
 
 def _import_mxnet() -> Any:
-    if sys.flags.optimize > 1:
-        # It joins the docstrings of its operators while it is imported.
-        raise ConfigError(
-            "python -OO (PYTHONOPTIMIZE=2) removes docstrings, without which MXNet 1.9.1 cannot be "
-            "imported; unset PYTHONOPTIMIZE, or set it to 1"
-        )
     # A look into the dictionary, because NumPy 1.20 to 1.23 answers getattr with a warning.
     if "bool" not in vars(np):
         setattr(np, "bool", bool)  # noqa: B010 (typed NumPy does not know the attribute)
