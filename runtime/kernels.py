@@ -33,8 +33,9 @@ environment.prepare()
 with environment.leave_out("scipy"):
     import numba
     import numpy as np
+    from llvmlite import ir
     from numba import extending as extending
-    from numba.core import config
+    from numba.core import cgutils, config
     from numba.core.registry import cpu_target
 
     # Numba imports what it has for NumPy's functions here; otherwise with the first kernel.
@@ -185,10 +186,22 @@ def _as_float32(number):  # type: ignore[no-untyped-def]
     return lambda number: number
 
 
+@extending.intrinsic
+def _lanes_on_stack(context: Any) -> Any:
+    """A pointer to ``LANES`` float32 numbers, in a kernel: a new array takes longer than a row."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = cgutils.alloca_once(builder, ir.ArrayType(ir.FloatType(), LANES))
+        return builder.bitcast(place, target.get_value_type(signature.return_type))
+
+    return types.voidptr(), generate
+
+
 @inlined
 def product_of(first, second):  # type: ignore[no-untyped-def]
     """Return the inner product of two vectors of one length, in a kernel: float32."""
-    lanes = np.zeros(LANES, np.float32)
+    lanes = numba.carray(_lanes_on_stack(), (LANES,), np.float32)
+    lanes[:] = np.float32(0.0)
     whole = first.size // LANES * LANES
     for start in range(0, whole, LANES):
         for lane in range(LANES):

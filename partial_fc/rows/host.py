@@ -204,17 +204,17 @@ def _slope(logit, rule):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _largest(row, rule, least):  # type: ignore[no-untyped-def]
-    """The largest of the logits of a row after the rule and of ``least``."""
-    found = np.full(LANES, least)
+def _largest(row, rule, least, lanes):  # type: ignore[no-untyped-def]
+    """The largest of the logits of a row after the rule and of ``least``; changes the lanes."""
+    lanes[:] = least
     whole = row.size // LANES * LANES
     for s in range(0, whole, LANES):
         for lane in range(LANES):
-            found[lane] = max(found[lane], _ruled(widened(row[s + lane]), rule))
+            lanes[lane] = max(lanes[lane], _ruled(widened(row[s + lane]), rule))
     for s in range(whole, row.size):
-        found[0] = max(found[0], _ruled(widened(row[s]), rule))
+        lanes[0] = max(lanes[0], _ruled(widened(row[s]), rule))
     for lane in range(LANES):
-        least = max(least, found[lane])
+        least = max(least, lanes[lane])
     return least
 
 
@@ -224,17 +224,15 @@ def _exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore
     entries, local, target_logits = targets
     limit, thresholds, hardness, inverse_scale = rules
     for b in prange(sums.size):
-        lanes, rule = (
-            np.empty(LANES, np.float32),
-            (limit, thresholds[b], hardness[0], inverse_scale),
-        )
+        lanes = np.empty(LANES, np.float32)
+        rule = limit, thresholds[b], hardness[0], inverse_scale
         shift[b], sums[b] = np.float32(LOWEST), np.float32(0.0)
         if local[b]:
             numbers[entries[b]] = narrowed(np.float32(LEFT_OUT), numbers)
             shift[b] = target_logits[b]
         for block in range(bounds.size - 1):
             row = _columns(numbers, bounds, block, b, sums.size)
-            shift[b] = _largest(row, rule, shift[b])
+            shift[b] = _largest(row, rule, shift[b], lanes)
         largest = shift[b]
         for block in range(bounds.size - 1):
             row = _columns(numbers, bounds, block, b, sums.size)

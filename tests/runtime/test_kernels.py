@@ -99,7 +99,7 @@ def _sum(lanes):
 
 @unlocked_kernel
 def _largest(numbers, least):
-    return host._largest(numbers, NO_RULE, least)
+    return host._largest(numbers, NO_RULE, least, np.empty(LANES, np.float32))
 
 
 @pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 7])
