@@ -22,15 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import PointsFile
-from data.decoding import (
-    BEGINNING_BYTES,
-    FILE_ENDINGS,
-    FileKind,
-    Image,
-    decode_rgb,
-    kind_of,
-    read_image,
-)
+from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, FileKind, Image, kind_of, read_image
 from data.identities import list_images
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
@@ -56,8 +48,6 @@ class ImageSource:
     decode: Callable[[int], Image]
     """An image, uint8 [height, width, 3], RGB, upright; a DataError that names it if it cannot be
     read or decoded."""
-    resizer: Optional[Resizer] = None
-    """Brings the images to the size of their set, if they are of one that has a size."""
     remarks: Sequence[str] = ()
     """Lines that say which files of a folder are left out."""
 
@@ -78,34 +68,34 @@ def image_files(
 def _images_of_records(path: Path) -> ImageSource:
     """Return the images of a record set; the label is the number of the class."""
     records = RecordSet(path)
+    resizer = Resizer(records.image_size)
+
+    def name(number: int) -> str:
+        return f"{records.path}:{records.key(number)}"
 
     def label(number: int) -> str:
         found = int(records.labels_between(number, number + 1)[0])
         return str(found) if found >= 0 else ""
 
-    return ImageSource(
-        len(records),
-        lambda number: f"{records.path}:{records.key(number)}",
-        label,
-        lambda number: records.decoded(number)[0],
-        Resizer(records.image_size),
-    )
+    def decode(number: int) -> Image:
+        image, _ = records.decoded(number)
+        # One of another shape is refused later, or its middle taken.
+        with suppress(BrokenRecordError):
+            image = resizer.fit(image, name(number))
+        return image
+
+    return ImageSource(len(records), name, label, decode)
 
 
 def _images_of_pairs(path: Path) -> ImageSource:
     """Return the images of a verification set, which does not say whose they are."""
-    images = read_bin(path).images
-
-    def name(number: int) -> str:
-        return f"{path}:{number}"
-
-    def decode(number: int) -> Image:
-        try:
-            return decode_rgb(images[number])
-        except BrokenRecordError as error:
-            raise DataError(f"{name(number)}: {error}") from None
-
-    return ImageSource(len(images), name, lambda number: "", decode)
+    pairs = read_bin(path)
+    return ImageSource(
+        len(pairs),
+        lambda number: f"{path}:{number}",
+        lambda number: "",
+        lambda number: pairs.decoded(number)[0],
+    )
 
 
 class NamedImages:
@@ -160,18 +150,14 @@ class NamedImages:
         """Return an image as planes, uint8 [3, height, width], RGB.
 
         Raises:
-            DataError: it is broken, of another size, or without a face; the message begins with
-                its name and leaves the remedy to the caller.
+            DataError: it is broken, of another size, or without a face; the message names it and
+                leaves the remedy to the caller.
         """
         source, own = self._find(number)
         name = source.name(own)
         image = source.decode(own)
         if self._points is not None:
             image = self._points.align(name, image)
-        elif source.resizer is not None:
-            # One of another shape is refused below, or its middle taken.
-            with suppress(BrokenRecordError):
-                image = source.resizer.fit(image, name)
         if image.shape[:2] != self._size:
             if not self._scales:
                 raise DataError(

@@ -28,47 +28,34 @@ class Resizer:
         self._warning = threading.Lock()
 
     def fit(self, image: Image, name: str) -> Image:
-        """Return what ``bring_to`` does; ``name`` is the image's, for messages.
+        """Resize an image to the size of the set, with bicubic interpolation.
+
+        InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
+        image whose longer side then differs.
+
+        Args:
+            image: uint8 ``[height, width, 3]``.
+            name: of the image, for messages.
 
         Raises:
             BrokenRecordError: the image has another shape.
         """
-        try:
-            resized = bring_to(image, self._size)
-        except BrokenRecordError as error:
-            raise BrokenRecordError(f"{name}: {error}") from None
-        if resized is not image and self._warning.acquire(blocking=False):
+        (height, width), (new_height, new_width) = image.shape[:2], self._size
+        if (height, width) == self._size:
+            return image
+        if not has_shape((height, width), self._size):
+            raise BrokenRecordError(
+                f"{name}: the image has {height} x {width} pixels, which is another shape than the "
+                f"set's {new_height} x {new_width}"
+            )
+        if self._warning.acquire(blocking=False):
             _log.warning(
                 "%s: the image has %d x %d pixels; images of another size than the set's %d x %d "
                 "are resized (python -m data.inspect counts them)",
-                *(name, *image.shape[:2], *self._size),
+                *(name, height, width, *self._size),
             )
+        resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
         return resized
-
-
-def bring_to(image: Image, size: tuple[int, int]) -> Image:
-    """Resize an image to the size of its set, with bicubic interpolation.
-
-    InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
-    image whose longer side then differs.
-
-    Args:
-        image: uint8 ``[height, width, 3]``.
-        size: height and width of the set.
-
-    Raises:
-        BrokenRecordError: the image has another shape.
-    """
-    (height, width), (new_height, new_width) = image.shape[:2], size
-    if (height, width) == size:
-        return image
-    if not has_shape((height, width), size):
-        raise BrokenRecordError(
-            f"the image has {height} x {width} pixels, which is another shape than the set's "
-            f"{new_height} x {new_width}"
-        )
-    resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
-    return resized
 
 
 def has_shape(size: tuple[int, int], wanted: tuple[int, int]) -> bool:

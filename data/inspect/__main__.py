@@ -22,11 +22,9 @@ from typing import Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from data.decoding import decode_rgb
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError
-from data.resizing import bring_to, has_shape
+from data.resizing import has_shape
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers, map_in_order, track
 from runtime.command_line import Parser
@@ -35,12 +33,10 @@ from runtime.files import write_atomically
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
-_BAD_STATUS = 1
 # More would push the rest of the report off the screen; a file has all bad images.
 _MAX_LINES = 20
 # Identities are counted by their number of images: first and last of each group.
 _GROUPS = {"1": (1, 1), "2 to 9": (2, 9), "10 to 49": (10, 49), "50 or more": (50, np.inf)}
-_FOLDS = 10
 _Size = tuple[int, int]
 _Set = Union[RecordSet, VerificationSet]
 # A checked image: label, bytes, hash of these, size if it can be decoded, problem if it has one.
@@ -55,8 +51,7 @@ class Survey:
         bytes: of all encoded images.
         sizes: the number of images by height and width.
         bad: a line for each image that cannot be used, with its key or number.
-        labels: int64 ``[images]``: the identity of each, -1 where it is unreadable or the set is a
-            verification set.
+        labels: int64 ``[images]``: the identity of each, -1 where it is unreadable or not known.
         repeated: pairs of indices, int64 ``[n, 2]``: an image, and an earlier one with the same
             bytes.
     """
@@ -88,24 +83,18 @@ def survey(images: _Set, workers: int) -> Survey:
 
 def _check(images: _Set, index: int) -> _Checked:
     """Decode an image; one of a record set has to have the shape of the set's images."""
-    size, problem = None, ""
-    if isinstance(images, RecordSet):
-        try:
-            payload, label = images.image(index)
-        except DataError as error:
-            # A hash that hardly any other image has.
-            return -1, 0, -index - 1, None, str(error).removeprefix(f"{images.path}: ")
-        name = f"record {images.key(index)}"
-    else:
-        payload, label, name = images.images[index], -1, f"image {index}"
+    # A hash that hardly any other image has.
+    label, length, found, size, problem = -1, 0, -index - 1, None, ""
     try:
-        image = decode_rgb(payload)
-        size = image.shape[0], image.shape[1]
-        if isinstance(images, RecordSet):
-            bring_to(image, images.image_size)
-    except BrokenRecordError as error:
-        problem = f"{name}: {error}"
-    return label, len(payload), hash(bytes(payload)), size, problem
+        payload, label = images.image(index)
+        length, found = len(payload), hash(bytes(payload))
+        height, width, _ = images.decoded(index)[0].shape
+        size = height, width
+        if isinstance(images, RecordSet) and not has_shape(size, images.image_size):
+            problem = f"{images.where(index)}: the image has another shape than the set's"
+    except DataError as error:
+        problem = str(error)
+    return label, length, found, size, problem.removeprefix(f"{images.path}: ")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -124,56 +113,46 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _inspect_records(records: RecordSet, found: Optional[Survey], out: Path) -> None:
+def _inspect_images(images: _Set, found: Optional[Survey]) -> None:
+    """Print what both kinds of sets have: images and their sizes."""
+    kind, wanted, shape = "verification set", None, ""
+    if isinstance(images, RecordSet):
+        kind = "identity-grouped" if images.identities else "flat"
+        wanted = images.image_size
+        shape = " of {} x {}".format(*wanted)
+    print_line(f"{images.path}: {kind}, {images.path.stat().st_size / 1e6:,.1f} MB")
+    sizes: Counter[_Size] = Counter() if found is None else found.sizes
+    mean = f", {found.bytes / sum(sizes.values()) / 1e3:.1f} kB each" if found and sizes else ""
+    _print_row("images", f"{len(images):,}{shape}{mean}")
+    for size, count in sizes.most_common():
+        if wanted is None:
+            what = ""
+        else:
+            what = ", resized in training" if has_shape(size, wanted) else ", of another shape"
+        if size != wanted:
+            _print_row("  of {} x {}".format(*size), f"{count:,}{what}")
+
+
+def _inspect_records(records: RecordSet, found: Optional[Survey], name: str, out: Path) -> None:
     labels = records.labels().astype(np.int64) if found is None else found.labels
     counts = np.bincount(labels[labels >= 0], minlength=records.num_classes)
-    height, width = records.image_size
-    kind = "identity-grouped" if records.identities else "flat"
-    print_line(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
-    _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(found)}")
-    if found is not None:
-        _print_sizes(records, found)
     present = counts[counts > 0]
     _print_row("identities", f"{len(present):,} with images, of {records.num_classes:,} classes")
     if len(present):
         _print_images_per_identity(present)
     if found is not None:
         _print_repeated(records, found)
-    name = records.name if records.path.stem == "train" else records.path.stem
-    title = f"{name}: {len(records):,} images of {len(present):,} identities"
     if len(present):
-        histogram = draw_histogram(present, title)
-        _write(out / f"{name}-images-per-identity.png", histogram)
+        title = f"{name}: {len(records):,} images of {len(present):,} identities"
+        _write(out / f"{name}-images-per-identity.png", draw_histogram(present, title))
         _write(out / f"{name}-samples.png", draw_identities(records, labels, title))
 
 
-def _inspect_pairs(pairs: VerificationSet, found: Optional[Survey], out: Path) -> None:
+def _inspect_pairs(pairs: VerificationSet, name: str, out: Path) -> None:
     same = int(pairs.same.sum())
-    print_line(f"{pairs.path}: verification set, {pairs.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
-    folds = [str(int(fold.sum())) for fold in np.array_split(pairs.same, _FOLDS)]
-    _print_row("same pairs by fold", " ".join(folds))
-    different = f"{len(np.unique(pairs.firsts)):,} different"
-    _print_row("images", f"{len(pairs):,}, {different}{_average_size(found)}")
-    if found is not None:
-        for (height, width), count in found.sizes.most_common():
-            _print_row(f"of {height} x {width}", f"{count:,}")
-    title = f"{pairs.name}: {len(pairs.same):,} pairs"
-    _write(out / f"{pairs.name}-samples.png", draw_pairs(pairs, title))
-
-
-def _average_size(found: Optional[Survey]) -> str:
-    readable = 0 if found is None else sum(found.sizes.values())
-    return f", {found.bytes / readable / 1e3:.1f} kB each" if found and readable else ""
-
-
-def _print_sizes(records: RecordSet, found: Survey) -> None:
-    """Print how many images have another size than the set, by their size."""
-    for (height, width), count in found.sizes.most_common():
-        if (height, width) != records.image_size:
-            fits = has_shape((height, width), records.image_size)
-            what = "resized in training" if fits else "of another shape"
-            _print_row(f"  of {height} x {width}", f"{count:,}, {what}")
+    _print_row("different images", f"{len(np.unique(pairs.firsts)):,}")
+    _write(out / f"{name}-samples.png", draw_pairs(pairs, f"{name}: {len(pairs.same):,} pairs"))
 
 
 def _print_images_per_identity(counts: NDArray[np.int64]) -> None:
@@ -227,15 +206,17 @@ def main() -> int:
     options = _parse(sys.argv[1:])
     is_bin = options.path.suffix == ".bin"
     images: _Set = read_bin(options.path) if is_bin else RecordSet(options.path)
+    name = images.name if images.path.stem == "train" else images.path.stem
     found = survey(images, options.workers) if options.check else None
+    _inspect_images(images, found)
     if isinstance(images, RecordSet):
-        _inspect_records(images, found, options.out)
+        _inspect_records(images, found, name, options.out)
     else:
-        _inspect_pairs(images, found, options.out)
+        _inspect_pairs(images, name, options.out)
     if found is None:
         return 0
-    _print_bad(found, options.out / f"{images.name}-bad.txt")
-    return _BAD_STATUS if found.bad else 0
+    _print_bad(found, options.out / f"{name}-bad.txt")
+    return 1 if found.bad else 0
 
 
 if __name__ == "__main__":

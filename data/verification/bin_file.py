@@ -18,11 +18,12 @@ from typing import Any, Union
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data import plain_pickle
-from data.decoding import decode_rgb
+from data.image_interface import EncodedImages
 from data.plain_pickle import UnsafePickleError
-from data.records.recordio import BrokenRecordError
+from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 from runtime.files import read_file, write_atomically
 
@@ -34,7 +35,7 @@ _KEYS = ("bins", "issame_list")
 
 
 @dataclass(frozen=True)
-class VerificationSet:
+class VerificationSet(EncodedImages):
     """Pairs of encoded images: images 2i and 2i + 1 are pair i."""
 
     path: Path
@@ -51,6 +52,15 @@ class VerificationSet:
     def __len__(self) -> int:
         """Return the number of images, twice the number of pairs."""
         return len(self.images)
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return an encoded image, and -1 for its class, which is not known."""
+        return self.images[index], -1
+
+    @override
+    def where(self, index: int) -> str:
+        return f"{self.path}: image {index}"
 
     @cached_property
     def firsts(self) -> NDArray[np.int64]:
@@ -76,9 +86,9 @@ class VerificationSet:
         batch = np.empty((len(numbers), 3, height, width), np.uint8)
         for number, row in zip(numbers, batch):
             try:
-                image = decode_rgb(self.images[number])
+                image, _ = self.decoded(number)
             except BrokenRecordError as error:
-                raise DataError(f"{self.path}: image {number}: {error}; copy it again") from None
+                raise DataError(f"{error}; copy the set again") from None
             if image.shape[:2] != size:
                 # As InsightFace's verification.py does; averaged areas would score otherwise.
                 image = cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC)

@@ -15,7 +15,7 @@ import pytest
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, FileKind, decode_file, decode_rgb, kind_of
 from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
-from data.resizing import bring_to
+from data.resizing import Resizer
 from tests.support import oriented_images
 from tests.support.oriented_images import SEEN, assert_seen, encode, exif_block, jpeg_with, png_with
 from tests.support.sets import assert_refused
@@ -290,20 +290,21 @@ def smooth(height: int, width: int) -> np.ndarray:
 def test_sizes_are_those_of_mxnet() -> None:
     """The two differ by roundings: MXNet has an OpenCV of its own."""
     mx = pytest.importorskip("mxnet")
+    resizer = Resizer((112, 112))
     for size in ((250, 250), (96, 96), (113, 113), (250, 249), (249, 250), (2000, 2000)):
         pixels = smooth(*size)
         expected = mx.image.resize_short(mx.nd.array(pixels, dtype="uint8"), 112).asnumpy()
         assert expected.shape == (112, 112, 3)
-        difference = np.abs(bring_to(pixels, (112, 112)).astype(int) - expected)
+        difference = np.abs(resizer.fit(pixels, "a").astype(int) - expected)
         assert difference.max() <= 1 and (difference > 0).mean() < 0.1, size
 
 
 def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None:
     sizes = ((250, 300), (112, 112)), ((112, 112), (112, 96)), ((1, 4000), (8, 8))
     for size, wanted in (*sizes, ((224, 224), (112, 96))):
-        message = f"{size[0]} x {size[1]} pixels, which is an"
-        assert_broken(message, bring_to, np.zeros((*size, 3), np.uint8), wanted)
+        message = f"^a: the image has {size[0]} x {size[1]} pixels, which is an"
+        assert_broken(message, Resizer(wanted).fit, np.zeros((*size, 3), np.uint8), "a")
     pixels = smooth(112, 112)
-    assert bring_to(pixels, (112, 112)) is pixels
+    assert Resizer((112, 112)).fit(pixels, "a") is pixels
     for size in ((224, 192), (56, 48)):
-        assert bring_to(smooth(*size), (112, 96)).shape == (112, 96, 3)
+        assert Resizer((112, 96)).fit(smooth(*size), "a").shape == (112, 96, 3)

@@ -21,7 +21,7 @@ from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
-from data.resizing import bring_to
+from data.resizing import Resizer
 from runtime.errors import DataError
 from tests.support.sets import assert_refused, overwrite, pack_set
 
@@ -197,7 +197,7 @@ def test_batches_are_those_of_the_plainest_loader(
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-    change = Augmentation({**changes, "mirror": 0.5})
+    change, resizer = Augmentation({**changes, "mirror": 0.5}), Resizer((12, 16))
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
     expected, expected_labels = [], []
@@ -207,7 +207,7 @@ def test_batches_are_those_of_the_plainest_loader(
         draws = change.draw((1, seed, update), 0, size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
-            image = change.apply(bring_to(pixels[index], (12, 16)).copy(), draws, row)
+            image = change.apply(resizer.fit(pixels[index], "a").copy(), draws, row)
             expected.append(image.transpose(2, 0, 1))
             expected_labels.append(np.searchsorted(classes, owner[index]))
     assert (images == np.stack(expected)).all() and labels.tolist() == expected_labels

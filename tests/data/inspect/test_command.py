@@ -49,27 +49,19 @@ def test_a_histogram_of_similar_identities_has_plain_axes(monkeypatch) -> None:
     assert bars == [(1.5, 1, 3), (2.5, 1, 0), (3.5, 1, 1)]
     texts = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
     assert texts == ("faces", "images per identity", "identities")
-    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    lines = [(line.get_xdata()[0], line.get_linestyle()) for line in axes.get_lines()]
-    assert legend == ["median 2.0", "mean 2.5"] and lines == [(2.0, "-"), (2.5, "--")]
-    for axis in (axes.xaxis, axes.yaxis):
-        ticks = [*filter(None, (label.get_text() for label in axis.get_ticklabels()))]
-        assert len({*ticks}) == len(ticks) and not any("." in text for text in ticks)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
+    ticks = [label.get_text() for label in axes.xaxis.get_ticklabels()]
+    assert len({*ticks}) == len(ticks) and not any("." in text for text in ticks)
 
 
-def test_a_histogram_of_unequal_identities_has_logarithmic_axes(monkeypatch) -> None:
+def test_a_histogram_of_unequal_identities_has_a_logarithmic_axis(monkeypatch) -> None:
     axes, bars = drawn(monkeypatch, [1] * 100 + [2] * 31 + [1000])
     assert bars[0][0] == 0.5 and bars[-1][0] + bars[-1][1] == 1000.5
     assert (bars[0][2], bars[-1][2], sum(height for _, _, height in bars)) == (100, 1, 132)
-    assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylim()[0]) == ("log", "log", 0.7)
-    ticks = {label.get_text() for label in axes.xaxis.get_ticklabels()}
-    assert {"1", "2", "5", "10", "1,000"} <= ticks
-    assert not any(text.get_text() for text in axes.xaxis.get_minorticklabels())
+    assert (axes.get_xscale(), axes.get_ylim()[0]) == ("log", 0.7)
     # From 31 times on.
     for most, scale in ((30, "linear"), (31, "log")):
         assert drawn(monkeypatch, [1, most])[0].get_xscale() == scale
-        assert drawn(monkeypatch, [1] * most + [2])[0].get_yscale() == scale
     # From 10 up: 60 different numbers get a bar each, 61 do not.
     for highest, width in ((60, 1.0), (61, 2.0), (121, 3.0)):
         _, bars = drawn(monkeypatch, [10, highest + 9])
@@ -80,17 +72,17 @@ def test_a_row_shows_one_identity(write_set) -> None:
     records = RecordSet(write_set([3, 1, 2]))
     png = sheets.draw_identities(records, records.labels().astype(np.int64), "faces")
     sheet = decode_rgb(png)
-    # A margin of 8, the title of 32, rows of 112 and a note of 20, with 4 below each.
-    assert png.startswith(b"\x89PNG") and sheet.shape == (8 + 36 + 3 * 136 + 8, 8 + 720 + 8, 3)
+    # A margin of 8, the title of 36, rows of 112, a note of 20 and a gap of 4.
+    assert png.startswith(b"\x89PNG") and sheet.shape == (8 + 36 + 3 * 136 + 8, 720, 3)
     for number, (row, column) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]):
         # A heading of 200 before the tiles.
-        top, left = 8 + 36 + 136 * row, 8 + 200 + 4 + 116 * column
+        top, left = 8 + 36 + 136 * row, 8 + 200 + 116 * column
         found = np.argwhere((sheet == (number, 7, 255 - number)).all(axis=2))
         assert len(found) == 112 * 112
         assert found[[0, -1]].tolist() == [[top, left], [top + 111, left + 111]]
-        # Two lines of 20 in the middle.
+        # Two lines of 20.
         name = (sheet[top : top + 112, 8 : 8 + 124] < 120).all(axis=2).any(axis=1)
-        assert [*np.flatnonzero(name)[[0, -1]]] == pytest.approx([41, 74], abs=2)
+        assert [*np.flatnonzero(name)[[0, -1]]] == pytest.approx([5, 38], abs=2)
 
 
 def test_unreadable_images_have_no_identity(write_set, written) -> None:
@@ -107,7 +99,7 @@ def test_large_sets_are_sampled_evenly_and_a_broken_image_is_a_cross(write_set) 
     # Of 110 images every twelfth; the first identity's row shows eight of its hundred.
     shown = numbers_in(sheet)
     assert {99, 109} <= shown and len(shown) == 7 + 1 and 0 not in shown
-    tile = sheet[8 + 36 : 8 + 36 + 112, 212 : 212 + 112]
+    tile = sheet[8 + 36 : 8 + 36 + 112, 208 : 208 + 112]
     red = (tile == (200, 30, 30)).all(axis=2)
     assert np.diagonal(red).all() and np.diagonal(red[:, ::-1]).all()
     assert 2 * 112 < red.sum() < 6 * 112 and (tile[50, 5] == 228).all()
@@ -117,33 +109,31 @@ def test_pairs_of_each_kind_are_shown(tmp_path, make_image, written) -> None:
     same = [number % 2 == 0 for number in range(80)]
     write_bin(tmp_path / "set.bin", [make_image(n, (8, 16)) for n in range(160)], same)
     sheet = decode_rgb(sheets.draw_pairs(read_bin(tmp_path / "set.bin"), "set"))
-    # Rows of four pairs of 224 with 8 between them; eight rows of each kind.
-    assert written == ["same identity"] * 32 + ["different"] * 32 + ["set"]
-    assert sheet.shape == (8 + 36 + 16 * (112 + 4 + 20 + 4 + 4) + 8, 8 + 4 * 224 + 3 * 8 + 8, 3)
-    half = 8 + 36 + 8 * 144
+    assert [*filter(None, written)] == ["set"] + ["same identity"] * 32 + ["different"] * 32
+    # Rows of four pairs of tiles of 112 and gaps of 4, and 24 after each; eight rows of each kind.
+    assert sheet.shape == (8 + 36 + 16 * 136 + 8, 8 + 4 * (2 * 116 + 24), 3)
+    half = 8 + 36 + 8 * 136
     for is_same, part in ((True, sheet[:half]), (False, sheet[half:])):
         shown = numbers_in(part)
         assert len(shown) == 64 and {number // 2 % 2 == 0 for number in shown} == {is_same}
     # Half as high as wide, as the images are; the first and the last of each kind.
-    top, last = 8 + 36 + 28, half + 28 + 7 * 144
+    top, last = 8 + 36 + 28, half + 28 + 7 * 136
     assert {tuple(sheet[row, 8]) for row in (top - 1, top + 56)} == {(228, 228, 228)}
-    corners = [(top, 8), (top, 8 + 112), (half + 28, 8), (last, 8 + 3 * 232 + 112)]
+    corners = [(top, 8), (top, 8 + 116), (half + 28, 8), (last, 8 + 3 * 256 + 116)]
     colors = [[number, 7, 255 - number] for number in (0, 1, 2, 159)]
     assert [sheet[corner].tolist() for corner in corners] == colors
 
 
 @pytest.mark.parametrize(("channels", "side", "count"), [(3, 112, 64), (1, 28, 5)])
-def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> None:
+def test_the_first_images_of_a_batch(channels: int, side: int, count: int, written) -> None:
     images = np.zeros((count, channels, side, side), np.uint8)
     images[0, 0] = 200
     before = images.copy()
     sheet = decode_rgb(sheets.draw_batch(images, np.arange(count)))
-    assert (images == before).all()
+    assert (images == before).all() and written[1:] == [*map(str, range(min(count, 16)))]
     first = [200, 200, 200] if channels == 1 else [200, 0, 0]
-    assert np.abs(sheet[20, 20].astype(int) - first).max() < 12
-    rows, columns = min(-(-count // 4), 4), min(count, 4)
-    # Four pixels below each image, each class and each row.
-    assert sheet.shape[:2] == (rows * (112 + 4 + 20 + 4 + 4), columns * 112 + (columns - 1) * 4)
+    assert np.abs(sheet[64, 28].astype(int) - first).max() < 12
+    assert sheet.shape[:2] == (8 + 36 + min(-(-count // 4), 4) * 136 + 8, 720)
 
 
 def test_a_name_of_other_bytes_or_of_a_formula_is_drawn() -> None:
@@ -217,7 +207,6 @@ def test_a_verification_set_is_counted(inspect, make_image) -> None:
     write_bin(Path("lfw.bin"), [make_image(i % 7) for i in range(40)], [True, False] * 10)
     status, _, rows = inspect("lfw.bin", "--out", "out")
     assert status == 0
-    assert rows["pairs"] == "20: 10 same, 10 different"
-    assert rows["same pairs by fold"] == "1 1 1 1 1 1 1 1 1 1"
-    assert rows["images"].startswith("40, 7 different") and rows["of 16 x 16"] == "40"
+    assert rows["pairs"] == "20: 10 same, 10 different" and rows["different images"] == "7"
+    assert rows["images"].startswith("40, 0.") and rows["of 16 x 16"] == "40"
     assert [file.name for file in Path("out").iterdir()] == ["lfw-samples.png"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from data.plain_pickle import UnsafePickleError, load
-from data.resizing import bring_to
+from data.resizing import Resizer
 from data.verification.bin_file import VerificationSet, read_bin, write_bin
 from data.verification.pairs import draw_pairs, read_pairs
 from runtime.errors import ConfigError
@@ -215,7 +215,7 @@ def test_a_written_set_reads_back(tmp_path, faces) -> None:
     large = cv2.imencode(".png", noise[..., ::-1])[1].tobytes()
     target = VerificationSet(Path("a.bin"), [large] * 2, np.ones(1, np.bool_))
     scaled = target.decode([1], (112, 112))
-    assert (scaled[0] == bring_to(noise, (112, 112)).transpose(2, 0, 1)).all()
+    assert (scaled[0] == Resizer((112, 112)).fit(noise, "a").transpose(2, 0, 1)).all()
 
 
 def test_images_of_several_pairs_are_known_by_their_bytes(faces) -> None:
