@@ -13,15 +13,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +28,6 @@ from data.fingerprint import describe
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
-from runtime import processors
 from runtime.errors import DataError
 from runtime.files import open_kept, read_text, write_atomically
 
@@ -43,15 +37,12 @@ _VERIFICATION_IMAGES = 15
 _FOLDS = 10
 _JPEG_QUALITY = 90
 _DESCRIPTION = "synthetic.json"
-_FILES = ("train.rec", "train.idx", "property", "unseen.bin")
 # Written into the folder by the readers of the set.
 _CACHES = ("train.idx.cache", "train.labels.cache")
 # Raise it when the drawing changes, so that sets of the old kind are replaced.
 _VERSION = 2
 # The first number of every seed, so that no two uses share their random numbers.
 _PERSON, _IMAGE = range(2)
-# Another process is started for each so many images.
-_WORTH_A_PROCESS = 250
 
 
 @dataclass(frozen=True)
@@ -103,7 +94,8 @@ def ensure(root: Path, faces: DrawnFaces) -> Path:
                 write_atomically(partial / _DESCRIPTION, text.encode())
                 # Without locks between hosts, another one may have made it meanwhile.
                 if not _is_complete(folder, description):
-                    _remove_set(folder)
+                    if folder.exists():
+                        shutil.rmtree(folder)
                     partial.replace(folder)
             except OSError as error:
                 raise _unwritable(root, error) from None
@@ -133,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
-    """Whether the folder holds the set of this description; if not, it may be replaced.
+    """Return True if the folder holds the set of this description; if not, it may be replaced.
 
     Raises:
         DataError: it must not be replaced, because not all of its files are of a synthetic set.
@@ -142,34 +134,21 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
         return False
     try:
         found = json.loads(read_text(folder / _DESCRIPTION))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        written = dict(found["files"])
+    except (OSError, ValueError, TypeError, KeyError):
         raise DataError(
             f"{folder} exists and is no synthetic set; move it away or choose another folder"
-        )
+        ) from None
     if all(found.get(name) == value for name, value in description.items()):
         return True
-    written = found.get("files")
-    known = written if isinstance(written, dict) else {}
     for path in sorted(folder.iterdir()):
-        is_file = path.is_file() and not path.is_symlink()
-        if is_file and path.name in (_DESCRIPTION, *_CACHES):
-            continue
-        if not is_file or known.get(path.name) != describe(path):
+        is_ours = path.name in (_DESCRIPTION, *_CACHES) or written.get(path.name) == describe(path)
+        if path.is_symlink() or not path.is_file() or not is_ours:
             raise DataError(
                 f"{path} is not part of a synthetic set as this program has written it, and "
                 f"another set is to be made in {folder}; move it away or choose another folder"
             )
     return False
-
-
-def _remove_set(folder: Path) -> None:
-    """Remove a set file by file; other files, which came meanwhile, make the last step fail."""
-    if folder.exists():
-        for name in (*_FILES, *_CACHES, _DESCRIPTION):
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def _write_training(folder: Path, faces: DrawnFaces) -> None:
@@ -191,70 +170,17 @@ def _write_verification(folder: Path, training: DrawnFaces) -> None:
 
 
 def _draw_identities(faces: DrawnFaces, first: int) -> Iterator[list[bytes]]:
-    """Yield the encoded images of each identity; ``first`` is the number of the first one."""
-    processes = min(processors.available(), len(faces) // _WORTH_A_PROCESS)
-    drawn = _draw_every(faces, first, 0, 1)
-    if processes > 1:
-        drawn = _draw_in_processes(faces, first, processes)
-    for _ in range(faces.identities):
-        yield list(islice(drawn, faces.images_per_identity))
+    """Yield the encoded images of each identity; ``first`` is the number of the first one.
 
-
-def _draw_every(faces: DrawnFaces, first: int, start: int, step: int) -> Iterator[bytes]:
-    """Yield the images ``start``, ``start + step``, … by number of the identity and seed alone."""
-    person = lru_cache(maxsize=1)(
-        lambda number: Person(np.random.default_rng((_PERSON, faces.seed, number)))
-    )
-    for index in range(start, len(faces), step):
-        identity, image = divmod(index, faces.images_per_identity)
-        number = first + identity
-        rng = np.random.default_rng((_IMAGE, faces.seed, number, image))
-        rgb = render(person(number), View(rng), faces.image_size, rng)
-        bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-        yield bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
-
-
-def _draw_in_processes(faces: DrawnFaces, first: int, processes: int) -> Iterator[bytes]:
-    """Yield all images in order, drawn by several processes.
-
-    Drawing is Python work, which threads would do one after the other. The processes are plain
-    programs that write to pipes, not forks: MXNet and Horovod may already run here. A process whose
-    pipe is closed ends at its next write, so that none is left behind. Ctrl-C does not reach it: a
-    rank that is told to end knows best when.
-
-    Raises:
-        DataError: one of them has ended early.
+    They depend on the numbers of the identity and of the image, and on the seed alone.
     """
-    numbers = faces.identities, faces.images_per_identity, *faces.image_size, faces.seed, first
-    command = [sys.executable, "-m", "data.drawn.face_set", *map(str, (*numbers, processes))]
-    root = Path(__file__).resolve().parents[2]
-    with ExitStack() as stack:
-        drawing: list[Any] = []
-        for start in range(processes):
-            process = subprocess.Popen(
-                [*command, str(start)], stdout=subprocess.PIPE, cwd=root, start_new_session=True
-            )
-            drawing.append(stack.enter_context(process))
-            stack.callback(process.terminate)
-        for number in range(len(faces)):
-            process = drawing[number % processes]
-            try:
-                yield pickle.load(process.stdout)
-            except EOFError:
-                raise DataError(
-                    f"a process that draws images has ended with status {process.wait()} (-9: for "
-                    "want of memory); start the same command again"
-                ) from None
-
-
-def _main() -> None:
-    """Draw some images of a set, for ``_draw_in_processes``."""
-    cv2.setNumThreads(0)
-    identities, images, height, width, seed, first, step, start = map(int, sys.argv[1:])
-    faces = DrawnFaces(identities, images, (height, width), seed)
-    for image in _draw_every(faces, first, start, step):
-        pickle.dump(image, sys.stdout.buffer)
-
-
-if __name__ == "__main__":
-    _main()
+    for number in range(first, first + faces.identities):
+        person = Person(np.random.default_rng((_PERSON, faces.seed, number)))
+        images = []
+        for image in range(faces.images_per_identity):
+            rng = np.random.default_rng((_IMAGE, faces.seed, number, image))
+            rgb = render(person, View(rng), faces.image_size, rng)
+            bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+            _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+            images.append(encoded.tobytes())
+        yield images
