@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Any, NamedTuple, Optional, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
 
@@ -24,7 +24,6 @@ _SAMPLE = 64
 _LOOKED_AT = 256
 
 
-@runtime_checkable
 class Images(Protocol):
     """Numbered images and their classes."""
 
@@ -34,7 +33,7 @@ class Images(Protocol):
         """Return the bytes of an image and its class; a DataError if it cannot be read."""
 
     def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is."""
+        """Return what tells the set from others, wherever it is; empty if its images have to."""
 
 
 class Difference(NamedTuple):

@@ -1,24 +1,30 @@
-"""Interface of sets of labeled images: threads ask a set for single images by number."""
+"""Interfaces of sets of labeled images: threads ask a set for single images by number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, Union
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from data.contents import Images
 from data.decoding import Image, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
+from runtime.errors import DataError
+
+Labels = NDArray[np.int32]
+"""The identities of some images; -1 where an image is unreadable."""
 
 
-class ImageSet(Protocol):
-    """Numbered images and their classes."""
+class ImageSet(Images, Protocol):
+    """Numbered images and their classes, decoded."""
 
     num_classes: int
     left_out: Sequence[str] = ()
     """Lines that say which of its files are not used, and why."""
-
-    def __len__(self) -> int: ...
 
     def decoded(self, index: int) -> tuple[Image, int]:
         """Return an image and its class.
@@ -34,13 +40,14 @@ class ImageSet(Protocol):
         """Name the file of an image, for messages."""
         return f"image {index}"
 
+    @override
     def image(self, index: int) -> tuple[Payload, int]:
         """Return the bytes of an image, encoded if they are so in its file, and its class."""
         image, label = self.decoded(index)
         return image.tobytes(), label
 
+    @override
     def fingerprint(self) -> str:
-        """Return what tells the set from others, wherever it is; empty if its images have to."""
         return ""
 
 
@@ -66,3 +73,49 @@ class EncodedImages(ImageSet, Protocol):
 
     def _decode(self, payload: Payload) -> Image:
         return decode_rgb(payload)
+
+
+class LabeledRecords(EncodedImages, Protocol):
+    """Images of faces and their identities.
+
+    In one array, the identities of a billion images would take 4 GB of every rank. So they stay in
+    the caches of the files, which are mapped: one after another where all are looked at once, or
+    each when it is first looked at, where any of them may be needed.
+
+    Attributes:
+        path: of the set, for messages.
+        num_classes: the number of identities.
+        image_size: height and width of the images, in pixels.
+    """
+
+    path: Union[Path, str]
+    image_size: tuple[int, int]
+
+    def label_chunks(self) -> Iterator[tuple[int, Labels]]:
+        """Yield all labels in order: the index of the first image, and those of some images.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
+
+    def labels_between(self, start: int, stop: int) -> Labels:
+        """Return the labels of some images, of which there is one; their arrays stay mapped.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
+
+
+def first_readable(images: EncodedImages) -> int:
+    """Return the number of the first image that can be decoded.
+
+    Raises:
+        DataError: there is none.
+    """
+    for index in range(len(images)):
+        try:
+            images.decoded(index)
+            return index
+        except BrokenRecordError as error:
+            last = error
+    raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")

@@ -20,9 +20,9 @@ from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
 from data.decoding import Image
+from data.image_interface import LabeledRecords
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
-from data.records.labeled_records import LabeledRecords
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from runtime import environment

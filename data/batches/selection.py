@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.order import permuted, unit
-from data.records.labeled_records import LabeledRecords
+from data.image_interface import LabeledRecords
 from runtime.errors import DataError
 from runtime.kernels import unlocked_kernel
 

@@ -22,7 +22,9 @@ from typing import Any
 
 import cv2
 import numpy as np
+from typing_extensions import override
 
+from data.contents import Images
 from data.drawn.faces import Person, View, render
 from data.fingerprint import describe
 from data.records.writer import RecordWriter
@@ -46,11 +48,10 @@ _PERSON, _IMAGE = range(2)
 
 
 @dataclass(frozen=True)
-class DrawnFaces:
+class DrawnFaces(Images):
     """The images of a set by their seeds: processors may round the pixels in several ways.
 
-    ``image_size`` is height and width. ``fingerprint`` and ``image`` are those of
-    ``data.contents.Images``.
+    ``image_size`` is height and width.
     """
 
     identities: int
@@ -61,10 +62,11 @@ class DrawnFaces:
     def __len__(self) -> int:
         return self.identities * self.images_per_identity
 
+    @override
     def fingerprint(self) -> str:
-        """Return what tells the set from others."""
         return f"drawn with seed {self.seed}, {self.image_size}, version {_VERSION}"
 
+    @override
     def image(self, index: int) -> tuple[bytes, int]:
         """Return what an image is drawn from, and its identity."""
         identity, number = divmod(index, self.images_per_identity)

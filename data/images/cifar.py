@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.image_interface import EncodedImages, ImageSet
-from data.images.class_files import first_readable, open_folders, open_records
+from data.image_interface import EncodedImages, ImageSet, first_readable
+from data.images.class_files import open_folders, open_records
 from data.images.image_set import ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set

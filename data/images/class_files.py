@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from data.decoding import Image, decode_file
 from data.identities import find_identities
-from data.image_interface import EncodedImages
+from data.image_interface import EncodedImages, first_readable
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from runtime import environment
@@ -57,21 +57,6 @@ def open_records(training: Path, validation: Path) -> tuple[EncodedImages, Encod
         records.left_out = _absent(records.path, range(num_classes), found)
         first_readable(records)
     return sets
-
-
-def first_readable(images: EncodedImages) -> int:
-    """Return the number of the first image that can be decoded.
-
-    Raises:
-        DataError: there is none.
-    """
-    for index in range(len(images)):
-        try:
-            images.decoded(index)
-            return index
-        except BrokenRecordError as error:
-            last = error
-    raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")
 
 
 def _absent(place: Path, classes: Sequence[object], found: Container[object]) -> list[str]:

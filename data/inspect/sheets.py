@@ -61,7 +61,7 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
         axes.set_xscale("log")
         borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         width = 1 + (high - low) // _MAX_SINGLE_BARS
         borders = np.arange(low, high + 1 + width, width, np.float64)
     # Between whole numbers.

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.fingerprint import describe
+from data.image_interface import LabeledRecords, Labels, first_readable
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import cached_array
-from data.records.labeled_records import LabeledRecords, Labels
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_lines
@@ -40,8 +40,6 @@ _LARGEST_FILE = 1 << 20
 _LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
-# Images that may be broken before the first one that says how large those of a set are.
-_TRIED_FOR_SIZE = 101
 # Bounds the memory that labels take.
 _LABELS_AT_ONCE = 1 << 18
 
@@ -238,7 +236,8 @@ class RecordSet(LabeledRecords):
         path = self.path.with_name("property")
         if not os.path.lexists(path):
             self.num_classes = FLOAT32_EXACT
-            self.image_size = self._first_image_size()
+            height, width, _ = self.decoded(first_readable(self))[0].shape
+            self.image_size = height, width
             self.num_classes = self.labeled_classes()
             return
         self.num_classes, self.image_size = read_property(path)
@@ -257,22 +256,6 @@ class RecordSet(LabeledRecords):
                 "its first line (num_classes,height,width) if it is wrong",
                 *(path, self.num_classes, self.path.name, held),
             )
-
-    def _first_image_size(self) -> tuple[int, int]:
-        """Return height and width of the first image that can be read."""
-        tried = min(len(self), _TRIED_FOR_SIZE)
-        for index in range(tried):
-            try:
-                height, width = self.decoded(index)[0].shape[:2]
-                return height, width
-            except BrokenRecordError as error:
-                last = error
-        if tried == len(self):
-            raise DataError(f"{last}; none of its {tried} images can be read: pack the set again")
-        raise DataError(
-            f"{last}; none of the first {tried} images can be read, so the image size is unknown: "
-            f"write num_classes,height,width into {self.path.with_name('property')}"
-        )
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""

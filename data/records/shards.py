@@ -26,7 +26,7 @@ from typing import Union
 import numpy as np
 from typing_extensions import override
 
-from data.records.labeled_records import LabeledRecords, Labels
+from data.image_interface import LabeledRecords, Labels
 from data.records.record_set import RecordSet, files_of, named_shards, read_property
 from data.records.recordio import FLOAT32_EXACT, Payload
 from runtime.errors import ConfigError, DataError

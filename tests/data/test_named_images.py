@@ -10,7 +10,6 @@ import pytest
 
 from data import contents, identities
 from data import fingerprint as module
-from data.contents import Images
 from data.fingerprint import describe, find_difference, fingerprint
 from data.identities import Identity, find_identities, find_images
 from data.named_images import NamedImages, open_sources
@@ -206,7 +205,6 @@ def grouped(counts, first: int = 0) -> list[Any]:
 
 def test_what_is_said_of_a_set() -> None:
     images = Listed([(b"123456789", 4), None, (b"", 2)])
-    assert isinstance(images, Images)
     # The check value of CRC-32.
     sample = [[0, 4, 0xCBF43926], [2, 2, 0]]
     found = contents.describe(images)

@@ -98,7 +98,7 @@ def test_sets_without_a_single_readable_image(tmp_path) -> None:
         open_folders(tmp_path / "train", tmp_path / "val")
     training = write_records(tmp_path / "a.rec", [0, 1])
     validation = write_records(tmp_path / "b.rec", [0, 1], {0: b"no image", 1: b""})
-    message = r"b\.rec: record 1: .*none of its 2 images"
+    message = r"b\.rec: record 1: .*none of the 2 images"
     assert_refused(message, open_records, training, validation)
 
 
