@@ -1,4 +1,4 @@
-"""Decoding and encoding of images by OpenCV, which releases Python's lock meanwhile.
+"""Decoding, resizing and encoding of images by OpenCV, without Python's lock meanwhile.
 
 MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
 sometimes with None and sometimes with an exception of its own.
@@ -10,11 +10,12 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import struct
+import threading
 import zlib
-from enum import Enum, auto
 from pathlib import Path
 from typing import Optional, Union
 
@@ -26,6 +27,8 @@ from data import MAX_PIXELS, MAX_SCANS, headers
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 from runtime.files import read_file
+
+_log = logging.getLogger("data")
 
 Image = NDArray[np.uint8]
 
@@ -44,25 +47,16 @@ IMAGE_ENDINGS = (*FILE_ENDINGS, ".jfif", ".jif", ".jfi")
 # JPEG, PNG, BMP, WebP. OpenCV knows a dozen more formats, which no set has; each is another decoder
 # to be attacked.
 _BEGINNINGS_OF_RECORDS = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp"}
-# TIFF, portable maps, Sun raster, Radiance.
-_BEGINNINGS_OF_FILES = (
-    *_BEGINNINGS_OF_RECORDS, b"II", b"MM", *(b"P%d" % kind for kind in range(1, 7)),
-    b"\x59\xa6", b"#?",
+# JPEG, PNG, BMP, WebP, TIFF, portable maps, Sun raster, Radiance.
+_BEGINNINGS_OF_FILES = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|BM.{13}\0{3}|RIFF.{4}WEBP|II[*+]\0|MM\0[*+]"
+    rb"|P[1-6]\s+[#\d]|\x59\xa6\x6a\x95|#\?R", re.DOTALL
 )  # fmt: skip
 
-# Formats that are not decoded: animations, HEIC of telephones, HDR, drawings, and raw files of
-# cameras, which start like a TIFF.
-_OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".pfm", ".pam") + (
-    ".exr", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".orf", ".rw2", ".psd", ".svg", ".ico"
-)  # fmt: skip
-_OTHER_BEGINNINGS = re.compile(rb"GIF8|.{4}ftyp|.{4}jP  |P7\n|\xff\x0a|8BPS|v/1\x01", re.DOTALL)
-# JPEG, PNG, BMP, WebP; and TIFF, portable maps in bytes, Sun raster, Radiance.
-_USUAL_BEGINNINGS = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|BM.{4}\0{4}|RIFF.{4}WEBP", re.DOTALL
-)
-_RARE_BEGINNINGS = re.compile(rb"II\*\0|MM\0\*|P[456]\s+[#\d]|\x59\xa6\x6a\x95|#\?RAD")
-BEGINNING_BYTES = 16
-"""Number of bytes of a file that ``kind_of`` needs."""
+# Raw files of cameras start like a TIFF; OpenCV would decode their thumbnails.
+_RAW_ENDINGS = (".dng", ".nef", ".cr2", ".cr3", ".arw", ".orf", ".rw2")
+BEGINNING_BYTES = 18
+"""Number of bytes of a file that ``is_image`` needs."""
 
 JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
@@ -75,14 +69,6 @@ _PNG_HEADER, _SAMPLES = struct.Struct(">8s8xIIBB"), {0: 1, 2: 3, 3: 1, 4: 2, 6: 
 _PNG_SLACK = 1 << 16
 # Chunks of texts and profiles, which inflate to a thousand times as much and are not shown.
 _PNG_EXTRAS = (b"zTXt", b"iTXt", b"iCCP")
-# A portable map says how large a sample is at most (Netpbm). OpenCV looks at it only where samples
-# are digits (P2, P3) and at most 255.
-_MAP = re.compile(rb"P([2356])" + 3 * rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})" + rb"\s")
-_USUAL_WHITE = (255, 65535)
-# The header of a BMP has its own size, bits of a pixel and kind of compression. In the shortest one
-# with 32 bits and masks, OpenCV ignores the masks of red, green and blue, which follow.
-_BMP, _BMP_HEADER, _BMP_MASKS = b"BM", struct.Struct("<14xI10xHI"), struct.Struct("<54x3I")
-_SHORT_WITH_MASKS, _USUAL_MASKS = (40, 32, 3), (0xFF0000, 0xFF00, 0xFF)
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
 # A hundred of 67 million pixels would take 11 s.
@@ -90,14 +76,6 @@ _SCANS_OF_LARGEST = 32
 # Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
 # Fill bytes before it are not part of the match: n of them would take n^2 steps.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
-
-
-class FileKind(Enum):
-    """Kind of a file: an image that is decoded, an image of another format, or not an image."""
-
-    IMAGE = auto()
-    OTHER = auto()
-    NONE = auto()
 
 
 _UPRIGHT = cv2.IMREAD_COLOR_RGB
@@ -132,15 +110,9 @@ def decode_file(payload: Payload) -> Image:
     Raises:
         BrokenRecordError: the bytes are no image.
     """
-    if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
+    if not _BEGINNINGS_OF_FILES.match(payload):
         raise _broken("it is of no format that is known")
-    found = _MAP.match(payload)
-    white = int(found[4]) if found else 0
-    if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
-        return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
-    samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
-    image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
-    return image
+    return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
 
 
 def read_image(path: Union[str, Path]) -> Image:
@@ -157,17 +129,11 @@ def read_image(path: Union[str, Path]) -> Image:
         raise DataError(f"{path}: {error}") from None
 
 
-def kind_of(name: str, beginning: bytes) -> FileKind:
-    """Return what a file is, by its name and, if its ending says nothing, its first bytes."""
+def is_image(name: str, beginning: bytes) -> bool:
+    """Return True for a file that is decoded, by its name and, if that says nothing, its bytes."""
     ending = os.path.splitext(name.lower())[1]
-    if ending in IMAGE_ENDINGS:
-        return FileKind.IMAGE
-    is_other = ending in _OTHER_ENDINGS
-    if _USUAL_BEGINNINGS.match(beginning):
-        return FileKind.IMAGE
-    if _RARE_BEGINNINGS.match(beginning) and not is_other:
-        return FileKind.IMAGE
-    return FileKind.OTHER if is_other or _OTHER_BEGINNINGS.match(beginning) else FileKind.NONE
+    begins_like_one = _BEGINNINGS_OF_FILES.match(beginning) is not None
+    return ending in IMAGE_ENDINGS or (begins_like_one and ending not in _RAW_ENDINGS)
 
 
 def encode(image: Image, lossless: bool) -> bytes:
@@ -178,6 +144,59 @@ def encode(image: Image, lossless: bool) -> bytes:
     assert done
     payload: bytes = encoded.tobytes()
     return payload
+
+
+class Resizer:
+    """Brings the images of a set to its size, as InsightFace's loader does; for any thread.
+
+    ``property`` says one size for all images, but sets of images that were never aligned have
+    others. To resize them takes longer than to read images of the right size, so a warning says it
+    once.
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        """Args: height and width of the set."""
+        self._size = size
+        # Taken by the first image that is resized, and never released.
+        self._warning = threading.Lock()
+
+    def fit(self, image: Image, name: str) -> Image:
+        """Resize an image to the size of the set, with bicubic interpolation.
+
+        InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
+        image whose longer side then differs.
+
+        Args:
+            image: uint8 ``[height, width, 3]``.
+            name: of the image, for messages.
+
+        Raises:
+            BrokenRecordError: the image has another shape.
+        """
+        (height, width), (new_height, new_width) = image.shape[:2], self._size
+        if (height, width) == self._size:
+            return image
+        if not has_shape((height, width), self._size):
+            raise BrokenRecordError(
+                f"{name}: the image has {height} x {width} pixels, which is another shape than the "
+                f"set's {new_height} x {new_width}"
+            )
+        if self._warning.acquire(blocking=False):
+            _log.warning(
+                "%s: the image has %d x %d pixels; images of another size than the set's %d x %d "
+                "are resized (python -m data.inspect counts them)",
+                *(name, height, width, *self._size),
+            )
+        resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
+        return resized
+
+
+def has_shape(size: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    """Return True if both sides scale to the wanted ones, the longer one rounded down."""
+    (height, width), (new_height, new_width) = size, wanted
+    if height * new_width > width * new_height:
+        return new_width * height // width == new_height
+    return new_height * width // height == new_width
 
 
 def _turn_upright(image: Image, orientation: int) -> Image:
@@ -204,8 +223,6 @@ def _decode(payload: Payload, flags: int) -> Image:
     beginning = bytes(payload[:2])
     if beginning == _PNG:
         payload = _bounded_png(bytes(payload))
-    if beginning == _BMP and _has_other_masks(payload):
-        raise _broken("it is a BMP whose colors lie in an unusual order")
     if beginning == _JPEG and _has_many_scans(bytes(payload)):
         most = f"at most {MAX_SCANS}, and fewer of a large image"
         raise _broken(f"it is a JPEG of too many scans ({most})")
@@ -257,12 +274,6 @@ def _ends_with_rows(png: bytes, pixels: bytes) -> bool:
     except zlib.error:
         return True
     return left > 0
-
-
-def _has_other_masks(bmp: Payload) -> bool:
-    if len(bmp) < _BMP_MASKS.size or _BMP_HEADER.unpack_from(bmp) != _SHORT_WITH_MASKS:
-        return False
-    return _BMP_MASKS.unpack_from(bmp) != _USUAL_MASKS
 
 
 def _has_many_scans(jpeg: bytes) -> bool:

@@ -13,6 +13,7 @@ An EXIF block is a TIFF file without images: byte order, the offset of a directo
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections.abc import Iterator
 from typing import Optional
@@ -30,6 +31,9 @@ FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
 _EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
+# In a PNG and in a WebP; some tools write the beginning that only a JPEG's segment has. So many
+# bytes hardly come by chance among the pixels.
+_EXIF_CHUNK = re.compile(rb"(?:eXIf|EXIF.{4})(?:Exif\0\0)?(II\*\0|MM\0\*)", re.DOTALL)
 # The byte orders of a TIFF file by its beginning.
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
@@ -73,11 +77,8 @@ def orientation(payload: Payload) -> int:
             for marker, start, stop in _segments(content)
             if marker == _EXIF_MARKER and content[start:stop][: len(_EXIF_BEGIN)] == _EXIF_BEGIN
         )
-    elif begin.startswith(_PNG):
-        # A checksum follows each chunk.
-        blocks = _chunks(content, 8, ">I4s", b"eXIf", 4)
-    elif begin[:4] == b"RIFF" and begin[8:] == b"WEBP":
-        blocks = _chunks(content, 12, "<4sI", b"EXIF", 0)
+    elif begin.startswith(_PNG) or (begin[:4] == b"RIFF" and begin[8:] == b"WEBP"):
+        blocks = (content[found.start(1) :] for found in _EXIF_CHUNK.finditer(content))
     else:
         return UPRIGHT
     return next(map(_block_orientation, blocks), UPRIGHT)
@@ -100,23 +101,6 @@ def _segments(jpeg: Payload) -> Iterator[tuple[int, int, int]]:
         (length,) = struct.unpack_from(">H", jpeg, position + 2)
         yield marker, position + 4, position + 2 + length
         position += 2 + length
-
-
-def _chunks(
-    content: memoryview, position: int, form: str, wanted: bytes, trailer: int
-) -> Iterator[memoryview]:
-    """Yield the chunks of a kind; each starts with kind and length, in the order of ``form``."""
-    head = struct.Struct(form)
-    while position + head.size <= len(content):
-        words = head.unpack_from(content, position)
-        length, kind = words if isinstance(words[0], int) else words[::-1]
-        position += head.size
-        if kind == wanted:
-            block = content[position : position + length]
-            # Some tools write the beginning that only a JPEG's segment has.
-            yield block[len(_EXIF_BEGIN) :] if block[: len(_EXIF_BEGIN)] == _EXIF_BEGIN else block
-        # In a WebP, a byte fills an odd length up.
-        position += length + (trailer or length % 2)
 
 
 def _block_orientation(block: memoryview) -> int:

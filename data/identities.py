@@ -7,11 +7,11 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Union
 
-from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, FileKind, kind_of
+from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, is_image
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 from runtime.files import open_regular
@@ -21,12 +21,6 @@ _NO_CLASSES = frozenset(
     ("__macosx", "lost+found", "$recycle.bin", "system volume information", "@eadir", "#recycle")
     + ("#snapshot", "__pycache__")
 )
-_REASONS = {
-    FileKind.IMAGE: "",
-    FileKind.OTHER: "images of formats that are not decoded, such as HEIC and GIF (convert them)",
-    FileKind.NONE: "files that are not images",
-}
-
 _AGAIN = "folders to which several links lead"
 _Place = tuple[int, int]
 
@@ -38,35 +32,20 @@ class Identity(NamedTuple):
     images: list[str]
 
 
-class LeftOut:
-    """Files and folders that are not used.
-
-    Attributes:
-        found: by the reason, how many, and the first of them.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[str, tuple[int, str]] = {}
-
-    def add(self, reason: str, first: str, count: int = 1) -> None:
-        """Count ``count`` of a kind, which ``reason`` names in the plural."""
-        before, earlier = self.found.get(reason, (0, first))
-        self.found[reason] = before + count, earlier
-
-    def join(self, other: LeftOut, folder: str) -> None:
-        """Add those of a folder within this one."""
-        for reason, (count, first) in other.found.items():
-            self.add(reason, os.path.join(folder, first) if first else folder, count)
-
-    def lines(self, folder: Union[str, Path]) -> list[str]:
-        """Return a line for each reason."""
-        return [
-            f"{folder}: left out {count:,} {reason}, the first is {first}"
-            for reason, (count, first) in self.found.items()
-        ]
+_LeftOut = list[tuple[str, str]]
+"""Files and folders that are not used: the reason, in the plural, and the path."""
+_Listing = tuple[list[str], _LeftOut]
 
 
-_Listing = tuple[list[str], LeftOut]
+def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
+    """Return a line for each reason, with the number of files or folders and the first of them."""
+    paths: dict[str, list[str]] = {}
+    for reason, path in left_out:
+        paths.setdefault(reason, []).append(path)
+    return [
+        f"{folder}: left out {len(found):,} {reason}, the first is {found[0]}"
+        for reason, found in paths.items()
+    ]
 
 
 def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> _Listing:
@@ -85,13 +64,14 @@ def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> _List
         OSError: a folder cannot be listed.
     """
     images: list[str] = []
-    left_out, seen, waiting = LeftOut(), {*above}, [""]
+    left_out: _LeftOut = []
+    seen, waiting = {*above}, [""]
     while waiting:
         inner = waiting.pop()
         here = _place_of(os.path.join(folder, inner))
         # Links may lead around forever, or to one folder on 2^n paths.
         if here in seen:
-            left_out.add(_AGAIN, inner)
+            left_out.append((_AGAIN, inner))
             continue
         seen.add(here)
         own, folders = _scan(str(folder), inner, left_out)
@@ -119,9 +99,8 @@ def find_identities(
         if len(identity.images) >= min_images:
             kept.append(identity)
         elif identity.images:
-            left_out.add(f"identities with fewer than {min_images} images", identity.name)
-    if outside:
-        left_out.add("images outside of the folders", outside[0], len(outside))
+            left_out.append((f"identities with fewer than {min_images} images", identity.name))
+    left_out += [("images outside of the folders", name) for name in outside]
     if not kept:
         lower = ", or lower --min-images" if min_images > 1 else ""
         raise DataError(
@@ -133,13 +112,7 @@ def find_identities(
             f"{folder}: all images lie deeper than in its folders, the first is {nested[0]}; name "
             "the folder that holds a folder for each"
         )
-    remarks = left_out.lines(folder)
-    if nested:
-        remarks.append(
-            f"{folder}: {len(nested):,} images deeper than in its folders belong to these, the "
-            f"first is {nested[0]}"
-        )
-    return kept, remarks
+    return kept, remarks_about(folder, left_out)
 
 
 def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
@@ -157,7 +130,7 @@ def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
             f"{folder}: none of its {len(listed)} folders holds images ({', '.join(FILE_ENDINGS)})"
             ", and neither does itself; name another folder"
         )
-    return images, left_out.lines(folder)
+    return images, remarks_about(folder, left_out)
 
 
 def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
@@ -195,11 +168,13 @@ def is_true(test: Callable[[], bool]) -> bool:
         return False
 
 
-def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], LeftOut]:
+def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], _LeftOut]:
     """Return the images in a folder itself, and its folders, each with its images, by name."""
     if not os.path.isdir(folder):
-        raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
-    left_out = LeftOut()
+        raise DataError(
+            f"{folder} is no folder; name one that holds a folder of images per identity or class"
+        )
+    left_out: _LeftOut = []
     try:
         images, names = _scan(str(folder), "", left_out)
         paths = [f"{folder}{os.sep}{name}" for name in names]
@@ -212,15 +187,15 @@ def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity]
             placed = list(track(results, len(names), "listing folders"))
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    again = _other_names(folder, {name: place for name, (place, _) in zip(names, placed)})
-    listed = []
-    for name, (_, (own, others)) in zip(names, placed):
-        if name in again:
-            left_out.add(_AGAIN, name)
+    listed, seen = [], {*above}
+    for name, (place, (own, others)) in zip(names, placed):
+        if place in seen:
+            left_out.append((_AGAIN, name))
             continue
-        left_out.join(others, name)
+        seen.add(place)
+        left_out += [(reason, os.path.join(name, path)) for reason, path in others]
         if not own:
-            left_out.add("folders without images", name)
+            left_out.append(("folders without images", name))
         listed.append(Identity(name, own))
     return images, listed, left_out
 
@@ -231,17 +206,7 @@ def _place_of(folder: Union[str, Path]) -> _Place:
     return status.st_dev, status.st_ino
 
 
-def _other_names(folder: Path, places: Mapping[str, _Place]) -> set[str]:
-    """Return the names in a folder that lead to one which has another name there.
-
-    That of a folder itself is kept rather than those of links. ``places`` are those of the names.
-    """
-    by_name = sorted(places, key=lambda name: (os.path.islink(folder / name), name))
-    first = {places[name]: name for name in reversed(by_name)}
-    return {name for name in places if first[places[name]] != name}
-
-
-def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
+def _scan(top: str, inner: str, left_out: _LeftOut) -> tuple[list[str], list[str]]:
     """Return the images and the folders in a folder, sorted, as paths within ``top``."""
     images: list[str] = []
     folders: list[str] = []
@@ -255,7 +220,7 @@ def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]
         else:
             reason = _reason_of_file(entry)
         if reason:
-            left_out.add(reason, path)
+            left_out.append((reason, path))
         else:
             (folders if is_folder else images).append(path)
     return images, folders
@@ -273,4 +238,6 @@ def _reason_of_file(entry: os.DirEntry[str]) -> str:
             beginning = file.read(BEGINNING_BYTES)
     except OSError:
         return "files that cannot be read"
-    return _REASONS[kind_of(entry.name, beginning)]
+    if is_image(entry.name, beginning):
+        return ""
+    return "files that are not images, or of formats that are not decoded (convert HEIC and GIF)"

@@ -22,15 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import PointsFile
-from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, FileKind, Image, kind_of, read_image
-from data.identities import list_images
+from data.decoding import FILE_ENDINGS, Image, Resizer, read_image
+from data.identities import list_images, remarks_about
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
-from data.resizing import Resizer
 from data.verification.bin_file import read_bin
 from runtime.errors import DataError
-from runtime.files import open_regular
 
 _REC, _BIN = ".rec", ".bin"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -191,18 +189,16 @@ def _open(given: str) -> ImageSource:
     if os.path.isdir(path):
         is_set = os.path.isfile(path / "train.rec")
         return _images_of_records(path) if is_set else _images_of_folder(given)
-    sets = "folders, record sets (.rec) or verification sets (.bin)"
     if not os.path.exists(path):
-        raise DataError(f"{given} does not exist; name images, {sets}")
+        raise DataError(
+            f"{given} does not exist; name images, folders, record sets (.rec) or verification "
+            "sets (.bin)"
+        )
     if path.suffix == _REC:
         return _images_of_records(path)
     if path.suffix == _BIN:
         return _images_of_pairs(path)
-    if os.path.isfile(path) and _is_image_file(path):
-        return image_files([given], [""])
-    raise DataError(
-        f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), {sets}"
-    )
+    return image_files([given], [""])
 
 
 def _images_of_folder(folder: str) -> ImageSource:
@@ -217,16 +213,8 @@ def _images_of_folder(folder: str) -> ImageSource:
             "folder"
         )
     paths = [_checked(os.path.join(top, path)) for path in images]
-    return image_files(paths, [os.path.dirname(path) for path in images], left_out.lines(top))
-
-
-def _is_image_file(path: Path) -> bool:
-    try:
-        with open_regular(path, buffering=0) as file:
-            beginning = file.read(BEGINNING_BYTES)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    return kind_of(path.name, beginning) is FileKind.IMAGE
+    labels = [os.path.dirname(path) for path in images]
+    return image_files(paths, labels, remarks_about(top, left_out))
 
 
 def _checked(path: str) -> str:

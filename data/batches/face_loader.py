@@ -19,12 +19,11 @@ from data.batches.loader import Batch, BrokenImages, Filling, Loader, empty_batc
 from data.batches.order import epoch_keys
 from data.batches.position import Position
 from data.batches.selection import Selection
-from data.decoding import Image
+from data.decoding import Image, Resizer
 from data.image_interface import LabeledRecords
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records.recordio import BrokenRecordError
-from data.resizing import Resizer
 from runtime import environment
 
 # The first number of every seed, so that no two uses share their random numbers.

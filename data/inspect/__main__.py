@@ -22,9 +22,9 @@ from typing import Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from data.decoding import has_shape
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
 from data.records.record_set import RecordSet
-from data.resizing import has_shape
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers, map_in_order, track
 from runtime.command_line import Parser
@@ -35,8 +35,8 @@ from runtime.stopping import run_stoppable
 
 # More would push the rest of the report off the screen; a file has all bad images.
 _MAX_LINES = 20
-# Identities are counted by their number of images: first and last of each group.
-_GROUPS = {"1": (1, 1), "2 to 9": (2, 9), "10 to 49": (10, 49), "50 or more": (50, np.inf)}
+# Identities are counted by their number of images.
+_GROUPS, _BORDERS = ("1", "2 to 9", "10 to 49", "50 or more"), (1, 2, 10, 50, np.inf)
 _Size = tuple[int, int]
 _Set = Union[RecordSet, VerificationSet]
 # A checked image: label, bytes, hash of these, size if it can be decoded, problem if it has one.
@@ -115,22 +115,15 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _inspect_images(images: _Set, found: Optional[Survey]) -> None:
     """Print what both kinds of sets have: images and their sizes."""
-    kind, wanted, shape = "verification set", None, ""
+    kind = "verification set"
     if isinstance(images, RecordSet):
         kind = "identity-grouped" if images.identities else "flat"
-        wanted = images.image_size
-        shape = " of {} x {}".format(*wanted)
     print_line(f"{images.path}: {kind}, {images.path.stat().st_size / 1e6:,.1f} MB")
     sizes: Counter[_Size] = Counter() if found is None else found.sizes
     mean = f", {found.bytes / sum(sizes.values()) / 1e3:.1f} kB each" if found and sizes else ""
-    _print_row("images", f"{len(images):,}{shape}{mean}")
-    for size, count in sizes.most_common():
-        if wanted is None:
-            what = ""
-        else:
-            what = ", resized in training" if has_shape(size, wanted) else ", of another shape"
-        if size != wanted:
-            _print_row("  of {} x {}".format(*size), f"{count:,}{what}")
+    _print_row("images", f"{len(images):,}{mean}")
+    for (height, width), count in sizes.most_common():
+        _print_row(f"  of {height} x {width}", f"{count:,}")
 
 
 def _inspect_records(records: RecordSet, found: Optional[Survey], name: str, out: Path) -> None:
@@ -160,8 +153,7 @@ def _print_images_per_identity(counts: NDArray[np.int64]) -> None:
     extremes = f"{counts.min():,} to {counts.max():,}"
     mean = f"median {np.median(counts):,.10g}, mean {counts.mean():,.1f}"
     _print_row("images per identity", f"{extremes}, {mean}")
-    for span, (low, high) in _GROUPS.items():
-        number = int(((counts >= low) & (counts <= high)).sum())
+    for span, number in zip(_GROUPS, np.histogram(counts, _BORDERS)[0]):
         _print_row(f"  {span}", f"{number:,} ({number / len(counts):.1%}) of the identities")
 
 

@@ -31,11 +31,8 @@ _TITLE_HEIGHT, _LINE_HEIGHT, _HEADING_WIDTH, _LEAST_WIDTH = 36, 20, 200, 720
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
 _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
 
-# Within a range of so many numbers of images, each number has a bar of its own.
-_MAX_SINGLE_BARS = 60
-_LOGARITHMIC_BARS = 24
-# The axis is linear if the largest number is at most so many times the smallest.
-_LINEAR_RATIO = 30
+# Each number of images has a bar of its own if there are at most so many.
+_MAX_BARS = 60
 _INCHES, _DPI = (9, 5), 110
 
 _Item = TypeVar("_Item")
@@ -57,13 +54,12 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
     low, high = int(image_counts.min()), int(image_counts.max())
-    if high > _LINEAR_RATIO * low:
-        axes.set_xscale("log")
-        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
-    else:
+    if high - low < _MAX_BARS:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        width = 1 + (high - low) // _MAX_SINGLE_BARS
-        borders = np.arange(low, high + 1 + width, width, np.float64)
+        borders = np.arange(low, high + 2, dtype=np.float64)
+    else:
+        axes.set_xscale("log")
+        borders = np.geomspace(low, high + 1, _MAX_BARS + 1).round()
     # Between whole numbers.
     edges = (np.unique(borders) - 0.5).tolist()
     axes.hist(image_counts, edges, log=True, edgecolor="white", linewidth=0.5)

@@ -18,18 +18,17 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
 from data.align.points import PointsFile
-from data.identities import Identity, find_identities, find_images, split_evenly
+from data.identities import Identity, find_identities, split_evenly
 from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
@@ -57,17 +56,11 @@ def pack_training(
     paths = [f"{folder}{os.sep}{name}{os.sep}{image}" for name, own in identities for image in own]
     encoded = reader.read_all(paths, "packing images")
     first = next(encoded)
-    with ExitStack() as stack:
-        parts = split_evenly(identities, shards) if shards else ()
-        with undisturbed():
-            writer = RecordWriter(out_dir, image_size=first.size, shards=parts)
-            stack.enter_context(writer)
+    parts = split_evenly(identities, shards) if shards else ()
+    with RecordWriter(out_dir, image_size=first.size, shards=parts) as writer:
         # The images first: if labels ended first, zip would miss an error after the last image.
         for image, label in zip(chain([first], encoded), labels):
             writer.write(image.payload, label)
-        # The three files get their names here, and all or none of them must be replaced.
-        with undisturbed():
-            stack.close()
     return first.size
 
 
@@ -141,7 +134,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--shards", type=int, metavar="N", default=0, help=shards_help)
     min_help = "leave out identities with fewer images"
-    add("--min-images", type=int, default=1, metavar="N", help=min_help)
+    add("--min-images", type=positive_integer, default=1, metavar="N", help=min_help)
     holdout_help = "hold every K-th identity out of training and make holdout.bin of them"
     add("--holdout-every", type=int, default=0, metavar="K", help=holdout_help)
     count_help = "pairs in holdout.bin (%(default)s)"
@@ -153,8 +146,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.min_images < 1:
-        raise ConfigError(f"--min-images {options.min_images} is not positive")
     if options.holdout_every < 0 or options.holdout_every == 1:
         raise ConfigError(
             f"--holdout-every {options.holdout_every} leaves nothing to train on; choose 2 or more"
@@ -180,9 +171,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _pack(options: argparse.Namespace) -> None:
     points = PointsFile(options.align, options.folder) if options.align else None
-    if points:
-        # A list may name more images of the folder than are packed.
-        points.check_images(find_images(options.folder, options.workers)[0])
     reader = ImageReader(
         options.resize, options.crop, options.check, options.png, options.workers, points
     )

@@ -58,9 +58,6 @@ class RecordWriter:
         self._left = iter(self._paths)
         # In the files before this one.
         self._identities = 0
-        # A file that is not yet known would not be removed.
-        with undisturbed():
-            self._begin()
 
     def write(self, payload: Payload, label: int) -> None:
         """Append an encoded image; labels are 0, 1, 2, … in this order."""
@@ -77,15 +74,23 @@ class RecordWriter:
         self._append((float(own),), payload)
 
     def __enter__(self) -> Self:
+        try:
+            with undisturbed():
+                self._begin()
+        except BaseException:
+            self._files.discard()
+            raise
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if error is None:
-                self._finish()
-                self._publish()
-        finally:
-            self._files.discard()
+        # All files get their names, or none of them.
+        with undisturbed():
+            try:
+                if error is None:
+                    self._finish()
+                    self._publish()
+            finally:
+                self._files.discard()
 
     def _begin(self) -> None:
         self._path = next(self._left)

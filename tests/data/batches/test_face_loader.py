@@ -17,11 +17,11 @@ from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.order import ROUNDS, epoch_keys, mixed, permuted, unit
 from data.batches.position import Position
 from data.batches.selection import Selection
+from data.decoding import Resizer
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
-from data.resizing import Resizer
 from runtime.errors import DataError
 from tests.support.sets import assert_refused, overwrite, pack_set
 

@@ -59,13 +59,11 @@ def test_a_histogram_of_unequal_identities_has_a_logarithmic_axis(monkeypatch) -
     assert bars[0][0] == 0.5 and bars[-1][0] + bars[-1][1] == 1000.5
     assert (bars[0][2], bars[-1][2], sum(height for _, _, height in bars)) == (100, 1, 132)
     assert (axes.get_xscale(), axes.get_ylim()[0]) == ("log", 0.7)
-    # From 31 times on.
-    for most, scale in ((30, "linear"), (31, "log")):
-        assert drawn(monkeypatch, [1, most])[0].get_xscale() == scale
     # From 10 up: 60 different numbers get a bar each, 61 do not.
-    for highest, width in ((60, 1.0), (61, 2.0), (121, 3.0)):
-        _, bars = drawn(monkeypatch, [10, highest + 9])
-        assert {bar[1] for bar in bars} == {width} and sum(bar[2] for bar in bars) == 2
+    for highest, scale in ((69, "linear"), (70, "log")):
+        axes, bars = drawn(monkeypatch, [10, highest])
+        assert axes.get_xscale() == scale and sum(bar[2] for bar in bars) == 2
+        assert ({bar[1] for bar in bars} == {1.0}) == (scale == "linear")
 
 
 def test_a_row_shows_one_identity(write_set) -> None:
@@ -159,7 +157,7 @@ def test_a_good_set_is_counted(inspect, write_set, options: list[str]) -> None:
     write_set([1, 3, 12, 60, 4])
     status, lines, rows = inspect("faces", "--out", "out", *options)
     assert status == 0 and lines[0].startswith("faces/train.rec: identity-grouped, 0.0 MB")
-    assert rows["images"].startswith("80 of 16 x 16")
+    assert rows["images"][:2] == "80"
     assert rows["identities"] == "5 with images, of 5 classes"
     assert rows["images per identity"] == "1 to 60, median 4, mean 16.0"
     for span, count in {"1": 1, "2 to 9": 2, "10 to 49": 1, "50 or more": 1}.items():
@@ -196,8 +194,8 @@ def test_sizes_repeated_images_and_wrong_labels_are_told(inspect, make_image) ->
     overwrite(faces, 9, np.float32(2).tobytes(), at=12)
     status, lines, rows = inspect("faces", "--out", "out")
     assert (status, rows["bad images"]) == (1, "2")
-    assert rows["of 32 x 32"] == "2, resized in training"
-    assert rows["of 20 x 16"] == "1, of another shape"
+    assert rows["of 32 x 32"] == "2"
+    assert rows["of 20 x 16"] == "1"
     assert any(line.startswith("  record 9 has label 2, but the classes are") for line in lines)
     assert rows["repeated images"] == "2" and rows["of other identities"] == "2"
     assert {"    record 3 = record 6", "    record 3 = record 7"} <= {*lines}
