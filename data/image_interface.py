@@ -15,6 +15,9 @@ from data.decoding import Image, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 
+# Bounds the memory that labels take.
+_LABELS_AT_ONCE = 1 << 18
+
 Labels = NDArray[np.int32]
 """The identities of some images; -1 where an image is unreadable."""
 
@@ -79,8 +82,7 @@ class LabeledRecords(EncodedImages, Protocol):
     """Images of faces and their identities.
 
     In one array, the identities of a billion images would take 4 GB of every rank. So they stay in
-    the caches of the files, which are mapped: one after another where all are looked at once, or
-    each when it is first looked at, where any of them may be needed.
+    the caches of the files, each of which is mapped when it is first looked at.
 
     Attributes:
         path: of the set, for messages.
@@ -97,6 +99,8 @@ class LabeledRecords(EncodedImages, Protocol):
         Raises:
             DataError: a label is not one of the classes.
         """
+        for start in range(0, len(self), _LABELS_AT_ONCE):
+            yield start, self.labels_between(start, start + _LABELS_AT_ONCE)
 
     def labels_between(self, start: int, stop: int) -> Labels:
         """Return the labels of some images, of which there is one; their arrays stay mapped.

@@ -39,7 +39,7 @@ _INSTRUCTIONS = (
     "NONE NEWTRUE NEWFALSE INT LONG LONG1 BININT BININT1 BININT2 FLOAT BINFLOAT "
     "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
     "UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
-    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT "
+    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS SETITEM SETITEMS "
     "GLOBAL STACK_GLOBAL REDUCE"
 ).split()
 
@@ -71,6 +71,19 @@ class _Memo(dict[int, Any]):
         found = super().__getitem__(number)
         is_filled = isinstance(found, _Array) and found.content is not None
         return found.content if is_filled else found
+
+
+class _Dictionary(dict[Any, Any]):
+    """A dictionary whose keys take no long comparison; few of them have equal hashes."""
+
+    @override
+    def __setitem__(self, key: Any, value: Any) -> None:
+        is_text = isinstance(key, (str, bytes)) and len(key) <= _LONGEST_KEY
+        if not is_text and not (isinstance(key, int) and abs(key) < _MAX_KEY):
+            raise UnsafePickleError(
+                "a dictionary with keys other than text, bytes and integers, or too long ones"
+            )
+        super().__setitem__(key, value)
 
 
 def load(content: bytes) -> Any:
@@ -138,28 +151,14 @@ class _Unpickler(pickle._Unpickler):
             raise UnsafePickleError(f"it wants to run {full[:_MAX_NAME]}")
         return self._functions[full]
 
+    def _load_empty_dictionary(self) -> None:
+        self.append(_Dictionary())
+
     def _load_dict(self) -> None:
-        items = self.pop_mark()
-        self.append({})
-        self._set(items)
-
-    def _load_setitems(self) -> None:
-        self._set(self.pop_mark())
-
-    def _load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set([key, value])
-
-    def _set(self, items: list[Any]) -> None:
-        """Set keys, each followed by its value, in the dictionary on top of the stack."""
-        keys, values = items[::2], items[1::2]
-        if len(keys) != len(values) or not all(map(_is_key, keys)):
-            raise UnsafePickleError(
-                "a dictionary with keys other than text, bytes and integers, or too long ones"
-            )
-        if not isinstance(self.stack[-1], dict):
-            raise UnsafePickleError("it sets a key of a value that is not a dictionary")
-        self.stack[-1].update(zip(keys, values))
+        items, found = self.pop_mark(), _Dictionary()
+        for number in range(0, len(items), 2):
+            found[items[number]] = items[number + 1]
+        self.append(found)
 
     def _load_build(self) -> None:
         """Fill an array, or say in which order the bytes of a type are."""
@@ -181,9 +180,8 @@ class _Unpickler(pickle._Unpickler):
         },
         # Python's own would make a bytearray of any length before it reads one.
         ord(pickle.BYTEARRAY8): pickle._Unpickler.dispatch[ord(pickle.BINBYTES8)],
+        ord(pickle.EMPTY_DICT): _load_empty_dictionary,
         ord(pickle.DICT): _load_dict,
-        ord(pickle.SETITEM): _load_setitem,
-        ord(pickle.SETITEMS): _load_setitems,
         ord(pickle.BUILD): _load_build,
     }
 
@@ -227,13 +225,6 @@ class _Unpickler(pickle._Unpickler):
         self._allowance -= length
         if self._allowance < 0:
             raise UnsafePickleError("it makes more bytes than it holds")
-
-
-def _is_key(value: Any) -> bool:
-    """Return True for a key that takes no long comparison; few of these have equal hashes."""
-    if isinstance(value, (str, bytes)):
-        return len(value) <= _LONGEST_KEY
-    return isinstance(value, int) and abs(value) < _MAX_KEY
 
 
 def _name(value: Any) -> str:

@@ -189,8 +189,10 @@ class _WeightedImages:
         """Return the image at a point of the line that lies in a block of images."""
         start = block * _BLOCK_IMAGES
         labels = self._dataset.labels_between(start, start + _BLOCK_IMAGES)
-        before = float(self._ends[block - 1]) if block else 0.0
-        return start + int(_hit(point, before, labels, self._weights))
+        before = self._ends[block - 1] if block else 0.0
+        # One after another, as in the sums of the blocks.
+        sums = np.cumsum(np.append(before, self._weights[labels + 1]))[1:]
+        return start + int(np.searchsorted(sums, point, side="right"))
 
 
 @unlocked_kernel
@@ -198,17 +200,6 @@ def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
     for label in labels:
         if label >= 0:
             counts[label] += 1
-
-
-@unlocked_kernel
-def _hit(point: float, end: float, labels: NDArray[np.int32], weights: NDArray[np.float32]) -> int:
-    """Return the first image at whose end, with the weights before it, ``end`` passes a point."""
-    for i in range(labels.size):
-        # One after another, as in the sums of the blocks.
-        end += weights[labels[i] + 1]
-        if end > point:
-            return i
-    return labels.size
 
 
 @unlocked_kernel

@@ -100,12 +100,7 @@ def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
     if records := _find_records(cifar, folder):
         return open_record_files(cifar, *records)
     if folders := _find_pair(folder):
-        training, validation = _checked(cifar, open_folders(*folders), folder)
-        for other in (folder / name for name in _VALIDATION_NAMES):
-            if other != folders[1] and other.is_dir():
-                line = f"{other}: left out, as {folders[1]} is there"
-                validation.left_out = [*validation.left_out, line]
-        return training, validation
+        return _checked(cifar, open_folders(*folders), folder)
     return read(cifar, folder, "training"), read(cifar, folder, "validation")
 
 

@@ -5,14 +5,12 @@ The form in which a user packs any set of images; ImageNet and CIFAR are read fr
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
-import numpy as np
 from typing_extensions import override
 
 from data.decoding import Image, decode_file
@@ -31,44 +29,22 @@ _SIZED = 1 << 14
 def open_records(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
-    Classes without an image are named, such as class 0 if labels are numbered from 1.
-
     Raises:
         DataError: a file is missing or broken, a label is no class, or validation has classes that
             training lacks.
     """
-    for path in (training, validation):
-        if not os.path.isfile(path):
-            raise DataError(
-                f"{path} does not exist; name a record file to train and one to test on, packed "
-                "from images by MXNet's im2rec"
-            )
     sets = RecordSet(training), RecordSet(validation)
-    # All labels before the first update, so that every rank refuses a wrong one.
-    labels = [records.labels() for records in sets]
+    for records in sets:
+        # All labels before the first update, so that every rank refuses a wrong one.
+        records.labels()
+        first_readable(records)
     num_classes, validated = sets[0].num_classes, sets[1].num_classes
     if validated > num_classes:
         raise DataError(
             f"{validation} has {validated} classes, {training} only {num_classes}; pack both from "
             "one list of classes"
         )
-    for records, own in zip(sets, labels):
-        found = {*np.unique(own).tolist()}
-        records.left_out = _absent(records.path, range(num_classes), found)
-        first_readable(records)
     return sets
-
-
-def _absent(place: Path, classes: Sequence[object], found: Container[object]) -> list[str]:
-    """Return a line about the classes that no image has, if there are any."""
-    absent = [one for one in classes if one not in found]
-    if not absent:
-        return []
-    some = f"{absent[0]}{', …' * (len(absent) > 1)}"
-    return [
-        f"{place}: no images of {len(absent)} of the {len(classes)} classes that are trained "
-        f"({some})"
-    ]
 
 
 def open_folders(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
@@ -79,12 +55,6 @@ def open_folders(training: Path, validation: Path) -> tuple[EncodedImages, Encod
     Raises:
         DataError: one has no images, or validation has classes that training lacks.
     """
-    for folder in (training, validation):
-        if not os.path.isdir(folder):
-            raise DataError(
-                f"{folder} does not exist; --data-dir needs the folders train and val with a "
-                "folder of images per class in each"
-            )
     first = ClassFolders(training)
     sets = first, ClassFolders(validation, first.classes)
     for images in sets:
@@ -110,7 +80,7 @@ class ClassFolders(EncodedImages):
         Raises:
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
-        found, left_out = find_identities(folder, 1, environment.visible_threads())
+        found, self.left_out = find_identities(folder, 1, environment.visible_threads())
         own = {one.name: one.images for one in found}
         self.classes = list(own) if classes is None else classes
         self.num_classes = len(self.classes)
@@ -121,7 +91,6 @@ class ClassFolders(EncodedImages):
                 f"{folder / min(unknown)} is a class without training images; remove it, or add "
                 "them"
             )
-        self.left_out = [*left_out, *_absent(folder, self.classes, own)]
         self._files = [
             (folder / name / image, labels[name])
             for name, images in own.items()

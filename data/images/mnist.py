@@ -13,7 +13,6 @@ import struct
 import zlib
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,8 @@ _FORMS = ("", ".gz")
 # Type "unsigned byte" and the number of dimensions.
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801
 _SIDE = 28
-# Bytes to which a compressed file may unpack: of the sets in MNIST's form, EMNIST is the largest.
-_MAX_UNPACKED = 280_000 * _SIDE * _SIDE
+# Bytes of a file, unpacked: of the sets in MNIST's form, EMNIST is the largest.
+_MAX_BYTES = 16 + 280_000 * _SIDE * _SIDE
 
 
 def read(folder: Path, part: str) -> ImagesInMemory:
@@ -75,36 +74,24 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
+    dimensions = magic & 0xFF
+    header = struct.Struct(f">{1 + dimensions}I")
     try:
         with open_regular(path) as plain:
             with gzip.open(plain) if path.suffix == ".gz" else plain as file:
-                return _read_array(path, file, magic)
+                # A small compressed file may unpack to any size.
+                content = file.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
-
-
-def _read_array(path: Path, file: Union[gzip.GzipFile, BinaryIO], magic: int) -> NDArray[np.uint8]:
-    """Read the bytes that the header announces: a small compressed file may unpack to any size."""
-    dimensions = magic & 0xFF
-    header = struct.Struct(f">{1 + dimensions}I")
-    begin = file.read(header.size)
-    if len(begin) < header.size or header.unpack(begin)[0] != magic:
+    if len(content) < header.size or header.unpack_from(content)[0] != magic:
         raise DataError(
             f"{path} is no IDX file of {dimensions} dimension{'s' * (dimensions > 1)} (it should "
             f"begin with {magic:08x}); copy it again"
         )
-    shape = header.unpack(begin)[1:]
-    size = math.prod(shape)
-    if size > max(_MAX_UNPACKED, path.stat().st_size):
+    shape = header.unpack_from(content)[1:]
+    if len(content) != header.size + math.prod(shape):
         raise DataError(
-            f"{path} announces {' x '.join(map(str, shape))} bytes, more than the "
-            f"{_MAX_UNPACKED:,} that any set like MNIST has; copy it again, or unpack it yourself"
+            f"{path} has another number of bytes than the {header.size + math.prod(shape):,} that "
+            "its header announces; it is truncated, damaged or too large: copy it again"
         )
-    content = file.read(size)
-    if len(content) != size or file.read(1):
-        raise DataError(
-            f"{path} has {'fewer' if len(content) < size else 'more'} bytes than the "
-            f"{header.size + size} that its header announces; it is truncated or damaged: copy it "
-            "again"
-        )
-    return np.frombuffer(content, np.uint8).reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=header.size).reshape(shape)

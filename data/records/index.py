@@ -18,7 +18,6 @@ What is found is cached in a file beside the ``.rec``; keys only where they are 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import warnings
 from pathlib import Path
@@ -28,11 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.records.index_cache import cached_array
-from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
+from data.records.recordio import BrokenRecordError, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_file
-
-_log = logging.getLogger("data")
 
 MAX_KEY = 1 << 40
 """The largest key that is believed."""
@@ -110,12 +107,19 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
                 "its .idx again, or delete the .idx to have the .rec scanned"
             )
         return slice(0, len(keys))
-    start, stop = _undo_rounding(file, bounds, keys, offsets)
+    start, stop = bounds
     announced = f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}"
     again = "copy the .rec and the .idx again"
-    if not keys[0] < start <= stop == keys[-1] + 1 or start != int(start):
+    # Float32 has rounded keys above 2^24.
+    with np.errstate(invalid="ignore"):
+        margins = np.spacing(np.array(bounds, np.float32))
+    near = range(*np.searchsorted(keys, [start - margins[0], start + margins[0]]).tolist())
+    ranges = (place for place in near if _range_at(file, int(offsets[place])) is not None)
+    images = slice(1, next(ranges, int(np.searchsorted(keys, start))))
+    end = keys[-1] + 1
+    ends = np.array([*keys[images.stop : images.stop + 1], end, end])[[0, -1]]
+    if images.stop < 1 or not (np.abs(ends - bounds) <= margins).all():
         raise DataError(f"{announced}, but the last key is {keys[-1]}; {again}")
-    images = slice(1, int(np.searchsorted(keys, start)))
     if images.stop == 1:
         raise DataError(f"{path} holds no images; pack the set again")
     last, *first = offsets[images.stop - 1 : images.stop + 1].tolist()
@@ -138,21 +142,6 @@ def _range_at(file: RecordFile, offset: int) -> Optional[tuple[float, float]]:
         if len(labels) == 2 and not len(payload):
             return labels[0], labels[1]
     return None
-
-
-def _undo_rounding(
-    file: RecordFile, bounds: tuple[float, float], keys: _Numbers, offsets: _Numbers
-) -> tuple[float, float]:
-    """Make the key range of the identity records exact where float32 has rounded it."""
-    start, stop = bounds
-    if not FLOAT32_EXACT < stop < MAX_KEY:
-        return start, stop
-    if abs(keys[-1] + 1 - stop) <= np.spacing(np.float32(stop)):
-        stop = float(keys[-1] + 1)
-    margin = np.spacing(np.float32(start))
-    near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
-    ranges = (float(keys[i]) for i in near if _range_at(file, int(offsets[i])) is not None)
-    return next(ranges, start), stop
 
 
 def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
@@ -222,19 +211,16 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
     order = np.argsort(offsets, kind="stable")
     starts, ordered_keys = offsets[order], keys[order]
     stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
-    if (starts == stops).any():
-        twice = int(np.argmax(starts == stops))
-        both = f"{ordered_keys[twice]} and {ordered_keys[twice + 1]}"
-        raise _refusal(index, f"gives keys {both} one record")
     file_name = index.with_suffix(".rec").name
     missing = _records_between(file, 0, int(starts[0]))
-    chosen, broken, overlaps = _chosen(ordered_keys, stops - starts), 0, False
-    for place in chosen.tolist():
+    chosen, broken = _chosen(ordered_keys, stops - starts), 0
+    # Records that share bytes would be read again for each of them.
+    overlaps = bool((starts == stops).any())
+    for place in chosen[: 0 if overlaps else None].tolist():
         end = _end(file, int(starts[place]))
         if end < 0:
             broken += 1
             continue
-        # Records that share bytes would be read again for each of them.
         overlaps = end > int(stops[place])
         if overlaps:
             break
@@ -246,13 +232,6 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
     if is_elsewhere or _end(file, int(starts[-1])) != stops[-1]:
         problem = f"does not fit {file_name}: records do not begin and end where it says"
         raise _refusal(index, problem, ", or copy both again")
-    gaps = int(keys[-1] - keys[0]) + 1 - len(keys)
-    if gaps and len(chosen) < len(keys):
-        _log.warning(
-            "%s lacks %d keys between its first and its last: their images could not be packed, "
-            "or lines are missing; %d of its %d records were checked, and none is missing there",
-            *(index, gaps, len(chosen), len(keys)),
-        )
 
 
 def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:

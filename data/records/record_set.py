@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional, Union
 
@@ -33,15 +33,12 @@ from runtime.errors import DataError
 from runtime.files import read_lines
 
 _log = logging.getLogger("data")
-_SHARD = re.compile(r"train-\d{5,}\.rec")
 # Limits of ``property``, and its first line; InsightFace's programs may add lines to it.
 _MAX_SIDE = 4096
 _LARGEST_FILE = 1 << 20
 _LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
-# Bounds the memory that labels take.
-_LABELS_AT_ONCE = 1 << 18
 
 Property = tuple[int, tuple[int, int]]
 """Number of classes, and height and width of the images."""
@@ -75,7 +72,7 @@ class RecordSet(LabeledRecords):
         num_classes: the number of classes according to ``property``, else to the labels.
         identities: the number of identity records, 0 in a flat set; several may be of one class, if
             the set was made from an unsorted list.
-        file: the mapped file, for compiled code.
+        file: the mapped file.
         index: where its images are.
     """
 
@@ -84,7 +81,7 @@ class RecordSet(LabeledRecords):
     def __init__(
         self, path: Union[str, os.PathLike[str]], whole: Optional[Property] = None
     ) -> None:
-        """Open a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
+        """Open a ``.rec`` file, or a folder with ``train.rec``.
 
         Args:
             path: of the file or folder.
@@ -94,14 +91,7 @@ class RecordSet(LabeledRecords):
         Raises:
             DataError: no such set, or an index, header or property that cannot be right.
         """
-        self.path = _find_rec(Path(path))
-        shards = named_shards(Path(path)) if self.path.name == "train.rec" else []
-        if shards:
-            _log.warning(
-                "%s has train.rec and %d shards, of which %s is the first: only train.rec is read; "
-                "move the others to a folder of their own to read them",
-                *(path, len(shards), shards[0].name),
-            )
+        self.path = files_of(Path(path))[0]
         self.name = Path(os.path.realpath(self.path)).parent.name
         self.file = RecordFile(self.path)
         self.index = RecordIndex(self.path, self.file)
@@ -155,19 +145,15 @@ class RecordSet(LabeledRecords):
         read are empty, and so are all if they overlap by more than rounding: following each of them
         would take time by the square of the file's size.
         """
-        pairs = self.file.label_pairs(self.index.identity_offsets)
-        with np.errstate(invalid="ignore"):
-            possible = (pairs >= 0).all(axis=1) & (pairs <= MAX_KEY).all(axis=1)
-        ranges: NDArray[np.int64] = np.where(possible[:, None], pairs, 0).astype(np.int64)
+        ranges = np.zeros((self.identities, 2), np.int64)
+        for number, offset in enumerate(self.index.identity_offsets.tolist()):
+            with suppress(BrokenRecordError):
+                bounds, _ = self.file.read(offset)
+                if len(bounds) == 2 and all(0 <= bound <= MAX_KEY for bound in bounds):
+                    ranges[number] = bounds
         if np.diff(ranges).clip(0).sum() > 2 * len(self):
             ranges[:] = 0
         return ranges
-
-    @override
-    def label_chunks(self) -> Iterator[tuple[int, Labels]]:
-        labels = self.labels()
-        for place in range(0, len(labels), _LABELS_AT_ONCE):
-            yield place, labels[place : place + _LABELS_AT_ONCE]
 
     @override
     def labels_between(self, start: int, stop: int) -> Labels:
@@ -259,15 +245,14 @@ class RecordSet(LabeledRecords):
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        labels = self.file.first_labels(self.index.offsets[indices])
-        readable = ~np.isnan(labels)
-        with np.errstate(invalid="ignore"):
-            fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
-        wrong = np.flatnonzero(readable & ~fits)
-        if len(wrong):
-            index = int(indices[wrong[0]])
-            raise self._label_error(self.file.read(int(self.index.offsets[index]))[0][0], index)
-        return np.where(readable, labels, -1).astype(np.int64)
+        labels = np.full(len(indices), -1, np.int64)
+        for place, index in enumerate(indices.tolist()):
+            with suppress(BrokenRecordError):
+                label = self.file.read(int(self.index.offsets[index]))[0][0]
+                if not 0 <= label < FLOAT32_EXACT or label != int(label):
+                    raise self._label_error(label, index)
+                labels[place] = int(label)
+        return labels
 
     def _label_error(self, label: float, index: int) -> DataError:
         path = self.path.with_name("property")
@@ -284,37 +269,5 @@ class RecordSet(LabeledRecords):
 
 def files_of(path: Path) -> list[Path]:
     """Return the files of the set at ``path`` (see ``RecordSet``), whether they exist or not."""
-    try:
-        rec = _find_rec(path)
-    except DataError:
-        rec = path if path.suffix == ".rec" else path / "train.rec"
+    rec = path if path.suffix == ".rec" or os.path.isfile(path) else path / "train.rec"
     return [rec, rec.with_suffix(".idx"), rec.with_name("property")]
-
-
-def named_shards(path: Path) -> list[Path]:
-    """Return the files in a folder that have the names of shards, in their order."""
-    if not os.path.isdir(path):
-        return []
-    found = [each for each in path.iterdir() if _SHARD.fullmatch(each.name)]
-    return sorted(found, key=lambda each: int(each.stem.partition("-")[2]))
-
-
-def _find_rec(path: Path) -> Path:
-    if os.path.isfile(path):
-        return path
-    if not os.path.isdir(path):
-        raise DataError(f"{path}: no such folder or file; name a folder that holds train.rec")
-    if os.path.isfile(path / "train.rec"):
-        return path / "train.rec"
-    # A hidden one is what macOS notes about another.
-    found = sorted(path.glob("[!.]*.rec"))
-    if not found:
-        raise DataError(
-            f"{path} holds no .rec file; make one from a folder of identities: python -m data.pack"
-        )
-    if len(found) > 1:
-        raise DataError(
-            f"{path} holds {len(found)} .rec files and no train.rec; name one of them, or call all "
-            "train-00000.rec, train-00001.rec, … if they are shards of one set to train on"
-        )
-    return found[0]

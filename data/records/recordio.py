@@ -37,11 +37,6 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 # of an index may name the same record, which is read once for each.
 _MAX_PARTS = 1024
 
-# A record's first words: magic, length, flag, label, two ids of two words each, two array labels.
-_MAGIC_WORD, _LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD = 0, 1, 2, 3, 8
-# Records whose labels are looked up at once; bounds the memory that it takes.
-_CHUNK = 1 << 16
-
 FLOAT32_EXACT = 1 << 24
 """Float32, the type of every label in a record file, represents all integers up to this one."""
 
@@ -55,7 +50,6 @@ class RecordFile:
 
     Attributes:
         buffer: all of it; parts of it are cheap.
-        words: the same as uint32 ``[size // 4]``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,11 +61,11 @@ class RecordFile:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", error)
             raise DataError(
-                f"{path} cannot be read ({reason}); check that the set was copied completely"
+                f"{path} cannot be read ({reason}); name a complete record file (.rec), or a "
+                "folder that holds train.rec; data.pack makes one of a folder of identities"
             ) from None
         if len(self.buffer) < _FRAME.size:
             raise DataError(f"{path} has {len(self.buffer)} bytes, no record; copy the set again")
-        self.words = np.frombuffer(self.buffer, "<u4", len(self.buffer) // 4)
 
     def __len__(self) -> int:
         """Return the size of the file in bytes."""
@@ -138,43 +132,6 @@ class RecordFile:
             BrokenRecordError: there is no complete record.
         """
         return _aligned(self._parts(offset)[-1][1])
-
-    def first_labels(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Look up the first label of many records at once, without their payloads.
-
-        Returns:
-            float64 ``[len(offsets)]``; NaN where there is no readable record, and infinity in
-            place of a label that is NaN.
-        """
-        words = (_MAGIC_WORD, _LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD)
-        labels = np.empty(len(offsets), np.float64)
-        for start in range(0, len(offsets), _CHUNK):
-            chunk = offsets[start : start + _CHUNK]
-            magic, length, flag, label, array_label = self._words_of(chunk, words).T
-            found = np.where(flag > 0, array_label, label).view("<f4").astype(np.float64)
-            is_readable = magic == MAGIC
-            for i in np.flatnonzero(length >> _LENGTH_BITS):
-                try:
-                    found[i] = self.read(int(chunk[i]))[0][0]
-                except BrokenRecordError:
-                    is_readable[i] = False
-            found[np.isnan(found)] = np.inf
-            found[~is_readable] = np.nan
-            labels[start : start + _CHUNK] = found
-        return labels
-
-    def label_pairs(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Look up both labels of many records with two labels each, float64 ``[n, 2]``."""
-        words = self._words_of(offsets, (_ARRAY_WORD, _ARRAY_WORD + 1))
-        return words.view("<f4").astype(np.float64)
-
-    def _words_of(self, offsets: NDArray[np.int64], numbers: tuple[int, ...]) -> NDArray[np.uint32]:
-        """Return some words of many records, uint32 ``[n, len(numbers)]``."""
-        positions = offsets[:, None] // 4 + np.array(numbers)
-        # Outside of the file its last word stands for any other.
-        positions[(positions < 0) | (positions >= len(self.words))] = len(self.words) - 1
-        found: NDArray[np.uint32] = self.words[positions]
-        return found
 
     def _part(self, offset: int) -> tuple[int, int, int]:
         """Return which part of a record lies at ``offset``, and where its content is."""

@@ -13,12 +13,12 @@ that a shard that is missing is found.
 
 from __future__ import annotations
 
-import logging
 import os
+import re
 import resource
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Union
@@ -27,11 +27,11 @@ import numpy as np
 from typing_extensions import override
 
 from data.image_interface import LabeledRecords, Labels
-from data.records.record_set import RecordSet, files_of, named_shards, read_property
-from data.records.recordio import FLOAT32_EXACT, Payload
+from data.records.record_set import RecordSet, files_of, read_property
+from data.records.recordio import Payload
 from runtime.errors import ConfigError, DataError
 
-_log = logging.getLogger("data")
+_SHARD = re.compile(r"train-\d{5,}\.rec")
 _MOST_CLASSES = (1 << 31) - 1
 # Of a shard: the .rec, the caches of its index and of its labels. Others: of the process.
 _FILES_OF_SHARD, _OTHER_FILES = 3, 256
@@ -120,12 +120,6 @@ class JoinedSet(LabeledRecords):
         return self._members[number].where(index)
 
     @override
-    def label_chunks(self) -> Iterator[tuple[int, Labels]]:
-        for number, first in enumerate(self._starts[:-1]):
-            for place, labels in self._members[number].label_chunks():
-                yield first + place, self._numbered(labels, number)
-
-    @override
     def labels_between(self, start: int, stop: int) -> Labels:
         parts = []
         while start < min(stop, len(self)):
@@ -195,7 +189,6 @@ class ShardedSet(JoinedSet):
         self.path, self._shards = folder, members
         if not is_grouped:
             self.num_classes, self._first_classes = whole[0], [0] * len(members)
-            self._check_flat()
         elif self.num_classes != whole[0]:
             raise DataError(
                 f"{description} says {whole[0]} classes, but the {len(members)} shards hold "
@@ -210,29 +203,13 @@ class ShardedSet(JoinedSet):
         parts += [shard.fingerprint() for shard in self._shards[::step]]
         return f"{len(self._shards)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
 
-    def _check_flat(self) -> None:
-        """Warn of classes without images: the last shard may be missing."""
-        if self.num_classes > FLOAT32_EXACT:
-            raise DataError(
-                f"{self.path / 'property'} says {self.num_classes} classes, but shards without "
-                f"identity records have at most {FLOAT32_EXACT}; correct its first line "
-                "(num_classes,height,width)"
-            )
-        has_images = np.zeros(self.num_classes, np.bool_)
-        for _, labels in self.label_chunks():
-            has_images[labels[labels >= 0]] = True
-        if not has_images.all():
-            _log.warning(
-                "%s: %d of the %d classes in property have no image, the first is %d; if a shard "
-                "behind %s is missing, copy the set again",
-                *(self.path, np.sum(~has_images), self.num_classes, np.argmin(has_images)),
-                self._shards[-1].path.name,
-            )
-
 
 def shards_of(path: Path) -> list[Path]:
     """Return the shards in a folder in their order; none if it holds a single file, too."""
-    return [] if os.path.isfile(path / "train.rec") else named_shards(path)
+    if not os.path.isdir(path) or os.path.isfile(path / "train.rec"):
+        return []
+    found = [each for each in path.iterdir() if _SHARD.fullmatch(each.name)]
+    return sorted(found, key=lambda each: int(each.stem.partition("-")[2]))
 
 
 def allow_open_files(shards: int, path: Union[str, Path]) -> None:

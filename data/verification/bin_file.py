@@ -43,6 +43,8 @@ class VerificationSet(EncodedImages):
     """2 P encoded images."""
     same: NDArray[np.bool_]
     """``[P]``: whether the images of a pair show the same identity."""
+    num_classes: int = 0
+    """Not known."""
 
     @property
     def name(self) -> str:

@@ -117,11 +117,6 @@ def _parse_pair(line: str, folder: Path, where: str) -> Pair[Path]:
         same = len(words) == 3
         full = [words[0], words[1], words[0], words[2]] if same else words
         if len(full) == 4 and all(map(_is_count, full[1::2])) and all(map(_is_name, full[::2])):
-            if not same and full[0] == full[2]:
-                raise DataError(
-                    f"{where}: {' '.join(line.split())!r:.80} has one name for two people; write "
-                    "'name i j' for images of one person"
-                )
             first = _image_of(folder, full[0], int(full[1]), where)
             return first, _image_of(folder, full[2], int(full[3]), where), same
     raise DataError(f"{where}: {' '.join(line.split())!r:.80} is neither {_LAYOUT}")

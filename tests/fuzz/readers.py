@@ -93,7 +93,6 @@ def _read_rec(folder: Path, content: bytes) -> None:
         for offset in range(0, min(len(content), 256), 4):
             with refusals():
                 file.read(offset)
-        file.first_labels(np.arange(0, len(content), 4))
     shutil.copy(kept, index)
     with refusals():
         _use_new_set(path)
@@ -140,7 +139,7 @@ def _make_people(folder: Path) -> None:
 
 def _use_points(path: Path) -> None:
     points = PointsFile(path, path.parent)
-    for name in points.names[:4]:
+    for name in [*points.points][:4]:
         with refusals():
             align(np.zeros((8, 8, 3), np.uint8), points.find(name))
 

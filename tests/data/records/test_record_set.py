@@ -91,12 +91,12 @@ def test_flat_sets(tmp_path, make_image, monkeypatch, index: bool) -> None:
     write_records(tmp_path, im2rec(labels, payloads, keys), index=index)
     for path in list(tmp_path.iterdir()):
         path.rename(path.with_stem("other"))
-    records = RecordSet(tmp_path)
+    records = RecordSet(tmp_path / "other.rec")
     assert (len(records), records.num_classes, records.image_size) == (4, 3, (16, 16))
     assert images_of(records) == list(zip(payloads, labels)) and records.labels().tolist() == labels
     assert [records.key(i) for i in range(4)] == (keys if index else [0, 1, 2, 3])
     monkeypatch.setattr(index_module, "_build", None)
-    assert RecordSet(tmp_path).key(3) == (30 if index else 3)
+    assert RecordSet(tmp_path / "other.rec").key(3) == (30 if index else 3)
 
 
 def test_the_size_is_that_of_the_first_image_that_can_be_read(tmp_path, make_image) -> None:
@@ -141,14 +141,8 @@ def test_the_files_of_a_set_and_missing_ones(write_set, tmp_path, caplog) -> Non
     (folder / "property").write_text("5,16,16")
     assert RecordSet(folder).num_classes == 5
     assert "property says 5 classes, but train.rec holds 2 identities: the others" in caplog.text
-    few = tmp_path / "few"
-    few.mkdir()
-    for name in ("nowhere", "n" * 300):
-        assert_refused("no such folder", RecordSet, tmp_path / name)
-    assert_refused(r"no \.rec file.*data\.pack", RecordSet, few)
-    for name in ("a.rec", "b.rec", ".c.rec"):
-        (few / name).touch()
-    assert_refused(r"2 \.rec files", RecordSet, few)
+    for name in ("nowhere", "n" * 300, "."):
+        assert_refused("train.rec cannot be read .*data.pack makes", RecordSet, tmp_path / name)
 
 
 @pytest.mark.parametrize("label", [3.0, -1.0, 0.5, float("nan"), float("inf")])
@@ -257,7 +251,7 @@ def test_a_shard_that_is_replaced_while_the_last_is_opened(folder, monkeypatch) 
     assert_refused("train-00000.rec was replaced or changed while", open_sets, [folder])
 
 
-def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -> None:
+def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set) -> None:
     other = write_set([2, 1], "other")
     assert isinstance(open_sets([other]), RecordSet)
     compared = [path.name for path in shards.compared_files(other)]
@@ -270,8 +264,6 @@ def test_shards_and_other_sets_are_joined(folder, tmp_path, write_set, caplog) -
     assert (len(alone), alone.num_classes) == (5, 6)
     shutil.copy(shard_path(folder, 2), other / "train-00000.rec")
     assert isinstance(open_sets([other]), RecordSet)
-    line = "has train.rec and 1 shards, of which train-00000.rec is the first: only train.rec"
-    assert caplog.text.count(line) == 1
     (tmp_path / "link").symlink_to(folder)
     for same in (folder, tmp_path / "link"):
         with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
@@ -283,18 +275,11 @@ def write_shards(folder: Path, *records) -> None:
     write_files(folder, {"property": b"5,16,16", **dict(zip(NAMES, written))})
 
 
-def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images, caplog) -> None:
+def test_classes_of_flat_shards_and_of_unsorted_lists(tmp_path, images) -> None:
     write_shards(tmp_path, *(im2rec(own, images, range(3)) for own in ([4, 0], [1, 4, 2])))
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [label for _, label in images_of(whole)] == [4, 0, 1, 4, 2]
-    assert "1 of the 5 classes in property have no image, the first is 3" in caplog.text
-    assert "if a shard behind train-00001.rec is missing" in caplog.text
-    # More than labels can name would take gigabytes before the first label is read.
-    (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
-    assert_refused("16777217 classes, but shards without .* most 16777216", open_sets, [tmp_path])
-    (tmp_path / "property").write_text(f"{2**24},16,16")
-    assert open_sets([tmp_path]).num_classes == 2**24
     # Each shard has more identity records than classes.
     write_shards(tmp_path, *(face2rec2(own, images) for own in ([0, 1, 0, 1], [2, 0, 1, 2, 1])))
     whole = open_sets([tmp_path])
