@@ -10,7 +10,6 @@ of a face, are named on standard error and left out; the exit status is then 1.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from data.decoding import IMAGE_ENDINGS, encode, read_image
 from data.identities import find_images
 from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.files import create, new_folder
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
@@ -66,9 +65,6 @@ def _cut_all(
         raise DataError(
             f"{options.folder} has two images that would both become {twice}; rename one of them"
         )
-    parents = {os.path.dirname(name) for name in names}
-    for parent in parents:
-        (out / parent).mkdir(parents=True, exist_ok=True)
 
     def cut(name: str) -> Optional[str]:
         """Write the face in an image; return why there is none, None if there is."""
@@ -77,7 +73,9 @@ def _cut_all(
             aligned = points.align(path, read_image(path))
         except DataError as error:
             return str(error)
-        with create(out / written[name]) as file:
+        target = out / written[name]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with create(target) as file:
             file.write(encode(aligned, options.png))
         return None
 
@@ -88,11 +86,10 @@ def _cut_all(
                 refused += 1
                 say(refusal)
     if refused == len(names):
-        raise DataError(f"none of the {refused:,} images has a face that can be aligned")
-    # The inner folders first.
-    for parent in sorted(parents, reverse=True):
-        with contextlib.suppress(OSError):
-            os.removedirs(out / parent)
+        raise DataError(
+            f"none of the {refused:,} images has a face that can be aligned; the lines above say "
+            "why"
+        )
     return refused
 
 
@@ -100,14 +97,9 @@ def main() -> int:
     """Align what the command line asks for; return the exit status."""
     options = _parse(sys.argv[1:])
     out: Path = options.out
-    if Path(os.path.realpath(options.folder)) in Path(os.path.realpath(out)).parents:
-        raise ConfigError(
-            f"{out} lies in {options.folder}, in which nothing is changed; choose another"
-        )
     with new_folder(out) as hidden:
         names, remarks = find_images(options.folder, options.workers)
         points = PointsFile(options.points, options.folder)
-        points.check_images(names)
         refused = _cut_all(points, names, hidden, options)
     for line in remarks:
         say(line)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from data.align.similarity import FivePoints, align, is_no_face
 from data.decoding import Image, read_image
 from data.text_list import splits
-from data.worker_threads import say
 from runtime.errors import DataError
 from runtime.files import read_lines
 
@@ -40,7 +39,7 @@ class PointsFile:
     number (the detector's score, as in IJB's lists) is ignored. Several threads may use it.
 
     Attributes:
-        names: those of all lines.
+        points: by the names of all lines.
 
     Raises:
         DataError: the file cannot be read, a line has another form, or at least half of the lines
@@ -50,7 +49,7 @@ class PointsFile:
     def __init__(self, path: Path, folder: Path) -> None:
         """Read a list; ``folder`` is that of the images."""
         self._path, self._folder = path, folder
-        self._points: dict[str, FivePoints] = {}
+        self.points: dict[str, FivePoints] = {}
         lines = read_lines(path, "a list of points", errors="surrogateescape")
         used: list[int] = []
         for number, line in enumerate(lines, 1):
@@ -60,40 +59,18 @@ class PointsFile:
                     continue
                 raise self._refusal(number, line, "is not the name of an image and five points")
             name, points = found
-            if name in self._points:
+            if name in self.points:
                 raise DataError(f"{path}, line {number}: {name!r:.80} is there twice; keep one")
-            self._points[name] = points
+            self.points[name] = points
             used.append(number)
         if not used:
             raise DataError(f"{path} has no points: {_LAYOUT}")
         # One line may be a detector's mistake, which is refused when its image is aligned.
-        wrong = np.flatnonzero(is_no_face(np.stack(list(self._points.values()))))
+        wrong = np.flatnonzero(is_no_face(np.stack(list(self.points.values()))))
         if 2 * len(wrong) >= len(used):
             problem = f"has points of no face, as {len(wrong):,} of {len(used):,} lines have"
             number = used[wrong[0]]
             raise self._refusal(number, lines[number - 1], problem)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of all lines, in their order."""
-        return list(self._points)
-
-    def check_images(self, images: Sequence[str]) -> None:
-        """Say how many names are of no image; ``images`` are the paths of all within the folder.
-
-        Raises:
-            DataError: there is no image of any name.
-        """
-        known = {*images, *(os.path.splitext(image)[0] for image in images)}
-        unknown = [name for name in self.names if name not in known]
-        if len(unknown) == len(self.names):
-            raise DataError(
-                f"{self._path} names no image of {self._folder}: its first name is "
-                f"{unknown[0]!r:.80}, the first image {images[0]!r:.80}; name the folder in which "
-                "its paths begin"
-            )
-        if unknown:
-            say(f"{self._path}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
 
     def find(self, name: str) -> FivePoints:
         """Return the points of a face, float64 ``[5, 2]``; ``name`` is its path in the folder.
@@ -101,7 +78,7 @@ class PointsFile:
         Raises:
             DataError: the list has none; the message goes on after the name of the image.
         """
-        points = self._points.get(name, self._points.get(os.path.splitext(name)[0]))
+        points = self.points.get(name, self.points.get(os.path.splitext(name)[0]))
         if points is None:
             raise DataError(f"{self._path} has no points of it, under the name {name}")
         return points
