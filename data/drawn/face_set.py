@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,48 +81,41 @@ def ensure(root: Path, faces: DrawnFaces) -> Path:
     description = {"version": _VERSION, **vars(faces), "image_size": list(faces.image_size)}
     # The set takes the place of the folder, not that of a link to it.
     folder = Path(os.path.realpath(root))
-    with _locked(folder):
-        if not _is_complete(folder, description):
-            partial = folder.with_name(f".{folder.name}.{os.uname().nodename}.part")
-            shutil.rmtree(partial, ignore_errors=True)
-            try:
-                # Not through a link of this name.
-                partial.mkdir()
-                _write_training(partial, faces)
-                _write_verification(partial, faces)
-                files = {path.name: describe(path) for path in sorted(partial.iterdir())}
-                text = json.dumps({**description, "files": files})
-                write_atomically(partial / _DESCRIPTION, text.encode())
-                # Without locks between hosts, another one may have made it meanwhile.
-                if not _is_complete(folder, description):
-                    if folder.exists():
-                        shutil.rmtree(folder)
-                    partial.replace(folder)
-            except OSError as error:
-                raise _unwritable(root, error) from None
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-    return root
-
-
-def _unwritable(root: Path, error: OSError) -> DataError:
-    return DataError(
-        f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
-        "can be written and has room"
-    )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time check and make the set."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = open_kept(folder.with_name(f".{folder.name}.lock"), os.O_WRONLY | os.O_CREAT)
+        with open(lock, "wb") as file:
+            # One process at a time checks and makes the set.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_complete(folder, description):
+                _make(folder, faces, description)
     except OSError as error:
-        raise _unwritable(folder, error) from None
-    with open(lock, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        raise DataError(
+            f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
+            "can be written and has room"
+        ) from None
+    return root
+
+
+def _make(folder: Path, faces: DrawnFaces, description: Mapping[str, Any]) -> None:
+    """Write a set under another name, and give it that of the folder when it is complete."""
+    partial = folder.with_name(f".{folder.name}.{os.uname().nodename}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Not through a link of this name.
+    partial.mkdir()
+    try:
+        _write_training(partial, faces)
+        _write_verification(partial, faces)
+        files = {path.name: describe(path) for path in sorted(partial.iterdir())}
+        text = json.dumps({**description, "files": files})
+        write_atomically(partial / _DESCRIPTION, text.encode())
+        # Without locks between hosts, another one may have made it meanwhile.
+        if not _is_complete(folder, description):
+            if folder.exists():
+                shutil.rmtree(folder)
+            partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:

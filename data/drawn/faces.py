@@ -121,7 +121,7 @@ def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Gen
     Clothes, background, light, blur and noise are drawn from ``rng``; ``size`` is height and width.
     """
     image = _background(size, rng)
-    sketch = _Sketch(person, view)
+    sketch = _Sketch(person, view, image)
     _draw_head(sketch, person, rng)
     _draw_eyes(sketch, person, view)
     _draw_nose(sketch, person)
@@ -129,53 +129,37 @@ def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Gen
     _draw_hair(sketch, person)
     if person.glasses:
         _draw_glasses(sketch, person)
-    sketch.paint(image)
     return _photograph(image, rng)
 
 
 class _Sketch:
-    """Collects shapes on the head, and projects all of them at once."""
+    """Draws shapes on a head, in an image."""
 
-    def __init__(self, person: Person, view: View) -> None:
-        self._person, self._view = person, view
-        # Points, color, depth, width of the line or 0 for a polygon, and whether it is closed.
-        self._shapes: list[tuple[Points, Color, float, int, bool]] = []
+    def __init__(self, person: Person, view: View, image: Image) -> None:
+        self._person, self._view, self._image = person, view, image
 
     def fill(self, points: Points, color: Color, depth: float = 1.0) -> None:
-        """Add a polygon; at ``depth`` 1 on the front of the head, at 0 in its outline."""
-        self._shapes.append((points, color, depth, 0, True))
+        """Draw a polygon; at ``depth`` 1 on the front of the head, at 0 in its outline."""
+        pixels = [self._project(points, depth)]
+        cv2.fillPoly(self._image, pixels, color.tolist(), cv2.LINE_AA, _SHIFT)
 
     def line(self, points: Points, color: Color, *, closed: bool = False, width: int = 1) -> None:
-        """Add a line on the front of the head."""
-        self._shapes.append((points, color, 1.0, width, closed))
+        """Draw a line on the front of the head."""
+        pixels = [self._project(points, 1.0)]
+        cv2.polylines(self._image, pixels, closed, color.tolist(), width, cv2.LINE_AA, _SHIFT)
 
-    def paint(self, image: Image) -> None:
-        """Draw the shapes in the order in which they were added."""
-        lengths = [len(points) for points, *_ in self._shapes]
-        depths = np.repeat([depth for _, _, depth, *_ in self._shapes], lengths)
-        points = np.concatenate([points for points, *_ in self._shapes])
-        pixels = self._project(points, depths, (image.shape[0], image.shape[1]))
-        pieces = np.split(pixels, np.cumsum(lengths)[:-1])
-        for piece, (_, color, _, width, closed) in zip(pieces, self._shapes):
-            if width:
-                cv2.polylines(image, [piece], closed, color.tolist(), width, cv2.LINE_AA, _SHIFT)
-            else:
-                cv2.fillPoly(image, [piece], color.tolist(), cv2.LINE_AA, _SHIFT)
-
-    def _project(
-        self, points: Points, depths: NDArray[np.float64], size: tuple[int, int]
-    ) -> NDArray[np.int32]:
+    def _project(self, points: Points, depth: float) -> NDArray[np.int32]:
         """Rotate the head and move it into the image; return OpenCV's fixed-point pixels."""
         view = self._view
         x, y = points.T
         # The head is half an ellipsoid: its front moves when it turns, its outline hardly does.
         bulge = 1 - 0.8 * (x / self._person.width) ** 2 - 0.6 * y**2
-        z = 0.7 * depths * np.sqrt(np.maximum(bulge, 0.0))
-        turned_x = np.cos(view.yaw * depths) * x + np.sin(view.yaw) * z
-        turned_y = np.cos(view.pitch * depths) * y + np.sin(view.pitch) * z
+        z = 0.7 * depth * np.sqrt(np.maximum(bulge, 0.0))
+        turned_x = np.cos(view.yaw * depth) * x + np.sin(view.yaw) * z
+        turned_y = np.cos(view.pitch * depth) * y + np.sin(view.pitch) * z
         cosine, sine = np.cos(view.roll), np.sin(view.roll)
         rolled = [cosine * turned_x - sine * turned_y, sine * turned_x + cosine * turned_y]
-        height, width = size
+        height, width = self._image.shape[:2]
         center = np.array([width, height]) * (0.5 + view.shift)
         pixels = _points(*rolled) * (_HALF_HEAD * height * view.scale) + center
         fixed_point: NDArray[np.int32] = np.rint(pixels * (1 << _SHIFT)).astype(np.int32)
