@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
@@ -36,18 +36,6 @@ class Images(Protocol):
         """Return what tells the set from others, wherever it is; empty if its images have to."""
 
 
-class Difference(NamedTuple):
-    """How a set differs from an earlier one.
-
-    Attributes:
-        has_grown: whether there are more images, and those of before are among them.
-        text: for messages.
-    """
-
-    has_grown: bool
-    text: str
-
-
 def describe(images: Images) -> dict[str, Any]:
     """Describe a set, in a form that JSON can hold."""
     places = np.unique(np.linspace(0, len(images) - 1, _SAMPLE).astype(np.int64)).tolist()
@@ -57,7 +45,7 @@ def describe(images: Images) -> dict[str, Any]:
 
 def find_difference(
     images: Images, described: Mapping[str, Any], before: Any
-) -> Optional[Difference]:
+) -> Optional[tuple[bool, str]]:
     """Compare a set with an earlier description.
 
     Args:
@@ -66,7 +54,8 @@ def find_difference(
         before: what a checkpoint says of the set of its run.
 
     Returns:
-        None if the sets are the same, or the checkpoint says nothing.
+        True if there are more images, and those of before are among them, and the numbers for
+        messages; None if the sets are the same, or the checkpoint says nothing.
     """
     if described == before:
         return None
@@ -77,8 +66,8 @@ def find_difference(
         return None
     text = f"{count:,} images there, {len(images):,} here"
     if len(images) > count and sample and all(_has(images, *one) for one in sample):
-        return Difference(True, text)
-    return Difference(False, text if len(images) < count else f"{text}, of which some are others")
+        return True, text
+    return False, text if len(images) < count else f"{text}, of which some are others"
 
 
 def _image(images: Images, index: int) -> Optional[tuple[int, int]]:

@@ -155,8 +155,8 @@ def _open_cifar(data: ImageDataOptions) -> ImageData:
         sets = cifar.open_record_files(kind, *records)
         files = [path for rec in records for path in files_of(rec)]
     else:
-        sets = cifar.open_set(kind, _folder(data))
-        files = cifar.files_of(kind, _folder(data))
+        training, validation, files = cifar.open_set(kind, _folder(data))
+        sets = training, validation
     transforms: tuple[ImageTransform, ImageTransform] = PadCropFlip(), Unchanged()
     if size < cifar.SIDE:
         transforms = PadCropFlip(padding=0, size=size), MiddleCrop(size)

@@ -64,14 +64,15 @@ def check_saved(
     difference = world.broadcast_object(own, "data.difference")
     if difference is None:
         return
-    if difference.has_grown or insists:
+    has_grown, text = difference
+    if has_grown or insists:
         _log.warning(
             "training goes on with %s images than %s was trained on: %s; in the rest of this epoch "
             "some may come twice, and some not at all",
-            *("more" if difference.has_grown else "other", saved.path, difference.text),
+            *("more" if has_grown else "other", saved.path, text),
         )
         return
     raise ConfigError(
-        f"{saved.path} was trained on other images: {difference.text}; give the data of that run, "
+        f"{saved.path} was trained on other images: {text}; give the data of that run, "
         f"or another --models-root, or go on with these images by --resume {ANYWAY}"
     )

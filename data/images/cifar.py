@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -85,8 +85,10 @@ SETS = {one.stem: one for one in (CIFAR10, CIFAR100)}
 """By the name that ``--dataset`` has for them."""
 
 
-def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
+def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet, list[Path]]:
     """Open the images to train and to validate on, [32, 32, 3], RGB, of the classes from 0 on.
+
+    The third value are the files that hosts have to have in common.
 
     Args:
         cifar: which of the two.
@@ -98,10 +100,12 @@ def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
         DataError: there is none of these, or a file is broken.
     """
     if records := _find_records(cifar, folder):
-        return open_record_files(cifar, *records)
+        files = [path for rec in records for path in record_set.files_of(rec)]
+        return (*open_record_files(cifar, *records), files)
     if folders := _find_pair(folder):
-        return _checked(cifar, open_folders(*folders), folder)
-    return read(cifar, folder, "training"), read(cifar, folder, "validation")
+        return (*_checked(cifar, open_folders(*folders), folder), list(folders))
+    published = [path for part in cifar.files for path in _find(cifar, folder, part)]
+    return read(cifar, folder, "training"), read(cifar, folder, "validation"), published
 
 
 def open_record_files(cifar: Cifar, training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
@@ -123,16 +127,6 @@ def read(cifar: Cifar, folder: Path, part: str) -> ImagesInMemory:
     labels, pixels = (np.concatenate(arrays) for arrays in zip(*files))
     images = pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return ImagesInMemory(np.ascontiguousarray(images), labels.astype(np.uint8), cifar.num_classes)
-
-
-def files_of(cifar: Cifar, folder: Path) -> list[Path]:
-    """Return the files that hosts have to have in common: of the form found, or all published."""
-    if records := _find_records(cifar, folder):
-        return [path for rec in records for path in record_set.files_of(rec)]
-    if folders := _find_pair(folder):
-        return list(folders)
-    names = [name for names in cifar.files.values() for name in names]
-    return [path for paths in _versions(cifar, folder, names) for path in paths]
 
 
 def _find_records(cifar: Cifar, folder: Path) -> Optional[_Pair]:
@@ -171,15 +165,12 @@ def _checked(
     return training, validation
 
 
-def _versions(cifar: Cifar, folder: Path, names: Sequence[str]) -> Iterator[list[Path]]:
-    """Yield the paths of files in each version and place."""
-    for subfolder, suffix in itertools.product(cifar.folders, ("", ".bin")):
-        yield [folder / subfolder / f"{name}{suffix}" for name in names]
-
-
 def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
-    """Return the paths of a part's files, all of one version."""
-    versions = [*_versions(cifar, folder, cifar.files[part])]
+    """Return the paths of a part's files, all of one version and in one place."""
+    versions = [
+        [folder / subfolder / f"{name}{suffix}" for name in cifar.files[part]]
+        for subfolder, suffix in itertools.product(cifar.folders, ("", ".bin"))
+    ]
     missing = [[path for path in paths if not os.path.isfile(path)] for paths in versions]
     if [] in missing:
         return versions[missing.index([])]
