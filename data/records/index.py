@@ -12,7 +12,7 @@ records lie on as many pages of a disk, some: the longest distances between two 
 record is most likely to be missing, and others at equal distances; more of them if the keys have
 gaps. Identity-grouped sets announce their number of records, which is compared as well.
 
-What is found is cached in a file beside the ``.rec``; keys only where they are not consecutive.
+What is found is cached in a file beside the ``.rec``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPOT_CHECKS = 1 << 9
 # Records that lie in a row and are missing in the index, after which no more are counted.
 _ENOUGH = 1 << 12
 # Numbers before the offsets in the cache.
-_COUNTS = 3
+_COUNTS = 2
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _Numbers = NDArray[np.int64]
@@ -52,10 +52,8 @@ class RecordIndex:
 
     Attributes:
         offsets: of the images' records in bytes, int64 ``[images]``.
-        keys: of the images, int64 ``[images]``; empty if they have no gaps.
-        first_key: the smallest key of an image.
-        is_consecutive: whether the keys of the images have no gaps.
         identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
+        keys: of the images, int64 ``[images]``.
     """
 
     def __init__(self, path: Path, file: RecordFile) -> None:
@@ -67,10 +65,9 @@ class RecordIndex:
         sources = (path, path.with_suffix(".idx"))
         cache = path.with_suffix(".idx.cache")
         found = cached_array(cache, sources, "<i8", lambda: _build(path, file), _fits_together)
-        images, identities, self.first_key = found[:_COUNTS].tolist()
+        images, identities = found[:_COUNTS].tolist()
         parts: list[_Numbers] = np.split(found[_COUNTS:], [images, images + identities])
         self.offsets, self.identity_offsets, self.keys = parts
-        self.is_consecutive = not len(self.keys)
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -78,13 +75,12 @@ class RecordIndex:
 
 
 def _build(path: Path, file: RecordFile) -> _Numbers:
-    """Return three counts (images, identities, the first key), then the parts of the index."""
+    """Return the numbers of images and identities, then the parts of the index."""
     keys, offsets = _read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
-    image_keys, identity_offsets = keys[images], offsets[images.stop :]
-    counts = len(image_keys), len(identity_offsets), image_keys[0]
-    is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
-    parts = (counts, offsets[images], identity_offsets, image_keys[: 0 if is_consecutive else None])
+    identity_offsets = offsets[images.stop :]
+    counts = len(keys[images]), len(identity_offsets)
+    parts = counts, offsets[images], identity_offsets, keys[images]
     return np.concatenate(parts).astype("<i8", copy=False)
 
 
@@ -92,9 +88,8 @@ def _fits_together(index: _Numbers) -> bool:
     """Return True for a cached index of the right form; wrong offsets are found when used."""
     if len(index) <= _COUNTS:
         return False
-    images, identities, _ = index[:_COUNTS].tolist()
-    lengths = (images + identities, 2 * images + identities)
-    return images > 0 and identities >= 0 and len(index) - _COUNTS in lengths
+    images, identities = map(int, index[:_COUNTS])
+    return images > 0 and identities >= 0 and len(index) == _COUNTS + 2 * images + identities
 
 
 def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> slice:
@@ -160,10 +155,10 @@ def _read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
         keys, offsets = _parse(index)
         file.read(int(offsets.max()))
     except BrokenRecordError as error:
-        cause = "truncated or damaged: copy it again"
-        if has_index:
-            cause = "truncated, damaged or of another version than its .idx: copy both again"
-        raise DataError(f"{path}: {error}; the file is {cause}") from None
+        raise DataError(
+            f"{path}: {error}; the file is truncated, damaged or of another version than its .idx: "
+            "copy both again"
+        ) from None
     _check_places(index, file, keys, offsets)
     return keys, offsets
 

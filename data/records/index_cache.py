@@ -8,7 +8,7 @@ A cache that is missing, damaged, or made from other versions of its source file
 where the folder cannot be written to, none is used. It is one padded line of JSON (sizes and times
 of the source files), the array, and its checksum; nothing in it can run code.
 
-The caches of a billion images hold 12 GB, which must not be read at every start. So the checksum of
+The caches of a billion images hold 20 GB, which must not be read at every start. So the checksum of
 a large one is that of blocks spread over it: it finds a cache that was cut, or not written
 completely. A wrong offset is found when it is used, because records begin with a magic number.
 """
@@ -34,7 +34,7 @@ _Array = NDArray[Any]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 5
+_VERSION = 6
 # The array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER, _CHECKSUM_BYTES = 1 << 12, 8

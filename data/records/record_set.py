@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from data.fingerprint import describe
 from data.image_interface import LabeledRecords, Labels, first_readable
-from data.records.index import MAX_KEY, RecordIndex
+from data.records.index import RecordIndex
 from data.records.index_cache import cached_array
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
@@ -131,26 +131,26 @@ class RecordSet(LabeledRecords):
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
-        found = self.index
-        return found.first_key + index if found.is_consecutive else int(found.keys[index])
+        return int(self.index.keys[index])
 
     @override
     def where(self, index: int) -> str:
         return f"{self.path}: record {self.key(index)}"
 
     def identity_ranges(self) -> NDArray[np.int64]:
-        """Return ``[start, stop)`` of each identity's image keys, int64 ``[identities, 2]``.
+        """Return ``[start, stop)`` of each identity's images, int64 ``[identities, 2]``.
 
-        Empty for a flat set. Keys above 2^24 are rounded in the file itself. Ranges that cannot be
-        read are empty, and so are all if they overlap by more than rounding: following each of them
-        would take time by the square of the file's size.
+        Empty for a flat set. Ranges that cannot be read, or of keys above 2^24, which are rounded
+        in the file itself, are empty, and so are all if they overlap: following each of them would
+        take time by the square of the file's size.
         """
         ranges = np.zeros((self.identities, 2), np.int64)
         for number, offset in enumerate(self.index.identity_offsets.tolist()):
             with suppress(BrokenRecordError):
                 bounds, _ = self.file.read(offset)
-                if len(bounds) == 2 and all(0 <= bound <= MAX_KEY for bound in bounds):
+                if len(bounds) == 2 and all(0 <= bound <= FLOAT32_EXACT for bound in bounds):
                     ranges[number] = bounds
+        ranges = np.searchsorted(self.index.keys, ranges)
         if np.diff(ranges).clip(0).sum() > 2 * len(self):
             ranges[:] = 0
         return ranges
@@ -200,16 +200,13 @@ class RecordSet(LabeledRecords):
         ranges. An unreadable image has the label of its identity record's others.
         """
         labels = np.full(len(self), -1, "<i4")
-        if self.index.is_consecutive:
-            ranges = self.identity_ranges() - self.index.first_key
-            last = min(len(self), FLOAT32_EXACT - self.index.first_key)
-            exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
-            ranges = ranges[exact]
-            firsts, lasts = map(self._look_up_labels, (ranges[:, 0], ranges[:, 1] - 1))
-            firsts = np.where(firsts < 0, lasts, firsts)
-            lasts = np.where(lasts < 0, firsts, lasts)
-            for (start, stop), label in zip(ranges, np.where(firsts == lasts, firsts, -1)):
-                labels[start:stop] = label
+        ranges = self.identity_ranges()
+        ranges = ranges[ranges[:, 0] < ranges[:, 1]]
+        firsts, lasts = map(self._look_up_labels, (ranges[:, 0], ranges[:, 1] - 1))
+        firsts = np.where(firsts < 0, lasts, firsts)
+        lasts = np.where(lasts < 0, firsts, lasts)
+        for (start, stop), label in zip(ranges, np.where(firsts == lasts, firsts, -1)):
+            labels[start:stop] = label
         missing = (
             np.arange(len(self)) if len(self) <= _ALL_LOOKED_UP else np.flatnonzero(labels < 0)
         )
@@ -255,16 +252,11 @@ class RecordSet(LabeledRecords):
         return labels
 
     def _label_error(self, label: float, index: int) -> DataError:
-        path = self.path.with_name("property")
-        if os.path.isfile(path):
-            reason = (
-                f"the classes are 0 to {self.num_classes - 1}; correct {path} "
-                "(num_classes,height,width) or pack the set again"
-            )
-        else:
-            below = f"(below {self.num_classes})"
-            reason = f"classes are numbered 0, 1, 2, … {below}; pack the set again"
-        return DataError(f"{self.where(index)} has label {label:.10g}, but {reason}")
+        return DataError(
+            f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
+            f"{self.num_classes - 1}; correct num_classes,height,width in "
+            f"{self.path.with_name('property')} or pack the set again"
+        )
 
 
 def files_of(path: Path) -> list[Path]:

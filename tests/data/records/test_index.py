@@ -212,7 +212,7 @@ def test_a_file_that_grew_or_was_cut_off(tmp_path, flat) -> None:
     os.truncate(tmp_path / "train.rec", (tmp_path / "train.rec").stat().st_size - 8)
     assert_refused("damaged or of another version than its .idx: copy both", RecordSet, tmp_path)
     (tmp_path / "train.idx").unlink()
-    assert_refused("file is truncated or damaged: copy it again$", RecordSet, tmp_path)
+    assert_refused("file is truncated, damaged or of another version", RecordSet, tmp_path)
     (tmp_path / "train.idx").symlink_to("gone")
     assert_refused("train.idx cannot be read: No such file.*; delete it", RecordSet, tmp_path)
 
@@ -259,7 +259,7 @@ def test_labels_of_overlapping_ranges(tmp_path, images, write_set, monkeypatch) 
     announced = 0, encode((3.0, 5.0), 0, b"")
     written = [announced, *im2rec([0, 1], images, [1, 2]), *ranges]
     records = RecordSet(write_records(tmp_path / "twice", written))
-    assert records.identity_ranges().tolist() == [[1, 3], [1, 3]]
+    assert records.identity_ranges().tolist() == [[0, 2], [0, 2]]
     for number, labels in enumerate(([1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0])):
         folder = write_set([3, 3], f"{number}")
         for key, label in enumerate(labels, 1):
