@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -35,7 +34,6 @@ _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (20
 _MAX_BARS = 60
 _INCHES, _DPI = (9, 5), 110
 
-_Item = TypeVar("_Item")
 SheetRow = tuple[Sequence[str], Sequence[Sequence[tuple[Payload, str]]]]
 """Lines that stand before a row of images, and groups of these: encoded, with a note below each."""
 
@@ -107,7 +105,8 @@ def draw_chosen_pairs(
         [(pairs.images[2 * pair], note), (pairs.images[2 * pair + 1], "")]
         for pair, note in zip(chosen, notes)
     ]
-    return draw_rows([([], row) for row in _cut(groups, _PAIR_COLUMNS)], title)
+    starts = range(0, len(groups), _PAIR_COLUMNS)
+    return draw_rows([([], groups[start : start + _PAIR_COLUMNS]) for start in starts], title)
 
 
 def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
@@ -121,7 +120,8 @@ def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
         (encode(np.stack([*planes] * (3 // len(planes)), axis=-1), lossless=True), str(label))
         for planes, label in zip(images[: _BATCH_SIDE**2], labels.tolist())
     ]
-    rows: list[SheetRow] = [([], [row]) for row in _cut(shown, _BATCH_SIDE)]
+    starts = range(0, len(shown), _BATCH_SIDE)
+    rows: list[SheetRow] = [([], [shown[start : start + _BATCH_SIDE]]) for start in starts]
     return encode(_sheet(rows, "images of a batch, with their classes"), lossless=False)
 
 
@@ -177,11 +177,6 @@ def _tile(payload: Payload) -> Image:
     resized = cv2.resize(image, (width, height), interpolation=method)
     tile[top : top + height, left : left + width] = resized
     return tile
-
-
-def _cut(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
-    """Return the items in rows of so many."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:

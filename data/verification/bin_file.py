@@ -90,7 +90,7 @@ class VerificationSet(EncodedImages):
             try:
                 image, _ = self.decoded(number)
             except BrokenRecordError as error:
-                raise DataError(f"{error}; copy the set again") from None
+                raise DataError(f"{error}; copy it again") from None
             if image.shape[:2] != size:
                 # As InsightFace's verification.py does; averaged areas would score otherwise.
                 image = cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC)
