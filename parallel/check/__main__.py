@@ -3,13 +3,12 @@
     python -m parallel.check -H ip1:8,ip2:8
     NIC=eth1 python -m parallel.check --hostfile hosts --models-root models/faces-r50
 
-Without hosts, those that run.sh would take are checked: of HOSTS or HOSTFILE, else this one alone.
+Without hosts, this one alone is checked.
 docs/many-hosts.md has a sample. The exit status is 0 if nothing is wrong, otherwise 2.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from typing import Optional
 
 from parallel.check.findings import findings, size
 from parallel.check.survey import Survey, survey
-from parallel.host_lists import ListedHost, read_file, read_list, slots_by_host
+from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 from runtime import environment
@@ -29,7 +28,6 @@ from runtime.process.terminal import print_line
 
 WIDTH = 100
 _LABEL = 14
-_NARROWEST, _WIDEST = 21, 40
 _LABELS = (
     *("", "hostname", "address", "ranks", "Python", "MXNet", "Horovod", "Open MPI", "GPUs"),
     *("memory free", "/dev/shm free", "disk free", "sends"),
@@ -43,14 +41,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         description="Check hosts before a long run: one table, what is wrong, and what to do.",
         epilog="NIC=eth1 chooses the network interface, as for the launchers.",
     )
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "-H",
         dest="hosts",
+        default="localhost",
         metavar="HOST:N,...",
-        help="the hosts with their ranks, as in ip1:8,ip2:8; by default those of run.sh, HOSTS",
+        help="the hosts with their ranks, as in ip1:8,ip2:8; by default this one alone",
     )
-    hosts.add_argument(
+    either.add_argument(
         *("--hostfile", "-hostfile"),
         type=Path,
         metavar="FILE",
@@ -65,7 +64,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print all that was found out as JSON")
     options = parser.parse_args(argv)
-    slots = slots_by_host(_hosts(options), is_own_name)
+    hosts = read_file(options.hostfile) if options.hostfile else read_list(options.hosts)
+    slots = slots_by_host(hosts, is_own_name)
     nic = environment.variables().get("NIC") or None
     with ssh.exits_on_signals():
         ranks = {host: count or 1 for host, count in slots.items()}
@@ -80,21 +80,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return USER_ERROR_STATUS if wrong else 0
 
 
-def _hosts(options: argparse.Namespace) -> tuple[ListedHost, ...]:
-    """The hosts of the options, or else those that run.sh would take."""
-    variables = environment.variables()
-    if options.hostfile is not None:
-        return read_file(options.hostfile)
-    if options.hosts is not None:
-        return read_list(options.hosts)
-    operator = variables.get("OMPI_MCA_orte_default_hostfile", "none")
-    if variables.get("HOSTS"):
-        return read_list(variables["HOSTS"])
-    if variables.get("HOSTFILE"):
-        return read_file(Path(variables["HOSTFILE"]))
-    return read_list("localhost") if operator == "none" else read_file(Path(operator))
-
-
 def _column(survey: Survey, host: str) -> list[str]:
     """The cells of a host, in the order of ``_LABELS``."""
     facts = survey.facts.get(host)
@@ -104,36 +89,33 @@ def _column(survey: Survey, host: str) -> list[str]:
     seen = (survey.address_of(host, other) for other in survey.facts if other != host)
     address = next(filter(None, seen), facts.ssh_server)
     interfaces = [name for name, own in facts.interfaces.items() if own == address]
-    package = "broken" if "mxnet" in facts.errors else facts.mxnet_package
     gpus = ", ".join(sorted({gpu.name for gpu in facts.gpus}))
     driver = f", CUDA {dotted(facts.cuda_of_driver)}" if facts.cuda_of_driver else ""
-    # The slowest of all connections from it, and to which host.
-    sent = [(one.bandwidth, one.receiver) for one in survey.pairs if one.sender == host]
-    rate, receiver = min(((rate, name) for rate, name in sent if rate), default=(0.0, ""))
+    slowest = survey.slowest(host)
     return [
         host,
         facts.hostname,
         " ".join([address or "-", *interfaces[:1]]),
         f"{survey.slots[host]} on {facts.processors} processors",
         facts.python,
-        f"{facts.mxnet} {package}" if facts.mxnet else "missing",
+        f"{facts.mxnet} {facts.mxnet_package}" if facts.mxnet else "missing",
         facts.horovod or "missing",
         facts.open_mpi or "missing",
         f"{len(facts.gpus)} {gpus}{driver}" if gpus else "none",
         size(facts.memory),
         size(facts.shared_memory),
         "unusable" if facts.disk is None else size(facts.disk),
-        f"{rate / 1e6:.0f} MB/s {receiver}" if rate else "-",
+        f"{slowest.bandwidth / 1e6:.0f} MB/s {slowest.receiver}" if slowest else "-",
     ]
 
 
 def table(survey: Survey) -> Iterator[str]:
-    """The lines of the table: a column for each host, as many side by side as there is room."""
+    """The lines of the table: a column for each host, two or three side by side."""
     hosts = list(survey.slots)
-    fitting = max(1, (WIDTH - _LABEL) // max(_NARROWEST, 1 + max(map(len, hosts))))
+    width = 40 if len(hosts) <= 2 else 28
+    fitting = (WIDTH - _LABEL) // width
     for start in range(0, len(hosts), fitting):
         shown = hosts[start : start + fitting]
-        width = min(_WIDEST, (WIDTH - _LABEL) // len(shown))
         yield from [""] if start else []
         for label, *cells in zip(_LABELS, *(_column(survey, host) for host in shown)):
             cut = (cell if len(cell) < width else f"{cell[: width - 2]}…" for cell in cells)

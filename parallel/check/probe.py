@@ -25,16 +25,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from parallel.check.facts import gather
 from parallel.parameter_server.authentication import Admission, call
 
 MARK = "parallel.check "
 """Begins each answer."""
-BUSY = {"busy": True}
-"""An answer that comes while the real one takes time, so that a host that hangs is told apart."""
-KEY_BYTES = 32
 _BUSY_SECONDS = 2.0
 # A probe whose first host is gone without the connection being closed ends by itself.
 _IDLE_SECONDS = 300
@@ -51,14 +48,15 @@ def main() -> None:
     signal.alarm(_IDLE_SECONDS)
     facts = ThreadPoolExecutor(1).submit(gather, Path(sys.argv[1]))
     while wait([facts], _BUSY_SECONDS).not_done:
-        _say(BUSY)
+        # A sign of life: a host that hangs is told apart.
+        _say(None)
     _say({"facts": asdict(facts.result())})
     for line in sys.stdin:
         signal.alarm(_IDLE_SECONDS)
         _say(_answer(**json.loads(line)))
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _say(answer: Optional[dict[str, Any]]) -> None:
     print(MARK + json.dumps(answer), flush=True)
 
 

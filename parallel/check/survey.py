@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import secrets
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts
-from parallel.check.hosts import HostError, Probe
-from parallel.check.probe import KEY_BYTES
-from parallel.launch.ssh import Sessions
+from parallel.check.probe import MARK
+from parallel.launch import ssh
+from parallel.launch.network_interface import is_own_name
+from runtime.installed import Gpu
 
 _Answer = TypeVar("_Answer")
-# Raised by the use of what has come as JSON, if it is none or something else.
-_NOT_UNDERSTOOD = (
-    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-)
+SILENCE_SECONDS = 20.0
+"""Without a sign of life, after which a host hangs."""
+_END_SECONDS = 2.0
 
 
 class Finding(NamedTuple):
@@ -38,10 +44,10 @@ class Pair(NamedTuple):
 
     sender: str
     receiver: str
-    bandwidth: Optional[float]
-    """Bytes per second; None if there is no connection."""
+    bandwidth: float
+    """Bytes per second."""
     error: str = ""
-    """Why there is none."""
+    """Why there is no connection."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,124 @@ class Survey:
             return self.facts[receiver].interfaces.get(self.nic) if has_both else None
         return self.facts[receiver].ssh_server or self.facts[sender].ssh_client
 
+    def slowest(self, sender: str) -> Optional[Pair]:
+        """The slowest of all connections of a host."""
+        reached = [pair for pair in self.pairs if pair.sender == sender and not pair.error]
+        return min(reached, key=lambda pair: pair.bandwidth, default=None)
+
 
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
-    with ThreadPoolExecutor(len(slots)) as pool, Sessions() as sessions:
+    with ThreadPoolExecutor(len(slots)) as pool, ssh.Sessions() as sessions:
         probes = {host: Probe(sessions, host, models_root) for host in slots}
         _Conversation(found, dict(probes), pool).run()
         list(pool.map(Probe.close, probes.values()))
     return found
+
+
+class HostError(Exception):
+    """Why a host has not answered, and the remedy."""
+
+
+class Probe:
+    """The probe on a host, which runs until ``close``."""
+
+    def __init__(self, sessions: ssh.Sessions, host: str, models_root: Path) -> None:
+        """Start it, by ssh unless it is this host.
+
+        Raises:
+            ConfigError: this machine has no ssh.
+        """
+        self.host = host
+        words = (sys.executable, "-m", "parallel.check.probe", str(models_root))
+        variables = ssh.variables_with_programs()
+        # That of the user's own login, by which the probe on this host would take its address.
+        variables.pop("SSH_CONNECTION", None)
+        is_here = is_own_name(host)
+        self._process = sessions.start(
+            words if is_here else ssh.command(host, words),
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+        )
+        self._last_line = b""
+        self._answers: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        if not is_here:
+            self._send(ssh.first_input({}))
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer; see ``answer``."""
+        self._send(json.dumps(request).encode() + b"\n")
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for an answer, which may be anything.
+
+        Raises:
+            HostError: there is none in time.
+            RecursionError, ValueError: it is no JSON.
+        """
+        found: Optional[dict[str, Any]] = None
+        while found is None:
+            try:
+                line = self._answers.get(timeout=SILENCE_SECONDS)
+            except queue.Empty:
+                raise HostError(
+                    f"it has given no sign of life for {SILENCE_SECONDS:.0f} s",
+                    f"look there for processes and disks that hang: ssh {self.host} uptime",
+                ) from None
+            if line is None:
+                raise self._ended()
+            found = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """Close the probe's input, which ends it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+
+    def _send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        # One that has ended says why where its answer is read.
+        with suppress(OSError):
+            self._process.stdin.write(data)
+
+    def _listen(self) -> None:
+        """Pass on the answers, and None after the last; keep the last of the other lines."""
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                said, mark, answer = line.partition(MARK.encode())
+                if mark:
+                    self._answers.put(answer)
+                else:
+                    self._last_line = said.strip() or self._last_line
+        self._answers.put(None)
+
+    def _ended(self) -> HostError:
+        """Why the probe, or ssh, has ended."""
+        status = -1
+        with suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(_END_SECONDS)
+        last = ssh.last_line(self._last_line.decode(errors="replace"))[:200]
+        if status == ssh.STATUS_OF_SSH:
+            remedy = f"it has to work without a question: ssh -oBatchMode=yes {self.host} true"
+            return HostError(f"no connection by ssh ({last})", remedy)
+        return HostError(
+            f"the check does not run there ({last})",
+            f"copy this project to the same path, {Path.cwd()}, and make env there",
+        )
+
+
+def _facts(probe: Probe) -> Facts:
+    answer = probe.answer()["facts"]
+    return Facts(**{**answer, "gpus": [Gpu(*gpu) for gpu in answer["gpus"]]})
 
 
 class _Conversation:
@@ -80,13 +195,12 @@ class _Conversation:
 
     def __init__(self, found: Survey, probes: dict[str, Probe], pool: ThreadPoolExecutor) -> None:
         self._found, self._probes, self._pool = found, probes, pool
-        self._key = secrets.token_bytes(KEY_BYTES).hex()
+        self._key = secrets.token_hex(32)
         self._ports: dict[str, dict[str, int]] = {}
         """By host: the port on which its probe listens, for each of its addresses."""
 
     def run(self) -> None:
-        facts = self._of(self._probes, lambda probe: Facts.received(probe.answer()["facts"]))
-        self._found.facts.update(facts)
+        self._found.facts.update(self._of(self._probes, _facts))
         hosts = list(self._probes)
         if len(hosts) > 1:
             self._ports = self._of(hosts, self._listen)
@@ -108,7 +222,7 @@ class _Conversation:
                 continue
             except HostError as error:
                 what, remedy = error.args
-            except _NOT_UNDERSTOOD as error:
+            except Exception as error:
                 what = f"its answer is not understood ({str(error)[:60]})"
                 remedy = "copy this project to it, all of its files"
             self._found.silent.append(Finding(host, what, remedy))
@@ -120,7 +234,7 @@ class _Conversation:
         others = [host for host in self._found.facts if host != probe.host]
         known = {self._found.address_of(probe.host, other) for other in others} - {None}
         answer = probe.ask(key=self._key, listen=sorted(map(str, known)), measure=[])
-        return {str(address): int(port) for address, port in answer["ports"].items()}
+        return dict(answer["ports"])
 
     def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
         """Have a host connect to its receiver."""
@@ -131,8 +245,8 @@ class _Conversation:
             return None
         port = self._ports[receiver].get(address)
         if port is None:
-            return Pair(probe.host, receiver, None, f"it has no address {address}")
+            return Pair(probe.host, receiver, 0.0, f"it has no address {address}")
         answer = probe.ask(key=self._key, listen=[], measure=[address, port])
         if "error" in answer:
-            return Pair(probe.host, receiver, None, str(answer["error"]))
+            return Pair(probe.host, receiver, 0.0, str(answer["error"]))
         return Pair(probe.host, receiver, float(answer["bandwidth"]))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 from unittest.mock import Mock
@@ -17,44 +16,29 @@ from unittest.mock import Mock
 import pytest
 
 from parallel.check import facts as facts_module
-from parallel.check import hosts
 from parallel.check import probe as probe_module
-from parallel.check.facts import Facts, gather
-from parallel.check.hosts import HostError, Probe, explain
-from parallel.check.probe import KEY_BYTES, MARK, bandwidth, serve
+from parallel.check import survey
+from parallel.check.facts import gather
+from parallel.check.probe import MARK, bandwidth, serve
+from parallel.check.survey import HostError, Probe
 from parallel.launch.ssh import Sessions
 from runtime import installed
 from runtime.errors import ConfigError
-from tests.support import healthy_hosts
 from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
-KEY = bytes(range(KEY_BYTES))
-
-
-def test_facts_arrive_as_they_were_sent_and_others_are_refused() -> None:
-    for package in ("mxnet", "mxnet-cu112"):
-        facts = healthy_hosts.facts(1, package)
-        sent = json.loads(json.dumps(asdict(facts)))
-        assert Facts.received(sent) == facts
-    for change in (
-        {"memory": "40000"}, {"memory": None}, {"hostname": ["x"]}, {"more": 1}, {"disk": 1.5},
-        {"interfaces": {"eth0": 5}}, {"horovod_lacks": "NCCL"}, {"horovod_lacks": {"a": "b"}},
-        {"gpus": [["T4", [7, None], 5]]}, {"gpus": [{"name": "T4"}]}, {"gpus": 5},
-    ):  # fmt: skip
-        with pytest.raises((KeyError, TypeError, ValueError)):
-            Facts.received({**sent, **change})
+KEY = bytes(range(32))
 
 
 def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
     for name, replaced in {
-        "_check_mxnet": lambda package: "1.9.1",
+        "_mxnet": lambda package: "1.9.1",
         "_horovod_lacks": lambda: ["NCCL"],
         "_GATHER_SECONDS": 1,
         "_PROGRAM_SECONDS": 0.5,
         "_free_for": lambda _: time.sleep(3),
-        "_checksums": Mock(side_effect=ZeroDivisionError("what")),
+        "_checksum": Mock(side_effect=ZeroDivisionError("what")),
         "_open_mpi": lambda: facts_module._run("sleep", "5"),
     }.items():
         monkeypatch.setattr(facts_module, name, replaced)
@@ -63,18 +47,17 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -
     assert time.monotonic() - start < 3
     assert facts.errors == {
         "gpus": "no driver",
-        "disk": "no answer in 1 s",
-        "files": "ZeroDivisionError: what",
-        "open_mpi": "sleep has not ended in 0 s",
+        "disk": "no answer",
+        "project": "what",
+        "open_mpi": "Command '('sleep', '5')' timed out after 0.5 seconds",
     }
-    assert (facts.gpus, facts.disk, facts.files, facts.open_mpi) == ([], None, {}, None)
+    assert (facts.gpus, facts.disk, facts.project, facts.open_mpi) == ([], None, "", None)
 
 
 def test_programs_and_folders_that_fail_say_why(tmp_path: Path, monkeypatch) -> None:
     for words, reason in (
         (("sh", "-c", "echo x; echo 'error: no CUDA' >&2; exit 2"), "^no CUDA$"),
         (("sh", "-c", "exit 3"), "^status 3$"),
-        (("nothing-there",), "^nothing-there does not start: No such file"),
     ):
         with pytest.raises(ConfigError, match=reason):
             facts_module._run(*words)
@@ -96,11 +79,11 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
-    key, other = "ab" * KEY_BYTES, "cd" * KEY_BYTES
+    key, other = "ab" * 32, "cd" * 32
     with Sessions() as sessions:
         probe = Probe(sessions, "localhost", tmp_path / "run" / "of" / "mine")
         assert not listeners(probe._process.pid)
-        facts = Facts.received(probe.answer()["facts"])
+        facts = survey._facts(probe)
         # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
         ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
         ((address, port),) = ports.items()
@@ -118,31 +101,22 @@ def test_the_probe_of_this_host(tmp_path: Path) -> None:
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
     assert facts.open_mpi is not None and facts.open_mpi[0] in "34"
     assert facts.disk is not None and min(facts.disk, facts.memory, facts.shared_memory) > 0
-    wanted = {"train.py", "config.sh", "runtime/errors.py", "setup-utils/launchers/mpirun"}
-    assert wanted <= facts.files.keys()
-    assert not [name for name in facts.files if name.startswith(("tests", "docs"))]
 
 
-@pytest.mark.parametrize(("status", "errors", "what"), [
-    (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
-    (255, "Host key verification failed.\n", "ssh does not know its host key"),
-    (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
-     "its host key is another one than known_hosts has"),
-    (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
-    (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
-    (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
-    (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
-    (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
-    (255, "", "ssh gets no answer"),
-    (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
-    (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
-    (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
-    (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
-])  # fmt: skip
-def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None:
-    found, remedy = explain("h", status, errors).args
-    assert found.startswith(what) and "{" not in found
-    assert remedy and "{" not in remedy
+def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(facts_module, "ROOT", tmp_path)
+    found = {facts_module._checksum()}
+    files = ("train.py", "run.sh", "runtime/errors.py", "parallel/check/x.py", "setup-utils/a/b")
+    for number, name in enumerate(files, 2):
+        for text in ("", "changed"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+            found.add(facts_module._checksum())
+        assert len(found) == 2 * number - 1
+    for name in ("tests/test_a.py", "docs/a.md", "setup-utils/__pycache__/a.pyc"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+        assert facts_module._checksum() in found
 
 
 @pytest.fixture
@@ -157,7 +131,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         started.append(Probe(sessions, "localhost", tmp_path))
         return started[-1]
 
-    monkeypatch.setattr(hosts, "_END_SECONDS", 0.3)
+    monkeypatch.setattr(survey, "_END_SECONDS", 0.3)
     with Sessions() as sessions:
         yield start
         for one in started:
@@ -169,23 +143,25 @@ def test_a_conversation(probe) -> None:
     started = probe(f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line")
     assert started.answer() == {"facts": 1}
     assert started.ask(listen=1) == {"listen": 1}
-    with pytest.raises(HostError, match=r"has ended with status 3 \(what\)', 'try there"):
+    with pytest.raises(HostError, match=r"does not run there \(what\)', 'copy this project"):
         probe("echo what >&2; exit 3").answer()
+    refused = r"no connection by ssh \(Permission denied\)', 'it has to work .*ssh .* true'"
+    with pytest.raises(HostError, match=refused):
+        probe("echo Permission denied >&2; exit 255").answer()
     started = probe(f"exec <&-; echo '{MARK}{facts}'; exit 4")
     assert started.answer()
     started._process.wait()
-    with pytest.raises(HostError, match="has ended with status 4"):
+    with pytest.raises(HostError, match="no reason given"):
         started.ask(listen=1)
-    for answer in (f"echo '{MARK}0123 {facts}'", "yes | tr -d '\\n'"):
-        with pytest.raises(ValueError):
-            probe(answer).answer()
-    with pytest.raises(HostError, match="has ended with status -1"):
-        probe("exec >&-; exec sleep 30").answer()
+    with pytest.raises(ValueError):
+        probe(f"echo '{MARK}0123 {facts}'").answer()
+    with pytest.raises(HostError, match="no reason given"):
+        probe("exec >&- 2>&-; exec sleep 30").answer()
 
 
 def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
-    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 1.0)
-    busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.4;"
+    monkeypatch.setattr(survey, "SILENCE_SECONDS", 1.0)
+    busy = f"echo '{MARK}null'; sleep 0.4;"
     assert probe(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'").answer()
     with pytest.raises(HostError, match="it has given no sign of life for 1 s', 'look there"):
         probe("exec sleep 30").answer()
@@ -203,7 +179,7 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
         serve("192.0.2.1", KEY)
     assert bandwidth("::1", serve("::1", KEY), KEY) > 0
     with pytest.raises(OSError, match="another proof"):
-        bandwidth(*address, bytes(KEY_BYTES))
+        bandwidth(*address, bytes(32))
     monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()

@@ -11,8 +11,7 @@ from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
 from parallel.check.__main__ import WIDTH, table
 from parallel.check.findings import BRIDGES, GIBIBYTE, MEBIBYTE, findings
-from parallel.check.hosts import HostError
-from parallel.check.survey import Finding, Pair, Survey
+from parallel.check.survey import Finding, HostError, Pair, Survey
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
 from tests.support.healthy_hosts import GPU, facts, healthy
@@ -35,15 +34,12 @@ def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     (CPU, {"python": "3.12.1"}, "Python is 3.12, but 3.11 on a; remove .venv there and"),
     (CPU, {"horovod": "0.27.0"}, "Horovod is 0.27.0, but 0.28.1 on a; "),
     (CPU, {"open_mpi": "4.0.7"}, "Open MPI is 4.0.7, but 4.1.8 on a; "),
-    (CPU, {"mxnet": None, "mxnet_package": "unknown"}, "MXNet is not installed; make"),
-    (CPU, {"horovod": None}, "Horovod is not installed; make env there"),
+    (CPU, {"mxnet": None, "errors": {"mxnet": "No module"}}, "MXNet does not load as it should (N"),
     (CPU, {"horovod_lacks": ["MPI", "NCCL"]}, "Horovod is built without MPI; remove"),
-    (CPU, {"errors": {"mxnet": "x"}}, "mxnet does not load as it should (x); "),
     (CPU, {"errors": {"horovod_lacks": "x"}}, "Horovod does not load (x); remove .venv"),
-    (CPU, {"errors": {"open_mpi": "mpirun is not that of O"}}, "mpirun is not that of O"),
-    (CPU, {"files": {"train.py": "1", "a.py": "9"}}, "this project is not that of a: a.p"),
-    (CPU, {"files": {"a.py": "9"}}, "this project is not that of a: a.py and 1 more differ; c"),
-    (CPU, {"files": {}, "errors": {"files": "x"}}, "the files of the project cannot be r"),
+    (CPU, {"errors": {"open_mpi": "x"}}, "mpirun cannot be used (x); remove"),
+    (CPU, {"project": "77c1"}, "the checksum of this project is 77c1, but 3f2a on a; copy"),
+    (CPU, {"project": "", "errors": {"project": "x"}}, "the files of the project cannot be r"),
     (CPU, {"memory": 8 * GIBIBYTE - 1}, "8.0 GiB of memory are free for 8 ranks; "),
     (CPU, {"shared_memory": 255 * MEBIBYTE}, "255 MiB are free in /dev/shm, where 8 ra"),
     (CPU, {"disk": 2 * GIBIBYTE - 1}, "2.0 GiB are free on the disk of --models-root, "),
@@ -51,7 +47,7 @@ def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     (CPU, {"processors": 7}, "8 ranks would share 7 processors; give it no more than 7 r"),
     (CPU, {"errors": {"interfaces": "x"}}, "psutil does not load (x); remove .venv"),
     (CUDA, {"gpus": [GPU] * 7}, "more ranks (8) than GPUs (7); give it no more than 7, "),
-    (CUDA, {"gpus": [], "cuda_of_driver": None}, "it has no GPU that ranks would see, but a d"),
+    (CUDA, {"gpus": [], "cuda_of_driver": None}, "it has no GPU that ranks would see, but its"),
     (CUDA, {"gpus": [GPU] * 7 + [H100]}, "mxnet-cu112 has no machine code for H100; docs"),
     (CUDA, {"cuda_of_driver": 10020}, "its driver is for CUDA 10.2, too old for mx"),
     (CUDA, {"horovod_lacks": ["NCCL"]}, "Horovod is built without NCCL; "),
@@ -63,7 +59,6 @@ def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     # Newer; or older within CUDA 11, which is enough.
     *((CUDA, {"cuda_of_driver": version}, "") for version in (12020, 11040, 11000)),
     # A single host's name needs no address, and a single rank no shared memory.
-    (ALONE, {"open_mpi": "5.0.3"}, "Open MPI 5.0.3 starts ranks"),
     (ALONE_CUDA, {"gpus": []}, "it has no GPU that ranks would see, but its MXNet is mxnet-cu"),
     (ALONE, {"gpus": [GPU], "cuda_of_driver": 11040},
      "its MXNet is for processors and would not use its 1 GPUs; "),
@@ -86,8 +81,8 @@ def test_a_change_is_one_finding_or_none(hosts, change, line: str) -> None:
 
 def test_silent_hosts_stand_at_their_place_and_are_no_measure() -> None:
     survey = healthy(THREE)
-    survey.facts["a"] = replace(survey.facts["a"], mxnet=None, mxnet_package="unknown")
-    assert found(survey) == ["a: MXNet is not installed; make env there"]
+    survey.facts["a"] = replace(survey.facts["a"], horovod=None)
+    assert found(survey) == []
     del survey.facts["a"]
     assert found(survey, "c", horovod="0.1")[0].startswith("c: Horovod is 0.1, but 0.28.1 on b")
     survey = healthy(THREE)
@@ -114,16 +109,13 @@ def test_the_same_address_on_two_hosts() -> None:
     (THREE, ["ac", "bc"], "c: a port of it is not reached from a, b (timed out); ranks listen"),
     (BOTH, [("b", "a", 49e6)], "b: it sends 49 MB/s to a, and 50 are expected; "),
     (BOTH, [("b", "a", 51e6)], ""),
-    # 1 Gbit/s in a network of ten times as much.
-    (THREE, [("c", "a", 118e6), ("c", "b", 118e6)], "c: it sends 118 MB/s to a, b, and 275 ar"),
-    # Two hosts do not say which of them is usual.
-    (BOTH, [("b", "a", 118e6)], ""),
+    (THREE, [("c", "a", 40e6), ("c", "b", 30e6)], "c: it sends 30 MB/s to b, and 50 are exp"),
 ])  # fmt: skip
 def test_links(slots: dict[str, int], links, line: str) -> None:
     survey = healthy(slots)
     for sender, receiver, *link in links:
         others = [one for one in survey.pairs if (one.sender, one.receiver) != (sender, receiver)]
-        pair = Pair(sender, receiver, *(link or (None, "timed out")))
+        pair = Pair(sender, receiver, *(link or (0.0, "timed out")))
         survey.pairs[:] = [*others, pair]
     lines = found(survey)
     assert len(lines) == bool(line) and all(one.startswith(line) for one in lines)
@@ -169,8 +161,7 @@ def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("what", "wrong"), [
-    ("facts", {}), ("facts", ["x"]), ("facts", {"gpus": []}), ("ports", ["10.0.0.1"]),
-    ("ports", {"a": "x"}), ("bandwidth", "x"), ("bandwidth", None), ("bandwidth", 10**400),
+    ("facts", {}), ("facts", {"gpus": []}), ("ports", ["10.0.0.1"]), ("bandwidth", "x"),
 ])  # fmt: skip
 def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
     def change(host, asked, answer):
@@ -191,7 +182,7 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
 
     found = surveyed("abc", monkeypatch, change)
     assert asked == {"a": ["10.0.0.0"], "b": ["10.0.0.1"], "c": ["10.0.0.2"]}
-    errors = {pair.receiver: pair.error for pair in found.pairs if pair.bandwidth is None}
+    errors = {pair.receiver: pair.error for pair in found.pairs if pair.error}
     assert errors == {"c": "it has no address 10.0.0.2"}
     asked.clear()
     surveyed("a", monkeypatch, change)
@@ -221,7 +212,7 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
 
 def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
     for count in (1, 5, 17):
-        slots = {f"node-{number}.of.a.cluster.example": 8 for number in range(count)}
+        slots = {f"node{number}.of.a.cluster.ex": 8 for number in range(count)}
         lines = list(table(healthy(slots, "mxnet-cu112")))
         assert max(map(len, lines)) <= WIDTH
         assert all(any(host in line for line in lines) for host in slots)
@@ -240,36 +231,31 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
     found = healthy({"a": 1, "b": 1})
     calls: list = [found]
     monkeypatch.setattr(command, "survey", lambda *options: calls.append(options) or found)
-    for variable in ("NIC", "HOSTS", "HOSTFILE", "OMPI_MCA_orte_default_hostfile"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("NIC", raising=False)
     return calls
 
 
-def test_options_and_the_variables_of_run_sh(asked, tmp_path, monkeypatch, capsys) -> None:
+def test_options_and_the_interface(asked, tmp_path, monkeypatch, capsys) -> None:
     assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
     assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
     assert capsys.readouterr().out.endswith("healthy: nothing is wrong\n")
-    hosts, operator = tmp_path / "hosts", tmp_path / "operator"
+    hosts = tmp_path / "hosts"
     hosts.write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
-    operator.write_text("c slots=3\n")
     command.main([])
     assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
-    for name, value, options, slots in (
-        # The latter as mpirun and horovodrun write it.
-        ("NIC", "eth1", ["--hostfile", str(hosts)], {"a": 3}),
-        ("NIC", "eth1", ["-hostfile", str(hosts)], {"a": 3}),
-        ("OMPI_MCA_orte_default_hostfile", str(operator), [], {"c": 3}),
-        ("HOSTFILE", str(hosts), [], {"a": 3}),
-        ("HOSTS", "a:1", [], {"a": 1}),
-        ("HOSTS", "a:1", ["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
+    monkeypatch.setenv("NIC", "eth1")
+    for options, slots in (
+        (["--hostfile", str(hosts)], {"a": 3}),
+        # As mpirun and horovodrun write it.
+        (["-hostfile", str(hosts)], {"a": 3}),
+        (["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
     ):
-        monkeypatch.setenv(name, value)
         command.main(options)
         assert asked[-1] == (slots, Path.cwd() / "models", "eth1")
     for wrong in (["-H", ""], ["-H", "a", "--hostfile", "x"], ["a:1"], ["-H", "[::1]:2"]):
         with pytest.raises(ConfigError):
             command.main(wrong)
-    assert len(asked) == 9
+    assert len(asked) == 6
 
 
 def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:
