@@ -26,8 +26,8 @@ from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks.scaling import NONE, RESULT
 from parallel.parameter_server import assignment
+from parallel.parameter_server.assignment import SCHEMES
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import PLAIN, HorovodWorld, LoneWorld, World
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch

@@ -18,7 +18,7 @@ import backbones
 import tests.partial_fc.test_head as head_tests
 from benchmarks import grouping
 from data import options as data_options
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.assignment import SCHEMES
 from partial_fc import margin as margins
 from partial_fc import optimizers
 from partial_fc.head import PartialFC

@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 import backbones
 from backbones import classifiers
 from parallel.launch.options import parse
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.assignment import SCHEMES
 from partial_fc.options import LOSSES
 from runtime.errors import ConfigError
 from tests.support.browser import Browser, is_installed

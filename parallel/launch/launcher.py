@@ -24,8 +24,15 @@ from parallel.launch.data_sharding import read_shares, unread_in_groups
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
 from parallel.launch.options import JobOptions, say
-from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment, Share
-from parallel.parameter_server.schemes import SCHEMES, Scheme
+from parallel.parameter_server.assignment import (
+    SCHEDULER,
+    SCHEMES,
+    SERVER,
+    WORKER,
+    Assignment,
+    Scheme,
+    Share,
+)
 from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
 from runtime.process.loopback import loopback_variables

@@ -9,14 +9,14 @@ nothing; a party that can read or change the packets of others is not kept out.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
-import selectors
 import socket
 import threading
 import time
-from typing import Callable, Optional
+from typing import Callable
 
 _log = logging.getLogger(__name__)
 
@@ -78,41 +78,6 @@ def _receive(connection: socket.socket, size: int, end: float) -> bytes:
     return received
 
 
-class _Caller:
-    """A connection that has been accepted and has not given its proof."""
-
-    def __init__(self, connection: socket.socket, peer: Address) -> None:
-        self.connection, self.peer = connection, peer
-        self.end = time.monotonic() + SECONDS
-        self._received = b""
-        self._expected: Optional[bytes] = None
-
-    def advance(self, key: bytes) -> bool:
-        """Read what has arrived, and answer it; returns True after a proof.
-
-        Raises:
-            Refused: there is no proof or another one.
-            OSError: the connection is broken.
-        """
-        # Not more: the bytes after the proof are not for this module.
-        part = self.connection.recv(_NONCE_BYTES - len(self._received))
-        if not part:
-            raise Refused("it closes the connection")
-        self._received += part
-        if len(self._received) < _NONCE_BYTES:
-            return False
-        if self._expected is not None:
-            if not hmac.compare_digest(self._received, self._expected):
-                raise Refused("it gives another proof")
-            return True
-        own, address = secrets.token_bytes(_NONCE_BYTES), self.connection.getsockname()
-        nonces = self._received + own
-        # The buffer of a new connection takes these few bytes at once.
-        self.connection.sendall(own + proof(key, _LISTENER, address, nonces))
-        self._received, self._expected = b"", proof(key, _CALLER, address, nonces)
-        return False
-
-
 class Admission(threading.Thread):
     """Accepts connections, and hands over those of processes of the job."""
 
@@ -125,62 +90,76 @@ class Admission(threading.Thread):
         """
         super().__init__(name="admission", daemon=True)
         self._listener, self._key, self._admit = listener, key, admit
-        self._selector = selectors.DefaultSelector()
-        self._callers: dict[socket.socket, _Caller] = {}
+        self._callers: dict[socket.socket, asyncio.Task[None]] = {}
+        """Connections without a proof, the oldest first."""
         self._refused = 0
 
     def run(self) -> None:
         """Accept until the process ends."""
+        asyncio.run(self._accept())
+
+    async def _accept(self) -> None:
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        loop = asyncio.get_running_loop()
         while True:
-            for selected, _ in self._selector.select(SECONDS if self._callers else None):
-                caller = selected.data
-                if caller is None:
-                    self._accept()
-                elif caller.connection in self._callers:
-                    self._advance(caller)
-            for caller in list(self._callers.values()):
-                if caller.end > time.monotonic():
-                    # Those after it came later.
-                    break
-                self._refuse(caller, "it gives no proof")
+            try:
+                connection, peer = await loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self._callers) == _MOST_CALLERS:
+                self._callers.pop(next(iter(self._callers))).cancel()
+            self._callers[connection] = loop.create_task(self._hear(connection, peer))
+            # Others have their turn, however many connections wait to be accepted.
+            await asyncio.sleep(0)
 
-    def _accept(self) -> None:
+    async def _hear(self, connection: socket.socket, peer: Address) -> None:
+        """Hand over a connection after its proof, or close it."""
         try:
-            connection, peer = self._listener.accept()
-        except OSError:
-            time.sleep(_PAUSE_SECONDS)
-            return
-        connection.setblocking(False)
-        if len(self._callers) == _MOST_CALLERS:
-            self._refuse(next(iter(self._callers.values())), "there are too many without a proof")
-        caller = self._callers[connection] = _Caller(connection, peer)
-        self._selector.register(connection, selectors.EVENT_READ, caller)
-
-    def _advance(self, caller: _Caller) -> None:
-        try:
-            is_proved = caller.advance(self._key)
-        except BlockingIOError:
-            return
+            await asyncio.wait_for(self._check(connection), SECONDS)
+        except asyncio.CancelledError:
+            self._refuse(connection, peer, "there are too many without a proof")
+        except asyncio.TimeoutError:
+            self._refuse(connection, peer, "it gives no proof")
         except OSError as error:
-            self._refuse(caller, str(error))
-            return
-        if is_proved:
-            self._remove(caller)
-            self._admit(caller.connection)
+            self._refuse(connection, peer, str(error))
+        else:
+            self._admit(connection)
+        finally:
+            self._callers.pop(connection, None)
 
-    def _refuse(self, caller: _Caller, reason: str) -> None:
+    async def _check(self, connection: socket.socket) -> None:
+        """Exchange proofs.
+
+        Raises:
+            Refused: there is no proof or another one.
+            OSError: the connection is broken.
+        """
+        own, address = secrets.token_bytes(_NONCE_BYTES), connection.getsockname()
+        nonces = await self._receive(connection) + own
+        answer = own + proof(self._key, _LISTENER, address, nonces)
+        await asyncio.get_running_loop().sock_sendall(connection, answer)
+        expected = proof(self._key, _CALLER, address, nonces)
+        if not hmac.compare_digest(await self._receive(connection), expected):
+            raise Refused("it gives another proof")
+
+    async def _receive(self, connection: socket.socket) -> bytes:
+        """Receive a random number or a proof, and not the bytes after it: they are for others."""
+        received = b""
+        while len(received) < _NONCE_BYTES:
+            rest = _NONCE_BYTES - len(received)
+            part = await asyncio.get_running_loop().sock_recv(connection, rest)
+            if not part:
+                raise Refused("it closes the connection")
+            received += part
+        return received
+
+    def _refuse(self, connection: socket.socket, peer: Address, reason: str) -> None:
         """Close a connection; log the first one, the second, the fourth and so on."""
-        self._remove(caller)
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:
             _log.warning(
                 "refused a connection from %s:%d, no process of this job: %s; %d so far",
-                *(*caller.peer, reason, self._refused),
+                *(*peer[:2], reason, self._refused),
             )
-        caller.connection.close()
-
-    def _remove(self, caller: _Caller) -> None:
-        self._selector.unregister(caller.connection)
-        del self._callers[caller.connection]
+        connection.close()

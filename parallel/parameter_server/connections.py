@@ -75,8 +75,6 @@ class _Sockets:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._libc: Any = ctypes.CDLL(None, use_errno=True)
-        self._pipes: set[int] = set()
         # By address: None while a thread calls it.
         self._called: dict[Address, Optional[socket.socket]] = {}
         self._impostors: set[Address] = set()
@@ -91,7 +89,6 @@ class _Sockets:
         os.set_blocking(reader, False)
         os.dup2(reader, descriptor, inheritable=False)
         os.close(reader)
-        self._pipes.add(descriptor)
 
         def admit(connection: socket.socket) -> None:
             os.write(writer, _FILE_DESCRIPTOR.pack(connection.detach()))
@@ -100,10 +97,6 @@ class _Sockets:
         return 0
 
     def accept4(self, descriptor: int, address: int, length: int, flags: int) -> int:
-        if descriptor not in self._pipes:
-            pointers = ctypes.c_void_p(address), ctypes.c_void_p(length)
-            result: int = self._libc.accept4(descriptor, *pointers, flags)
-            return result
         try:
             (accepted,) = _FILE_DESCRIPTOR.unpack(os.read(descriptor, _FILE_DESCRIPTOR.size))
         except BlockingIOError:
@@ -113,8 +106,7 @@ class _Sockets:
     def connect(self, descriptor: int, address: int, length: int) -> int:
         family, port, host = _SOCKADDR_IN.unpack(ctypes.string_at(address, _SOCKADDR_IN.size))
         if family != socket.AF_INET:
-            result: int = self._libc.connect(descriptor, ctypes.c_void_p(address), length)
-            return result
+            return _fail(errno.EAFNOSUPPORT)
         called = socket.inet_ntoa(host), int.from_bytes(port, "big")
         if called not in self._called:
             self._called[called] = None

@@ -20,15 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel.parameter_server import buckets
-from parallel.parameter_server.assignment import Assignment
+from parallel.parameter_server.assignment import Assignment, Scheme, group_of
 from parallel.parameter_server.connections import protect
 from parallel.parameter_server.messages import TAIL, Settings, Tail
-from parallel.parameter_server.schemes import Scheme, group_of
 from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
@@ -118,9 +116,6 @@ class Exchange:
             self._gather(gradients, tails, self._store.sent)
             self._trace.write("push")
             self._store.push()
-            if self._bound is None:
-                # No wait for others comes before it, so it may travel together with the table.
-                self._store.begin_pull()
             self._send_row()
             self._row[Column.LEAD] = self._detector.wait_for_slowest(
                 self._read_table, self._pusher, self._bound
@@ -241,7 +236,8 @@ class Exchange:
         if self._group.size > 1:
             self._share()
         self._scatter()
-        self._versions = [_version(array) for array in self._store.received]
+        tails = (memory(array)[-TAIL:] for array in self._store.received)
+        self._versions = [Tail.decode(tail).version for tail in tails]
         self.version = min(self._versions)
         if self._group.rank == 0:
             self._trace.write("pull", *self._versions)
@@ -281,13 +277,3 @@ class Exchange:
             for index, start, stop in bucket.slices:
                 flat[index][start:stop] = array[offset : offset + stop - start]
                 offset += stop - start
-
-
-def _version(received: Any) -> int:
-    try:
-        return Tail.decode(memory(received)[-TAIL:]).version
-    except ValueError as error:
-        raise DataError(
-            f"a parameter server sent a bucket that is none: {error}; look at its lines in the "
-            "log, and start the job again"
-        ) from None

@@ -78,6 +78,5 @@ class Settings:
     def decode(cls, text: str) -> Settings:
         """Read received settings; raises an exception for any other text."""
         fields = json.loads(text)
-        decay = {int(key): float(value) for key, value in fields["weight_decay"].items()}
-        counts = (int(fields[name]) for name in ("table", "pushers", "together"))
-        return cls(float(fields["momentum"]), decay, *counts)
+        decay = {int(key): value for key, value in fields.pop("weight_decay").items()}
+        return cls(weight_decay=decay, **fields)

@@ -45,15 +45,11 @@ def main() -> int:
     trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
     protect(own.key)
     store = mx.kv.create("dist")
-    updaters: list[Updater] = []
 
     def control(_: int, body: bytes, __: Any) -> None:
-        """Take the settings, the first and only command."""
-        if updaters:
-            updaters[0].refuse_command(body)
-            return
-        updaters.append(Updater(Settings.decode(body.decode()), trace))
-        store._set_updater(partial(_or_end, updaters[0]))
+        """Take the settings, the only command."""
+        updater = Updater(Settings.decode(body.decode()), trace)
+        store._set_updater(partial(_or_end, updater))
 
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     controller = prototype(partial(_or_end, control))

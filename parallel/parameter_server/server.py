@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 class _Refused(Exception):
     """A message that the server does not apply."""
 
-    def __init__(self, kind: str, reason: str, pusher: Optional[int] = None) -> None:
-        """Args: kind: under which it is counted; reason: for the log; pusher: if it is known."""
-        super().__init__(reason)
+    def __init__(self, kind: str, pusher: Optional[int] = None) -> None:
+        """Args: kind: under which it is counted; pusher: if it is known."""
+        super().__init__(kind)
         self.kind, self.pusher = kind, pusher
 
 
@@ -68,17 +68,16 @@ class Updater:
         with a tail; or changes of the shared table, for the table.
         """
         try:
-            self._check_form(key, pushed, stored)
+            if key != self._settings.table and key not in self._settings.weight_decay:
+                raise _Refused("unknown key")
+            if (pushed.size, pushed.dtype) != (stored.size, stored.dtype):
+                raise _Refused("wrong size")
             if key == self._settings.table:
                 self._update_table(pushed, stored)
             else:
                 self._update(key, pushed, stored)
         except _Refused as refused:
             self._count(refused)
-
-    def refuse_command(self, body: bytes) -> None:
-        """Count a command after the settings: there are no others."""
-        self._count(_Refused("unknown command", f"it has {len(body)} bytes"))
 
     def _count(self, refused: _Refused) -> None:
         """Count a refused message; log the first of its kind, the second, the fourth and so on."""
@@ -88,33 +87,17 @@ class Updater:
         count = self._refused_kinds[refused.kind]
         if count & (count - 1) == 0:
             sender = "" if refused.pusher is None else f" of pusher {refused.pusher}"
-            _log.warning(
-                "refused a message%s: %s; %d so far because of: %s",
-                *(sender, refused, count, refused.kind),
-            )
-
-    def _check_form(self, key: int, pushed: Any, stored: Any) -> None:
-        """Refuse an unknown key, or an array that is not like the stored one."""
-        if key != self._settings.table and key not in self._settings.weight_decay:
-            raise _Refused("unknown key", f"there is no bucket {key}")
-        found, wanted = (f"{array.size} of {np.dtype(array.dtype)}" for array in (pushed, stored))
-        if found != wanted:
-            raise _Refused("wrong size", f"bucket {key} holds {wanted}, and {found} came")
+            _log.warning("refused a message%s: %s; %d so far", sender, refused.kind, count)
 
     def _update(self, key: int, pushed: Any, stored: Any) -> None:
         size = stored.size - TAIL
-        version = _decode_tail(key, memory(stored)[size:]).version
-        tail = self._checked_tail(key, pushed)
+        version = Tail.decode(memory(stored)[size:]).version
+        tail = self._checked_tail(pushed)
         staleness = 1
         if self._settings.together == 1:
             staleness = version - tail.version + 1
             if staleness < 1:
-                raise _Refused(
-                    "version from the future",
-                    f"it was computed on version {tail.version} of bucket {key}, which has had "
-                    f"{version} updates",
-                    tail.pusher,
-                )
+                raise _Refused("version from the future", tail.pusher)
             pusher = self._pushers[tail.pusher]
             pusher.pushes += 1
             pusher.staleness += staleness
@@ -135,31 +118,27 @@ class Updater:
         )
         memory(stored)[size:] = Tail(version + 1).encode()
 
-    def _checked_tail(self, key: int, pushed: Any) -> Tail:
+    def _checked_tail(self, pushed: Any) -> Tail:
         """The tail of a push whose numbers, gradients included, are all valid."""
-        numbers = memory(pushed)
-        tail = _decode_tail(key, numbers[-TAIL:])
-        together, pushers = self._settings.together, self._settings.pushers
+        numbers, together = memory(pushed), self._settings.together
+        try:
+            tail = Tail.decode(numbers[-TAIL:])
+        except ValueError:
+            raise _Refused("no tail") from None
         if tail.pushes != together:
-            raise _Refused(
-                "wrong count", f"it is the sum of {tail.pushes} pushes instead of {together}"
-            )
-        if together == 1 and tail.pusher >= pushers:
-            raise _Refused("unknown pusher", f"its pusher is {tail.pusher}, of {pushers}")
+            raise _Refused("wrong count")
+        if together == 1 and tail.pusher >= self._settings.pushers:
+            raise _Refused("unknown pusher")
         gradient = numbers[:-TAIL]
         # The same test as the workers': the sum of squares must not overflow either.
         if not math.isfinite(np.dot(gradient, gradient)):
-            raise _Refused(
-                "not finite",
-                f"its gradient of bucket {key} is not finite",
-                tail.pusher if together == 1 else None,
-            )
+            raise _Refused("not finite", tail.pusher if together == 1 else None)
         return tail
 
     def _update_table(self, pushed: Any, stored: Any) -> None:
         change = SharedTable.decode(pushed.asnumpy()).rows
         if not np.isfinite(change).all():
-            raise _Refused("not finite", "its change of the shared table is not finite")
+            raise _Refused("not finite")
         table = SharedTable.decode(stored.asnumpy())
         rows = table.rows + change
         for row in map(int, np.flatnonzero((table.clocks > 0) & (rows[:, Column.CLOCK] == 0))):
@@ -171,10 +150,3 @@ class Updater:
             rows[row, Column.LARGEST] = pusher.largest
             rows[row, Column.REFUSED] = pusher.refused
         stored[:] = rows.reshape(-1)
-
-
-def _decode_tail(key: int, numbers: Any) -> Tail:
-    try:
-        return Tail.decode(numbers)
-    except ValueError as error:
-        raise _Refused("no tail", f"for bucket {key}, {error}") from None

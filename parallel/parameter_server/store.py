@@ -1,8 +1,7 @@
 """MXNet's key-value store as a worker uses it: buckets and the shared table, pushed and pulled.
 
 MXNet queues pushes and pulls. Here a push returns when the servers have applied it, and a pull when
-the arrays have arrived, so that a step happens in the order of its lines; what may happen earlier
-is begun by a line of its own.
+the arrays have arrived, so that a step happens in the order of its lines.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Store:
         # On the CPU, whatever the device is: the store sends from there.
         self.sent = [mx.nd.empty((bucket.size + TAIL,), ctx=mx.cpu()) for bucket in buckets]
         self.received = [array.copy() for array in self.sent]
-        self._is_pulling = False
 
     def start(self, settings: Settings) -> None:
         """Send the servers the arrays in ``received`` and the settings; all workers together.
@@ -67,16 +65,9 @@ class Store:
         for array in self.sent:
             settle(array)
 
-    def begin_pull(self) -> None:
-        """Ask for weights and tails already, for which the next ``pull`` then waits."""
-        self._kv.pull(self._keys, out=self.received)
-        self._is_pulling = True
-
     def pull(self) -> None:
         """Pull weights and tails into ``received``; returns when they have arrived."""
-        if not self._is_pulling:
-            self.begin_pull()
-        self._is_pulling = False
+        self._kv.pull(self._keys, out=self.received)
         for array in self.received:
             array.wait_to_read()
 

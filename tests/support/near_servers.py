@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.parameter_server.assignment import WORKER, Assignment
+from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.messages import Settings
-from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
 from parallel.parameter_server.trace import Trace
 from parallel.world import LoneWorld, World

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from backbones.options import NetworkOptions
-from parallel.parameter_server.assignment import WORKER, Assignment
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
 from training.config.schedule import OptimizerOptions

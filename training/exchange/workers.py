@@ -21,9 +21,8 @@ from data.batches.image_loader import ImageLoader
 from data.batches.position import EpochPart, equal_shares
 from parallel import grouping
 from parallel.parameter_server import assignment as assignments
-from parallel.parameter_server.assignment import Assignment
+from parallel.parameter_server.assignment import SCHEMES, Assignment, Scheme, group_of
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.schemes import SCHEMES, Scheme, group_of
 from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, World, join_ranks
 from runtime import environment
 from runtime.mxnet import mx

@@ -15,7 +15,7 @@ from parallel.launch.cluster_files import WorkerHosts, read_hosts
 from parallel.launch.data_sharding import read_shares
 from parallel.launch.options import JobOptions, add_options, parse
 from parallel.launch.originals import PROGRAMS
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.assignment import SCHEMES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from tests.support import mxnet_g

@@ -298,16 +298,6 @@ def test_overlapping_pushes_of_many_buckets(tmp_path: Path, monkeypatch) -> None
     assert all(own == sorted(own) for own in versions)
 
 
-def test_a_worker_checks_what_it_receives(monkeypatch) -> None:
-    servers = NearServers(monkeypatch, workers=1, servers=1)
-    worker = servers.worker(0)
-    worker.step(gradients(), lr=1.0)
-    bucket = [*servers.arrays.values()][0]
-    bucket[bucket.size - TAIL] = np.nan
-    with pytest.raises(DataError, match="a parameter server sent a bucket that is none"):
-        worker._pull()
-
-
 def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeypatch) -> None:
     servers = NearServers(monkeypatch, workers=2, servers=1)
     now = [0.0]

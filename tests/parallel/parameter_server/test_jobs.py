@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from parallel.parameter_server import assignment
-from parallel.parameter_server.assignment import KEY
+from parallel.parameter_server.assignment import KEY, SCHEMES
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from tests.support import attacker

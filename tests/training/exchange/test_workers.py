@@ -12,8 +12,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from data.batches.position import EpochPart
-from parallel.parameter_server.assignment import WORKER, Assignment, Share
-from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Share
 from parallel.world import PLAIN, LoneWorld
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
