@@ -14,7 +14,7 @@ import ctypes
 import pickle
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +43,21 @@ PLAIN = Wire()
 OVERLAPPING = frozenset({"head.gradient"})
 
 
-class World(Communicator, Protocol):
-    """All collectives of a run, seen from one of its ranks."""
+class World(Communicator):
+    """All collectives of a run, seen from one of its ranks; here with a single one."""
+
+    @override
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        return array
 
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
         """Reduce several arrays; all are queued before any is waited for."""
+
+    @override
+    def allgather(self, array: Any, name: str) -> Any:
+        return array
 
     def allgather_uneven(self, array: Any, name: str) -> Any:
         """As ``allgather``, of arrays whose first axes may differ in length; blocks."""
@@ -60,6 +68,7 @@ class World(Communicator, Protocol):
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """The value of rank 0, on every rank; blocks."""
+        return value
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -70,32 +79,6 @@ class LoneWorld(World):
 
     def __init__(self, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = 0, 1, local_rank
-
-    @override
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        return array
-
-    @override
-    def allreduce_all(
-        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
-    ) -> None:
-        pass
-
-    @override
-    def allgather(self, array: Any, name: str) -> Any:
-        return array
-
-    @override
-    def broadcast(self, array: Any, name: str) -> None:
-        pass
-
-    @override
-    def broadcast_object(self, value: Any, name: str) -> Any:
-        return value
-
-    @override
-    def barrier(self) -> None:
-        pass
 
 
 class HorovodWorld(World):
@@ -209,8 +192,6 @@ class HorovodWorld(World):
 
     @override
     def broadcast(self, array: Any, name: str) -> None:
-        if self.size == 1:
-            return
         # Not by the broadcast of Horovod 0.28.1: EnqueueTensorBroadcast reads the name again after
         # it has handed the work to another thread, which may have freed the name. On a busy machine
         # that is a segmentation fault now and then; the other collectives do not do it.
@@ -221,8 +202,6 @@ class HorovodWorld(World):
 
     @override
     def broadcast_object(self, value: Any, name: str) -> Any:
-        if self.size == 1:
-            return value
         # Horovod's broadcast_object knows no process sets.
         content = pickle.dumps(value)
         length = mx.nd.array([len(content)], dtype="int64")
