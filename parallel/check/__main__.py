@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
 
-from parallel.check.findings import findings, size
+from parallel.check.findings import findings
 from parallel.check.survey import Survey, survey
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh
@@ -23,15 +23,10 @@ from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, run_program
-from runtime.installed import dotted
 from runtime.process.terminal import print_line
 
 WIDTH = 100
 _LABEL = 14
-_LABELS = (
-    *("", "hostname", "address", "ranks", "Python", "MXNet", "Horovod", "Open MPI", "GPUs"),
-    *("memory free", "/dev/shm free", "disk free", "sends"),
-)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -80,33 +75,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return USER_ERROR_STATUS if wrong else 0
 
 
-def _column(survey: Survey, host: str) -> list[str]:
-    """The cells of a host, in the order of ``_LABELS``."""
+def _column(survey: Survey, host: str) -> dict[str, str]:
+    """The cells of a host, by the names of the rows; none if it has not answered."""
     facts = survey.facts.get(host)
     if facts is None:
-        return [host, *"?" * (len(_LABELS) - 1)]
+        return {}
     # The host's address for the other hosts, and the interface that has it.
     seen = (survey.address_of(host, other) for other in survey.facts if other != host)
-    address = next(filter(None, seen), facts.ssh_server)
+    address = next(filter(None, seen), facts.ssh_server) or "-"
     interfaces = [name for name, own in facts.interfaces.items() if own == address]
-    gpus = ", ".join(sorted({gpu.name for gpu in facts.gpus}))
-    driver = f", CUDA {dotted(facts.cuda_of_driver)}" if facts.cuda_of_driver else ""
     slowest = survey.slowest(host)
-    return [
-        host,
-        facts.hostname,
-        " ".join([address or "-", *interfaces[:1]]),
-        f"{survey.slots[host]} on {facts.processors} processors",
-        facts.python,
-        f"{facts.mxnet} {facts.mxnet_package}" if facts.mxnet else "missing",
-        facts.horovod or "missing",
-        facts.open_mpi or "missing",
-        f"{len(facts.gpus)} {gpus}{driver}" if gpus else "none",
-        size(facts.memory),
-        size(facts.shared_memory),
-        "unusable" if facts.disk is None else size(facts.disk),
-        f"{slowest.bandwidth / 1e6:.0f} MB/s {slowest.receiver}" if slowest else "-",
-    ]
+    sends = f"{slowest.bandwidth / 1e6:.0f} MB/s {slowest.receiver}" if slowest else "-"
+    fixed = {"hostname": facts.hostname, "address": " ".join([address, *interfaces[:1]])}
+    return {**fixed, **facts.cells, "sends": sends}
 
 
 def table(survey: Survey) -> Iterator[str]:
@@ -116,8 +97,13 @@ def table(survey: Survey) -> Iterator[str]:
     fitting = (WIDTH - _LABEL) // width
     for start in range(0, len(hosts), fitting):
         shown = hosts[start : start + fitting]
+        columns = [_column(survey, host) for host in shown]
+        labels = max(columns, key=len)
         yield from [""] if start else []
-        for label, *cells in zip(_LABELS, *(_column(survey, host) for host in shown)):
+        for label, cells in [
+            ("", shown),
+            *((label, [column.get(label, "?") for column in columns]) for label in labels),
+        ]:
             cut = (cell if len(cell) < width else f"{cell[: width - 2]}…" for cell in cells)
             yield f"{label:{_LABEL}}{''.join(f'{cell:{width}}' for cell in cut)}".rstrip()
 

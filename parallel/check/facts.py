@@ -1,7 +1,8 @@
-"""Facts about a host, which its probe gathers and sends to the check as JSON.
+"""What a host says of itself: the cells of its column in the table, and what is wrong there.
 
 A broken installation is what the check is for. So nothing but the standard library is imported, and
-whatever may be broken or hang is a program or a thread with a time limit, whose failure is a fact.
+whatever may be broken or hang is a program or a thread with a time limit, whose failure is an
+answer.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Optional
 
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
 from runtime.files import sha256
-from runtime.installed import Gpu
+from runtime.installed import dotted
 
 ROOT = Path(__file__).resolve().parents[2]
+UNUSABLE = "unusable"
+"""The cell of what cannot be found out."""
+MAKE_AGAIN = "remove .venv there and make env"
 _PACKAGES = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
 # Importing MXNet and Horovod takes a busy host half a minute.
 _PROGRAM_SECONDS = 60.0
@@ -36,84 +41,62 @@ _GATHER_SECONDS = _PROGRAM_SECONDS + 5
 
 @dataclass(frozen=True)
 class Facts:
-    """A host, as its probe describes it; None stands for what it does not have."""
+    """A host, as its probe describes it."""
 
     hostname: str
-    ssh_client: Optional[str]
-    """The address of the first host, as the ssh server here sees it; None on that host."""
-    ssh_server: Optional[str]
-    """The own address that ssh has reached."""
-    python: str
-    mxnet_package: str
-    processors: int
-    memory: int
-    """Bytes that are free."""
-    shared_memory: int
-    """Bytes that are free in /dev/shm."""
-    errors: dict[str, str]
-    """Why one of the following could not be found out, by its name."""
-    name_address: Optional[str] = None
-    """What the host's own name stands for on it."""
-    interfaces: dict[str, str] = field(default_factory=dict)
+    interfaces: dict[str, str]
     """The IPv4 address of each network interface."""
-    mxnet: Optional[str] = None
-    """The version, if it loads."""
-    horovod: Optional[str] = None
-    horovod_lacks: list[str] = field(default_factory=list)
-    """Of ``installed.HOROVOD_PARTS``."""
-    open_mpi: Optional[str] = None
-    project: str = ""
-    """The checksum of the files of the project that a run uses."""
-    disk: Optional[int] = None
-    """Bytes that are free for --models-root; None if it cannot be written."""
-    gpus: list[Gpu] = field(default_factory=list)
-    """Those that ranks would see."""
-    cuda_of_driver: Optional[int] = None
-    """The newest that the driver serves, such as 11040."""
+    ssh_client: str
+    """The address of the first host, as the ssh server here sees it; empty on that host."""
+    ssh_server: str
+    """The own address that ssh has reached; empty on the first host."""
+    cells: dict[str, str]
+    """What the table shows, by the name of the row."""
+    wrong: list[str]
+    """What is wrong on this host whatever the others are, each with a remedy."""
 
 
-def gather(models_root: Path) -> Facts:
+def gather(models_root: Path, ranks: int, hosts: int) -> Facts:
     """Find out everything about this host; takes a minute at most.
 
     Args:
         models_root: the folder of the run, which need not exist.
+        ranks: of the run on this host.
+        hosts: of the run.
     """
-    package = installed.mxnet_package()
-    tasks: dict[str, Callable[[], Any]] = {
-        "name_address": lambda: socket.gethostbyname(socket.gethostname()),
-        "interfaces": _interfaces,
-        "mxnet": lambda: _mxnet(package),
-        "horovod": lambda: metadata.version("horovod"),
-        "horovod_lacks": _horovod_lacks,
-        "open_mpi": _open_mpi,
-        "project": _checksum,
-        "disk": lambda: _free_for(models_root),
-        "gpus": installed.gpus,
-        "cuda_of_driver": installed.driver_version,
+    # Each yields a cell, then what is wrong.
+    checks = {
+        "hostname": _hostname(hosts),
+        "ranks": _processors(ranks),
+        "Python": iter([".".join(platform.python_version_tuple()[:2])]),
+        "MXNet": _mxnet(),
+        "Horovod": _horovod(),
+        "Open MPI": _open_mpi(),
+        "project": _project(),
+        "GPUs": _gpus(ranks),
+        "memory free": _memory(ranks),
+        "/dev/shm free": _shared_memory(ranks),
+        "disk free": _disk(models_root),
     }
-    pool = ThreadPoolExecutor(len(tasks))
+    pool = ThreadPoolExecutor(len(checks))
     end = time.monotonic() + _GATHER_SECONDS
-    futures = {name: pool.submit(task) for name, task in tasks.items()}
-    found, errors = {}, {}
-    for name, future in futures.items():
+    futures = {label: pool.submit(list, check) for label, check in checks.items()}
+    cells: dict[str, str] = {}
+    wrong: list[str] = []
+    for label, future in futures.items():
         try:
-            found[name] = future.result(max(0, end - time.monotonic()))
+            cells[label], *more = future.result(max(0, end - time.monotonic()))
+            wrong += more
         except Exception as error:
-            errors[name] = str(error) or "no answer"
+            cells[label] = UNUSABLE
+            reason = str(error) or "no answer"
+            wrong.append(f"{label} cannot be used ({reason}); repair it, or {MAKE_AGAIN}")
     pool.shutdown(wait=False)
-    connection = environment.variables().get("SSH_CONNECTION", "").split()
-    return Facts(
-        hostname=socket.gethostname(),
-        ssh_client=connection[0] if len(connection) == 4 else None,
-        ssh_server=connection[2] if len(connection) == 4 else None,
-        python=platform.python_version(),
-        mxnet_package=package,
-        processors=processors.available(),
-        memory=_free_memory(),
-        shared_memory=shutil.disk_usage("/dev/shm").free,
-        errors=errors,
-        **found,
-    )
+    interfaces: dict[str, str] = {}
+    with suppress(ImportError):
+        interfaces = _interfaces()
+    client, _, server, _ = environment.variables().get("SSH_CONNECTION", "   ").split(" ")
+    return Facts(socket.gethostname(), interfaces, client, server, cells, wrong)
 
 
 def _run(*command: str, **variables: str) -> str:
@@ -151,30 +134,61 @@ def _interfaces() -> dict[str, str]:
     }
 
 
-def _mxnet(package: str) -> str:
+def _hostname(hosts: int) -> Iterator[str]:
+    """Gloo connects to the address that a host's own name stands for on it."""
+    name = socket.gethostname()
+    yield name
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = "nothing"
+    is_reached = address in _interfaces().values() and not address.startswith("127.")
+    if hosts > 1 and not is_reached:
+        yield (
+            f"its name {name} stands there for {address}, which other hosts do not reach; Gloo's "
+            "ranks connect to that: give the name the network's address in /etc/hosts"
+        )
+
+
+def _processors(ranks: int) -> Iterator[str]:
+    count = processors.available()
+    yield f"{ranks} on {count} processors"
+    if ranks > count:
+        yield (
+            f"{ranks} ranks would share {count} processors; give it no more than {count} ranks, or "
+            "more processors"
+        )
+
+
+def _mxnet() -> Iterator[str]:
     """The version, if it loads with libraries of its CUDA version."""
+    package = installed.mxnet_package()
     cuda = installed.cuda_of(package)
     wanted = "{}.{}".format(*cuda) if cuda else ""
     _run(sys.executable, "-W", "ignore", "setup-utils/check_mxnet.py", wanted)
-    return metadata.version(package)
+    yield f"{metadata.version(package)} {package}"
 
 
-def _horovod_lacks() -> list[str]:
+def _horovod() -> Iterator[str]:
     report = _run(sys.executable, "-W", "ignore", "setup-utils/check_horovod.py")
-    return [part for part in installed.HOROVOD_PARTS if f"[X] {part}" not in report]
+    yield metadata.version("horovod")
+    is_for_gpus = installed.cuda_of(installed.mxnet_package()) is not None
+    for part in installed.HOROVOD_PARTS:
+        if f"[X] {part}" not in report and (part != "NCCL" or is_for_gpus):
+            yield f"Horovod is built without {part}; {MAKE_AGAIN}"
 
 
-def _open_mpi() -> str:
+def _open_mpi() -> Iterator[str]:
     # The launcher refuses wrong values of these; they are looked at by themselves.
     said = _run("mpirun", "--version", NIC="", HOST_TIMEOUT="")
     found = re.search(r"\(Open MPI\) ([\d.]+)", said)
     if found is None:
         raise ConfigError("mpirun is not that of Open MPI")
-    return found[1]
+    yield found[1]
 
 
-def _checksum() -> str:
-    """Return the checksum of programs, scripts and packages; tests and documents may differ."""
+def _project() -> Iterator[str]:
+    """The checksum of programs, scripts and packages; tests and documents may differ."""
     paths = [*ROOT.glob("*.py"), *ROOT.glob("*.sh"), *(ROOT / "setup-utils").rglob("*")]
     for package in _PACKAGES:
         paths += (ROOT / package).rglob("*.py")
@@ -182,17 +196,75 @@ def _checksum() -> str:
     for path in sorted(paths):
         if path.is_file() and "__pycache__" not in path.parts:
             whole.update(f"{path.relative_to(ROOT)} {sha256(path)}\n".encode())
-    return whole.hexdigest()[:12]
+    yield whole.hexdigest()[:12]
 
 
-def _free_for(folder: Path) -> int:
-    """What is free where a folder is or would be."""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{existing} cannot be written")
-    return shutil.disk_usage(existing).free
+def _gpus(ranks: int) -> Iterator[str]:
+    """Each rank has a GPU that goes with driver and MXNet, as ``runtime.devices`` assigns them."""
+    package = installed.mxnet_package()
+    cuda, driver = installed.cuda_of(package), installed.driver_version()
+    try:
+        found = installed.gpus()
+    except ConfigError:
+        if cuda is not None:
+            raise
+        found = []
+    names = ", ".join(sorted({gpu.name for gpu in found}))
+    newest = f", CUDA {dotted(driver)}" if driver else ""
+    yield f"{len(found)} {names}{newest}" if found else "none"
+    if cuda is None:
+        if found:
+            yield (
+                f"its MXNet is for processors and would not use its {len(found)} GPUs; "
+                "MXNET_PACKAGE=mxnet-cu112 make env there, or CUDA_VISIBLE_DEVICES= to do without"
+            )
+        return
+    if ranks > len(found):
+        yield (
+            f"more ranks ({ranks}) than GPUs ({len(found)}); start fewer ranks there, repair its "
+            "driver (nvidia-smi), or show more GPUs by CUDA_VISIBLE_DEVICES"
+        )
+    without = sorted({gpu.name for gpu in found if gpu.runs(package) is False})
+    if without:
+        yield (
+            f"{package} has no machine code for {', '.join(without)}; docs/gpu.md says which "
+            "package has"
+        )
+    if driver and installed.is_too_old(driver, 1000 * cuda[0] + 10 * cuda[1]):
+        yield (
+            f"its driver is for CUDA {dotted(driver)}, too old for {package}; install a newer one"
+        )
 
 
-def _free_memory() -> int:
+def _memory(ranks: int) -> Iterator[str]:
     found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    return int(found[1]) * 1024 if found else 0
+    yield from _free("of memory", int(found[1]) << 10 if found else 0, ranks << 30)
+
+
+def _shared_memory(ranks: int) -> Iterator[str]:
+    """Ranks of a host exchange in it; docker run --shm-size gives a container more."""
+    least = ranks << 25 if ranks > 1 else 0
+    yield from _free("in /dev/shm", shutil.disk_usage("/dev/shm").free, least)
+
+
+def _disk(folder: Path) -> Iterator[str]:
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.access(existing, os.W_OK | os.X_OK):
+        free = shutil.disk_usage(existing).free
+        yield from _free("on the disk of --models-root", free, 2 << 30)
+    else:
+        yield UNUSABLE
+        yield f"--models-root cannot be used ({existing} cannot be written); give one that can be"
+
+
+def _free(where: str, free: int, least: int) -> Iterator[str]:
+    """Bytes that are free; below the least a run fails or is slow."""
+    yield _size(free)
+    if free < least:
+        more = "free some, or start fewer ranks there"
+        yield f"{_size(free)} are free {where}, and {_size(least)} are expected; {more}"
+
+
+def _size(count: int) -> str:
+    """Bytes for readers."""
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"

@@ -1,6 +1,6 @@
 """The program of the check on every host: says what the host is, then measures as it is told.
 
-    python -m parallel.check.probe MODELS_ROOT
+    python -m parallel.check.probe MODELS_ROOT RANKS HOSTS
 
 Answers are lines that begin with a mark, since a login shell may print lines of its own. Requests
 are lines of JSON on the standard input. The end of the input ends the probe.
@@ -46,11 +46,12 @@ _COUNT_SECONDS = 0.5
 def main() -> None:
     """Answer until the input ends."""
     signal.alarm(_IDLE_SECONDS)
-    facts = ThreadPoolExecutor(1).submit(gather, Path(sys.argv[1]))
+    _, models_root, ranks, hosts = sys.argv
+    facts = ThreadPoolExecutor(1).submit(gather, Path(models_root), int(ranks), int(hosts))
     while wait([facts], _BUSY_SECONDS).not_done:
         # A sign of life: a host that hangs is told apart.
         _say(None)
-    _say({"facts": asdict(facts.result())})
+    _say(asdict(facts.result()))
     for line in sys.stdin:
         signal.alarm(_IDLE_SECONDS)
         _say(_answer(**json.loads(line)))

@@ -20,7 +20,6 @@ from parallel.check.facts import Facts
 from parallel.check.probe import MARK
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
-from runtime.installed import Gpu
 
 _Answer = TypeVar("_Answer")
 SILENCE_SECONDS = 20.0
@@ -33,10 +32,10 @@ class Finding(NamedTuple):
 
     host: str
     what: str
-    remedy: str
+    """With the remedy."""
 
     def __str__(self) -> str:
-        return f"{self.host}: {self.what}; {self.remedy}"
+        return f"{self.host}: {self.what}"
 
 
 class Pair(NamedTuple):
@@ -80,7 +79,10 @@ def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> S
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
     with ThreadPoolExecutor(len(slots)) as pool, ssh.Sessions() as sessions:
-        probes = {host: Probe(sessions, host, models_root) for host in slots}
+        probes = {
+            host: Probe(sessions, host, str(models_root), str(ranks), str(len(slots)))
+            for host, ranks in slots.items()
+        }
         _Conversation(found, dict(probes), pool).run()
         list(pool.map(Probe.close, probes.values()))
     return found
@@ -93,14 +95,14 @@ class HostError(Exception):
 class Probe:
     """The probe on a host, which runs until ``close``."""
 
-    def __init__(self, sessions: ssh.Sessions, host: str, models_root: Path) -> None:
-        """Start it, by ssh unless it is this host.
+    def __init__(self, sessions: ssh.Sessions, host: str, *arguments: str) -> None:
+        """Start it with its arguments, by ssh unless it is this host.
 
         Raises:
             ConfigError: this machine has no ssh.
         """
         self.host = host
-        words = (sys.executable, "-m", "parallel.check.probe", str(models_root))
+        words = (sys.executable, "-m", "parallel.check.probe", *arguments)
         variables = ssh.variables_with_programs()
         # That of the user's own login, by which the probe on this host would take its address.
         variables.pop("SSH_CONNECTION", None)
@@ -137,8 +139,8 @@ class Probe:
                 line = self._answers.get(timeout=SILENCE_SECONDS)
             except queue.Empty:
                 raise HostError(
-                    f"it has given no sign of life for {SILENCE_SECONDS:.0f} s",
-                    f"look there for processes and disks that hang: ssh {self.host} uptime",
+                    f"it has given no sign of life for {SILENCE_SECONDS:.0f} s; look there for "
+                    f"processes and disks that hang: ssh {self.host} uptime"
                 ) from None
             if line is None:
                 raise self._ended()
@@ -177,17 +179,14 @@ class Probe:
             status = self._process.wait(_END_SECONDS)
         last = ssh.last_line(self._last_line.decode(errors="replace"))[:200]
         if status == ssh.STATUS_OF_SSH:
-            remedy = f"it has to work without a question: ssh -oBatchMode=yes {self.host} true"
-            return HostError(f"no connection by ssh ({last})", remedy)
+            return HostError(
+                f"no connection by ssh ({last}); it has to work without a question: ssh "
+                f"-oBatchMode=yes {self.host} true"
+            )
         return HostError(
-            f"the check does not run there ({last})",
-            f"copy this project to the same path, {Path.cwd()}, and make env there",
+            f"the check does not run there ({last}); copy this project to the same path, "
+            f"{Path.cwd()}, and make env there"
         )
-
-
-def _facts(probe: Probe) -> Facts:
-    answer = probe.answer()["facts"]
-    return Facts(**{**answer, "gpus": [Gpu(*gpu) for gpu in answer["gpus"]]})
 
 
 class _Conversation:
@@ -200,7 +199,7 @@ class _Conversation:
         """By host: the port on which its probe listens, for each of its addresses."""
 
     def run(self) -> None:
-        self._found.facts.update(self._of(self._probes, _facts))
+        self._found.facts.update(self._of(self._probes, lambda probe: Facts(**probe.answer())))
         hosts = list(self._probes)
         if len(hosts) > 1:
             self._ports = self._of(hosts, self._listen)
@@ -221,11 +220,11 @@ class _Conversation:
                 answers[host] = future.result()
                 continue
             except HostError as error:
-                what, remedy = error.args
+                what = str(error)
             except Exception as error:
-                what = f"its answer is not understood ({str(error)[:60]})"
-                remedy = "copy this project to it, all of its files"
-            self._found.silent.append(Finding(host, what, remedy))
+                reason = str(error)[:60]
+                what = f"its answer is not understood ({reason}); copy this project to it again"
+            self._found.silent.append(Finding(host, what))
             del self._probes[host]
         return answers
 

@@ -28,7 +28,7 @@ from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
 from runtime.mxnet import mx
-from runtime.ndarray import memory
+from runtime.ndarray import memory, settle
 
 # Steps over which images per second are averaged.
 _STEPS_OF_RATE = 20

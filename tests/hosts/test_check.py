@@ -47,7 +47,7 @@ MISTAKES = {
         'cp "$3/training/loop.py" "$1/"; echo >>"$1/loop.py"; '
         'mount --bind "$1/loop.py" "$3/training/loop.py"',
         'umount -l "$3/training/loop.py"',
-        rf"{SECOND}: the checksum of this project is \w+, but \w+ on 10\.77\.0\.1; copy",
+        rf"{SECOND}: project is \w+, but \w+ on 10\.77\.0\.1; copy",
     ),
     "a firewall that lets ssh alone pass": (
         # The table of the host's own addresses comes after, so that the rule is obeyed.

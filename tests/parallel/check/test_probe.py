@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import select
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -18,55 +22,139 @@ import pytest
 from parallel.check import facts as facts_module
 from parallel.check import probe as probe_module
 from parallel.check import survey
-from parallel.check.facts import gather
+from parallel.check.facts import UNUSABLE, Facts, gather
 from parallel.check.probe import MARK, bandwidth, serve
 from parallel.check.survey import HostError, Probe
 from parallel.launch.ssh import Sessions
-from runtime import installed
+from runtime import installed, processors
 from runtime.errors import ConfigError
+from runtime.installed import Gpu
 from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = bytes(range(32))
+T4, H100 = Gpu("Tesla T4", (7, 5), 15 << 30), Gpu("H100", (9, 0), 80 << 30)
 
 
-def test_what_hangs_fails_or_is_missing_is_a_fact(monkeypatch, tmp_path: Path) -> None:
+def wrong_of(check: Iterator[str]) -> list[str]:
+    """What a check yields after the cell."""
+    _, *wrong = check
+    return wrong
+
+
+def test_what_hangs_fails_or_is_missing_is_an_answer(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installed, "mxnet_package", lambda: "mxnet-cu112")
     monkeypatch.setattr(installed, "gpus", Mock(side_effect=ConfigError("no driver")))
-    for name, replaced in {
-        "_mxnet": lambda package: "1.9.1",
-        "_horovod_lacks": lambda: ["NCCL"],
-        "_GATHER_SECONDS": 1,
-        "_PROGRAM_SECONDS": 0.5,
-        "_free_for": lambda _: time.sleep(3),
-        "_checksum": Mock(side_effect=ZeroDivisionError("what")),
-        "_open_mpi": lambda: facts_module._run("sleep", "5"),
-    }.items():
-        monkeypatch.setattr(facts_module, name, replaced)
-    start = time.monotonic()
-    facts = gather(tmp_path)
-    assert time.monotonic() - start < 3
-    assert facts.errors == {
-        "gpus": "no driver",
-        "disk": "no answer",
-        "project": "what",
-        "open_mpi": "Command '('sleep', '5')' timed out after 0.5 seconds",
+    nothing: dict[str, Callable[..., Iterator[str]]] = {
+        "_mxnet": lambda: iter(["1.9.1 mxnet"]),
+        "_horovod": lambda: iter(["0.28.1"]),
+        "_project": lambda: iter([str(1 // 0)] for _ in "x"),
+        "_disk": lambda _: iter([str(time.sleep(3))] for _ in "x"),
+        "_open_mpi": lambda: iter([facts_module._run("sleep", "5")] for _ in "x"),
     }
-    assert (facts.gpus, facts.disk, facts.project, facts.open_mpi) == ([], None, "", None)
+    for name, replaced in nothing.items():
+        monkeypatch.setattr(facts_module, name, replaced)
+    monkeypatch.setattr(facts_module, "_GATHER_SECONDS", 1)
+    monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
+    start = time.monotonic()
+    facts = gather(tmp_path, 1, 1)
+    assert time.monotonic() - start < 3
+    reasons = {
+        "Open MPI": "Command '('sleep', '5')' timed out after 0.5 seconds",
+        "project": "integer division or modulo by zero",
+        "GPUs": "no driver",
+        "disk free": "no answer",
+    }
+    assert [one for one in facts.wrong if "cannot be used" in one] == [
+        f"{row} cannot be used ({reason}); repair it, or remove .venv there and make env"
+        for row, reason in reasons.items()
+    ]
+    assert {row for row, cell in facts.cells.items() if cell == UNUSABLE} == set(reasons)
 
 
-def test_programs_and_folders_that_fail_say_why(tmp_path: Path, monkeypatch) -> None:
+def test_what_is_free_and_what_ranks_need(monkeypatch, tmp_path: Path) -> None:
+    for free, expected in (
+        ((8 << 30) - 1, ["8.0 GiB are free of memory, and 8.0 GiB are expected; free some, "]),
+        (8 << 30, []),
+        (200 << 20, ["200 MiB are free of memory, and 8.0 GiB are expected; free some, "]),
+    ):
+        text = f"MemTotal: 1 kB\nMemAvailable:   {free >> 10} kB\n"
+        monkeypatch.setattr(facts_module.Path, "read_text", lambda _, text=text: text)
+        found = wrong_of(facts_module._memory(8))
+        assert [one[: len(start)] for one, start in zip(found, expected)] == expected
+        assert len(found) == len(expected)
+    for free, ranks, is_enough in (
+        ((256 << 20) - 1, 8, False), (256 << 20, 8, True), (0, 1, True), (0, 2, False)
+    ):  # fmt: skip
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert (not wrong_of(facts_module._shared_memory(ranks))) == is_enough
+    for free, is_enough in (((2 << 30) - 1, False), (2 << 30, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert (not wrong_of(facts_module._disk(tmp_path / "run" / "of"))) == is_enough
+    (tmp_path / "file").touch()
+    (line,) = wrong_of(facts_module._disk(tmp_path / "file" / "run"))
+    assert re.match(r"--models-root cannot be used \(.*file cannot be written\); give one", line)
+    monkeypatch.setattr(processors, "available", lambda: 8)
+    assert wrong_of(facts_module._processors(8)) == []
+    assert wrong_of(facts_module._processors(9))[0].startswith("9 ranks would share 8 processors; ")
+
+
+@pytest.mark.parametrize(("address", "said"), [
+    ("127.0.1.1", "127.0.1.1"), (None, "nothing"), ("10.9.9.9", "10.9.9.9"), ("10.0.0.1", ""),
+])  # fmt: skip
+def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypatch) -> None:
+    own = {"lo": "127.0.0.1", "lo:1": "127.0.1.1", "eth0": "10.0.0.1"}
+    monkeypatch.setattr(facts_module, "_interfaces", lambda: own)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node1")
+    asked = Mock(return_value=address) if address else Mock(side_effect=OSError)
+    monkeypatch.setattr(socket, "gethostbyname", asked)
+    found = wrong_of(facts_module._hostname(2))
+    assert len(found) == bool(said)
+    assert all(one.startswith(f"its name node1 stands there for {said}, which") for one in found)
+    assert wrong_of(facts_module._hostname(1)) == []
+
+
+@pytest.mark.parametrize(("package", "gpus", "driver", "cell", "lines"), [
+    ("mxnet", [], None, "none", []),
+    ("mxnet", [T4], 11040, "1 Tesla T4, CUDA 11.4", ["its MXNet is for processors and would not"]),
+    ("mxnet", None, None, "none", []),
+    ("mxnet-cu112", [T4] * 8, 11040, "8 Tesla T4, CUDA 11.4", []),
+    # Newer; or older within CUDA 11, which is enough.
+    ("mxnet-cu112", [T4] * 8, 12020, "8 Tesla T4, CUDA 12.2", []),
+    ("mxnet-cu112", [T4] * 8, 11000, "8 Tesla T4, CUDA 11.0", []),
+    ("mxnet-cu112", [T4] * 7, 11040, "7 Tesla T4, CUDA 11.4", ["more ranks (8) than GPUs (7); "]),
+    ("mxnet-cu112", [], None, "none", ["more ranks (8) than GPUs (0); "]),
+    ("mxnet-cu112", [T4] * 7 + [H100], 11040, "8 H100, Tesla T4, CUDA 11.4",
+     ["mxnet-cu112 has no machine code for H100; docs"]),
+    ("mxnet-cu112", [T4] * 8, 10020, "8 Tesla T4, CUDA 10.2", ["its driver is for CUDA 10.2, too"]),
+])  # fmt: skip
+def test_each_rank_has_a_gpu_that_fits(package, gpus, driver, cell, lines, monkeypatch) -> None:
+    monkeypatch.setattr(installed, "mxnet_package", lambda: package)
+    asked = Mock(side_effect=ConfigError) if gpus is None else Mock(return_value=gpus)
+    monkeypatch.setattr(installed, "gpus", asked)
+    monkeypatch.setattr(installed, "driver_version", lambda: driver)
+    found, *wrong = facts_module._gpus(8)
+    assert found == cell and len(wrong) == len(lines)
+    assert all(one.startswith(line) for one, line in zip(wrong, lines))
+
+
+def test_programs_that_fail_say_why(monkeypatch) -> None:
     for words, reason in (
         (("sh", "-c", "echo x; echo 'error: no CUDA' >&2; exit 2"), "^no CUDA$"),
         (("sh", "-c", "exit 3"), "^status 3$"),
     ):
         with pytest.raises(ConfigError, match=reason):
             facts_module._run(*words)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file cannot be written"):
-        facts_module._free_for(tmp_path / "file" / "run")
     monkeypatch.setattr(facts_module, "_run", lambda *_, **__: "HYDRA build details")
     with pytest.raises(ConfigError, match="mpirun is not that of Open MPI"):
-        facts_module._open_mpi()
+        list(facts_module._open_mpi())
+    for package, lacks in (("mxnet", ["MPI"]), ("mxnet-cu112", ["MPI", "NCCL"])):
+        monkeypatch.setattr(installed, "mxnet_package", lambda package=package: package)
+        monkeypatch.setattr(facts_module, "_run", lambda *_: "[X] MXNet [ ] MPI [X] Gloo [ ] NCCL")
+        found = wrong_of(facts_module._horovod())
+        assert [one.partition(";")[0] for one in found] == [
+            f"Horovod is built without {part}" for part in lacks
+        ]
 
 
 def test_the_probe_needs_the_standard_library_alone() -> None:
@@ -81,9 +169,9 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
     key, other = "ab" * 32, "cd" * 32
     with Sessions() as sessions:
-        probe = Probe(sessions, "localhost", tmp_path / "run" / "of" / "mine")
+        probe = Probe(sessions, "localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
         assert not listeners(probe._process.pid)
-        facts = survey._facts(probe)
+        facts = Facts(**probe.answer())
         # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
         ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
         ((address, port),) = ports.items()
@@ -96,27 +184,32 @@ def test_the_probe_of_this_host(tmp_path: Path) -> None:
         assert asked[2] == {"error": "Connection refused"}
         probe.close()
         assert probe._process.poll() == 0
-    assert (facts.mxnet, facts.mxnet_package, facts.horovod) == ("1.9.1", "mxnet", "0.28.1")
-    assert facts.horovod_lacks == ["NCCL"] and not facts.errors
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
-    assert facts.open_mpi is not None and facts.open_mpi[0] in "34"
-    assert facts.disk is not None and min(facts.disk, facts.memory, facts.shared_memory) > 0
+    cells = facts.cells
+    assert (cells["MXNet"], cells["Horovod"], cells["GPUs"]) == ("1.9.1 mxnet", "0.28.1", "none")
+    assert cells["Open MPI"][0] in "34" and cells["ranks"].startswith("1 on ")
+    assert not facts.wrong and UNUSABLE not in cells.values()
 
 
 def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(facts_module, "ROOT", tmp_path)
-    found = {facts_module._checksum()}
+
+    def checksum() -> str:
+        (found,) = facts_module._project()
+        return found
+
+    found = {checksum()}
     files = ("train.py", "run.sh", "runtime/errors.py", "parallel/check/x.py", "setup-utils/a/b")
     for number, name in enumerate(files, 2):
         for text in ("", "changed"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-            found.add(facts_module._checksum())
+            found.add(checksum())
         assert len(found) == 2 * number - 1
     for name in ("tests/test_a.py", "docs/a.md", "setup-utils/__pycache__/a.pyc"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
-        assert facts_module._checksum() in found
+        assert checksum() in found
 
 
 @pytest.fixture
@@ -128,7 +221,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(file))
-        started.append(Probe(sessions, "localhost", tmp_path))
+        started.append(Probe(sessions, "localhost", str(tmp_path)))
         return started[-1]
 
     monkeypatch.setattr(survey, "_END_SECONDS", 0.3)
@@ -143,9 +236,9 @@ def test_a_conversation(probe) -> None:
     started = probe(f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line")
     assert started.answer() == {"facts": 1}
     assert started.ask(listen=1) == {"listen": 1}
-    with pytest.raises(HostError, match=r"does not run there \(what\)', 'copy this project"):
+    with pytest.raises(HostError, match=r"does not run there \(what\); copy this project"):
         probe("echo what >&2; exit 3").answer()
-    refused = r"no connection by ssh \(Permission denied\)', 'it has to work .*ssh .* true'"
+    refused = r"no connection by ssh \(Permission denied\); it has to work .*ssh .* true"
     with pytest.raises(HostError, match=refused):
         probe("echo Permission denied >&2; exit 255").answer()
     started = probe(f"exec <&-; echo '{MARK}{facts}'; exit 4")
@@ -163,7 +256,7 @@ def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
     monkeypatch.setattr(survey, "SILENCE_SECONDS", 1.0)
     busy = f"echo '{MARK}null'; sleep 0.4;"
     assert probe(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'").answer()
-    with pytest.raises(HostError, match="it has given no sign of life for 1 s', 'look there"):
+    with pytest.raises(HostError, match="it has given no sign of life for 1 s; look there"):
         probe("exec sleep 30").answer()
 
 
