@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -155,13 +156,10 @@ def _on_host(host: str, *words: object) -> bytes:
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:
     """The command of a short asynchronous run that leaves no files but its numbers."""
-    kept: list[str] = []
-    words = iter(command)
-    for word in words:
-        if word in _REMOVED:
-            next(words, None)
-        elif word.partition("=")[0] not in _REMOVED:
-            kept.append(word)
+    removed = ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in _REMOVED:
+        removed.add_argument(option)
+    _, kept = removed.parse_known_args(command)
     return [*kept, *_ADDED, "--models-root", str(models_root)]
 
 

@@ -8,6 +8,7 @@ decay changes, and where a bucket would become too large.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,26 +63,21 @@ def plan(
     """
     assert len(sizes) == len(decays) and (not speeds or len(speeds) == servers)
     speeds = speeds or [1.0] * servers
-    total = sum(speeds)
     # Parameters come in the order of the layers: the lowest are on the fastest server.
     fastest = sorted(range(servers), key=lambda server: -speeds[server])
     reached = itertools.accumulate(speeds[server] for server in fastest)
-    ends = [round(sum(sizes) * speed / total) for speed in reached]
+    ends = [round(sum(sizes) * speed / sum(speeds)) for speed in reached]
     order = sorted(range(len(sizes)), key=lambda parameter: -decays[parameter])
-    starts = itertools.accumulate([0] + [sizes[parameter] for parameter in order])
-    changes = [
-        start
-        for start, last, following in zip([*starts][1:], order, order[1:])
-        if decays[last] != decays[following]
-    ]
+    alike = itertools.groupby(order, decays.__getitem__)
+    lengths = (sum(sizes[parameter] for parameter in group) for _, group in alike)
+    bounds = sorted({0, *ends, *itertools.accumulate(lengths)})
+    keys = [keys_of(server, servers) for server in range(servers)]
     buckets = []
-    for server, first, end in zip(fastest, [0, *ends], ends):
-        keys = keys_of(server, servers)
-        bounds = sorted({first, end, *(one for one in changes if first < one < end)})
-        for begin, stop in zip(bounds, bounds[1:]):
-            for start in range(begin, stop, largest):
-                slices = tuple(_slices(order, sizes, start, min(start + largest, stop)))
-                buckets.append(Bucket(next(keys), server, decays[slices[0].parameter], slices))
+    for begin, end in zip(bounds, bounds[1:]):
+        server = fastest[bisect.bisect_right(ends, begin)]
+        for start in range(begin, end, largest):
+            slices = tuple(_slices(order, sizes, start, min(start + largest, end)))
+            buckets.append(Bucket(next(keys[server]), server, decays[slices[0].parameter], slices))
     return tuple(buckets)
 
 

@@ -11,6 +11,7 @@ sends with each bucket the version that was pulled, from which the server comput
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ from parallel.parameter_server.assignment import Assignment, Scheme, group_of
 from parallel.parameter_server.connections import protect
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
-from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
+from runtime.engine import wait_until_unused
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.ndarray import memory, settle
 
@@ -68,7 +70,6 @@ class Exchange:
         self._join(assignment, images_per_step)
         self.version = 0
         self.has_started = False
-        self._expected_pauses = 0
 
     def start(
         self,
@@ -93,16 +94,23 @@ class Exchange:
             assignment.server_speeds,
             assignment.bucket_elements,
         )
-        table = buckets.table_key(self._buckets, assignment.num_servers)
+        self._keys = [bucket.key for bucket in self._buckets]
+        self._table_key = buckets.table_key(self._buckets, assignment.num_servers)
         # There are never more groups than workers.
         rows = assignment.num_workers
-        protect(assignment.key)
-        self._store = Store(self._scheme.store, self._buckets, table, rows)
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
-        self._gather(parameters, [Tail(version)] * len(self._buckets), self._store.received)
+        protect(assignment.key)
+        self._store = mx.kv.create(self._scheme.store)
+        # On the CPU, whatever the device is: the store sends from there.
+        self._table = mx.nd.array(SharedTable.empty(rows).rows.reshape(-1), ctx=mx.cpu())
+        self._table_change = self._table.copy()
+        sizes = [bucket.size + TAIL for bucket in self._buckets]
+        self._sent = [mx.nd.empty((size,), ctx=mx.cpu()) for size in sizes]
+        self._received = [array.copy() for array in self._sent]
+        self._gather(parameters, [Tail(version)] * len(sizes), self._received)
         decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
         together = assignment.num_workers if self._scheme.is_synchronous else 1
-        self._store.start(Settings(momentum, decay, table, rows, together))
+        self._initialize(Settings(momentum, decay, self._table_key, rows, together))
         self._begin()
         self.has_started = True
 
@@ -113,32 +121,32 @@ class Exchange:
         self._row[Column.PAUSES] = 0
         if self._group.rank == 0:
             tails = [Tail(version, lr, self._pusher) for version in self._versions]
-            self._gather(gradients, tails, self._store.sent)
+            self._gather(gradients, tails, self._sent)
             self._trace.write("push")
-            self._store.push()
+            self._store.push(self._keys, self._sent)
+            # MXNet queues a push; the servers have applied it when its arrays are free.
+            for array in self._sent:
+                wait_until_unused(array)
             self._send_row()
             self._row[Column.LEAD] = self._detector.wait_for_slowest(
                 self._read_table, self._pusher, self._bound
             )
         self._pull()
-        self._expected_pauses = 0
 
     def pause(self) -> None:
         """Enter into the table that this worker begins to validate or to save between two steps.
 
-        Not in BSP, whose servers do not apply a change before all workers have sent theirs.
+        In BSP all workers together, whose servers hold changes back until all have sent theirs.
         """
         self._row[Column.PAUSES] += 1
         self._send_row()
-
-    def expect_pause(self) -> None:
-        """Note without the table that another worker validates or saves before its next step."""
-        self._expected_pauses += 1
+        if self._scheme.is_synchronous:
+            self._read_table()
 
     @property
     def pauses(self) -> int:
         """Validations and saves of others that the current step may have to wait for."""
-        return self._expected_pauses or int(self.table.is_paused.any())
+        return int(self.table.rows[:, Column.PAUSES].max())
 
     def ask_to_stop(self, status: int) -> None:
         """Ask all workers to stop, by the table's change of the next step."""
@@ -171,7 +179,8 @@ class Exchange:
 
     def clear_table(self) -> None:
         """Set the table to zeros; one worker calls this after all have left."""
-        self._store.add_to_table(-self._store.read_table().rows)
+        self._read_table()
+        self._change_table(-self._table.asnumpy())
 
     def regroup(self, assignment: Assignment, images_per_step: int) -> None:
         """Continue in other groups, those of the assignment, with the newest weights.
@@ -196,6 +205,30 @@ class Exchange:
         self._sent_row = self._row.copy()
         self._step_times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
 
+    def _initialize(self, settings: Settings) -> None:
+        """Send the servers the arrays in ``received`` and the settings; all workers together.
+
+        The servers take the arrays of the worker that MXNet numbers 0; the others' are the same.
+
+        Raises:
+            DataError: they are not.
+        """
+        own = self._received[0].asnumpy()[:-TAIL]
+        self._store.init(self._keys, self._received)
+        self._store.init(self._table_key, self._table)
+        # No worker pushes before all have done this.
+        self._store.pull(self._keys[0], out=self._received[0])
+        # Hosts of different types may round the initial values differently.
+        if not np.allclose(self._received[0].asnumpy()[:-TAIL], own, rtol=1e-3, atol=1e-4):
+            raise DataError(
+                f"{socket.gethostname()} begins with other weights than the other hosts: their "
+                "--models-root does not hold the same checkpoints; copy the folder of worker 0 to "
+                "all of them, or start with --resume never"
+            )
+        if self._store.rank == 0:
+            self._store._send_command_to_servers(0, settings.encode())
+        self._store._barrier()
+
     def _begin(self) -> None:
         """Pull the weights of the first step."""
         if self._group.rank == 0:
@@ -205,14 +238,22 @@ class Exchange:
 
     def _read_table(self) -> SharedTable:
         """Read the rows of the pushers; those behind them are not in use."""
-        self.table = SharedTable(self._store.read_table().rows[: len(self.table.rows)])
+        self._store.pull(self._table_key, out=self._table)
+        rows = SharedTable.decode(self._table.asnumpy()).rows
+        self.table = SharedTable(rows[: len(self.table.rows)])
         return self.table
+
+    def _change_table(self, change: NDArray[np.float32]) -> None:
+        """Add to the shared table; returns when its server has applied it."""
+        self._table_change[:] = change.reshape(-1)
+        self._store.push(self._table_key, self._table_change)
+        wait_until_unused(self._table_change)
 
     def _send_row(self) -> None:
         if self._group.rank == 0:
             change = SharedTable.empty(self._assignment.num_workers).rows
             change[self._pusher] = self._row - self._sent_row
-            self._store.add_to_table(change)
+            self._change_table(change)
             self._sent_row = self._row.copy()
 
     def _wait_for(self, state: PusherState, pusher: Optional[int] = None) -> None:
@@ -232,11 +273,13 @@ class Exchange:
     def _pull(self) -> None:
         """Get weights and versions; in a group from its leader, with the shared table."""
         if self._group.rank == 0:
-            self._store.pull()
+            self._store.pull(self._keys, out=self._received)
+            for array in self._received:
+                array.wait_to_read()
         if self._group.size > 1:
             self._share()
         self._scatter()
-        tails = (memory(array)[-TAIL:] for array in self._store.received)
+        tails = (memory(array)[-TAIL:] for array in self._received)
         self._versions = [Tail.decode(tail).version for tail in tails]
         self.version = min(self._versions)
         if self._group.rank == 0:
@@ -248,7 +291,7 @@ class Exchange:
         The table travels behind the last bucket: a collective of its own, however small, costs as
         much as that of a small network's weights.
         """
-        *others, last = self._store.received
+        *others, last = self._received
         for index, array in enumerate(others):
             self._group.broadcast(array, f"exchange.weights.{index}")
         table = mx.nd.array(self.table.rows.reshape(-1), ctx=mx.cpu())
@@ -272,7 +315,7 @@ class Exchange:
     def _scatter(self) -> None:
         """Copy the buckets into the parameters."""
         flat = [parameter.reshape((-1,)) for parameter in self._parameters]
-        for bucket, array in zip(self._buckets, self._store.received):
+        for bucket, array in zip(self._buckets, self._received):
             offset = 0
             for index, start, stop in bucket.slices:
                 flat[index][start:stop] = array[offset : offset + stop - start]

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import Counter
 from typing import Any, Optional
 
 import numpy as np
@@ -41,24 +40,14 @@ class _Refused(Exception):
         self.kind, self.pusher = kind, pusher
 
 
-@dataclass
-class _Pusher:
-    """Counts of one pusher's gradients."""
-
-    staleness: int = 0
-    """Sum of the staleness over the pushes."""
-    pushes: int = 0
-    largest: int = 1
-    refused: int = 0
-
-
 class Updater:
     """Applies pushes to the arrays that a server keeps."""
 
     def __init__(self, settings: Settings, trace: Trace) -> None:
         self._settings, self._trace = settings, trace
         self._momenta: dict[int, Any] = {}
-        self._pushers: dict[int, _Pusher] = defaultdict(_Pusher)
+        # As the table, with the number of pushes as the clock and the sum of their staleness.
+        self._counts = np.zeros((settings.pushers, len(Column)))
         self._refused_kinds: Counter[str] = Counter()
 
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
@@ -83,7 +72,7 @@ class Updater:
         """Count a refused message; log the first of its kind, the second, the fourth and so on."""
         self._refused_kinds[refused.kind] += 1
         if refused.pusher is not None:
-            self._pushers[refused.pusher].refused += 1
+            self._counts[refused.pusher, Column.REFUSED] += 1
         count = self._refused_kinds[refused.kind]
         if count & (count - 1) == 0:
             sender = "" if refused.pusher is None else f" of pusher {refused.pusher}"
@@ -98,10 +87,10 @@ class Updater:
             staleness = version - tail.version + 1
             if staleness < 1:
                 raise _Refused("version from the future", tail.pusher)
-            pusher = self._pushers[tail.pusher]
-            pusher.pushes += 1
-            pusher.staleness += staleness
-            pusher.largest = max(pusher.largest, staleness)
+            counts = self._counts[tail.pusher]
+            counts[Column.CLOCK] += 1
+            counts[Column.STALENESS] += staleness
+            counts[Column.LARGEST] = max(counts[Column.LARGEST], staleness)
         self._trace.write(key, tail.pusher, tail.version, version, staleness)
         if key not in self._momenta:
             self._momenta[key] = mx.nd.zeros(size)
@@ -141,12 +130,13 @@ class Updater:
             raise _Refused("not finite")
         table = SharedTable.decode(stored.asnumpy())
         rows = table.rows + change
-        for row in map(int, np.flatnonzero((table.clocks > 0) & (rows[:, Column.CLOCK] == 0))):
-            # The row was cleared: another group pushes under this number from now on.
-            self._pushers.pop(row, None)
-        for row in map(int, np.flatnonzero(rows[:, Column.CLOCK])):
-            pusher = self._pushers[row]
-            rows[row, Column.STALENESS] = pusher.staleness / pusher.pushes if pusher.pushes else 1
-            rows[row, Column.LARGEST] = pusher.largest
-            rows[row, Column.REFUSED] = pusher.refused
+        # A row was cleared: another group pushes under this number from now on.
+        self._counts[(table.clocks > 0) & (rows[:, Column.CLOCK] == 0)] = 0
+        active = rows[:, Column.CLOCK] > 0
+        counts = self._counts[active]
+        means = counts[:, Column.STALENESS] / np.maximum(counts[:, Column.CLOCK], 1)
+        # In BSP nothing is counted, and nothing is stale.
+        rows[active, Column.STALENESS] = np.maximum(means, 1)
+        rows[active, Column.LARGEST] = np.maximum(counts[:, Column.LARGEST], 1)
+        rows[active, Column.REFUSED] = counts[:, Column.REFUSED]
         stored[:] = rows.reshape(-1)

@@ -195,16 +195,15 @@ class ServerWorkers(Ranks):
         group = TimedWorld(self.world, stopwatch) if self._scheme.has_groups else self.world
         wire = _wire(self._config)
         self._optimizer = ServerOptimizer(parameters, self._exchange, group, stopwatch, wire)
-        self._optimizer.contributors = self.contributors
         return self._optimizer
 
     @override
     def start(self, progress: Progress, updates_per_epoch: int) -> None:
         """The version of the weights says how far the schedule has come."""
         version = round(progress.epochs_before * updates_per_epoch)
+        self._optimizer.contributors = self.contributors
         if self._exchange.has_started:
             self._ahead = self._exchange.version - version
-            self._optimizer.contributors = self.contributors
         else:
             self._optimizer.start(
                 momentum=self._config.optimizer.momentum,
@@ -238,15 +237,9 @@ class ServerWorkers(Ranks):
 
     @override
     def pause(self, update: int) -> None:
-        """The servers of BSP hold messages back until all workers have come to the same update.
-
-        So its workers, which validate and save after the same updates, know it without a message.
-        """
-        if not self._scheme.is_synchronous:
-            if self.saves:
-                self._exchange.pause()
-        elif not self.saves:
-            self._exchange.expect_pause()
+        """In BSP all workers, which come here after the same updates: see ``Exchange.pause``."""
+        if self.saves or self._scheme.is_synchronous:
+            self._exchange.pause()
 
     @override
     def settle(self, update: int) -> None:
