@@ -117,7 +117,7 @@ class Probe:
         )
         self._last_line = b""
         self._answers: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
         if not is_here:
             self._send(ssh.first_input({}))
 
@@ -160,7 +160,7 @@ class Probe:
         with suppress(OSError):
             self._process.stdin.write(data)
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         """Pass on the answers, and None after the last; keep the last of the other lines."""
         assert self._process.stdout is not None
         with self._process.stdout as lines:

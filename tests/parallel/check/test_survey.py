@@ -9,9 +9,8 @@ import pytest
 
 from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
-from parallel.check.__main__ import WIDTH, table
+from parallel.check.__main__ import BRIDGES, WIDTH, findings, table
 from parallel.check.facts import UNUSABLE
-from parallel.check.findings import BRIDGES, findings
 from parallel.check.survey import Finding, HostError, Pair, Survey
 from runtime.errors import ConfigError
 from tests.support.healthy_hosts import facts, healthy
