@@ -23,8 +23,15 @@ from numpy.typing import NDArray
 from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment, Scheme, group_of
 from parallel.parameter_server.connections import protect
-from parallel.parameter_server.messages import TAIL, Settings, Tail
-from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
+from parallel.parameter_server.messages import (
+    TAIL,
+    Column,
+    FailureDetector,
+    PusherState,
+    Settings,
+    SharedTable,
+    Tail,
+)
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
 from runtime.engine import wait_until_unused

@@ -5,20 +5,38 @@ a push they are the version that the pusher pulled, its learning rate, its numbe
 of pushes, the count of its terms); in a pull the version of the weights. A version takes two
 numbers, because float32 counts only to 2^24. The settings of training are sent once, as JSON: a
 server never unpickles what it receives.
+
+The shared table has a row for each pusher, a worker or the group whose leader pushes for it, and
+all workers read it. It is a key of one server that is not trained. After each step a pusher adds
+the changes of its row; the server itself fills in the staleness, which it alone knows. The bound of
+SSP, the numbers of the log, the agreement to stop and the wait at the end of a run all read it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+_log = logging.getLogger(__name__)
+
 _LOW = 1 << 20
+
+# A pusher is given up after these seconds without a step, and these multiples of its usual step.
+_SILENCE = 30.0
+_SILENT_STEPS = 10
+# The same while it validates or saves.
+_PAUSE_SILENCE = 300.0
+# Seconds between two reads of the table; a read takes a tenth of that.
+_POLL_SECONDS = 0.001
 
 TAIL = 5
 """Numbers behind the gradients or weights of a bucket."""
@@ -80,3 +98,163 @@ class Settings:
         fields = json.loads(text)
         decay = {int(key): value for key, value in fields.pop("weight_decay").items()}
         return cls(weight_decay=decay, **fields)
+
+
+class Column(IntEnum):
+    """The columns of the table."""
+
+    CLOCK = 0
+    """Steps done."""
+    STALENESS = 1
+    """Mean staleness of the pusher's gradients; written by the server."""
+    LARGEST = 2
+    """Largest staleness; written by the server."""
+    RATE = 3
+    """Images per second of all workers of the pusher."""
+    LEAD = 4
+    """Steps by which the pusher was ahead of the slowest when it began its latest step."""
+    STATE = 5
+    """A ``PusherState``."""
+    STOP = 6
+    """The exit status with which a signal asked the pusher to stop, or 0."""
+    PAUSES = 7
+    """Validations, saves and the like that the pusher has begun since its latest step."""
+    REFUSED = 8
+    """Messages of the pusher that were refused; counted by the server of the table alone."""
+
+
+class PusherState(IntEnum):
+    """How far a pusher is."""
+
+    RUNNING = 0
+    FINISHED = 1
+    LEFT = 2
+
+
+# They change when a pusher makes progress.
+_PROGRESS = (Column.CLOCK, Column.STATE, Column.PAUSES)
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """The rows at one moment: float32 [pushers, columns]."""
+
+    rows: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, pushers: int) -> SharedTable:
+        """The table at the start of a job: zeros."""
+        return cls(np.zeros((pushers, len(Column)), np.float32))
+
+    @classmethod
+    def decode(cls, numbers: NDArray[np.float32]) -> SharedTable:
+        """Shape the array of the store, float32 [pushers · columns]."""
+        return cls(numbers.reshape(-1, len(Column)))
+
+    @property
+    def clocks(self) -> NDArray[np.float32]:
+        """The steps that each pusher has done."""
+        return self.rows[:, Column.CLOCK]
+
+    @property
+    def stop(self) -> int:
+        """The exit status with which any worker was asked to stop, or 0."""
+        return int(self.rows[:, Column.STOP].max())
+
+    @property
+    def is_paused(self) -> NDArray[np.bool_]:
+        """Which pushers validate or save, or are in their first step after that."""
+        paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
+        return paused
+
+    def have_reached(self, state: PusherState) -> NDArray[np.bool_]:
+        """Which pushers are in a state or past it."""
+        reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
+        return reached
+
+    def slowest(self, alive: NDArray[np.bool_], own: int) -> int:
+        """The fewest steps of the pushers that are alive and have not finished, or are ``own``."""
+        counted = alive & ~self.have_reached(PusherState.FINISHED)
+        counted[own] = True
+        return int(self.clocks[counted].min())
+
+    def progress(self) -> bytes:
+        """A value that changes as soon as any pusher makes progress."""
+        return self.rows[:, _PROGRESS].tobytes()
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """The numbers of a report; ``name`` is what a pusher is called: worker or group."""
+        stale = self.rows[self.clocks > 0, Column.STALENESS]
+        refused = float(self.rows[:, Column.REFUSED].sum())
+        return {
+            "staleness": float(stale.mean()) if stale.size else 0.0,
+            "largest_staleness": float(self.rows[:, Column.LARGEST].max()),
+            "lead": float(self.rows[:, Column.LEAD].max()),
+            **({"refused_pushes": refused} if refused else {}),
+            **{
+                f"images_per_second/{name}_{row}": float(rate)
+                for row, rate in enumerate(self.rows[:, Column.RATE])
+            },
+        }
+
+
+class FailureDetector:
+    """Decides which pushers are alive: those that have lately made progress.
+
+    Without ``tolerates`` all are: the job ends when a worker dies.
+    """
+
+    def __init__(
+        self,
+        pushers: int,
+        name: str,
+        *,
+        tolerates: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._tolerates, self._clock = name, tolerates, clock
+        self._start = clock()
+        self._seen = SharedTable.empty(pushers)
+        self._progressed = np.full(pushers, self._start)
+        self._warned: set[int] = set()
+
+    def alive(self, table: SharedTable) -> NDArray[np.bool_]:
+        """Which pushers are alive, by the table as it was read now."""
+        now = self._clock()
+        changes = table.rows[:, _PROGRESS] != self._seen.rows[:, _PROGRESS]
+        self._progressed[changes.any(axis=1)] = now
+        self._seen = table
+        if not self._tolerates:
+            return np.ones(len(self._progressed), np.bool_)
+        usual_step = (self._progressed - self._start) / np.maximum(table.clocks, 1)
+        patience = np.where(table.is_paused, _PAUSE_SILENCE, _SILENCE)
+        silence = now - self._progressed
+        silent = silence > np.maximum(patience, _SILENT_STEPS * usual_step)
+        silent &= ~table.have_reached(PusherState.FINISHED)
+        for row in map(int, np.flatnonzero(silent)):
+            if row not in self._warned:
+                self._warned.add(row)
+                _log.warning(
+                    "%s %d has done nothing for %.0f s: the others go on without it",
+                    *(self._name, row, silence[row]),
+                )
+        alive: NDArray[np.bool_] = ~silent
+        return alive
+
+    def wait_for_slowest(
+        self, read: Callable[[], SharedTable], own: int, bound: Optional[int]
+    ) -> int:
+        """Wait until a pusher is at most ``bound`` steps ahead of the slowest that is alive.
+
+        Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+        Server", NIPS 2013.
+
+        Returns the lead with which the pusher begins its next step. Its ``own`` row has the steps
+        that it has done already. Without a bound it does not wait.
+        """
+        while True:
+            table = read()
+            lead = int(table.clocks[own]) - table.slowest(self.alive(table), own)
+            if bound is None or lead <= bound or table.stop:
+                return lead
+            time.sleep(_POLL_SECONDS)

@@ -22,8 +22,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from parallel.parameter_server.messages import TAIL, Settings, Tail
-from parallel.parameter_server.shared_table import Column, SharedTable
+from parallel.parameter_server.messages import TAIL, Column, Settings, SharedTable, Tail
 from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
 from runtime.ndarray import memory

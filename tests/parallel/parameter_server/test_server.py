@@ -11,9 +11,16 @@ import pytest
 
 from parallel.parameter_server import authentication
 from parallel.parameter_server.authentication import Admission, Refused, call
-from parallel.parameter_server.messages import TAIL, Settings, Tail
+from parallel.parameter_server.messages import (
+    TAIL,
+    Column,
+    FailureDetector,
+    PusherState,
+    Settings,
+    SharedTable,
+    Tail,
+)
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
 from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
 from tests.support import mxnet_g
