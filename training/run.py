@@ -228,9 +228,8 @@ class Run:
                 stop=ranks.stop(self._request),
             )
             with self._checkpointer:
-                ranks.start(progress, updates_per_epoch)
                 updates = Updates(
-                    ranks.schedule(schedule, progress),
+                    ranks.start(schedule, progress, updates_per_epoch),
                     total=end,
                     images=self._config.data.batch_size * ranks.contributors,
                     epochs=progress.epoch_plan,

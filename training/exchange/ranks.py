@@ -52,11 +52,11 @@ class Ranks:
         """Updates of the weights in an epoch in which this process makes ``own``."""
         return own
 
-    def start(self, progress: Progress, updates_per_epoch: int) -> None:
-        """Begin with the same weights on all processes, which come here together."""
+    def start(self, schedule: Schedule, progress: Progress, updates_per_epoch: int) -> Schedule:
+        """Begin with the same weights on all processes, which come here together.
 
-    def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
-        """A schedule of the weights' updates, by the updates that the training loop counts."""
+        Returns the schedule of the weights' updates by those that the training loop counts.
+        """
         return lambda update: schedule(update + progress.schedule_shift)
 
     def numbers(self) -> dict[str, float]:

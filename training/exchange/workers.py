@@ -172,8 +172,6 @@ class ServerWorkers(Ranks):
             staleness=config.exchange.bound,
             images_per_step=config.data.batch_size * self.world.size,
         )
-        # The version of the weights less the updates that this period's schedule has behind it.
-        self._ahead = 0
         self._stop_status = 0
 
     @property
@@ -198,23 +196,19 @@ class ServerWorkers(Ranks):
         return self._optimizer
 
     @override
-    def start(self, progress: Progress, updates_per_epoch: int) -> None:
-        """The version of the weights says how far the schedule has come."""
-        version = round(progress.epochs_before * updates_per_epoch)
+    def start(self, schedule: Schedule, progress: Progress, updates_per_epoch: int) -> Schedule:
+        """The version that came with the weights says how far the schedule has come."""
+        version, ahead = round(progress.epochs_before * updates_per_epoch), 0
         self._optimizer.contributors = self.contributors
         if self._exchange.has_started:
-            self._ahead = self._exchange.version - version
+            ahead = self._exchange.version - version
         else:
             self._optimizer.start(
                 momentum=self._config.optimizer.momentum,
                 weight_decay=self._config.optimizer.wd,
                 version=version,
             )
-
-    @override
-    def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
-        """By the version that came with the weights."""
-        return lambda update: schedule(self._exchange.version - self._ahead)
+        return lambda update: schedule(self._exchange.version - ahead)
 
     @override
     def numbers(self) -> dict[str, float]:

@@ -112,7 +112,7 @@ def test_ranks_of_horovod() -> None:
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
     assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(200) == 200 and joined.numbers() == {} and joined.leave(3) == 3
-    assert joined.schedule(float, SimpleNamespace(schedule_shift=40))(2) == 42.0
+    assert joined.start(float, SimpleNamespace(schedule_shift=40), 200)(2) == 42.0
 
 
 def test_a_worker_alone() -> None:
@@ -145,12 +145,11 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     joined = served(momentum=0.7, wd=0.2)
     joined._optimizer = Mock()
     progress = SimpleNamespace(epochs_before=1.5)
-    joined.start(progress, 400)
-    schedule = joined.schedule(lambda update: 100.0 * update, progress)
+    schedule = joined.start(lambda update: 100.0 * update, progress, 400)
     joined._exchange.version = 6
     assert schedule(999) == 600.0
     joined._exchange.has_started, joined._exchange.version = True, 1000
-    joined.start(progress, 400)
+    schedule = joined.start(lambda update: 100.0 * update, progress, 400)
     # The next period begins at its own update 600, where the weights have had 1000.
     assert schedule(999) == 100.0 * 600
     joined._optimizer.start.assert_called_once_with(momentum=0.7, weight_decay=0.2, version=600)
@@ -236,7 +235,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     assert joined._groups.assignment == replace(UNEQUAL, worker=3) and not joined.saves
     assert told(joined) == ["leave", "regroup"]
     joined._exchange.has_started = True
-    joined.start(SimpleNamespace(epochs_before=4.0), 100)
+    joined.start(float, SimpleNamespace(epochs_before=4.0), 100)
     assert optimizer.contributors == 3
     joined._exchange.table.stop = 143
     assert joined.rebalance((6, 120), None, None) is None and joined._stop_status == 143
