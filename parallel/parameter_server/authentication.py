@@ -117,12 +117,8 @@ class Admission(threading.Thread):
         """Hand over a connection after its proof, or close it."""
         try:
             await asyncio.wait_for(self._check(connection), SECONDS)
-        except asyncio.CancelledError:
-            self._refuse(connection, peer, "there are too many without a proof")
-        except asyncio.TimeoutError:
-            self._refuse(connection, peer, "it gives no proof")
-        except OSError as error:
-            self._refuse(connection, peer, str(error))
+        except (asyncio.CancelledError, asyncio.TimeoutError, OSError):
+            self._refuse(connection, peer)
         else:
             self._admit(connection)
         finally:
@@ -154,12 +150,12 @@ class Admission(threading.Thread):
             received += part
         return received
 
-    def _refuse(self, connection: socket.socket, peer: Address, reason: str) -> None:
+    def _refuse(self, connection: socket.socket, peer: Address) -> None:
         """Close a connection; log the first one, the second, the fourth and so on."""
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:
             _log.warning(
-                "refused a connection from %s:%d, no process of this job: %s; %d so far",
-                *(*peer[:2], reason, self._refused),
+                "refused a connection from %s:%d, no process of this job; %d so far",
+                *(*peer[:2], self._refused),
             )
         connection.close()

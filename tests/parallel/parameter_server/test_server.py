@@ -393,8 +393,8 @@ def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypa
     with socket.create_connection(late.address) as connection:
         port = connection.getsockname()[1]
         assert is_closed(connection)
-    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job:"
-    assert f"{refused} it gives no proof; 1 so far" in caplog.text
+    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job; 1 so far"
+    assert refused in caplog.text
 
 
 @pytest.mark.parametrize(
