@@ -16,14 +16,14 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import STORE, Header, Origin
+from partial_fc.store.header import Header, Origin
 from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
@@ -36,11 +36,6 @@ from training.checkpoint.reader import Checkpoint
 _ROWS = 4096
 # The part of a checkpoint that has the class centers.
 _HEAD = "head"
-_MEANINGS = {
-    SHARDED: "cut over the ranks",
-    REPLICATED: "the same on all ranks",
-    OWN: "each rank's own",
-}
 
 
 def info(path: Path, store: Optional[Path] = None) -> str:
@@ -50,44 +45,35 @@ def info(path: Path, store: Optional[Path] = None) -> str:
     values = {name: value for name, value in part.values.items() if value}
     for name, value in (*part.about.items(), *values.items()):
         lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
-    entries = Checkpoint(path, part).entries.values()
-    for kind, meaning in _MEANINGS.items():
-        chosen = [entry for entry in entries if entry.kind == kind]
-        lines.append(f"{len(chosen)} arrays {meaning}")
-        lines += [f"  {entry.name:<40}{entry.dtype:<9}{_shape(entry)}" for entry in chosen]
+    for entry in Checkpoint(path, part).entries.values():
+        lines.append(f"  {entry.name:<40}{entry.kind:<12}{entry.dtype:<9}{_shape(entry)}")
     for rank, file in part.files.items():
         slices = [f"{e.start:,} to {e.stop - 1:,}" for e in file.entries if e.kind == SHARDED]
         classes = f", classes {slices[0]}" if slices else ""
         lines.append(f"rank {rank}: {file.size:,} bytes{classes}")
     lines += [f"rank {rank}: on {part.hosts[rank]}" for rank in part.missing]
     if store is not None:
-        with _open_store(part, store) as rows:
+        with _opened(part, store) as rows:
+            assert rows is not None
             arrays = [f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()]
-            described = f"{store}, {_classes_of(rows.header)}, of each {', '.join(arrays)}"
-    else:
-        described = _remedy(part)
-    return "\n".join([*lines, *([f"class centers in a store: {described}"] if described else [])])
+            lines.append(f"{store}: {_classes_of(rows.header)}, of each {', '.join(arrays)}")
+    return "\n".join(lines)
 
 
 def verify(path: Path, store: Optional[Path] = None) -> str:
     """Read every file of a checkpoint that is here, and the rows of its store."""
     part = layout.read_part(path)
     checkpoint, size = Checkpoint(path, part), sum(file.size for file in part.files.values())
-    for rank in part.files:
-        checkpoint.verify(rank)
-    said = f"{path} is intact: {len(part.files)} files, {size:,} bytes"
-    if part.missing:
-        said = (
-            f"{path} has {len(part.files)} of {part.world_size} files, which are intact, {size:,} "
-            f"bytes; it lacks {layout.lacking(part.missing, part.hosts)}"
-        )
-    if store is not None:
-        with _open_store(part, store) as rows:
+    with _opened(part, store) as rows:
+        for rank in part.files:
+            checkpoint.verify(rank)
+        lines = [f"{path} is intact: {len(part.files)} files, {size:,} bytes"]
+        if part.missing:
+            lines.append(f"it lacks {layout.lacking(part.missing, part.hosts)}")
+        if rows is not None:
             read = f"{rows.verify():,} rows of {_classes_of(rows.header)}"
-            return f"{said}\n{store} is intact: {read}"
-    if remedy := _remedy(part):
-        raise DataError(f"{said}; but its class centers are in a store: {remedy}")
-    return said
+            lines.append(f"{store} is intact: {read}")
+    return "\n".join(lines)
 
 
 def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) -> str:
@@ -96,18 +82,14 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
     at a time.
     """
-    part = checkpoint.manifest
-    for rank in part.files:
-        checkpoint.verify(rank)
-    if store is None and (remedy := _remedy(part)):
-        raise DataError(f"{checkpoint.path} has its class centers in a store: {remedy}")
-    arrays: list[tuple[str, str, tuple[int, ...], Iterator[NDArray[Any]]]] = [
-        (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
-        for entry in checkpoint.entries.values()
-    ]
-    with ExitStack() as opened:
-        if store is not None:
-            rows = opened.enter_context(_open_store(part, store))
+    with _opened(checkpoint.manifest, store) as rows:
+        for rank in checkpoint.manifest.files:
+            checkpoint.verify(rank)
+        arrays: list[tuple[str, str, tuple[int, ...], Iterator[NDArray[Any]]]] = [
+            (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
+            for entry in checkpoint.entries.values()
+        ]
+        if rows is not None:
             header = rows.header
             if (header.first, header.last) != (0, header.classes):
                 raise DataError(
@@ -127,24 +109,23 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     return f"{output}: {len(arrays)} arrays, for numpy.load"
 
 
-def _remedy(part: Part) -> str:
-    """Return the option that a command needs; empty if the checkpoint has its class centers."""
-    if Origin.of(part.values.get(_HEAD, {})) is None:
-        return ""
-    options = part.about.get("configuration")
-    folder = options.get(STORE) if isinstance(options, dict) else None
-    given = f", for its run {folder}" if isinstance(folder, str) else ""
-    return f"add --center-store DIR{given}"
-
-
-def _open_store(part: Part, folder: Path) -> SavedRows:
+@contextmanager
+def _opened(part: Part, folder: Optional[Path]) -> Iterator[Optional[SavedRows]]:
+    """Open the store with the class centers; None if the checkpoint has them itself."""
     origin = Origin.of(part.values.get(_HEAD, {}))
-    if origin is None:
+    if (origin is None) != (folder is None):
         raise DataError(
-            f"--center-store {folder} is not needed: the checkpoint has its class centers; leave "
-            "it out"
+            "the checkpoint has its class centers in a store; add --center-store DIR, the folder "
+            "that its run was given"
+            if folder is None
+            else f"--center-store {folder} is not needed: the checkpoint has its class centers; "
+            "leave it out"
         )
-    return SavedRows(folder, origin, part.update)
+    if origin is None or folder is None:
+        yield None
+    else:
+        with SavedRows(folder, origin, part.update) as rows:
+            yield rows
 
 
 def _classes_of(header: Header) -> str:

@@ -13,7 +13,6 @@ not complete: the run was killed while it was being saved.
 from __future__ import annotations
 
 import logging
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -46,8 +45,14 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     """
     if resume == NEVER:
         return None
-    root = storage.root / files.FOLDER
-    for found in _named(Path(resume), storage) if resume != AUTO else _newest(root, storage):
+    root, is_named = storage.root / files.FOLDER, resume != AUTO
+    for found in _survey(Path(resume) if is_named else None, storage):
+        if not is_named and found.is_unfinished(storage):
+            if storage.is_first:
+                lacking = layout.lacking(found.missing, found.hosts)
+                _log.warning("%s is not complete: it lacks %s", found.title, lacking)
+            _rename(found, storage)
+            continue
         if found.lacks(storage):
             raise _refusal(found, storage)
         checkpoint, error = _open(found, storage)
@@ -55,12 +60,15 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
             saved = SavedRun(checkpoint, storage.world, storage.root)
             _compare(saved, about)
             return saved
-        if resume != AUTO:
+        if is_named:
             raise error or DataError(f"{resume} is broken, as another rank found; use another one")
         if error is not None:
             _log.warning("BROKEN CHECKPOINT: %s", error)
+        # Others may still be reading.
         storage.world.barrier()
         _rename(found, storage)
+    if is_named:
+        raise DataError(f"{resume} does not exist; name the folder of a checkpoint")
     _log.info("no checkpoint in %s: starting anew", root)
     return None
 
@@ -101,16 +109,14 @@ class _Part(NamedTuple):
     """The host that wrote the file of each rank; empty if one folder had all."""
     files: Sequence[int] = ()
     """The ranks whose files are here."""
-    has_replicated: bool = True
 
     @classmethod
     def of(cls, path: Path, part: Optional[Part]) -> _Part:
         """Describe what ``path`` has of a checkpoint."""
         if part is None:
             return cls(str(path))
-        is_complete = any(file.is_complete for file in part.files.values())
         numbers = part.serial, part.update, part.save, part.world_size
-        return cls(str(path), *numbers, part.hosts, [*part.files], is_complete)
+        return cls(str(path), *numbers, part.hosts, [*part.files])
 
 
 class _Found:
@@ -120,58 +126,32 @@ class _Found:
         """Args: parts: by the first rank that has each folder."""
         self.parts = parts
         self.any = next(iter(parts.values()))
+        self.hosts = self.any.hosts
+        self.title = f"the checkpoint of update {self.any.update}"
         present = set[int]().union(*(part.files for part in parts.values()))
         # The ranks whose files are in none of the folders.
-        self.missing = [rank for rank in range(len(self.any.hosts)) if rank not in present]
+        self.missing = [rank for rank in range(len(self.hosts)) if rank not in present]
+
+    def is_unfinished(self, storage: Storage) -> bool:
+        """True if the hosts of this run have not written all of it: the run was killed."""
+        hosts = {self.hosts[rank] for rank in self.missing}
+        return bool(hosts) and hosts <= {*storage.hosts}
 
     def lacks(self, storage: Storage) -> dict[int, list[int]]:
         """Return the files to copy into each folder of the run that lacks some, by its first."""
         found = {}
-        for first in sorted(set(storage.firsts)) if self.any.world_size else ():
-            here = self.parts.get(first, _Part("", has_replicated=False))
-            is_same = storage.world.size == self.any.world_size
+        is_same = storage.world.size == self.any.world_size
+        for first in sorted(set(storage.firsts)):
+            here = self.parts[first].files if first in self.parts else ()
             needed = storage.members(first) if is_same else range(self.any.world_size)
-            lacking = [rank for rank in needed if rank not in here.files]
-            if not lacking and not here.has_replicated and 0 not in here.files:
-                lacking = [0]
-            if lacking:
+            if lacking := [rank for rank in needed if rank not in here]:
                 found[first] = lacking
         return found
 
 
-def _newest(root: Path, storage: Storage) -> list[_Found]:
-    """List the checkpoints of a run, the newest first, and before them the broken ones.
-
-    Incomplete ones (not written on all hosts, as the run was killed) are left out; the older of
-    them are removed, and the newest is renamed.
-
-    Raises:
-        DataError: the newest has files on a host that does not take part.
-    """
-    found = _survey(files.candidates(root) if storage.is_first else [], storage)
-    is_newest = True
-    for one in found:
-        # Each folder has one rank that takes care of it.
-        hosts, here = one.any.hosts, one.parts.get(storage.world.rank)
-        if not one.missing:
-            is_newest = is_newest and not one.any.world_size
-        elif any(hosts[rank] not in storage.hosts for rank in one.missing):
-            if is_newest:
-                raise _refusal(one, storage)
-        elif here is not None and is_newest:
-            _log.warning(
-                "the checkpoint of update %d is not complete: it lacks %s",
-                *(one.any.update, layout.lacking(one.missing, hosts)),
-            )
-            _rename(one, storage)
-        elif here is not None:
-            files.remove(Path(here.path))
-    return [one for one in found if not one.missing]
-
-
 def _refusal(found: _Found, storage: Storage) -> DataError:
     """Name what folders lack, and the command that brings it there."""
-    hosts = dict(enumerate(found.any.hosts))
+    hosts = dict(enumerate(found.hosts))
     for first, part in found.parts.items():
         hosts.update(dict.fromkeys(part.files, storage.hosts[first]))
     remedies = [
@@ -181,17 +161,22 @@ def _refusal(found: _Found, storage: Storage) -> DataError:
     ]
     others = f"; and so do {len(remedies) - 3} other hosts" if len(remedies) > 3 else ""
     return DataError(
-        f"the checkpoint of update {found.any.update} is on other hosts than this run: "
-        f"{'; '.join(remedies[:3])}{others}; or start as many ranks on the same hosts in the same "
-        "order, or anew with --resume never"
+        f"{found.title} is on other hosts than this run: {'; '.join(remedies[:3])}{others}; or "
+        "start as many ranks on the same hosts in the same order, or anew with --resume never"
     )
 
 
-def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> list[_Found]:
+def _survey(named: Optional[Path], storage: Storage) -> list[_Found]:
     """Join what the folders have, broken ones first, then the newest; all ranks get the same.
 
-    The first rank of each folder gives what is in its ``own``.
+    The first rank of each folder looks there for the checkpoints of the run, or for the one that
+    the user has ``named``.
     """
+    own: list[tuple[Path, Optional[Part]]] = []
+    if storage.is_first and named is None:
+        own = files.candidates(storage.root / files.FOLDER)
+    elif storage.is_first and named is not None and named.is_dir():
+        own = [(named, files.part_in(named))]
     lines = [_Part.of(path, part) for path, part in own]
     joined: dict[Any, dict[int, _Part]] = {}
     for first, listed in storage.gather(lines, "resume.candidates").items():
@@ -200,15 +185,6 @@ def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> lis
             joined.setdefault(key, {})[first] = part
     found = map(_Found, joined.values())
     return sorted(found, key=lambda one: (not one.any.world_size, one.any[1:3]), reverse=True)
-
-
-def _named(path: Path, storage: Storage) -> list[_Found]:
-    """The checkpoint that the user has named, in the folders of the hosts that have it."""
-    is_listed = storage.is_first and os.path.isdir(path)
-    found = _survey([(path, files.part_in(path))] if is_listed else [], storage)
-    if not found:
-        raise DataError(f"{path} does not exist; name the folder of a checkpoint")
-    return found[:1]
 
 
 def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Optional[DataError]]:
@@ -229,6 +205,7 @@ def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Option
 
 
 def _rename(found: _Found, storage: Storage) -> None:
+    """Put aside what each folder has of a checkpoint; the first rank of the folder does it."""
     here = found.parts.get(storage.world.rank)
     if here is not None:
         try:

@@ -335,12 +335,12 @@ def saved_store(root: Path, ranks: int = 1) -> tuple[Path, list[str]]:
 def test_verify_info_and_merge_read_the_store(tmp_path: Path, capsys) -> None:
     path, store = saved_store(tmp_path)
     checkpoint.main(["info", str(path)])
+    assert '{"center_store": "./centers"}' in capsys.readouterr().out
     checkpoint.main(["info", str(path), *store])
     said = capsys.readouterr().out
-    assert "class centers in a store: add --center-store DIR, for its run ./centers" in said
-    assert f"{store[1]}, 1,000 classes, of each centers float32 ({stored_head.EMBEDDING},)" in said
+    assert f"{store[1]}: 1,000 classes, of each centers float32 ({stored_head.EMBEDDING},)" in said
     for action in ("verify", "merge"):
-        with pytest.raises(DataError, match="in a store.*add --center-store DIR, for its run"):
+        with pytest.raises(DataError, match="in a store; add --center-store DIR, the folder"):
             checkpoint.main([action, str(path)])
     assert not list(path.parent.glob("*.npz"))
     expected = stored_head.reference(4)
