@@ -90,7 +90,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
             ],
             counts.averages,
         )
-        run.log.summarize(debug=False)
+        run.log.summarize()
     return ranks.leave(status)
 
 

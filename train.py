@@ -105,7 +105,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
         lambda: {**head.rows.averages(), **(teacher.averages() if teacher is not None else {})},
     )
     head.rows.close()
-    run.log.summarize(debug=data.debug)
+    run.log.summarize()
     verifier.summarize()
     return status
 

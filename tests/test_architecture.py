@@ -123,7 +123,7 @@ def test_packages_that_read_variables_have_one_door_each() -> None:
     # The compiled form of protobuf crashes with MXNet's unless our import of MXNet turns it off.
     found = {"google.protobuf", "onnx", "mxboard"}
     users = [path for path in (*ALL, *modules("tests")) if (imports(path) | roots(path)) & found]
-    doors = ["training/log/metric_files.py", "runtime/untrusted/onnx_model.py"]
+    doors = ["training/log/files.py", "runtime/untrusted/onnx_model.py"]
     assert [name(path) for path in users] == doors
     mxboard, onnx = map(text_of, users)
     assert 0 < mxboard.index("import runtime.mxnet") < mxboard.index("from mxboard")

@@ -162,7 +162,6 @@ FACES: dict[str, Run] = {
         ("--lr-power 1 --epochs 2",
          [0.01, 0.008333333, 0.006666667, 0.005, 0.003333333, 0.001666667], rates),
         ("--debug", 3, "MemoryBatches.num_classes"),
-        ("--debug", True, "RunLog.summarize.debug"),
         ("--seed 7", 7, "MemoryBatches.seed"),
     ]),
     "types": (TINY + "--debug", [
@@ -272,7 +271,7 @@ WATCHED = (
     "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
     "training.model_saver BestModel ModelSaver", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
-    "training.log.run_log RunLog Watchdog", "training.log.run_log:RunLog summarize",
+    "training.log.run_log RunLog Watchdog",
     "training.model_saver:ModelSaver save", "training.plan.faces describe",
     "training.plan.images describe", "training.run fit",
     "training.update.classify_step SoftTargets",

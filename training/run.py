@@ -23,12 +23,12 @@ from runtime.stopping import StopRequest
 from training import progress, run_folder, same_data
 from training.checkpoint import resume
 from training.checkpoint.reader import SavedRun
-from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
 from training.loop import Every, Hooks, Step, Updates, fit
 from training.progress import Progress
+from training.run_folder import Storage
 
 if TYPE_CHECKING:
     from data.batches.face_loader import FaceLoader, MemoryBatches

@@ -1,126 +1,197 @@
-"""The folder of a run: its default name, and the lock that keeps other runs out.
+"""The folder of a run: which ranks share it, and the lock that keeps other runs out.
 
-Each data set and network has a folder of its own by default, so that several can be tried without
-an option, and each run resumes from its own checkpoints. Two runs at once in one folder would
-remove each other's checkpoints. So rank 0, or the first rank of each host that has a folder of its
-own, locks a file in it for as long as the run lasts. The operating system removes the lock with the
-process, however it ends.
+Hosts may share the file system of ``--models-root``, all of them or some, or none: each then has a
+folder of that name for itself. Nobody has to say so. Every rank makes a file and looks for those of
+the ranks before it; the ranks that see the same file form a group, whose first rank does for their
+folder what belongs to a folder and not to a rank: it locks it, publishes checkpoints and removes
+old ones. On a file system between hosts, a new file may take a while to be seen. On one that a host
+has for itself it is seen at once, or never.
+
+Two runs at once in one folder would remove each other's checkpoints. So the first rank of each
+folder locks a file in it for as long as the run lasts. The operating system removes the lock with
+the process, however it ends.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shlex
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Optional
+from typing import Any
 
+import numpy as np
+import psutil
+
+from parallel.world import World
 from runtime.errors import ConfigError
-from runtime.files import open_kept
+from runtime.files import create, open_kept
+from runtime.mxnet import mx
 from runtime.process.terminal import print_line
 
 LOCK = "run.lock"
-_PARENT = Path("models")
-_LONGEST_NAME = 100
 _LONGEST_HOLDER = 300
 # A run that is started again right after its end may find processes of before. A host that died
 # keeps its locks on a network file system for a while.
 _SECONDS_SAME_HOST, _SECONDS_OTHER_HOST = 10.0, 100.0
 _POLL_SECONDS = 0.1
 
+_PROBE = ".storage-"
+# How long another host may take to see a new file.
+_VISIBLE_SECONDS = 30.0
+# Types of file systems that one host has for itself.
+_OF_ONE_HOST = frozenset("btrfs ext2 ext3 ext4 f2fs overlay ramfs tmpfs xfs zfs".split())
 
-def default(data: Sequence[str], network: str) -> str:
-    """The folder of a run that is given none; ``data`` is a preset, or folders of record sets."""
-    names = "+".join(_name(part) for part in data)
-    return f"./{_PARENT / f'{names[:_LONGEST_NAME]}-{network}'}"
+
+@dataclass(frozen=True)
+class Storage:
+    """The folder of a run, as one rank sees it."""
+
+    root: Path
+    """The same path on all hosts."""
+    world: World
+    hosts: tuple[str, ...]
+    """The name of each rank's host."""
+    firsts: tuple[int, ...]
+    """For each rank, the first one that has the same folder."""
+
+    @classmethod
+    def find(cls, root: Path, world: World) -> Storage:
+        """Find out who shares the folder, and make it; the ranks call this together."""
+        host = os.uname().nodename
+        if world.size == 1:
+            return cls(root, world, (host,), (0,))
+        word = world.broadcast_object(uuid.uuid4().hex[:12], "storage.word")
+        probes = [root / f"{_PROBE}{word}-{rank}" for rank in range(world.size)]
+        own = probes[world.rank]
+        with explained(root):
+            root.mkdir(parents=True, exist_ok=True)
+            create(own).close()
+        world.barrier()
+        found = gather(world, [host, _first_seen(probes[: world.rank])], "storage.found")
+        # All have looked.
+        with suppress(OSError):
+            own.unlink()
+        hosts, seen = zip(*found)
+        return cls(root, world, hosts, _joined(seen))
+
+    @property
+    def is_spread(self) -> bool:
+        """True if some ranks have another folder than others."""
+        return any(self.firsts)
+
+    @property
+    def own(self) -> int:
+        """The first rank that has this rank's folder."""
+        return self.firsts[self.world.rank]
+
+    @property
+    def is_first(self) -> bool:
+        """True if this rank is the one that takes care of its folder."""
+        return self.own == self.world.rank
+
+    def members(self, first: int) -> list[int]:
+        """The ranks that have the folder of the rank ``first``."""
+        return [rank for rank, other in enumerate(self.firsts) if other == first]
+
+    def gather(self, value: Any, name: str) -> dict[int, Any]:
+        """Return the value of the first rank of each folder, on every rank; JSON can hold it."""
+        values = gather(self.world, value if self.is_first else None, name)
+        return {first: values[first] for first in sorted(set(self.firsts))}
+
+    def sweep(self) -> None:
+        """Remove what runs that were killed at their very beginning have left."""
+        for left in self.root.glob(f"{_PROBE}*"):
+            left.unlink(missing_ok=True)
 
 
-def _name(folder: str) -> str:
-    path = Path(os.path.abspath(folder))
-    # Also the record file in a folder may be given.
-    return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
+def gather(world: World, value: Any, name: str) -> list[Any]:
+    """The values of all ranks, which JSON can hold; blocks."""
+    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    length = mx.nd.array([content.size], dtype="int64")
+    lengths = world.allgather_uneven(length, f"{name}.lengths").asnumpy()
+    joined = world.allgather_uneven(mx.nd.array(content, dtype="uint8"), name).asnumpy()
+    pieces = np.split(joined, np.cumsum(lengths)[:-1])
+    return [json.loads(piece.tobytes()) for piece in pieces]
 
 
 @contextmanager
-def locked(models_root: Path) -> Iterator[None]:
+def explained(root: Path) -> Iterator[None]:
+    """Turn an ``OSError`` in the folder of a run into a ``ConfigError``."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"--models-root {root} cannot be written on {os.uname().nodename} ({error.strerror}: "
+            f"{error.filename}); give a folder in which you may write"
+        ) from error
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
     """Keep other runs out of a folder, which is made if it does not exist.
 
     Raises:
         ConfigError: another run uses the folder, or it cannot be written.
     """
-    lock = _lock(models_root)
+    with explained(root):
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = open_kept(root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    is_locked = False
     try:
+        is_locked = _lock(descriptor, root)
         yield
     finally:
-        if lock is not None:
+        if is_locked:
             with suppress(OSError):
-                lock.truncate(0)
-            # Closing writes what a full disk did not take before; it is closed in any case.
-            with suppress(OSError):
-                lock.close()
+                os.ftruncate(descriptor, 0)
+        os.close(descriptor)
 
 
-def _lock(models_root: Path) -> Optional[IO[str]]:
-    """The open file with the lock; None where the file system has no locks."""
-    try:
-        models_root.mkdir(parents=True, exist_ok=True)
-        descriptor = open_kept(models_root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        file = open(descriptor, "a+", encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(
-            f"--models-root {models_root} cannot be written ({error.strerror}: {error.filename}); "
-            "give a folder in which you may write"
-        ) from None
-    try:
-        _wait_for(file, models_root)
-    except ConfigError:
-        file.close()
-        raise
-    except OSError as error:
-        file.close()
-        _warn(
-            f"{models_root / LOCK} cannot be locked ({error.strerror}): make sure yourself that no "
-            "other run writes into that folder"
-        )
-        return None
-    former = _holder(file)
-    if former and not _is_on_this_host(former):
-        _warn(f"{models_root} was left without a regular end by a run of {former}")
-    command = shlex.join([Path(sys.executable).name, *sys.argv])
-    with suppress(OSError):
-        file.truncate(0)
-        file.write(f"host {os.uname().nodename}, process {os.getpid()}, {command}\n")
-        file.flush()
-    return file
-
-
-def _wait_for(file: IO[str], models_root: Path) -> None:
-    """Lock the file; a ConfigError if its holder stays, an OSError where there are no locks."""
+def _lock(descriptor: int, root: Path) -> bool:
+    """Lock the file and write there who has it; False, with a warning, where there are no locks."""
     started = time.monotonic()
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         except (BlockingIOError, PermissionError):
-            pass
-        holder = _holder(file) or "unknown host"
+            holder = _holder(descriptor) or "unknown host"
+        except OSError as error:
+            _warn(
+                f"{root / LOCK} cannot be locked ({error.strerror}): make sure yourself that no "
+                "other run writes into that folder"
+            )
+            return False
         seconds = _SECONDS_SAME_HOST if _is_on_this_host(holder) else _SECONDS_OTHER_HOST
         if time.monotonic() - started >= seconds:
             raise ConfigError(
-                f"another run writes into --models-root {models_root}: {holder}; wait for its end, "
-                "or give this run a --models-root of its own"
+                f"another run writes into --models-root {root}: {holder}; wait for its end, or "
+                "give this run a --models-root of its own"
             )
         time.sleep(_POLL_SECONDS)
+    former = _holder(descriptor)
+    if former and not _is_on_this_host(former):
+        _warn(f"{root} was left without a regular end by a run of {former}")
+    command = shlex.join([Path(sys.executable).name, *sys.argv])
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        line = f"host {os.uname().nodename}, process {os.getpid()}, {command}\n"
+        os.write(descriptor, line.encode(errors="replace"))
+    return True
 
 
-def _holder(file: IO[str]) -> str:
+def _holder(descriptor: int) -> str:
     """The line that the holder of the lock has written; empty after a regular end."""
-    file.seek(0)
-    return file.readline(_LONGEST_HOLDER).strip()
+    line = os.pread(descriptor, _LONGEST_HOLDER, 0).partition(b"\n")[0]
+    return line.decode(errors="replace").strip()
 
 
 def _is_on_this_host(holder: str) -> bool:
@@ -130,3 +201,32 @@ def _is_on_this_host(holder: str) -> bool:
 def _warn(line: str) -> None:
     with suppress(OSError):
         print_line(f"warning: {line}", file=sys.stderr)
+
+
+def _first_seen(earlier: Sequence[Path]) -> int:
+    """The number of the first of these files that exists, or of the one that follows them.
+
+    The first rank's file may be late although that of a rank in between is there already.
+    """
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    while True:
+        seen = next((rank for rank, probe in enumerate(earlier) if probe.exists()), len(earlier))
+        if not seen or _is_of_one_host(earlier[0].parent) or time.monotonic() > deadline:
+            return seen
+        time.sleep(_POLL_SECONDS)
+
+
+def _joined(seen: Sequence[int]) -> tuple[int, ...]:
+    """For each rank the first one of its group: what a rank does not see, another may have seen."""
+    firsts: list[int] = []
+    for rank, first in enumerate(seen):
+        firsts.append(firsts[first] if first < rank else rank)
+    return tuple(firsts)
+
+
+def _is_of_one_host(folder: Path) -> bool:
+    """Return True if no other host can have this folder."""
+    mounted = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
+    place = folder.resolve()
+    types = (mounted.get(str(one)) for one in (place, *place.parents))
+    return next(filter(None, types), "") in _OF_ONE_HOST

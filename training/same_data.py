@@ -19,8 +19,8 @@ from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
 from training.checkpoint.reader import SavedRun
-from training.checkpoint.storage import gather
 from training.config.run import ANYWAY
+from training.run_folder import gather
 
 _log = logging.getLogger(__name__)
 

@@ -49,8 +49,8 @@ from training.checkpoint import files
 from training.checkpoint.layout import Part
 from training.checkpoint.reader import Checkpoint
 from training.config import faces
+from training.log.files import RunFiles
 from training.log.handlers import FileHandler
-from training.log.metric_files import MetricFiles
 from training.run_folder import locked
 
 VICTIM = b"a file of the user"
@@ -215,7 +215,7 @@ def _log(path: Path) -> None:
 
 
 def _write_metrics(path: Path) -> None:
-    metrics = MetricFiles(path.parent)
+    metrics = RunFiles(path.parent)
     metrics.write(1, {"loss": 0.5})
     metrics.close()
 

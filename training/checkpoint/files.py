@@ -15,7 +15,7 @@ killed run are never used.
 A checkpoint of an update that has one already gets another name, with its serial at the end, and
 the former one is removed when the new one exists. So one of them exists at every moment.
 
-Where hosts have folders of their own (``storage.Storage``), the ranks of each do all this for
+Where hosts have folders of their own (``run_folder.Storage``), the ranks of each do all this for
 themselves, and a checkpoint exists when every folder has its part. So nothing older is removed from
 a folder before the main threads of all ranks have met and know that: see ``settle``.
 

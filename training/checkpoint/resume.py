@@ -25,8 +25,8 @@ from runtime.options import option
 from training.checkpoint import files, layout
 from training.checkpoint.layout import Part
 from training.checkpoint.reader import Checkpoint, SavedRun
-from training.checkpoint.storage import Storage
 from training.config.run import AUTO, NEVER
+from training.run_folder import Storage
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from runtime.errors import DataError
 from runtime.state import REPLICATED, Stateful, Stored
 from training.checkpoint import files
 from training.checkpoint.layout import Part
-from training.checkpoint.storage import Storage, gather
+from training.run_folder import Storage, gather
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from partial_fc.shard import STATES
 from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, name, number
-from training import run_folder
 from training.config import originals, presets
-from training.config.run import ANYWAY, Auto, DryRunOptions, FaceRunOptions
+from training.config.run import ANYWAY, Auto, DryRunOptions, FaceRunOptions, default_folder
 from training.config.schedule import (
     RIVALS,
     FaceScheduleOptions,
@@ -141,7 +140,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
         found["resume"] = Auto(anyway=True)
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
-        found["models_root"] = run_folder.default(data, network)
+        found["models_root"] = default_folder(data, network)
     return options.compose(FaceConfig, found)
 
 

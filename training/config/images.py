@@ -16,11 +16,10 @@ from parallel.parameter_server import assignment
 from runtime import command_line, environment, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, Range, number
-from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
 from training.config.presets import RECIPES
-from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions
+from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions, default_folder
 from training.config.schedule import (
     RIVALS,
     ImageScheduleOptions,
@@ -97,7 +96,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     if found.get("kv_store") in exchange.ALONE:
         found["kv_store"] = exchange.HOROVOD
     if not found.get("models_root"):
-        found["models_root"] = run_folder.default((dataset,), found["model"])
+        found["models_root"] = default_folder((dataset,), found["model"])
     return options.compose(ImageConfig, found)
 
 

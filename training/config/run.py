@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from runtime.errors import ConfigError
@@ -30,6 +33,7 @@ class Auto(str):
         return word
 
 
+_LONGEST_NAME = 100
 _SAVES = COUNT.saying("must not be negative; 0 saves only at the end")
 
 
@@ -144,6 +148,22 @@ class DryRunOptions(PlanOptions):
             raise ConfigError(
                 "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"
             )
+
+
+def default_folder(data: Sequence[str], network: str) -> str:
+    """The folder of a run that is given none; ``data`` is a preset, or folders of record sets.
+
+    So several data sets and networks can be tried without an option, and each run resumes from its
+    own checkpoints.
+    """
+    names = "+".join(map(_name, data))
+    return f"./models/{names[:_LONGEST_NAME]}-{network}"
+
+
+def _name(folder: str) -> str:
+    path = Path(os.path.abspath(folder))
+    # Also the record file in a folder may be given.
+    return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
 
 
 def _goes_with_dry_run(given: str) -> ConfigError:

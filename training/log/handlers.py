@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -82,6 +81,9 @@ class ScreenHandler(logging.Handler):
     """Prints the lines of rank 0 and the warnings of the others on the standard output.
 
     On a terminal, rank 0 has a progress bar below the lines.
+
+    Attributes:
+        bar: the progress bar, which is disabled if there is none.
     """
 
     def __init__(self, rank: int) -> None:
@@ -89,55 +91,29 @@ class ScreenHandler(logging.Handler):
         self._stream = sys.stdout
         may_be_real = environment.allows_progress_bar()
         self._wants_bar = rank == 0 and may_be_real and self._stream.isatty()
-        self._bar = tqdm(disable=True)
-
-    @property
-    def has_bar(self) -> bool:
-        """True if a progress bar is shown."""
-        return not self._bar.disable
+        self.bar = tqdm(disable=True)
 
     def open_bar(self, total_updates: int, update: int) -> None:
         """Show a bar from ``update`` to ``total_updates``, if this is a terminal of rank 0."""
-        self.close_bar()
-        with self._writing():
-            self._bar = tqdm(
-                total=total_updates,
-                initial=update,
-                file=self._stream,
-                bar_format=_BAR_FORMAT,
-                dynamic_ncols=True,
-                disable=not self._wants_bar,
-            )
-
-    def advance_bar(self, update: int) -> None:
-        """Move the bar to a finished update."""
-        with self._writing():
-            self._bar.update(update - self._bar.n)
-
-    def label_bar(self, text: str) -> None:
-        """Write a text behind the bar."""
-        with self._writing():
-            self._bar.set_postfix_str(text)
-
-    def close_bar(self) -> None:
-        """Leave the bar as it is."""
-        with self._writing():
-            self._bar.close()
+        self.bar.close()
+        # If the terminal goes away, tqdm disables the bar.
+        self.bar = tqdm(
+            total=total_updates,
+            initial=update,
+            file=self._stream,
+            bar_format=_BAR_FORMAT,
+            dynamic_ncols=True,
+            disable=not self._wants_bar,
+        )
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "off_screen", False):
             return
-        with self._writing():
+        try:
             # tqdm removes an open bar, writes, and draws the bar again.
             tqdm.write(self.format(record), file=self._stream)
             self._stream.flush()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Discard all that follows if the screen cannot be written any more, with a warning."""
-        try:
-            yield
         except OSError as error:
             discard(self._stream)
             text = f"the screen cannot be written ({error.strerror}); the log continues in its file"

@@ -10,7 +10,6 @@ not reported never waits for the device here.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,16 +18,14 @@ from typing import Any, Callable, Optional, Union
 
 from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
-from runtime.errors import ConfigError
 from runtime.files import HeldFolder
 from runtime.stopwatch import Stopwatch
 from training.log import throughput
+from training.log.files import RunFiles
 from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler
-from training.log.metric_files import MetricFiles
-from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
-from training.run_folder import LOCK
+from training.run_folder import LOCK, explained
 
 _log = logging.getLogger(__name__)
 
@@ -61,19 +58,12 @@ class RunLog:
         self._frequent = frequent
         self.stopwatch = Stopwatch(time.monotonic)
         self._meter = Meter(time.monotonic, self.stopwatch)
-        self._earlier: Optional[Throughput] = None
         self._update = self._total_updates = 0
         root = Path(models_root)
-        try:
-            self._records = MetricFiles(root) if rank == 0 else None
+        with explained(root):
+            self._files = RunFiles(root) if rank == 0 else None
             file = FileHandler(root, rank)
             self._folder = HeldFolder("--models-root", root, LOCK)
-        except OSError as error:
-            raise ConfigError(
-                f"--models-root {models_root} cannot be written ({error.strerror}: "
-                f"{error.filename}); give a folder in which you may write"
-            ) from error
-        self._report_files = ReportFiles(root) if rank == 0 else None
         self._screen = ScreenHandler(rank)
         self._handlers = (file, self._screen)
         self._attach(rank)
@@ -88,20 +78,20 @@ class RunLog:
 
     def begin_part(self, update: int, **facts: Union[str, float]) -> None:
         """Note for the report where, with what and after which update the run begins or goes on."""
-        if self._report_files is not None:
-            self._report_files.begin_part(update, facts)
+        if self._files is not None:
+            self._files.begin_part(update, facts)
 
     def sample(self, batch: Batch) -> None:
         """Keep images of the first batch for the report."""
-        if self._report_files is not None:
-            self._report_files.sample(batch)
+        if self._files is not None:
+            self._files.sample(batch)
 
     def write_report(self) -> None:
         """Write the report of the run, on rank 0 only; nothing is watched any more."""
         self._watchdog.close()
-        if self._report_files is not None:
+        if self._files is not None:
             self.check_folder()
-            self._report_files.write_report()
+            self._files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
         """Start the clock right before the first update, after ``update`` finished ones.
@@ -109,8 +99,6 @@ class RunLog:
         The last of ``total_updates`` is always reported.
         """
         self._update, self._total_updates = update, total_updates
-        # What has been counted since an earlier start goes into the summary.
-        self._earlier = self._throughput_of_all_starts()
         self._meter.start(update)
         # The first update compiles.
         self.end_updates()
@@ -133,7 +121,7 @@ class RunLog:
         self._update = update
         self._watchdog.beat(update)
         self._meter.count(update, images)
-        self._screen.advance_bar(update)
+        self._screen.bar.update(update - self._screen.bar.n)
         if self.reports(update):
             # Before the clock is read, so that the device's pending work is in the measured time.
             self._report(float(loss()), lr, averages())
@@ -169,42 +157,42 @@ class RunLog:
             "xnorm": result.xnorm,
         }
         self.record(update, numbers, target=name)
-        if self._report_files is not None:
-            self._report_files.verification(name, result)
+        if self._files is not None:
+            self._files.verification(name, result)
 
     def check_folder(self) -> None:
         """Raise ``DataError`` if the folder of the run is no longer at its path."""
         self._folder.check()
 
     def record(self, update: int, numbers: Mapping[str, float], *, target: str = "") -> None:
-        """Write numbers to the metric files, on rank 0 only; see ``MetricFiles.write``.
+        """Write numbers to the metric files, on rank 0 only; see ``RunFiles.write``.
 
         Raises:
             DataError: the disk is full, or the folder of the run is no longer at its path.
         """
-        if self._records is not None:
+        if self._files is not None:
             # The open files would move with it.
             self.check_folder()
-            self._records.write(update, numbers, target=target)
+            self._files.write(update, numbers, target=target)
 
     def total(self) -> Optional[Throughput]:
         """Return what was counted since ``start``, see ``Meter.total``."""
         return self._meter.total()
 
-    def summarize(self, *, debug: bool) -> None:
-        """Log where time went, whether input was the bottleneck (not with ``--debug``), memory."""
-        total = self._throughput_of_all_starts()
+    def summarize(self) -> None:
+        """Log the memory, and where time went since ``start``, whether input was the bottleneck."""
+        total = self._meter.total()
         if total is not None:
             _log.info("peak memory of this rank: %s MiB", f"{peak_memory() / 2**20:,.1f}")
             _log.info("time: %s", total.describe_shares())
-            _log.info("%s", total.judge_debug() if debug else total.judge_input())
+            _log.info("%s", total.judge_input())
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
         self._watchdog.close()
-        self._screen.close_bar()
-        if self._records is not None:
-            self._records.close()
+        self._screen.bar.close()
+        if self._files is not None:
+            self._files.close()
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
             handler.close()
@@ -229,27 +217,22 @@ class RunLog:
             handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
             root_logger.addHandler(handler)
 
-    def _throughput_of_all_starts(self) -> Optional[Throughput]:
-        last = self._meter.total()
-        return self._earlier + last if self._earlier and last else self._earlier or last
-
     def _report(self, loss: float, lr: float, averages: Mapping[str, float]) -> None:
         report = self._meter.report(loss, lr, self._total_updates)
         text = "  ".join([*_describe(averages), throughput.describe(report)])
         line = f"update {self._update}/{self._total_updates}  {text}"
-        _log.info(line, extra=OFF_SCREEN if self._screen.has_bar else {})
-        self._screen.label_bar(text)
+        _log.info(line, extra={} if self._screen.bar.disable else OFF_SCREEN)
+        self._screen.bar.set_postfix_str(text)
         self.record(self._update, {**report, **averages})
 
 
-def peak_memory(status: Path = Path("/proc/self/status")) -> int:
+def peak_memory() -> int:
     """Return the resident bytes of this process at their peak, shared pages included.
 
     ``getrusage`` would report the peak of the process that started this one, if it was larger.
     """
-    match = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8"), re.MULTILINE)
-    assert match is not None, status
-    return 1024 * int(match.group(1))
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _describe(numbers: Mapping[str, float]) -> list[str]:

@@ -68,13 +68,6 @@ class Throughput:
             f"that, {now:,.4g} images/s would be {without:,.4g} ({_GUIDE})"
         )
 
-    def judge_debug(self) -> str:
-        """A sentence about a run on batches from memory."""
-        return (
-            f"--debug: {self.images_per_second:,.4g} images/s with batches from memory; if the "
-            f"same command without --debug is slower, input is its bottleneck ({_GUIDE})"
-        )
-
 
 class Meter:
     """Counts images and seconds between reports."""
@@ -87,10 +80,10 @@ class Meter:
 
     def start(self, update: int) -> None:
         """Forget what was counted; ``update`` updates are finished."""
+        self._total: Optional[Throughput] = None
         self._started = self._clock()
         self._first_update = self._update = update
-        self._first: Optional[Throughput] = None
-        self._later: Optional[Throughput] = None
+        self._reports = 0
         self._open_interval()
 
     def count(self, update: int, images: int) -> None:
@@ -117,10 +110,13 @@ class Meter:
         """
         seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
         throughput = Throughput(self._images, seconds, self._stopwatch.lap(seconds))
-        if self._first is None:
-            self._first = throughput
+        # The first interval counts only as long as there is no other: it compiles, and its first
+        # batches are not loaded during an earlier update.
+        if self._total is not None and self._reports > 1:
+            self._total += throughput
         else:
-            self._later = throughput if self._later is None else self._later + throughput
+            self._total = throughput
+        self._reports += 1
         self._open_interval()
         pace = (self._clock() - self._started) / (self._update - self._first_update)
         return {
@@ -132,12 +128,8 @@ class Meter:
         }
 
     def total(self) -> Optional[Throughput]:
-        """The sum over all reported intervals, None before the first report.
-
-        The first interval counts only as long as there is no other: it compiles, and its first
-        batches are not loaded during an earlier update.
-        """
-        return self._later or self._first
+        """Return the sum over the reported intervals since ``start``; None before the first."""
+        return self._total
 
     def _open_interval(self) -> None:
         self._stopwatch.lap()

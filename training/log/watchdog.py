@@ -173,11 +173,8 @@ class Watchdog:
             self._timer.arm(self._native_limit())
             if self._waited > limit:
                 self._timer.arm(_REPORT_SECONDS)
-                self._print(
-                    f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
-                    f"{self._where()}; ending it with status {STALLED_STATUS}",
-                    has_stacks=True,
-                )
+                ending = f"ending it with status {STALLED_STATUS}"
+                self._print(f"error: {self._said()}; {ending}", has_stacks=True)
                 self.end_process()
                 return
             if self._waited > self._quiet and self._is_in_update:
@@ -186,16 +183,15 @@ class Watchdog:
     def _warn(self) -> None:
         # Where updates take that long, a few lines are written and not one for each of them.
         self._quiet *= 2
-        what = "waited" if self._waits_for_others() else "made no progress"
-        whom = " for other ranks" if self._waits_for_others() else ""
-        self._print(
-            f"warning: {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
-        )
+        whom = ", waiting for other ranks" if self._waits_for_others() else ""
+        self._print(f"warning: {self._said()}{whom}")
 
-    def _where(self) -> str:
-        if not self._is_in_update:
-            return f"outside of updates, after update {self._update}"
-        return f"in update {self._update + 1}, {self._stopwatch.current}"
+    def _said(self) -> str:
+        if self._is_in_update:
+            where = f"in update {self._update + 1}, {self._stopwatch.current}"
+        else:
+            where = f"outside of updates, after update {self._update}"
+        return f"{self._rank} has made no progress for {self._waited:.0f} s, {where}"
 
     def _print(self, line: str, has_stacks: bool = False) -> None:
         # Not by Python's logging, whose lock the thread that hangs may hold. A screen that is

@@ -29,9 +29,9 @@ from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import layout, resume
 from training.checkpoint.files import candidates
 from training.checkpoint.reader import Checkpoint
-from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions
+from training.run_folder import Storage
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
 

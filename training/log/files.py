@@ -1,4 +1,4 @@
-"""What a run writes for its report beside its metrics, and the call that makes the report.
+"""What rank 0 writes for other programs: metrics, scalars for TensorBoard, and for the report.
 
 ``evaluation.report`` makes the page from the folder of the run alone, also on another machine, so
 what it shows and the metrics lack is written here: where and with what the run was started, a sheet
@@ -12,9 +12,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import os
 import platform
+import secrets
 import shlex
+import struct
 import subprocess
 import sys
 import time
@@ -26,12 +29,21 @@ from typing import Any, Union
 
 import numpy as np
 
+# mxboard imports MXNet by itself, which works only after our own import of it.
+import runtime.mxnet  # noqa: F401
+
+# isort: split
+from mxboard.proto.event_pb2 import Event
+from mxboard.record_writer import masked_crc32c
+from mxboard.summary import scalar_summary
+
 from data.batches.loader import Batch
 from data.inspect.sheets import draw_batch
 from evaluation.report import run_files
 from evaluation.verification import VerificationResult
 from runtime import environment, installed, processors
-from runtime.files import make_folder, read_file, write_atomically
+from runtime.errors import DataError
+from runtime.files import make_folder, open_kept, read_file, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +55,39 @@ _PACKAGES = (
 )
 
 
-class ReportFiles:
-    """The files for the report in the folder of a run; rank 0 has them."""
+class RunFiles:
+    """``metrics.jsonl``, ``scalars/`` and ``report/`` in the folder of a run; rank 0 has them."""
 
     def __init__(self, root: Path) -> None:
+        """Open or continue the files; ``OSError`` if the folder cannot be written."""
         self._root, self._folder = root, root / run_files.FOLDER
-        self._has_samples = False
+        make_folder(root / "scalars")
+        self._metrics = _Records(root / "metrics.jsonl")
+        self._metrics.drop_torn_line()
+        # TensorBoard takes files with this word in their names, in the order of the names. Without
+        # random digits, others could guess the name of the file, and put a link there.
+        about = f"{int(time.time())}.{os.uname().nodename}.{secrets.token_hex(6)}"
+        self._events = _Records(root / "scalars" / f"events.out.tfevents.{about}")
+
+    def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
+        """Write the numbers after ``update`` updates, of a verification if it has a ``target``.
+
+        NaN and infinity, which JSON lacks, become null.
+
+        Raises:
+            DataError: the disk is full; the files then still end with a whole record.
+        """
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        about = {"target": target} if target else {}
+        now = time.time()
+        record = {"time": round(now, 3), "update": update, **about, **finite}
+        self._metrics.append(json.dumps(record).encode() + b"\n")
+        # mxboard's own writer would keep each number until the end, and write in a thread.
+        events = (
+            Event(wall_time=now, step=update, summary=scalar_summary(name, value))
+            for name, value in ((f"{target or 'training'}/{n}", v) for n, v in numbers.items())
+        )
+        self._events.append(b"".join(_framed(event.SerializeToString()) for event in events))
 
     def begin_part(self, update: int, facts: Mapping[str, Union[str, float]]) -> None:
         """Note that the run begins, or goes on, after ``update`` updates."""
@@ -60,12 +99,11 @@ class ReportFiles:
             write_atomically(path, former + json.dumps(part).encode() + b"\n")
 
     def sample(self, batch: Batch) -> None:
-        """Write a sheet of images, once."""
-        if not self._has_samples:
-            self._has_samples = True
-            with _harmless("training images"):
-                sheet = draw_batch(batch.images, batch.labels)
-                write_atomically(self._folder / run_files.SAMPLES, sheet)
+        """Write a sheet of images."""
+        with _harmless("training images"):
+            write_atomically(
+                self._folder / run_files.SAMPLES, draw_batch(batch.images, batch.labels)
+            )
 
     def verification(self, name: str, result: VerificationResult) -> None:
         """Write the scores of a verification over those of the one before."""
@@ -97,6 +135,18 @@ class ReportFiles:
                 lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
                 _log.warning("no report: %s", lines[-1].removeprefix("error: "))
 
+    def close(self) -> None:
+        """Close the files."""
+        self._metrics.close()
+        self._events.close()
+
+
+def _framed(content: bytes) -> bytes:
+    """Return a record of an event file: length and content, each with its checksum."""
+    length = struct.pack("<Q", len(content))
+    first, last = (struct.pack("<I", masked_crc32c(part)) for part in (length, content))
+    return length + first + content + last
+
 
 @contextmanager
 def _harmless(what: str) -> Iterator[None]:
@@ -109,9 +159,8 @@ def _harmless(what: str) -> Iterator[None]:
 
 def _here() -> dict[str, Any]:
     """The machine, the command and the versions of this process."""
-    package = installed.mxnet_package()
     versions = {"Python": platform.python_version()}
-    for name in (package, *_PACKAGES):
+    for name in (installed.mxnet_package(), *_PACKAGES):
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     versions["system"] = platform.platform()
@@ -122,3 +171,33 @@ def _here() -> dict[str, Any]:
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "versions": versions,
     }
+
+
+class _Records:
+    """A file to which records are appended, each whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(open_kept(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0)
+
+    def drop_torn_line(self) -> None:
+        """Cut off what a power failure has left of a last line; the run makes its update again."""
+        self._file.seek(0)
+        content = self._file.readall()
+        self._file.truncate(content.rfind(b"\n") + 1)
+
+    def append(self, record: bytes) -> None:
+        """Write a record; ``DataError`` if the disk becomes full within it."""
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            while record:
+                record = record[self._file.write(record) :]
+        except OSError as error:
+            self._file.truncate(end)
+            raise DataError(
+                f"{self._path} cannot be written ({error.strerror}); make room and start the same "
+                "command again: it resumes from the last checkpoint"
+            ) from None
+
+    def close(self) -> None:
+        self._file.close()
