@@ -106,11 +106,6 @@ class Storage:
         values = gather(self.world, value if self.is_first else None, name)
         return {first: values[first] for first in sorted(set(self.firsts))}
 
-    def sweep(self) -> None:
-        """Remove what runs that were killed at their very beginning have left."""
-        for left in self.root.glob(f"{_PROBE}*"):
-            left.unlink(missing_ok=True)
-
 
 def gather(world: World, value: Any, name: str) -> list[Any]:
     """The values of all ranks, which JSON can hold; blocks."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +144,8 @@ def _write_cifar(folder: Path) -> None:
 def _write_checkpoint(folder: Path) -> None:
     files.write_rank(folder / "hidden", 0, {"a": Stored(OWN, _ROW)})
     final = folder / files.name_of(7)
-    files.publish(folder / "hidden", final, Part(7, 1, "", (), {}, {}, {}), [0], keep=1)
+    header = Part(7, 1, "", (), {}, {}, {})
+    files.publish(folder / "hidden", final, header, [0], 1, threading.Event())
     for path in final.iterdir():
         path.rename(folder / path.name)
 
@@ -200,7 +202,6 @@ def _read_ijb(path: Path) -> None:
 
 def _write_rank(path: Path) -> None:
     files.write_rank(path.parent, 0, {"a": Stored(OWN, _ROW)})
-    files.report_failure(path.parent, 0, "full")
 
 
 def _lock_run(path: Path) -> None:
@@ -286,7 +287,6 @@ WRITTEN = {
     "trace": Case("worker-0", lambda path: Trace(str(path.parent), path.name).write("word")),
     "file of a rank": Case("rank-0000.bin", _write_rank),
     "marker of a rank": Case(".rank-0000.json", _write_rank),
-    "failure of a rank": Case("rank-0000.failed", _write_rank),
 }
 """Files that are written."""
 

@@ -29,10 +29,10 @@ import json
 import os
 import re
 import shutil
-import time
+import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -41,7 +41,7 @@ import numpy as np
 
 from runtime import files
 from runtime.errors import DataError
-from runtime.files import create, flush_folder, read_text
+from runtime.files import create, flush_folder
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
@@ -50,8 +50,6 @@ FOLDER = "checkpoints"
 _NAME = re.compile(r"update-(\d{8,})(-\d+)?")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
-# A rank that is still missing then has died; a launcher notices that much earlier.
-_RANK_TIMEOUT_SECONDS = 1800.0
 
 
 def name_of(update: int) -> str:
@@ -73,18 +71,25 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
             gone.
     """
     folder.mkdir(exist_ok=True)
-    with create(folder / layout.file_name(rank)) as file:
+    with _created(folder / layout.file_name(rank)) as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
-        _flush(file)
-    marker = folder / _marker(rank)
-    partial = _write_partial(marker, json.dumps(asdict(RankFile(size, tuple(entries)))))
+    partial = folder / f".{_marker(rank)}"
+    with _created(partial) as file:
+        file.write(json.dumps(asdict(RankFile(size, tuple(entries)))).encode())
     flush_folder(folder)
     # The first rank may publish now, after which there is no such folder any more.
-    partial.rename(marker)
+    partial.rename(folder / _marker(rank))
 
 
-def publish(folder: Path, final: Path, header: Part, ranks: Sequence[int], keep: int) -> None:
+def publish(
+    folder: Path,
+    final: Path,
+    header: Part,
+    ranks: Sequence[int],
+    keep: int,
+    cancelled: threading.Event,
+) -> None:
     """Wait for the files of some ranks, and make a checkpoint of them; on the first of these ranks.
 
     Args:
@@ -93,18 +98,23 @@ def publish(folder: Path, final: Path, header: Part, ranks: Sequence[int], keep:
         header: of the manifest, without files.
         ranks: which write into ``folder``.
         keep: how many checkpoints stay. All do, if other folders have parts of this one.
+        cancelled: set when a rank has failed, which leaves no marker; ends the waiting.
 
     Raises:
-        DataError: a rank has failed, or has written nothing in time.
+        DataError: it is cancelled, or the files do not match.
         OSError: the folder cannot be written.
     """
     markers = {rank: folder / _marker(rank) for rank in ranks}
-    _wait_for([*markers.values()], folder)
+    while not all(marker.exists() for marker in markers.values()):
+        if cancelled.wait(_POLL_SECONDS):
+            raise DataError("another rank could not write its file")
+        if not folder.exists():
+            raise FileNotFoundError(2, "the folder has vanished", str(folder))
     files = {rank: layout.read_file(marker) for rank, marker in markers.items()}
-    text = replace(header, files=files).dump()
-    layout.parse(text.encode(), f"the checkpoint of update {header.update}")
-    manifest = folder / layout.manifest_name(min(ranks))
-    _write_partial(manifest, text).rename(manifest)
+    content = replace(header, files=files).dump().encode()
+    layout.parse(content, f"the checkpoint of update {header.update}")
+    with _created(folder / layout.manifest_name(min(ranks))) as file:
+        file.write(content)
     for marker in markers.values():
         marker.unlink()
     flush_folder(folder)
@@ -122,13 +132,6 @@ def settle(root: Path, keep: int) -> None:
             remove(path)
         elif part:
             kept.add(part.update)
-
-
-def report_failure(folder: Path, rank: int, reason: str) -> None:
-    """Leave a file from which the first rank learns not to wait for a rank, if there is room."""
-    with suppress(OSError):
-        with create(folder / f"rank-{rank:04d}.failed") as file:
-            file.write(reason.encode())
 
 
 def make_folder(root: Path) -> None:
@@ -210,28 +213,10 @@ def _marker(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
-def _wait_for(markers: list[Path], folder: Path) -> None:
-    deadline = time.monotonic() + _RANK_TIMEOUT_SECONDS
-    while missing := [marker for marker in markers if not marker.exists()]:
-        for failed in sorted(folder.glob("*.failed")):
-            raise DataError(f"{failed.stem.replace('-', ' ')}: {read_text(failed)}")
-        if not folder.exists():
-            raise FileNotFoundError(2, "the folder has vanished", str(folder))
-        if time.monotonic() > deadline:
-            raise DataError(f"{missing[0].stem.replace('-', ' ')} has not written its file")
-        time.sleep(_POLL_SECONDS)
-
-
-def _write_partial(path: Path, text: str) -> Path:
-    """Write what is to be renamed to ``path``, onto the disk."""
-    partial = path.with_name(f".{path.name}")
-    with create(partial) as file:
-        file.write(text.encode())
-        _flush(file)
-    return partial
-
-
-def _flush(file: Any) -> None:
-    """Have the content of an open file on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
+@contextmanager
+def _created(path: Path) -> Iterator[Any]:
+    """Make a file, whose content is on the disk when the block ends."""
+    with create(path) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())

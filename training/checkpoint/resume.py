@@ -110,14 +110,6 @@ class _Part(NamedTuple):
     files: Sequence[int] = ()
     """The ranks whose files are here."""
 
-    @classmethod
-    def of(cls, path: Path, part: Optional[Part]) -> _Part:
-        """Describe what ``path`` has of a checkpoint."""
-        if part is None:
-            return cls(str(path))
-        numbers = part.serial, part.update, part.save, part.world_size
-        return cls(str(path), *numbers, part.hosts, [*part.files])
-
 
 class _Found:
     """A checkpoint, or what there is of one, in the folders of one or several hosts."""
@@ -177,12 +169,18 @@ def _survey(named: Optional[Path], storage: Storage) -> list[_Found]:
         own = files.candidates(storage.root / files.FOLDER)
     elif storage.is_first and named is not None and named.is_dir():
         own = [(named, files.part_in(named))]
-    lines = [_Part.of(path, part) for path, part in own]
+    lines = []
+    for path, part in own:
+        line: list[Any] = [str(path)]
+        if part is not None:
+            line += [part.serial, part.update, part.save, part.world_size, part.hosts]
+            line.append([*part.files])
+        lines.append(line)
     joined: dict[Any, dict[int, _Part]] = {}
     for first, listed in storage.gather(lines, "resume.candidates").items():
-        for part in (_Part(*line) for line in listed):
-            key = (part.serial, part.update, part.save) if part.world_size else (first, part.path)
-            joined.setdefault(key, {})[first] = part
+        for one in (_Part(*line) for line in listed):
+            key = (one.serial, one.update, one.save) if one.world_size else (first, one.path)
+            joined.setdefault(key, {})[first] = one
     found = map(_Found, joined.values())
     return sorted(found, key=lambda one: (not one.any.world_size, one.any[1:3]), reverse=True)
 
@@ -220,11 +218,8 @@ def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:
     identity, before = about["identity"], saved.checkpoint.manifest.about.get("identity")
     before = before if isinstance(before, dict) else {}
 
-    def shown(values: Mapping[str, Any], name: str) -> Any:
-        return "as it is by default" if values.get(name) is None else values[name]
-
     differences = [
-        f"{name} {shown(before, name)} there and {shown(identity, name)} here"
+        f"{name} {before.get(name)} there and {identity.get(name)} here"
         for name in {**identity, **before}
         if before.get(name) != identity.get(name)
     ]

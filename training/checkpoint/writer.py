@@ -66,6 +66,8 @@ class Checkpointer:
         self._thread: Optional[threading.Thread] = None
         self._pending: Optional[Path] = None
         self._error: Optional[Exception] = None
+        # This rank's file is written, or cannot be; another rank's cannot be.
+        self._written, self._cancelled = threading.Event(), threading.Event()
         self._when_saved: list[Callable[[Sequence[int]], None]] = []
         self._attempt = self._world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
         self._serial, self._taken = 0, set[str]()
@@ -98,6 +100,9 @@ class Checkpointer:
         self._serial += 1
         self._pending = self._root / (name if name not in self._taken else f"{name}-{self._serial}")
         self._taken.add(name)
+        self._error = None
+        self._written.clear()
+        self._cancelled.clear()
         write = partial(self._write, self._pending, update, arrays, values)
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
@@ -111,14 +116,15 @@ class Checkpointer:
         """Wait for the last checkpoint, and return it; ``DataError`` if a rank cannot write it."""
         if self._thread is None:
             return self.last
-        # A rank that is missing is noticed in a collective, and would not be in join().
-        self._world.barrier()
+        self._written.wait()
+        failure = self._first_failure()
+        if failure is not None:
+            self._cancelled.set()
         self._thread.join()
         self._thread, path, self._pending = None, self._pending, None
-        reasons = gather(self._world, self._error and _reason(self._error), "checkpoint.reasons")
-        failed = next((rank for rank, reason in enumerate(reasons) if reason is not None), None)
-        # No rank writes any more.
-        if failed is not None:
+        failure = failure or self._first_failure()
+        if failure is not None:
+            failed, reason = failure
             if self._storage.is_first and path is not None:
                 shutil.rmtree(files.hidden_folder(path, self._attempt), ignore_errors=True)
                 # Others may lack their parts of it.
@@ -127,7 +133,7 @@ class Checkpointer:
             before = f"{self.last} is untouched" if self.last else "there is no earlier one"
             raise DataError(
                 f"the checkpoint {path} could not be written by rank {failed}{host}: "
-                f"{reasons[failed]}; {before}"
+                f"{reason}; {before}"
             ) from self._error
         if self._storage.is_spread and self._storage.is_first:
             files.settle(self._root, self._keep)
@@ -173,20 +179,28 @@ class Checkpointer:
                 # On Linux, nice changes the calling thread alone.
                 os.nice(_NICENESS)
             files.write_rank(folder, rank, arrays)
+            self._written.set()
             if storage.is_first:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
                 hosts = storage.hosts if storage.is_spread else ()
                 save = f"{self._attempt}-{self._serial}"
                 header = Part(update, self._serial, save, hosts, {}, values, about)
-                files.publish(folder, path, header, storage.members(rank), self._keep)
+                members = storage.members(rank)
+                files.publish(folder, path, header, members, self._keep, self._cancelled)
                 seconds = time.perf_counter() - started
                 _log.info("update %d: checkpoint %s written in %.1f s", update, path, seconds)
         # The main thread raises it, whatever it is.
         except Exception as error:
             self._error = error
-            # The folder stays until no rank writes into it: a rank that found it gone would report
-            # that instead of the reason.
-            files.report_failure(folder, rank, _reason(error))
+            self._written.set()
+
+    def _first_failure(self) -> Optional[tuple[int, str]]:
+        """Return the first rank that has failed, and why; the same on all ranks."""
+        error = self._error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        own = None if error is None else reason or repr(error)
+        reasons = gather(self._world, own, "checkpoint.reasons")
+        return next(((rank, found) for rank, found in enumerate(reasons) if found), None)
 
     def _prepare_folder(self) -> None:
         """Make the folder, and name and number the checkpoints after all that there are."""
@@ -195,7 +209,6 @@ class Checkpointer:
             try:
                 files.make_folder(self._root)
                 files.sweep(self._root)
-                self._storage.sweep()
             except OSError as error:
                 raise DataError(
                     f"{self._root} cannot be written ({error.strerror}); give another "
@@ -207,9 +220,3 @@ class Checkpointer:
         found = self._storage.gather([max(serials), names], "checkpoint.names").values()
         self._serial = max(newest for newest, _ in found)
         self._taken = {name for _, listed in found for name in listed}
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or repr(error)

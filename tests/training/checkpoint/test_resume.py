@@ -217,8 +217,8 @@ def test_another_model_is_refused_with_all_differences(tmp_path):
     alone(tmp_path, None, about)
     for here, said in (
         ({**there, "classes": 30, "--net-output": "FC"}, "classes 31 there and 30 here, .* E th"),
-        (ABOUT["identity"], "output E there and as it is by default here"),
-        ({**there, "--bn": 1}, "model: --bn as it is by default there and 1 here; use the same"),
+        (ABOUT["identity"], "output E there and None here"),
+        ({**there, "--bn": 1}, "model: --bn None there and 1 here; use the same"),
     ):
         with pytest.raises(ConfigError, match=said):
             find(tmp_path, about={**about, "identity": here}, ranks=1)
