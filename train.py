@@ -55,7 +55,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from backbones.model import Backbone
     from partial_fc import optimizers
     from partial_fc.head import PartialFC
-    from training import class_means, face_data
+    from training import face_data
     from training.loop import Every
     from training.model_saver import BestModel, ModelSaver
     from training.update.face_step import FaceStep
@@ -87,7 +87,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     if run.is_new:
         with run.log.paused():
             if config.head.starts_from_means:
-                class_means.start_from_means(head, backbone, faces, run.log.end_updates)
+                face_data.start_from_means(head, backbone, faces, run.log.end_updates)
             best.verify(0)
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)

@@ -1,19 +1,36 @@
-"""Opens what a face run reads: batches to train on and sets to verify on."""
+"""Opens what a face run reads: batches to train on, sets to verify on, and class centers of images.
+
+A new head on a trained backbone begins with random centers, whose gradients at first turn the
+backbone away from what it has learned. Where the images of a class lie already is a better
+beginning: the center of a class is the normalized mean of its unit embeddings, of the images as
+they are ("imprinting": Qi et al., "Low-Shot Learning with Imprinted Weights", CVPR 2018, section
+3.2). Each rank computes those of its own shard, so nothing is sent, and no rank has more in memory
+than its centers twice.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
+import numpy as np
+from numpy.typing import NDArray
+
+from backbones.inference import Infer
+from backbones.model import Backbone
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.contents import Images
 from data.drawn import face_set
 from data.options import FaceDataOptions
 from data.records.shards import compared_files, open_sets
 from data.verification.bin_file import VerificationSet, read_bin
+from evaluation.features import check_finite, normalized
 from parallel.world import World
+from partial_fc.head import PartialFC
+from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from training import same_data
 
@@ -128,6 +145,46 @@ def open_targets(data: FaceDataOptions, needed: Optional[str] = None) -> list[Ve
             _log.info("verifying %r on %s, not on %s", name, found[0], found[1])
         targets.append(read_bin(found[0]))
     return targets
+
+
+def start_from_means(
+    head: PartialFC, backbone: Backbone, faces: Batches, beat: Callable[[], None]
+) -> None:
+    """Put the mean directions of its classes into this rank's shard of the centers.
+
+    ``beat`` is called after each batch, because a pass over all images may take hours.
+
+    Raises:
+        DataError: too many images cannot be read.
+    """
+    assert isinstance(faces, FaceLoader), "check() lets no batches from memory pass"
+    (size,) = head.rows.row_shapes["centers"]
+    head.start_from(class_means(backbone.inference(), faces, head.shard, size, beat))
+
+
+def class_means(
+    infer: Infer, faces: FaceLoader, shard: Shard, size: int, beat: Callable[[], None]
+) -> NDArray[np.float32]:
+    """Return the sums of unit embeddings of the classes of a shard: float32 [shard.size, size].
+
+    They are 0 for a class of which no image can be read.
+    """
+    sums, start, stop = np.zeros((shard.size, size), np.float32), shard.start, shard.stop
+    images, began = 0, time.monotonic()
+    for batch in faces.images_of(start, stop):
+        beat()
+        embeddings = infer(batch.images)
+        check_finite(embeddings)
+        readable = (batch.labels >= start) & (batch.labels < stop)
+        np.add.at(sums, batch.labels[readable] - start, normalized(embeddings)[readable])
+        images += int(readable.sum())
+    empty = int((~sums.any(axis=1)).sum())
+    _log.info(
+        "initial class centers: means of %d images of %d classes in %.0f s; %d classes without a "
+        "readable image keep random ones",
+        *(images, shard.size, time.monotonic() - began, empty),
+    )
+    return sums
 
 
 def _folders(data: FaceDataOptions) -> list[Path]:

@@ -58,7 +58,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates that the loop makes, and their learning rates."""
+    """The updates that the loop makes, and what it calls next to the step."""
 
     schedule: Schedule
     total: int
@@ -69,16 +69,6 @@ class Updates:
     """Begins with the updates that an earlier run has finished. If these are all, the actions run
     and nothing is trained."""
 
-    @property
-    def start(self) -> int:
-        """Updates that an earlier run has finished."""
-        return self.epochs.start_update
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Functions that the loop calls next to the step."""
-
     actions: Sequence[Every] = ()
     """Run in this order when due."""
     averages: Callable[[], Mapping[str, float]] = dict
@@ -86,18 +76,23 @@ class Hooks:
     stop: Callable[[], int] = lambda: 0
     """Asked after each update but the last, whether to end now: 0, or an exit status."""
 
+    @property
+    def start(self) -> int:
+        """Updates that an earlier run has finished."""
+        return self.epochs.start_update
 
-def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks: Hooks) -> int:
+
+def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> int:
     """Train until all updates are finished, or the ranks are told to end.
 
-    ``batches`` are endless, from update ``updates.start`` on. Returns the status of ``hooks.stop``
+    ``batches`` are endless, from ``updates.start`` on. Returns the status of ``updates.stop``
     that has ended the run; 0 at its regular end.
     """
     total = updates.total
     log.start(total, updates.start)
     if updates.start >= total:
         _log.info("update %d of %d is finished already: nothing to train", updates.start, total)
-        for every in hooks.actions:
+        for every in updates.actions:
             with log.paused():
                 every.action(updates.start)
     batches = _prepared(step, batches, updates, log)
@@ -113,13 +108,13 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
         if log.reports(update + 1):
             step.finish()
         log.update(
-            update + 1, loss=loss.asscalar, lr=lr, images=updates.images, averages=hooks.averages
+            update + 1, loss=loss.asscalar, lr=lr, images=updates.images, averages=updates.averages
         )
         is_last = update + 1 == total
-        status = 0 if is_last else hooks.stop()
+        status = 0 if is_last else updates.stop()
         if is_last or status:
             log.end_updates()
-        for every in hooks.actions:
+        for every in updates.actions:
             is_due = is_last or every.is_due(update + 1, updates.epochs)
             if is_due or (status and every.on_stop):
                 # Nothing is saved of a run that has diverged.

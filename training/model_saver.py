@@ -19,11 +19,8 @@ from typing import Callable, Optional
 
 from typing_extensions import override
 
-from backbones.checkpoint import read_tensors
 from backbones.network import Network, checkpoint_paths
 from parallel.world import World
-from runtime.errors import DataError
-from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.update.optimizer import make_equal
 
@@ -61,29 +58,22 @@ class ModelSaver:
         path = checkpoint_paths(self._prefix, 0)[1]
         is_gone = bool(self._world.broadcast_object(not path.is_file(), "saved.gone"))
         if is_gone:
-            _log.warning("%s is gone: the best model from here on is kept", path)
+            _log.warning("%s is gone: the run goes on without it", path)
         return is_gone
 
-    def load(self) -> None:
+    def load(self, read: Callable[[Path, int], object]) -> None:
         """Give every rank the saved network, which rank 0 reads; nothing changes if it is gone.
 
         Raises:
             DataError: the file is broken or of another network.
         """
-        path = checkpoint_paths(self._prefix, 0)[1]
-        if not self._world.broadcast_object(path.is_file(), "saved.found"):
-            _log.warning("%s is gone: going on from the last network instead", path)
+        if self.is_gone():
             return
-        parameters = self._backbone.parameters
         if self._world.rank == 0:
-            found = read_tensors(path)
-            for name, parameter in parameters.items():
-                if name not in found or found[name].shape != parameter.shape:
-                    raise DataError(f"{path} is of another network than the checkpoint; remove it")
-                value = mx.nd.array(found[name], dtype=found[name].dtype)
-                parameter.set_data(value.astype(parameter.dtype))
-        make_equal([parameter.data() for parameter in parameters.values()], self._world)
-        _log.info("going on from the network in %s", path)
+            read(self._prefix, 0)
+        parameters = self._backbone.parameters.values()
+        make_equal([parameter.data() for parameter in parameters], self._world)
+        _log.info("going on from the network in %s-*", self._prefix)
 
 
 class BestModel(Stateful):
@@ -120,7 +110,7 @@ class BestModel(Stateful):
         """
         # Processors of several kinds may round an accuracy differently; rank 0's is everybody's.
         found = self._world.broadcast_object(dict(self._verify(update)), "best.accuracies")
-        if self._is_best(found, update):
+        if found and self._is_best(found, update):
             self._saver.save(update)
             self.accuracies = found
 
@@ -135,10 +125,8 @@ class BestModel(Stateful):
             self.accuracies = {}
 
     def _is_best(self, found: Mapping[str, float], update: int) -> bool:
-        names = [self._deciding] if self._deciding is not None else [*found]
-        if not found or not found.keys() >= set(names):
-            return False
-        if not self.accuracies.keys() >= set(names):
+        names = [*found] if self._deciding is None else [self._deciding]
+        if not self.accuracies.keys() >= {*names}:
             if self.accuracies:
                 _log.warning(
                     "the best model was verified on %s, not on %s: that of update %d takes its "

@@ -11,22 +11,15 @@ on, the schedule starts from its beginning.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from typing import Optional
 
 from typing_extensions import override
 
 from data.batches.loader import Loader
 from data.batches.position import EpochPlan, Position
-from runtime.options import option
 from runtime.state import Saved, State, Stateful
 from training.config.schedule import ScheduleOptions
-
-_log = logging.getLogger(__name__)
-
-_OPTIONS_OF_ORDER = ("seed", "min_images", "class_balance")
 
 
 @dataclass(frozen=True)
@@ -50,15 +43,9 @@ class Progress(Stateful):
 
     @classmethod
     def plan(
-        cls,
-        config: ScheduleOptions,
-        source: Loader,
-        saved: Optional[Saved] = None,
-        changed: Sequence[str] = (),
+        cls, config: ScheduleOptions, source: Loader, saved: Optional[Saved] = None
     ) -> Progress:
         """Plan a run from its beginning, or from the progress in a checkpoint.
-
-        ``changed`` are the options of which ``changed_order`` tells.
 
         Raises:
             DataError: the checkpoint says something else.
@@ -66,21 +53,8 @@ class Progress(Stateful):
         if saved is None:
             return cls.from_position(config, source, 0, Position(0, 0))
         position = Position(saved.count("epoch"), saved.count("samples"))
-        if position.samples and changed:
-            _log.warning(
-                "%s: in the rest of epoch %d, after image %d, images may come that the epoch has "
-                "had, and others not; the next epoch is whole again",
-                *("; ".join(changed), position.epoch, position.samples),
-            )
-        before = saved.count("global_batch")
-        if before != source.global_batch:
-            _log.info(
-                "the global batch was %d and is %d: going on at image %d of epoch %d",
-                *(before, source.global_batch, position.samples, position.epoch),
-            )
-        return cls.from_position(
-            config, source, saved.count("update"), position, saved.count("first_epoch")
-        )
+        update, first_epoch = saved.count("update"), saved.count("first_epoch")
+        return cls.from_position(config, source, update, position, first_epoch)
 
     @classmethod
     def from_position(
@@ -154,12 +128,3 @@ class Progress(Stateful):
     @override
     def load_state(self, saved: Saved) -> None:
         """``plan`` has taken everything."""
-
-
-def changed_order(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the options on which the order of an epoch depends, and whose values differ."""
-    return [
-        f"{option(name)} {before[name]} is now {now.get(name)}"
-        for name in _OPTIONS_OF_ORDER
-        if name in before and before[name] != now.get(name)
-    ]

@@ -20,13 +20,13 @@ from parallel.world import TimedWorld
 from runtime import devices, options
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
-from training import progress, run_folder, same_data
+from training import run_folder, same_data
 from training.checkpoint import resume
 from training.checkpoint.reader import SavedRun
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
-from training.loop import Every, Hooks, Step, Updates, fit
+from training.loop import Every, Step, Updates, fit
 from training.progress import Progress
 from training.run_folder import Storage
 
@@ -132,9 +132,7 @@ class Run:
                 insists=chosen.takes_other_images,
             )
         section = self._saved.section("progress") if self._saved else None
-        before = self._saved.configuration if self._saved else {}
-        changed = progress.changed_order(before, self._about["configuration"])
-        self.progress = Progress.plan(self._config.schedule, source, section, changed)
+        self.progress = Progress.plan(self._config.schedule, source, section)
         if self._saved and self.progress.is_finished:
             self._trains_again = self._config.trains_again(self._saved.configuration)
         if self._trains_again:
@@ -216,33 +214,34 @@ class Run:
             end = progress.period_end(ranks.rebalance_interval)
             updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
             schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
-            all_actions = [Every(ranks.settle)]
-            for every in actions:
-                # The others may wait meanwhile, and have to know why.
-                all_actions += [replace(every, action=ranks.pause)]
-                if ranks.saves:
-                    all_actions += [replace(every, action=self._check_folder), every]
-            hooks = Hooks(
-                all_actions,
-                averages=lambda: {**averages(), **ranks.numbers()},
-                stop=ranks.stop(self._request),
-            )
+            all_actions = [replace(one, action=self._announced(one.action)) for one in actions]
             with self._checkpointer:
                 updates = Updates(
                     ranks.start(schedule, progress, updates_per_epoch),
                     total=end,
                     images=self._config.data.batch_size * ranks.contributors,
                     epochs=progress.epoch_plan,
+                    actions=[Every(ranks.settle), *all_actions],
+                    averages=lambda: {**averages(), **ranks.numbers()},
+                    stop=ranks.stop(self._request),
                 )
                 batches = self._source.batches(progress.start_update, progress.start)
-                status = fit(step, batches, updates, self.log, hooks)
+                status = fit(step, batches, updates, self.log)
             if status or end == progress.total_updates or not self._rebalance(end):
                 return status
 
-    def _check_folder(self, update: int) -> None:
-        """Write nothing into a folder that has come into the place of the run's."""
-        if self._storage.is_first:
-            self.log.check_folder()
+    def _announced(self, action: Callable[[int], None]) -> Callable[[int], None]:
+        """Return an action that only the ranks that save run; the others know why they wait."""
+
+        def announced(update: int) -> None:
+            self._ranks.pause(update)
+            if self._ranks.saves:
+                # Nothing is written into a folder that has come into the place of the run's.
+                if self._storage.is_first:
+                    self.log.check_folder()
+                action(update)
+
+        return announced
 
     def _rebalance(self, end: int) -> bool:
         """Form groups and shares anew; returns True if training goes on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Callable
 
 import numpy as np
@@ -81,9 +81,10 @@ class Validator(Stateful):
             "best": self.best,
         }
         _log.info(
-            "epoch %(epoch)g: %(learned)s; validation loss %(loss).4f, accuracy %(accuracy).4f "
-            "(%(correct)d of %(total)d), top-5 %(top_5).4f, best %(best).4f",
-            {**numbers, "learned": _described(training)},
+            "epoch %(epoch)g: training loss %(training_loss).4f, accuracy %(training_accuracy).4f; "
+            "validation loss %(loss).4f, accuracy %(accuracy).4f (%(correct)d of %(total)d), top-5 "
+            "%(top_5).4f, best %(best).4f",
+            numbers,
         )
         self._log.record(update, numbers, target="validation")
         if is_best:
@@ -95,7 +96,7 @@ class Validator(Stateful):
 
     @override
     def load_state(self, saved: Saved) -> None:
-        self.best = saved.numbers("accuracy")["best"]
+        self.best = saved.numbers("accuracy").get("best", 0.0)
         if self.best and self._best_model.is_gone():
             self.best = 0.0
 
@@ -125,10 +126,3 @@ def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.
     losses = np.log(np.exp(wide - largest[:, None]).sum(axis=1)) + largest - of_label
     ranks = (~(wide < of_label[:, None])).sum(axis=1) - 1
     return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
-
-
-def _described(training: Mapping[str, float]) -> str:
-    """Describe what was learned; a run that is resumed after its end trains on nothing."""
-    if not training["total"]:
-        return "nothing left to train on"
-    return f"training loss {training['mean_loss']:.4f}, accuracy {training['accuracy']:.4f}"

@@ -15,8 +15,8 @@ from runtime.stopwatch import WAITING, Stopwatch
 from tests.support.parameters import SavedValues
 from tests.support.steps import FunctionStep
 from training.config.faces import parse
-from training.loop import Every, Hooks, Updates, fit
-from training.progress import Progress, changed_order
+from training.loop import Every, Updates, fit
+from training.progress import Progress
 from training.schedules import POLY, SCHEDULES, WarmupAndDecay
 
 
@@ -32,7 +32,7 @@ def log_of(events) -> MagicMock:
     return log
 
 
-def run(events, hooks, start=0, batches=None, step=None, log=None):
+def run(events, actions=(), start=0, batches=None, step=None, log=None, **more):
     def do(batch, update, lr):
         events.append((batch, update, lr))
         if step is not None:
@@ -41,9 +41,10 @@ def run(events, hooks, start=0, batches=None, step=None, log=None):
 
     log = log or log_of(events)
     epochs = EpochPlan(640, 64, start)
-    updates = Updates(lambda update: update / 10, total=5, images=64, epochs=epochs)
+    plan = {"total": 5, "images": 64, "epochs": epochs, "actions": actions, **more}
+    updates = Updates(lambda update: update / 10, **plan)
     made = FunctionStep(do, lambda: events.append("known"))
-    return log, fit(made, batches or itertools.count(100), updates, log, hooks)
+    return log, fit(made, batches or itertools.count(100), updates, log)
 
 
 def every(events, name, updates=0, **further):
@@ -53,7 +54,7 @@ def every(events, name, updates=0, **further):
 def test_the_order_of_events():
     """Reported updates, actions and the end wait for what is under way; so do the parts of 3, 5."""
     events: list = []
-    log, status = run(events, Hooks([every(events, "verify", 2), every(events, "save")]))
+    log, status = run(events, [every(events, "verify", 2), every(events, "save")])
 
     def update(number):
         step = (100 + number - 1, number - 1, (number - 1) / 10)
@@ -81,13 +82,13 @@ def test_only_the_batch_is_waited_for_and_a_device_is_measured_in_reported_updat
         measured.append(log.stopwatch.measures)
 
     log.stopwatch = Stopwatch(lambda: seconds[0])
-    run([], Hooks(), batches=batches(), step=step, log=log)
+    run([], batches=batches(), step=step, log=log)
     assert log.stopwatch.lap()[WAITING] == 5 * 0.25
     log.stopwatch = Stopwatch()
     log.update = lambda update, **_: log.reports(update) and log.stopwatch.lap(1.0)
     log.stopwatch.sample()
     measured.clear()
-    run([], Hooks(), step=step, log=log)
+    run([], step=step, log=log)
     assert measured == [False, False, True, False, True]
 
 
@@ -109,16 +110,16 @@ def test_an_action_is_due_at_its_interval_from_where_epochs_begin(interval, star
 def test_the_run_ends_early_when_it_is_told_to():
     events, answers = [], iter([0, 0, 143])
     actions = [every(events, "verify", 2), every(events, "save", on_stop=True)]
-    log, status = run(events, Hooks(actions, stop=answers.__next__))
+    log, status = run(events, actions, stop=answers.__next__)
     assert status == 143 and events.count("end of updates") == 1
     named = [event[:2] for event in events if event[0] in ("log", "verify", "save")]
     assert named == [("log", 1), ("log", 2), ("verify", 2), ("log", 3), ("save", 3)]
     events, answers = [], iter([0, 143])
-    run(events, Hooks(stop=answers.__next__))
+    run(events, stop=answers.__next__)
     assert events[-1] == "known"
     # A finished run has its actions and no update.
     events = []
-    log, _ = run(events, Hooks([every(events, "verify", 2)] * 2), start=5, batches=iter([]))
+    log, _ = run(events, [every(events, "verify", 2)] * 2, start=5, batches=iter([]))
     assert [event for event in events if event != "known"][1:] == [("verify", 5)] * 2
     assert log.paused.call_count == 2
 
@@ -131,9 +132,8 @@ def config(epochs: int):
     return parse(["--dataset", "synthetic", "--epochs", str(epochs)]).schedule
 
 
-def go_on(config, before: Progress, stop: int, then: int, *changed) -> Progress:
-    saved = SavedValues(before.export_state(stop).values)
-    return Progress.plan(config, source(then), saved, *changed)
+def go_on(config, before: Progress, stop: int, then: int) -> Progress:
+    return Progress.plan(config, source(then), SavedValues(before.export_state(stop).values))
 
 
 def rates(progress: Progress, *updates: int) -> list[float]:
@@ -174,11 +174,9 @@ def test_with_the_same_global_batch_or_a_length_in_updates_nothing_changes() -> 
         assert after.schedule_shift == 0
 
 
-def test_a_length_in_epochs_ends_after_what_is_left_of_them(caplog) -> None:
-    caplog.set_level("INFO")
+def test_a_length_in_epochs_ends_after_what_is_left_of_them() -> None:
     before = Progress.plan(config(4), source(100))
     after = go_on(config(4), before, 20, 50)
-    assert "batch was 100 and is 50: going on at image 0 of epoch 2" in caplog.text
     assert after.total_updates == 20 + 40
     assert rates(after, 20, 40, 60) == [*rates(before, 20, 30), 0]
     again = go_on(config(4), after, 30, 50)
@@ -199,18 +197,6 @@ def test_a_period_goes_on_through_another_share() -> None:
     other = go_on(config(6), first, 27, 50).from_epoch(config(6), source(50))
     assert saver.period_end(2) == 40 and other.period_end(2) == 4 * 20
     assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)
-
-
-def test_a_checkpoint_of_another_order_is_told_within_an_epoch(caplog) -> None:
-    before = {"seed": 1, "class_balance": 0.5, "lr": 0.1}
-    changed = changed_order(before, {"seed": 2, "class_balance": 0.5, "lr": 0.2})
-    first = Progress.plan(config(6), source(100))
-    go_on(config(6), first, 3, 100)
-    go_on(config(6), first, 10, 100, changed)
-    assert not caplog.messages
-    go_on(config(6), first, 3, 100, changed)
-    line = "--seed 1 is now 2: in the rest of epoch 0, after image 300, images may"
-    assert [line in said for said in caplog.messages] == [True]
 
 
 def again(first: Progress) -> Progress:

@@ -116,12 +116,12 @@ def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(tmp_path: Path
 def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_path, caplog):
     accuracies: Any = {**SETS, 3: {"lfw": 0.0, "cfp": 0.0}}
     if deciding == "new":
-        accuracies[3]["new"] = 0.1
+        accuracies = {update: {**found, "new": update / 10} for update, found in accuracies.items()}
     Training(tmp_path, accuracies).verify(1)
     rest = Training(tmp_path, accuracies, deciding)
     rest.best.load_state(SavedValues(accuracies=SETS[1]))
     assert rest.verify(2, 3)[-1] == kept
-    said = "the best model was verified on lfw, cfp, not on new: that of update 3 "
+    said = "the best model was verified on lfw, cfp, not on new: that of update 2 "
     assert caplog.text.count(said) == (deciding == "new")
 
 
@@ -133,7 +133,7 @@ def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
     for name in NAMES:
         (tmp_path / name).unlink()
     rest.best.load_state(saved)
-    assert f"{tmp_path}/model-best-0000.params is gone: the best" in caplog.text
+    assert f"{tmp_path}/model-best-0000.params is gone: the run goes on" in caplog.text
     assert rest.verify(0, 1) == [0, 0]
 
 
@@ -173,7 +173,8 @@ def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> N
     def load_as_all_ranks(expected: Classifier) -> None:
         def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
             classifier = make(1)
-            ModelSaver(classifier, world, tmp_path / str(world.rank), BEST).load()
+            saver = ModelSaver(classifier, world, tmp_path / str(world.rank), BEST)
+            saver.load(classifier.load_pretrained)
             return tensors(classifier)
 
         for found in run_ranks(3, rank_main):
@@ -185,11 +186,7 @@ def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> N
     load_as_all_ranks(make(9))
     (tmp_path / "0" / f"{BEST}-0000.params").unlink()
     load_as_all_ranks(make(1))
-    assert "is gone: going on from the last network instead" in caplog.text
-    make_backbone().export(tmp_path / BEST)
-    with pytest.raises(DataError, match="model-best-0000.params is of another network") as caught:
-        ModelSaver(make(1), LoneWorld(), tmp_path, BEST).load()
-    assert "\n" not in str(caught.value)
+    assert "is gone: the run goes on without it" in caplog.text
 
 
 def test_counts_by_hand() -> None:
@@ -272,7 +269,7 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     for (record,) in run_ranks(size, validate):
         assert (record["correct"], record["total"], record["accuracy"]) == (4, 8, 0.5)
     assert "3 of 11 images to validate on cannot be read, and do not count" in caplog.text
-    assert "epoch 1: nothing left to train on; validation loss " in caplog.text
+    assert "epoch 1: training loss nan, accuracy nan; validation loss " in caplog.text
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

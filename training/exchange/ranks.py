@@ -64,7 +64,7 @@ class Ranks:
         return {}
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
-        """Return a function that tells whether to end now; see ``training.loop.Hooks``."""
+        """Return a function that tells whether to end now; see ``training.loop.Updates``."""
         return agreed_stop(request, self.world)
 
     def others(self) -> Others:

@@ -35,11 +35,11 @@ from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.alone import run_alone
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training import class_means
+from training import face_data
 from training.config.faces import TeacherOptions
 from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
-from training.loop import Hooks, Updates, fit
+from training.loop import Updates, fit
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep
 from training.update.finite_guard import FiniteGuard, NonFiniteError
@@ -114,7 +114,7 @@ def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_
     log = Mock(stopwatch=Stopwatch(), **{"reports.return_value": False})
     log.update = lambda *_, **__: events.append("done")
     updates = Updates(lambda _: 0.1, 3, len(FACES), EpochPlan(160, 16))
-    fit(step, iter([FACE_BATCH] * 3), updates, log, Hooks())
+    fit(step, iter([FACE_BATCH] * 3), updates, log)
     step.finish()
     last = ["queued", COMMUNICATION, "done"]
     assert events == [0, 1, *last, 2, *last, *last, COMMUNICATION]
@@ -333,7 +333,7 @@ def centers_on(world: ThreadWorld, folder: Path) -> np.ndarray:
     data, beat = FaceDataOptions(batch_size=4, threads=1), Mock()
     ranks = {"rank": world.rank, "world_size": world.size}
     with FaceLoader(RecordSet(folder / "set"), data, **ranks, seed=7) as faces:
-        class_means.start_from_means(head, backbone(5), faces, beat)
+        face_data.start_from_means(head, backbone(5), faces, beat)
     assert beat.call_count == -(-head.shard.size * PER_PERSON // 4)
     return head.rows.export()["centers"].copy()
 
@@ -371,13 +371,13 @@ def test_a_class_without_readable_images_keeps_its_drawn_center(caplog) -> None:
         return np.stack([first, 0 * first], axis=1)
 
     faces = SimpleNamespace(images_of=images_of)
-    means = class_means.class_means(infer, faces, Shard(1, 3, 7), 2, lambda: None)
+    means = face_data.class_means(infer, faces, Shard(1, 3, 7), 2, lambda: None)
     np.testing.assert_array_equal(means, [[2, 0], [0, 0]])
     assert "means of 3 images of 2 classes" in caplog.text
     assert "1 classes without a readable image keep random ones" in caplog.text
     not_finite = np.array([[1, 0], [1, 1], [np.nan, 1], [1, 1]], np.float32)
     with pytest.raises(DataError, match=r"not finite \(1 of 4\)"):
-        class_means.class_means(lambda _: not_finite, faces, Shard(1, 3, 7), 2, lambda: None)
+        face_data.class_means(lambda _: not_finite, faces, Shard(1, 3, 7), 2, lambda: None)
 
 
 @pytest.mark.thorough
