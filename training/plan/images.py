@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from training.config.images import ImageConfig
-from training.plan.text import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, Plan, lines_of_length
+from training.plan.table import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, render
 
 _FLOAT = 4
 
@@ -34,38 +34,33 @@ def describe(config: ImageConfig) -> str:
     """
     size, batch, ranks = _look(config), config.data.batch_size, config.dry_run.world_size or 1
     per_epoch = size.images // (batch * ranks)
-    updates = config.schedule.total_updates(per_epoch)
     held = _FLOAT * (size.parameters + 2 * size.trained)
     # Maps with their gradients were seen to take less than the outputs of all operators.
     share = 1.0 if config.classifier.dtype == "float32" else 0.5
     maps = round(_FLOAT * share * batch * size.maps)
     libraries = PROGRAM_BYTES + 2 * _FLOAT * size.parameters
     halves = config.classifier.dtype == "float16" or config.exchange.fp16_allreduce
-    run = (
-        f"{config.data.dataset}: {size.images:,} images of {size.classes:,} classes, "
-        f"{config.classifier.model}, {config.classifier.dtype}"
-    )
-    plan = Plan(
+    return render(
         {
             "device": "cpu",
             "ranks": ranks,
             "batch_size": batch,
             "num_classes": size.classes,
+            "num_images": size.images,
             "updates_per_epoch": per_epoch,
-            "updates": updates,
+            "updates": config.schedule.total_updates(per_epoch),
         },
         [
             # Parameters; gradients and momentum of those that are trained.
-            Item("backbone", "parameters and optimizer", held, COMPUTED),
-            Item("activations", "feature maps", maps, ESTIMATED),
-            Item("libraries", "libraries and their copies", libraries, ESTIMATED),
+            Item("backbone", held, COMPUTED),
+            Item("activations", maps, ESTIMATED),
+            Item("libraries", libraries, ESTIMATED),
         ],
         # The copy of parameters and momentum that rank 0 keeps.
         _FLOAT * (size.parameters + size.trained) if config.run.keep else 0,
         {"allreduce of the gradients": (2 if halves else _FLOAT) * size.trained},
-        [[run, *lines_of_length(batch, ranks, per_epoch, updates)]],
+        as_json=config.dry_run.json,
     )
-    return plan.as_json() if config.dry_run.json else plan.as_text()
 
 
 def _look(config: ImageConfig) -> ImageSize:

@@ -21,9 +21,8 @@ from tests.support.typed import replaced
 from training.config import faces, images
 from training.plan import faces as face_plans
 from training.plan import images as image_plans
-from training.plan import memory
-from training.plan.memory import NetworkSize, network_size
-from training.plan.text import row
+from training.plan.faces import NetworkSize, network_size
+from training.plan.table import row
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/scaling.md").read_text("utf-8")
 DOCUMENTED = {*re.findall(r"`([a-z_]+)`", DOCUMENT)}
@@ -49,29 +48,21 @@ def planned(line: str) -> dict[str, Any]:
     return json.loads(face_plans.describe(faces.parse(f"--dry-run --json {line}".split())))
 
 
-def test_the_text() -> None:
-    text, sizes = face_plans.describe(small_config()), planned(SMALL)["memory"]
-    trained = 4 * backbones.parameter_count("tiny", 8)
-    for line in (
-        *("10 classes in 3 shards", "rank 0: classes 0 to 3 (4)", "rank 2: classes 7 to 9 (3)"),
-        *("the first 1 ranks hold one class more", "most classes in "),
-        "global batch 12 (3 ranks x 4 images)",
-        "8 updates per epoch, 160 in all (20.0 epochs)",
-        row("class centers", 4 * 8 * 4) + "  computed",
-        row("4 sampled rows", 2 * 4 * 8 * 4) + "  computed",
-        row("backbone", 3 * trained) + "  computed",
-        row("allreduce of the backbone", trained),
-        row("everything together", sizes["bytes"]),
-        row("with the copy for checkpoints", sizes["bytes"] + sizes["checkpoint_bytes"]),
-    ):
-        assert line in text
-    assert "not counted" not in text
+def test_the_text_has_the_rows_of_the_table() -> None:
+    text, plan = face_plans.describe(small_config()), planned(SMALL)
+    for name in ("ranks", "batch_size", "num_classes", "updates_per_epoch", "most_classes"):
+        assert f"{name}: {plan[name]:,}\n" in text
+    for item in plan["memory"]["items"]:
+        assert row(item["name"], item["bytes"]) + f"  {item['basis']}\n" in text
+    for one in plan["collectives"]:
+        assert row(one["name"], one["bytes"]) in text
+    assert row("together", plan["memory"]["bytes"]) in text
+    assert row("checkpoint_bytes, on the host", plan["memory"]["checkpoint_bytes"]) in text
+    assert "device: cpu\n" in text and "not_counted: nothing\n" in text
     for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
-        assert f"  {readable:>12}  {size:>18,}" in row("", size)
+        assert row("", size).split() == [*readable.split(), f"{size:,}"]
     text = face_plans.describe(faces.parse("--dry-run --dataset 100w --network tiny --gpu".split()))
-    assert "1,000,000 classes in 1 shards" in text and text.count("  rank ") == 1
-    assert "add --num-images" in text and "most classes" not in text
-    assert "memory of rank 0 on a GPU" in text and "copy for checkpoints, on the host" in text
+    assert "updates" not in text and "most_classes" not in text and "device: gpu\n" in text
 
 
 @pytest.mark.parametrize(("line", "shard", "expected"), [
@@ -119,20 +110,20 @@ def test_the_text() -> None:
     (f"--gpu --dtype float16 {ADAM}", FIRST, {"backbone": 2 * 2900 + 4 * 11 * 900}),
 ])  # fmt: skip
 def test_memory_by_hand(line: str, shard: Shard, expected: dict[str, int]) -> None:
-    items = memory.rank_memory(small_config(line), shard, NETWORK)
-    assert expected.items() <= {item.key: item.num_bytes for item in items}.items()
+    items = face_plans.rank_memory(small_config(line), shard, NETWORK)
+    assert expected.items() <= {item.name: item.bytes for item in items}.items()
 
 
 def test_samples_and_the_copy_for_checkpoints_by_hand() -> None:
     large = faces.parse("--dataset 100w --dry-run".split())
-    assert memory.sampled_rows(large, Shard(3, 8, 80)) == 10
-    assert memory.sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
+    assert face_plans.sampled_rows(large, Shard(3, 8, 80)) == 10
+    assert face_plans.sampled_rows(small_config("--batch-size 1", sample_ratio=0.01), FIRST) == 1
     of_backbone = 4 * (1000 + 900)
     for line, shard, expected in (
         ("", FIRST, 2 * ROWS + of_backbone), ("", Shard(2, 3, 10), 2 * 3 * 8 * 4),
         ("--center-store /nowhere", FIRST, of_backbone), ("--keep 0", FIRST, 0),
     ):  # fmt: skip
-        assert memory.checkpoint_bytes(small_config(line), shard, NETWORK) == expected
+        assert face_plans.checkpoint_bytes(small_config(line), shard, NETWORK) == expected
 
 
 def test_collectives_by_hand(tmp_path: Path) -> None:
@@ -149,7 +140,7 @@ def test_collectives_by_hand(tmp_path: Path) -> None:
         ("--loss curricularface", {"allreduce head.targets": 12 * 4}),
         (f"--teacher {tmp_path}/strong,0", {"allreduce teacher.loss": 4}),
     ):
-        assert memory.collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
+        assert face_plans.collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
 
 
 def test_sizes_of_a_network() -> None:
@@ -209,9 +200,11 @@ def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -
     assert plan.keys() == {
         *("version", "device", "ranks", "batch_size", "num_classes", "updates_per_epoch"),
         *("updates", "memory", "collectives", "memory_limit", "most_classes", "not_counted"),
+        *("classes_per_rank", "sampled_per_rank"),
     }
     assert (plan["version"], plan["device"], plan["memory_limit"]) == (2, "cpu", 2 * 2**30)
     assert (plan["ranks"], plan["batch_size"], plan["num_classes"]) == (3, 4, 10)
+    assert (plan["classes_per_rank"], plan["sampled_per_rank"]) == (4, 4)
     assert (plan["updates_per_epoch"], plan["updates"]) == (8, 160)
     assert [what.split("--")[1] for what in plan["not_counted"]] == ["sync-bn", "teacher"]
     items = {item["name"]: item["bytes"] for item in plan["memory"]["items"]}
@@ -276,9 +269,6 @@ def test_a_plan_is_that_of_the_network() -> None:
     assert (found["ranks"], found["batch_size"]) == (2, 50)
     assert (found["updates_per_epoch"], found["updates"]) == (100, 200)
     assert {*found, *found["memory"]} <= DOCUMENTED
-    text = image_plans.describe(config())
-    assert "10,000 images of 10 classes, LeNet" in text
-    assert "global batch 100 (2 ranks x 50 images)" in text
-    assert "100 updates per epoch, 200 in all (2.0 epochs)" in text
-    everything = found["memory"]["bytes"] + found["memory"]["checkpoint_bytes"]
-    assert everything > 350 * 2**20 and "with the copy for checkpoints" in text
+    assert found["num_images"] == 10_000
+    assert "num_images: 10,000\n" in image_plans.describe(config())
+    assert found["memory"]["bytes"] > 350 * 2**20
