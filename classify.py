@@ -62,7 +62,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         classifier = Classifier.create(
             config.classifier,
             classes=dataset.num_classes,
-            image_shape=dataset.shape,
+            image_shape=dataset.training.shape,
             normalization=dataset.normalization,
             seed=seed,
             ctx=device,
@@ -71,7 +71,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         if config.classifier.sync_bn:
             classifier.synchronize(run.timed_world)
         dataset.warn(ranks.number)
-        run.plan(batches, dataset.training)
+        run.plan(batches, dataset.training.dataset)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
         best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in (BEST, LAST))

@@ -72,12 +72,11 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     backbone.hybridize()
     if config.backbone.sync_bn:
         backbone.synchronize(world)
-    rule = optimizers.build(config.optimizer.rule, config.optimizer.momentum, config.optimizer.wd)
+    chosen = config.optimizer
+    rule = optimizers.build(chosen.optimizer, chosen.momentum, chosen.wd)
     head = PartialFC.create(config.head, centers, world, device, optimizer=rule, seed=seed)
     # Every rank begins with the weights of rank 0, and updates them by summed gradients.
-    optimizer = BackboneOptimizer(
-        config.optimizer, backbone.parameters, world, dtype=dtype, stopwatch=clock
-    )
+    optimizer = BackboneOptimizer(chosen, backbone.parameters, world, dtype=dtype, stopwatch=clock)
     targets = face_data.open_targets(data, config.run.best)
     verifier = Verifier(
         backbone, targets, run.world, run.log, batch_size=data.batch_size, image_size=size
@@ -91,8 +90,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
             best.verify(0)
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)
-    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
     teacher = Teacher.create(config.teacher, backbone, size, run.world)
+    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
     if teacher is not None:
         step.learn_from(teacher)
     status = run.fit(

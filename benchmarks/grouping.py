@@ -169,7 +169,7 @@ def evaluator(data_dir: Path) -> Callable[[Path], float]:
     classifier = Classifier.create(
         ClassifierOptions(model=config.classifier.model),
         classes=dataset.num_classes,
-        image_shape=dataset.shape,
+        image_shape=dataset.training.shape,
         normalization=dataset.normalization,
         seed=0,
     )

@@ -124,12 +124,13 @@ def _prepare(config: ImageConfig, epochs: int, folder: Path) -> None:
     toolkit_network.write_files(
         config.classifier.model, folder, normalization=normalization, seed=seed
     )
-    for part, image_set in (("training", dataset.training), ("validation", dataset.validation)):
+    for part, transformed in (("training", dataset.training), ("validation", dataset.validation)):
+        image_set = transformed.dataset
         decoded, labels = zip(*(image_set.decoded(index) for index in range(len(image_set))))
         planes = np.stack(decoded).transpose(0, 3, 1, 2)
         np.save(folder / f"{part}_images.npy", np.ascontiguousarray(planes))
         np.save(folder / f"{part}_labels.npy", np.array(labels, np.int64))
-    per_epoch = len(dataset.training) // config.data.batch_size
+    per_epoch = len(dataset.training.dataset) // config.data.batch_size
     schedule = config.schedule.build(1, per_epoch)
     updates = config.schedule.total_updates(per_epoch)
     recipe = {

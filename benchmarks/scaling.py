@@ -31,7 +31,7 @@ from benchmarks.training_runs import run_all
 from parallel.host_lists import read_list, slots_by_host
 from runtime.command_line import positive_integer
 from runtime.errors import ConfigError, run_program
-from training.config.exchange import HOROVOD
+from training.config.images import HOROVOD
 
 NONE = "none"
 """Instead of a scheme of ``--kv-store``: gradients are not exchanged."""

@@ -31,7 +31,7 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.world import PLAIN, HorovodWorld, LoneWorld, World
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
-from training.config.exchange import HOROVOD
+from training.config.images import HOROVOD
 from training.config.schedule import OptimizerOptions
 from training.exchange.server_optimizer import ServerOptimizer
 from training.update.optimizer import BackboneOptimizer, Optimizer

@@ -155,7 +155,7 @@ FACES: dict[str, Run] = {
         ("--margins 1,0.25,0.125", CombinedMargin(1.0, 0.25, 0.125), "PartialFC.margin"),
         ("--center-store {folder}/store", "StoredRows", "PartialFC.result.rows.__class__.__name__"),
         ("--center-memory 0.5", 2**29, "PartialFC.result.rows.options.memory"),
-        ("--optimizer adam", "adam", "rules.update.options.rule"),
+        ("--optimizer adam", "adam", "rules.update.options.optimizer"),
         ("--optimizer adam", {"first_moments", "second_moments", "step_counts"},
          lambda seen: seen.values("optimizers.build.result.states")[0].keys()),
         # Three identities, as if each had one image, in batches of one: down to 0 after 6 updates.
@@ -182,7 +182,7 @@ FACES: dict[str, Run] = {
     "plan": ("--dataset webface", [
         ("--dry-run", True, have_no_log),
         ("--world-size 7", 7, "faces.describe.config.dry_run.world_size"),
-        ("--gpu", True, lambda seen: "memory of rank 0 on a GPU" in seen.output),
+        ("--gpu", True, lambda seen: "device: gpu" in seen.output),
     ]),
     "plan in JSON": ("--dataset webface --dry-run", [
         ("--json", 1, printed("ranks")),

@@ -25,7 +25,8 @@ from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.contents import Images
 from data.drawn import face_set
 from data.options import FaceDataOptions
-from data.records.shards import compared_files, open_sets
+from data.records.record_set import RecordSet
+from data.records.shards import JoinedSet, compared_files, open_sets
 from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.features import check_finite, normalized
 from parallel.world import World
@@ -49,7 +50,16 @@ def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
         ConfigError: there are fewer classes than ranks, or a host has other data.
     """
     same_data.check(_compared_files(data), world)
-    batches = (_memory_batches if data.debug else _record_batches)(data, seed, world)
+    ranks = {"rank": world.rank, "world_size": world.size, "seed": seed}
+    batches: Batches
+    if data.debug:
+        classes, size = data.num_classes, FACE_SIZE
+        if classes is None:
+            dataset = open_sets(data.rec)
+            classes, size = dataset.num_classes, dataset.image_size
+        batches = MemoryBatches(classes, size, batch_size=data.batch_size, **ranks)
+    else:
+        batches = FaceLoader(_records(data, seed), data, **ranks)
     if batches.num_classes < world.size:
         raise ConfigError(
             f"{batches.num_classes} classes cannot be spread over {world.size} ranks; "
@@ -72,22 +82,7 @@ def _compared_files(data: FaceDataOptions) -> list[Path]:
     ]
 
 
-def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBatches:
-    num_classes, image_size = data.num_classes, FACE_SIZE
-    if num_classes is None:
-        dataset = open_sets(data.rec)
-        num_classes, image_size = dataset.num_classes, dataset.image_size
-    return MemoryBatches(
-        num_classes,
-        image_size,
-        batch_size=data.batch_size,
-        rank=world.rank,
-        world_size=world.size,
-        seed=seed,
-    )
-
-
-def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoader:
+def _records(data: FaceDataOptions, seed: int) -> Union[RecordSet, JoinedSet]:
     if data.dataset == "synthetic":
         face_set.ensure(_folders(data)[0], _drawn(data, seed))
     dataset = open_sets(data.rec)
@@ -96,7 +91,7 @@ def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoade
             "%s has %d classes, not the %d of the configuration; training with those of the data",
             *(dataset.path, dataset.num_classes, data.num_classes),
         )
-    return FaceLoader(dataset, data, rank=world.rank, world_size=world.size, seed=seed)
+    return dataset
 
 
 def _drawn(data: FaceDataOptions, seed: int) -> face_set.DrawnFaces:
@@ -128,22 +123,20 @@ def open_targets(data: FaceDataOptions, needed: Optional[str] = None) -> list[Ve
     targets = []
     for name in data.val_targets:
         paths = [folder / f"{name}.bin" for folder in _folders(data)]
-        found = [path for path in paths if os.path.exists(path)]
-        if not found and name == needed:
+        found, places = [one for one in paths if os.path.exists(one)], " or ".join(map(str, paths))
+        if found:
+            targets.append(read_bin(found[0]))
+        elif name == needed:
             raise DataError(
-                f"--best {name}: {' or '.join(map(str, paths))} does not exist; put the file there "
-                "or let another set choose the best model"
+                f"--best {name}: {places} does not exist; put the file there or let another set "
+                "choose the best model"
             )
-        if not found:
+        else:
             _log.warning(
                 "VERIFICATION SET MISSING: %s does not exist, so %r will not be verified; "
                 "put the file there or leave it out of --val-targets",
-                *(" or ".join(map(str, paths)), name),
+                *(places, name),
             )
-            continue
-        if len(found) > 1:
-            _log.info("verifying %r on %s, not on %s", name, found[0], found[1])
-        targets.append(read_bin(found[0]))
     return targets
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from backbones.classifiers import Normalization
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
@@ -46,22 +46,16 @@ _DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 class ImageData:
     """A data set, and what is done to its images."""
 
-    training: ImageSet
-    validation: ImageSet
-    shape: tuple[int, int, int]
-    """Channels, height and width in a batch."""
+    training: TransformedImages
+    validation: TransformedImages
     normalization: Normalization
-    training_transform: ImageTransform
-    validation_transform: ImageTransform
     files: Sequence[Path]
     """Files that have to be the same on all hosts."""
-    max_broken: int = 0
-    """Images of each part that a rank skips because they cannot be read."""
 
     @property
     def num_classes(self) -> int:
         """The classes of the labels."""
-        return self.training.num_classes
+        return self.training.dataset.num_classes
 
     def num_examples(self, data: ImageDataOptions) -> int:
         """The images of an epoch.
@@ -69,7 +63,7 @@ class ImageData:
         Raises:
             DataError: there are fewer than were asked for.
         """
-        count = len(self.training)
+        count = len(self.training.dataset)
         if data.num_examples is not None and data.num_examples > count:
             raise DataError(
                 f"--num-examples {data.num_examples} is more than the {count} images of the "
@@ -80,7 +74,7 @@ class ImageData:
     def open_loader(self, data: ImageDataOptions, seed: int, epoch_part: EpochPart) -> ImageLoader:
         """Return the batches to train on."""
         return ImageLoader(
-            TransformedImages(self.training, self.training_transform, self.shape, self.max_broken),
+            self.training,
             batch_size=data.batch_size,
             epoch_part=epoch_part,
             seed=seed,
@@ -89,27 +83,24 @@ class ImageData:
 
     def validation_batches(self, data: ImageDataOptions, world: World) -> Iterator[Batch]:
         """Yield this rank's share of the images to validate on."""
+        ranks = {"rank": world.rank, "world_size": world.size}
         with Prefetcher(_threads(data)) as prefetcher:
-            yield from each_once(
-                self._validated,
-                prefetcher,
-                batch_size=data.batch_size,
-                rank=world.rank,
-                world_size=world.size,
-            )
+            yield from each_once(self.validation, prefetcher, batch_size=data.batch_size, **ranks)
 
     def warn(self, rank: int) -> None:
         """Log which files of the set are not used; rank 0 does it for all."""
-        for line in (*self.training.left_out, *self.validation.left_out):
-            if rank == 0:
+        for images in (self.training, self.validation):
+            for line in images.dataset.left_out if rank == 0 else ():
                 _log.warning(line)
 
-    @cached_property
-    def _validated(self) -> TransformedImages:
-        """The images to validate on; a broken one is named once, not after every epoch."""
-        return TransformedImages(
-            self.validation, self.validation_transform, self.shape, self.max_broken
-        )
+
+class _Opened(NamedTuple):
+    """A data set in its files: training first, then validation."""
+
+    sets: tuple[ImageSet, ImageSet]
+    files: Sequence[Path]
+    transforms: tuple[ImageTransform, ImageTransform]
+    normalization: Normalization
 
 
 def open_images(data: ImageDataOptions, seed: int) -> ImageData:
@@ -119,53 +110,61 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         ConfigError: the images are smaller than ``--image-size``.
         DataError: the data is missing or broken.
     """
-    if data.images in cifar.SETS:
-        found = _open_cifar(data)
+    # Only MNIST has neither colors nor a choice of size.
+    side = data.image_size or 28
+    shape = (1 if data.images == "mnist" else 3, side, side)
+    if data.images == "mnist":
+        folder, unchanged = _folder(data), (Unchanged(), Unchanged())
+        sets = mnist.read(folder, _PARTS[0]), mnist.read(folder, _PARTS[1])
+        opened = _Opened(sets, mnist.files_of(folder), unchanged, _MNIST)
     elif data.images == "imagenet":
-        found = _open_imagenet(data)
-    elif data.images == "mnist":
-        training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
-        transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))
-        found = ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
+        opened = _open_imagenet(data, side)
+    elif data.images in cifar.SETS:
+        opened = _open_cifar(data, side)
     else:
-        found = _draw(data, seed)
-    return replace(found, max_broken=data.max_bad_records)
+        opened = _draw(data, side, seed)
+    training, validation = (
+        TransformedImages(dataset, transform, shape, data.max_bad_records)
+        for dataset, transform in zip(opened.sets, opened.transforms)
+    )
+    return ImageData(training, validation, opened.normalization, opened.files)
 
 
-def _open_imagenet(data: ImageDataOptions) -> ImageData:
-    size = _size(data)
+def _open_imagenet(data: ImageDataOptions, size: int) -> _Opened:
     if records := _records(data):
-        sets = class_files.open_records(*records)
-        files = [path for rec in records for path in files_of(rec)]
+        sets, files = class_files.open_records(*records), _files(records)
     else:
         files = [_folder(data) / part for part in ("train", "val")]
         sets = class_files.open_folders(*files)
-    transforms = RandomResizedCrop(size), CenterCrop(size)
-    return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
+    return _Opened(sets, files, (RandomResizedCrop(size), CenterCrop(size)), _IMAGENET)
 
 
-def _open_cifar(data: ImageDataOptions) -> ImageData:
+def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
     """CIFAR-10 or -100: shifted crops of whole images, as in the tutorial, or plain smaller crops.
 
     The latter are those of Grouping-SGD's networks for 28 pixels.
     """
-    kind, size = cifar.SETS[data.images], _size(data)
-    files: Sequence[Path]
-    if records := _records(data):
-        sets = cifar.open_record_files(kind, *records)
-        files = [path for rec in records for path in files_of(rec)]
-    else:
-        training, validation, files = cifar.open_set(kind, _folder(data))
-        sets = training, validation
-    transforms: tuple[ImageTransform, ImageTransform] = PadCropFlip(), Unchanged()
-    if size < cifar.SIDE:
-        transforms = PadCropFlip(padding=0, size=size), MiddleCrop(size)
-    elif size > cifar.SIDE:
+    kind = cifar.SETS[data.images]
+    if size > cifar.SIDE:
         raise ConfigError(
             f"--image-size {size} is larger than the images of {kind.name}, {cifar.SIDE}; leave it "
             "out, or choose a smaller one for crops"
         )
-    return ImageData(*sets, (3, size, size), _CIFAR, *transforms, files)
+    if records := _records(data):
+        sets, files = cifar.open_record_files(kind, *records), _files(records)
+    else:
+        sets, files = cifar.open_set(kind, _folder(data)), cifar.files_of(kind, _folder(data))
+    if size < cifar.SIDE:
+        return _Opened(sets, files, (PadCropFlip(padding=0, size=size), MiddleCrop(size)), _CIFAR)
+    return _Opened(sets, files, (PadCropFlip(), Unchanged()), _CIFAR)
+
+
+def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
+    assert data.images == "synthetic" and data.num_classes and data.num_images
+    counts = data.num_images, max(1, data.num_images // _VALIDATION_SHARE)
+    draw = partial(DrawnImages, num_classes=data.num_classes, shape=(size, size, 3), seed=seed)
+    training, validation = (draw(part, count=count) for part, count in zip(_PARTS, counts))
+    return _Opened((training, validation), (), (Unchanged(), Unchanged()), _DRAWN)
 
 
 def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:
@@ -174,23 +173,13 @@ def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:
     return Path(data.rec_train), Path(data.rec_val)
 
 
-def _draw(data: ImageDataOptions, seed: int) -> ImageData:
-    assert data.images == "synthetic" and data.num_classes and data.num_images
-    size, counts = _size(data), (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
-    draw = partial(DrawnImages, num_classes=data.num_classes, shape=(size, size, 3), seed=seed)
-    training, validation = (draw(part, count=count) for part, count in zip(_PARTS, counts))
-    transforms = Unchanged(), Unchanged()
-    return ImageData(training, validation, (3, size, size), _DRAWN, *transforms, files=())
+def _files(records: tuple[Path, Path]) -> list[Path]:
+    return [path for rec in records for path in files_of(rec)]
 
 
 def _folder(data: ImageDataOptions) -> Path:
     assert data.data_dir is not None, "check() lets no run without data pass"
     return Path(data.data_dir)
-
-
-def _size(data: ImageDataOptions) -> int:
-    assert data.image_size is not None, "the recipes of all sets but MNIST have one"
-    return data.image_size
 
 
 def _threads(data: ImageDataOptions) -> int:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from data.batches.position import EpochPlan
 from runtime.stopwatch import WAITING
+from training.config.schedule import Schedule
 from training.log.run_log import RunLog
-from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 

@@ -125,7 +125,7 @@ class Run:
         )
         if images is not None:
             self._about["data"] = same_data.describe(images, self.world)
-        self._saved = resume.find(chosen.resume, self._storage, self._about)
+        self._saved = resume.find(chosen.checkpoint, self._storage, self._about)
         if self._saved and images is not None:
             same_data.check_saved(
                 *(self._saved, images, self._about["data"], self.world),

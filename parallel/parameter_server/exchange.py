@@ -34,7 +34,6 @@ from parallel.parameter_server.messages import (
 )
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
-from runtime.engine import wait_until_unused
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.ndarray import memory, settle
@@ -133,7 +132,7 @@ class Exchange:
             self._store.push(self._keys, self._sent)
             # MXNet queues a push; the servers have applied it when its arrays are free.
             for array in self._sent:
-                wait_until_unused(array)
+                settle(array)
             self._send_row()
             self._row[Column.LEAD] = self._detector.wait_for_slowest(
                 self._read_table, self._pusher, self._bound
@@ -254,7 +253,7 @@ class Exchange:
         """Add to the shared table; returns when its server has applied it."""
         self._table_change[:] = change.reshape(-1)
         self._store.push(self._table_key, self._table_change)
-        wait_until_unused(self._table_change)
+        settle(self._table_change)
 
     def _send_row(self) -> None:
         if self._group.rank == 0:

@@ -121,7 +121,7 @@ class FaceUpdates(Updates):
             self.network.synchronize(timed)
         self.head = PartialFC.create(
             config.head, (CLASSES, config.backbone.embedding_size), timed, context, seed=5,
-            optimizer=optimizers.build(rule.rule, rule.momentum, rule.wd),
+            optimizer=optimizers.build(rule.optimizer, rule.momentum, rule.wd),
         )  # fmt: skip
         self.step = FaceStep(
             self.network, self.head, self.optimizer(rule, timed, dtype), 1.0,

@@ -26,7 +26,7 @@ from runtime.mxnet import mx
 from runtime.state import REPLICATED
 from tests.support import reference_head as exact
 from tests.support.thread_world import run_ranks
-from training.config.presets import PRESETS, find
+from training.config.presets import PRESETS
 
 EMBEDDING, GLOBAL_BATCH, LR = 24, 12, 0.3
 SGD_09 = SGD(momentum=0.9, weight_decay=5e-4)
@@ -331,7 +331,7 @@ def test_margins_are_accepted_that_pull_targets_to_their_centers(m1, m2):
 
 def test_which_margins_are_accepted():
     found = [loss.margins for loss in NAMED_LOSSES.values()]
-    for margins in [*found, *(find(name).get("margins") for name in PRESETS)]:
+    for margins in [*found, *(preset.get("margins") for preset in PRESETS.values())]:
         assert margins is None or is_accepted(*margins)
     for refused in ((0.99, 0.5, 0.0), (1.0, -0.1, 0.0), (1.0, 0.0, -0.1), (1.0, 0.0, 1.0)):
         assert not is_accepted(*refused)

@@ -15,9 +15,9 @@ from runtime.stopwatch import WAITING, Stopwatch
 from tests.support.parameters import SavedValues
 from tests.support.steps import FunctionStep
 from training.config.faces import parse
+from training.config.schedule import POLY, SCHEDULES, FaceScheduleOptions, Schedule
 from training.loop import Every, Updates, fit
 from training.progress import Progress
-from training.schedules import POLY, SCHEDULES, WarmupAndDecay
 
 
 def log_of(events) -> MagicMock:
@@ -136,31 +136,36 @@ def go_on(config, before: Progress, stop: int, then: int) -> Progress:
     return Progress.plan(config, source(then), SavedValues(before.export_state(stop).values))
 
 
+def schedule_of(name: str, **given: Any) -> Schedule:
+    options = FaceScheduleOptions(**{"lr": 0.4, "lr_schedule": name, **given})
+    return options.build(contributors=1, updates_per_epoch=1000)
+
+
 def rates(progress: Progress, *updates: int) -> list[float]:
     whole = progress.total_updates + progress.schedule_shift
-    schedule = WarmupAndDecay(POLY, 0.1, whole)
+    schedule = schedule_of(POLY, lr=0.1, max_update=whole)
     return [schedule(update + progress.schedule_shift) for update in updates]
 
 
 @pytest.mark.parametrize(("name", "given", "expected"), [
-    ("step", {"total_updates": 30, "steps": (10, 20)},
+    ("step", {"max_update": 30, "lr_steps": (10, 20)},
      {0: 0.4, 9: 0.4, 10: 0.04, 19: 0.04, 20: 0.004, 29: 0.004, 99: 0.004}),
-    ("step", {"total_updates": 100, "warmup": 10, "steps": (50,)}, {49: 0.4, 50: 0.04}),
-    ("poly", {"total_updates": 110, "warmup": 10}, {60: 0.1, 110: 0.0}),
-    ("cosine", {"total_updates": 120}, {0: 0.4, 40: 0.3, 60: 0.2, 120: 0.0}),
+    ("step", {"max_update": 100, "warmup": 10, "lr_steps": (50,)}, {49: 0.4, 50: 0.04}),
+    ("poly", {"max_update": 110, "warmup": 10}, {60: 0.1, 110: 0.0}),
+    ("cosine", {"max_update": 120}, {0: 0.4, 40: 0.3, 60: 0.2, 120: 0.0}),
 ])  # fmt: skip
 def test_rates_by_hand(name: str, given: dict[str, Any], expected: dict[int, float]) -> None:
-    schedule = WarmupAndDecay(name, lr=0.4, **given)
+    schedule = schedule_of(name, **given)
     assert {update: schedule(update) for update in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_warmup_rises_linearly_and_rates_never_rise_after_it(name: str) -> None:
-    schedule = WarmupAndDecay(name, lr=0.4, total_updates=60, warmup=4, steps=(20, 40))
+    schedule = schedule_of(name, max_update=60, warmup=4, lr_steps=(20, 40))
     found = [*map(schedule, range(70))]
     assert found[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert found[4:] == sorted(found[4:], reverse=True) and min(found) >= 0.0
-    schedule = WarmupAndDecay(name, lr=0.4, total_updates=20, warmup=50, steps=(100,))
+    schedule = schedule_of(name, max_update=20, warmup=50, lr_steps=(100,))
     assert [schedule(n) for n in range(20)] == pytest.approx([0.008 * (n + 1) for n in range(20)])
 
 

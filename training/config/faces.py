@@ -22,7 +22,7 @@ from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, name, number
 from training.config import originals, presets
-from training.config.run import ANYWAY, Auto, DryRunOptions, FaceRunOptions, default_folder
+from training.config.run import DryRunOptions, FaceRunOptions, default_folder
 from training.config.schedule import (
     RIVALS,
     FaceScheduleOptions,
@@ -43,11 +43,6 @@ class FaceOptimizerOptions(OptimizerOptions):
     optimizer: str = name("sgd", STATES)
     """Optimizer of backbone and centers: {names}; any but sgd needs --lr and --wd of its own."""
 
-    @property
-    @override
-    def rule(self) -> str:
-        return self.optimizer
-
 
 @dataclass(frozen=True)
 class TeacherOptions(Options):
@@ -57,9 +52,7 @@ class TeacherOptions(Options):
     """Checkpoint PREFIX,EPOCH of a trained network, of which the embeddings of the same images are
     learned beside the classes; it is not trained itself."""
 
-    teacher_weight: float = number(
-        1.0, COUNT.saying("must not be negative; 0 measures the distance and learns nothing")
-    )
+    teacher_weight: float = number(1.0, COUNT)
     """Weight of the teacher in the loss: times the mean of 1 - cosine between its embeddings and
     those that are trained; 0 measures it only."""
 
@@ -110,6 +103,7 @@ class FaceConfig:
                 "loss": self.head.identity,
                 "margins": self.head.applied_margins,
                 "center_lr": self.head.center_lr or self.schedule.lr,
+                "resume": self.run.checkpoint,
             }
         )
 
@@ -131,13 +125,19 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     check_given_head(given)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
-    preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
-    chosen = with_schedule(_without_loss_of_preset(given, saved, preset))
+    preset = presets.OWN_DATA
+    if dataset is not None:
+        options.check_name("dataset", dataset, presets.PRESETS)
+        preset = presets.PRESETS[dataset]
+    chosen = with_schedule(given)
+    if {"loss", "margins"}.isdisjoint(saved) and "margins" not in given:
+        # InsightFace's cosface has another margin than that of the paper; its own command lines
+        # give the name as well.
+        if chosen.get("loss") == preset.get("loss"):
+            chosen.pop("loss", None)
     found = options.overlay((preset, saved, chosen), _RIVALS)
     network = found.get("network", BackboneOptions.network)
     originals.check_name("--network", network, backbones.names(), originals.NETWORKS)
-    if found.get("resume") == ANYWAY:
-        found["resume"] = Auto(anyway=True)
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         found["models_root"] = default_folder(data, network)
@@ -154,21 +154,6 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("center_lr") == given.get("lr"):
         given.pop("center_lr", None)
     return given
-
-
-def _without_loss_of_preset(
-    given: Mapping[str, Any], saved: Mapping[str, Any], preset: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Leave out a ``--loss`` that is the preset's, whose margins would be lost by it.
-
-    InsightFace's cosface has another margin than that of the paper; its own command lines give the
-    name as well.
-    """
-    if "loss" not in given or given["loss"] != preset.get("loss"):
-        return given
-    if "margins" in given or "margins" in saved or "loss" in saved:
-        return given
-    return {field: value for field, value in given.items() if field != "loss"}
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -231,34 +216,23 @@ def _check_plan(config: FaceConfig) -> None:
         raise ConfigError(
             "--dry-run reads no data: add --num-classes to say how many identities it has"
         )
-    if not config.dry_run.gpu:
-        return
-    if config.head.center_store is not None:
-        raise ConfigError(
-            f"--center-store {config.head.center_store} is for CPUs: no GPU, as --gpu plans "
-            "for, has rows of a disk; leave out one of them"
-        )
-    given = (("--head-dtype", config.head.head_dtype), ("--dtype", config.backbone.dtype))
-    for option, dtype in given:
-        if dtype == "bfloat16":
-            raise ConfigError(
-                f"{option} bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "
-                "plans for; use float32"
-            )
+    of_processors = {
+        f"--center-store {config.head.center_store}": config.head.center_store is not None,
+        "--head-dtype bfloat16": config.head.head_dtype == "bfloat16",
+        "--dtype bfloat16": config.backbone.dtype == "bfloat16",
+    }
+    for option, is_given in of_processors.items():
+        if is_given and config.dry_run.gpu:
+            raise ConfigError(f"{option} is for CPUs, and --gpu plans for a GPU; leave one out")
 
 
 def _check_folders(data: FaceDataOptions) -> None:
-    missing = [folder for folder in data.rec if not os.path.exists(folder)]
-    if data.rec and not missing:
-        return
-    if data.dataset is None or data.rec != presets.find(data.dataset).get("rec"):
-        raise ConfigError(
-            f"--rec {missing[0]} does not exist; give the folder that holds train.rec"
-        )
-    raise ConfigError(
-        f"--dataset {data.dataset} needs its record set in {missing[0]}, which does not exist; "
-        "give its folder with --rec DIR, or add --debug to train without data"
-    )
+    for folder in data.rec:
+        if not os.path.exists(folder):
+            raise ConfigError(
+                f"the record set {folder} does not exist; give the folder that holds train.rec as "
+                "--rec DIR, or add --debug to train without data"
+            )
 
 
 _PROGRAM = command_line.Program(

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from easydict import EasyDict
 
-from runtime.errors import ConfigError, did_you_mean
-
 _VALIDATION = ("agedb_30", "cfp_fp", "lfw")
 
 # What InsightFace's Partial FC on MXNet does where nobody chooses: the defaults of its options and
@@ -52,18 +50,6 @@ _EMORE = EasyDict(
 _GLINT360K = EasyDict(
     _PARTIAL_FC, rec=("./datasets/glint360k",), num_classes=360_232, num_images=17_091_657
 )
-_GLINT360K_8GPU = EasyDict(
-    _GLINT360K,
-    val_targets=("agedb_30", "calfw", "cfp_ff", "cfp_fp", "cplfw", "lfw", "vgg2_fp"),
-    lr_steps=(200_000, 400_000, 500_000, 550_000),
-    max_update=600_000,
-)
-_GLINT360K_16GPU = EasyDict(
-    _GLINT360K,
-    val_targets=_VALIDATION,
-    lr_steps=(200_000, 280_000, 360_000),
-    max_update=400_000,
-)
 
 # For --rec DIR. The size of the set is unknown, so the length is given in epochs.
 OWN_DATA = EasyDict(lr_schedule="poly", epochs=20)
@@ -93,18 +79,28 @@ PRESETS = EasyDict(
     # As published, for 8 ranks: a global batch of 512.
     webface=_WEBFACE,
     emore=_EMORE,
-    glint360k_8GPU=_GLINT360K_8GPU,
+    glint360k_8GPU=EasyDict(
+        _GLINT360K,
+        val_targets=("agedb_30", "calfw", "cfp_ff", "cfp_fp", "cplfw", "lfw", "vgg2_fp"),
+        lr_steps=(200_000, 400_000, 500_000, 550_000),
+        max_update=600_000,
+    ),
     # As published, for 16 ranks: a global batch of 1024.
-    glint360k_16GPU=_GLINT360K_16GPU,
+    glint360k_16GPU=EasyDict(
+        _GLINT360K,
+        val_targets=_VALIDATION,
+        lr_steps=(200_000, 280_000, 360_000),
+        max_update=400_000,
+    ),
     # Ours. 8 ranks: a smaller network for a small set, with the margin of the CosFace paper.
     webface_r50=EasyDict(_WEBFACE, network="r50", margins=None),
     # 8 ranks: the loss that InsightFace published for this set first.
     emore_arcface=EasyDict(_EMORE, loss="arcface", margins=None),
-    # 8 ranks: a tenth of the centers loses nothing on this set (An et al. 2020, arXiv:2010.05222).
-    glint360k_8GPU_pfc01=EasyDict(_GLINT360K_8GPU, sample_ratio=0.1),
-    # 16 ranks: the same, and the learning rate of 8 ranks scaled with the global batch.
-    glint360k_16GPU_pfc01=EasyDict(_GLINT360K_16GPU, sample_ratio=0.1, lr=0.2),
 )
+# Ours, for 8 ranks: a tenth of the centers loses nothing on this set (An et al. 2020,
+# arXiv:2010.05222). 16 ranks: the same, and the learning rate scaled with the global batch.
+PRESETS.glint360k_8GPU_pfc01 = EasyDict(PRESETS.glint360k_8GPU, sample_ratio=0.1)
+PRESETS.glint360k_16GPU_pfc01 = EasyDict(PRESETS.glint360k_16GPU, sample_ratio=0.1, lr=0.2)
 # Batches made in memory, to measure the head with more classes than there are images for. The
 # published names count identities in wan (10,000): 100w is a million.
 _MEMORY = EasyDict(_PARTIAL_FC, debug=True, lr_steps=(20_000, 28_000), max_update=32_000)
@@ -174,13 +170,3 @@ RECIPES = EasyDict(
         image_size=32,
     ),
 )
-
-
-def find(name: str) -> EasyDict:
-    """Return the preset of a data set; ``ConfigError`` if there is none of that name."""
-    if name not in PRESETS:
-        raise ConfigError(
-            f"--dataset {name!r} is not a preset{did_you_mean(name, PRESETS)}; "
-            f"choose from {', '.join(PRESETS)}, or give your own record set with --rec DIR"
-        )
-    return PRESETS[name]

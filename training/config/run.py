@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,32 +10,20 @@ from pathlib import Path
 from typing import Optional
 
 from runtime.errors import ConfigError
-from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number, with_bare
+from runtime.options import (
+    COUNT,
+    POSITIVE,
+    POSITIVE_COUNT,
+    Options,
+    Range,
+    name,
+    number,
+    option,
+    with_bare,
+)
 
-ON_NAN = ("stop", "skip")
-AUTO, NEVER, ANYWAY = "auto", "never", "anyway"
-
-
-class Auto(str):
-    """``AUTO``, with what was asked for once: a ``config.json`` has it as the plain word.
-
-    Attributes:
-        again: typed together with ``--lr``, as in the CIFAR-10 tutorial.
-        anyway: typed as ``ANYWAY``.
-    """
-
-    again: bool
-    anyway: bool
-
-    def __new__(cls, *, again: bool = False, anyway: bool = False) -> Auto:
-        """Return the word."""
-        word = super().__new__(cls, AUTO)
-        word.again, word.anyway = again, anyway
-        return word
-
-
+AUTO, NEVER, ANYWAY, AGAIN = "auto", "never", "anyway", "again"
 _LONGEST_NAME = 100
-_SAVES = COUNT.saying("must not be negative; 0 saves only at the end")
 
 
 @dataclass(frozen=True)
@@ -44,7 +33,7 @@ class RunOptions(Options):
     frequent: int = number(20, POSITIVE_COUNT)
     """Updates between log lines."""
 
-    keep: int = number(2, COUNT.saying("must not be negative; 0 writes no checkpoints"))
+    keep: int = number(2, COUNT)
     """Checkpoints that are kept, the newest ones; 0 writes none."""
 
     resume: str = with_bare(AUTO, bare=AUTO)
@@ -52,9 +41,7 @@ class RunOptions(Options):
     on other images), from none (never) or from PATH. In classify.py, --resume with another --lr
     than that of a finished run trains its schedule again, from its best network."""
 
-    stall_timeout: int = number(
-        600, POSITIVE_COUNT.saying("must be at least 1 second; several times the longest update")
-    )
+    stall_timeout: int = number(600, POSITIVE_COUNT)
     """Seconds without progress in an update that end the run; six times that between updates."""
 
     models_root: str = ""
@@ -65,9 +52,14 @@ class RunOptions(Options):
     """Seed of initial values, shuffling, augmentation and negatives."""
 
     @property
+    def checkpoint(self) -> str:
+        """``AUTO``, ``NEVER``, or the folder of a checkpoint: what a ``config.json`` has."""
+        return AUTO if self.resume in (AGAIN, ANYWAY) else self.resume
+
+    @property
     def takes_other_images(self) -> bool:
         """True if the run goes on from a checkpoint that was trained on other images."""
-        return self.resume.anyway if isinstance(self.resume, Auto) else self.resume != AUTO
+        return self.resume not in (AUTO, AGAIN)
 
 
 @dataclass(frozen=True)
@@ -77,14 +69,14 @@ class FaceRunOptions(RunOptions):
     verbose: int = number(2000, POSITIVE_COUNT)
     """Updates between verifications."""
 
-    save_interval: int = number(2000, _SAVES)
+    save_interval: int = number(2000, COUNT)
     """Updates between saves of the model and checkpoints; 0 saves only at the end."""
 
     best: Optional[str] = None
     """Verification set whose accuracy chooses the model in model-best-*; the mean of all sets
     unless given. Of equal models the earlier stays."""
 
-    on_nan: str = name("stop", ON_NAN)
+    on_nan: str = name("stop", ("stop", "skip"))
     """At a loss or gradient that is not finite: stop, or skip that update."""
 
 
@@ -95,7 +87,7 @@ class ImageRunOptions(RunOptions):
     eval_frequency: int = number(1, POSITIVE_COUNT)
     """Epochs between validations."""
 
-    save_frequency: int = number(1, _SAVES)
+    save_frequency: int = number(1, COUNT)
     """Epochs between saves of the model and checkpoints; 0 saves only at the end."""
 
 
@@ -113,14 +105,15 @@ class PlanOptions(Options):
     """With --dry-run: print the plan as JSON, for other programs."""
 
     def check(self) -> None:
-        """Refuse what a run finds out by itself: its ranks."""
-        if self.json and not self.dry_run:
-            raise _goes_with_dry_run("--json")
-        if self.world_size is not None and not self.dry_run:
-            raise ConfigError(
-                f"--world-size {self.world_size} goes with --dry-run; "
-                f"a run's ranks come from the launcher: horovodrun -np {self.world_size} ..."
-            )
+        """Refuse what a run has no use for: it finds out about its ranks and devices by itself."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default and not self.dry_run:
+                raise ConfigError(
+                    f"{option(field.name)}{'' if value is True else f' {value:.12g}'} goes with "
+                    "--dry-run, which plans a run and starts none; a run has the ranks that its "
+                    "launcher starts, as in horovodrun -np 8, and the GPUs of its hosts"
+                )
 
 
 @dataclass(frozen=True)
@@ -135,19 +128,9 @@ class DryRunOptions(PlanOptions):
     gpu: bool = False
     """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
 
-    memory: Optional[float] = number(None, POSITIVE.saying("must be above 0 GiB"))
+    memory: Optional[float] = number(None, POSITIVE)
     """With --dry-run: GiB that a rank may take, for the largest number of classes; this machine's
     share for one of its ranks unless given."""
-
-    def check(self) -> None:
-        """Refuse what a run finds out by itself: its ranks and its devices."""
-        super().check()
-        if self.memory and not self.dry_run:
-            raise _goes_with_dry_run(f"--memory {self.memory:g}")
-        if self.gpu and not self.dry_run:
-            raise ConfigError(
-                "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"
-            )
 
 
 def default_folder(data: Sequence[str], network: str) -> str:
@@ -164,7 +147,3 @@ def _name(folder: str) -> str:
     path = Path(os.path.abspath(folder))
     # Also the record file in a folder may be given.
     return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
-
-
-def _goes_with_dry_run(given: str) -> ConfigError:
-    return ConfigError(f"{given} goes with --dry-run, which plans a run and starts none")

@@ -1,16 +1,25 @@
-"""The options of the learning rate, of the length of a run, and of the optimizer."""
+"""The options of the learning rate, of the length of a run, and of the optimizer.
+
+The learning rate is a pure function of the update. A run that resumes, on any number of ranks, must
+continue at the rate it would have had. So no schedule has state: the rate follows from the number
+of the update alone. Updates are numbered from 0: that of 0 is the rate of the first optimizer step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 from typing_extensions import override
 
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
-from training.schedules import SCHEDULES, STEP, Schedule, WarmupAndDecay
+
+STEP, POLY, COSINE = SCHEDULES = ("step", "poly", "cosine")
+Schedule = Callable[[int], float]
+"""Returns the learning rate of an update, counted from 0."""
 
 _A_FACTOR = Range(lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 keeps the rate")
 RIVALS = (("lr_schedule", "lr_factor"), ("lr_steps", "lr_factor"), ("lr_factor", "lr_steps"))
@@ -21,33 +30,25 @@ RIVALS = (("lr_schedule", "lr_factor"), ("lr_steps", "lr_factor"), ("lr_factor",
 class OptimizerOptions(Options):
     """Optimizer."""
 
-    momentum: float = number(
-        0.9, Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual")
-    )
+    # train.py has an option for it.
+    optimizer = "sgd"
+
+    momentum: float = number(0.9, Range(lambda value: 0 <= value < 1, "must be from 0 to below 1"))
     """Momentum of SGD."""
 
-    wd: float = number(5e-4, COUNT.saying("must not be negative; 0 turns weight decay off"))
-    """Weight decay (not of biases, not of BatchNorm)."""
+    wd: float = number(5e-4, COUNT)
+    """Weight decay (not of biases, not of BatchNorm); 0 is off."""
 
-    clip_norm: Optional[float] = number(
-        None, POSITIVE.saying("must be above 0; arcface_torch clips at 5")
-    )
+    clip_norm: Optional[float] = number(None, POSITIVE)
     """Largest norm of the network's gradient, all parameters together; a larger one is shortened to
     it. Class centers are not part of it. Off unless given; arcface_torch has 5."""
-
-    @property
-    def rule(self) -> str:
-        """The name of the optimizer."""
-        return "sgd"
 
 
 @dataclass(frozen=True)
 class ScheduleOptions(Options):
     """Learning rate and length of the run."""
 
-    EXAMPLE_STEPS: ClassVar[str] = "30,60,80"
-
-    lr: float = number(0.1, POSITIVE.saying("must be above 0; 0.1 is usual for 512 images"))
+    lr: float = number(0.1, POSITIVE)
     """Learning rate of the network after warm-up."""
 
     lr_schedule: str = name("poly", SCHEDULES)
@@ -60,7 +61,7 @@ class ScheduleOptions(Options):
     """Factor of step, 0.1 unless given. Without --lr-steps the rate falls by it after every epoch:
     0.94 as in Grouping-SGD's scripts, or 1 for a constant rate. Implies --lr-schedule step."""
 
-    lr_power: float = number(2.0, POSITIVE.saying("must be above 0; 1 falls in a straight line"))
+    lr_power: float = number(2.0, POSITIVE)
     """Power of poly: 2 as in MXNet's example for ImageNet, 1 in InsightFace's arcface_torch."""
 
     epochs: Optional[int] = number(None, POSITIVE_COUNT)
@@ -75,14 +76,14 @@ class ScheduleOptions(Options):
             )
         if self.lr_schedule == STEP and not self.lr_steps and self.lr_factor is None:
             raise ConfigError(
-                "--lr-schedule step does not fall without steps: add --lr-steps, as in "
-                f"{self.EXAMPLE_STEPS}, or --lr-factor for a fall after every epoch"
+                "--lr-schedule step does not fall without steps: add --lr-steps, as in 30,60,80, "
+                "or --lr-factor for a fall after every epoch"
             )
         rising = sorted(set(self.lr_steps))
         if any(step < 1 for step in self.lr_steps) or list(self.lr_steps) != rising:
             raise ConfigError(
                 f"--lr-steps {','.join(map(str, self.lr_steps))} must be positive and rise, as in "
-                f"{self.EXAMPLE_STEPS}"
+                "30,60,80"
             )
 
     def total_updates(self, updates_per_epoch: int) -> int:
@@ -90,30 +91,32 @@ class ScheduleOptions(Options):
         assert self.epochs is not None, "check() lets no run without a length pass"
         return self.epochs * updates_per_epoch
 
-    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
-        """Return the learning rate by update of the weights.
+    def _falling(
+        self, peak: float, warmup: int, steps: Sequence[int], updates_per_epoch: int
+    ) -> Schedule:
+        """Return a learning rate that rises linearly to the peak and then falls in one of 3 ways.
 
-        Args:
-            contributors: ranks whose batches make one update.
-            updates_per_epoch: with parameter servers those of all workers.
+        Warm-up, in updates: Goyal et al. 2017, arXiv:1706.02677, section 2.2. Step: by a factor at
+        each step, a tenth in the original ResNet and ArcFace recipes. Poly: as a power of the
+        remaining share of the run. Cosine: along half a cosine; Loshchilov and Hutter 2017,
+        arXiv:1608.03983, equation 5 with a single period.
         """
-        total_updates = self.total_updates(updates_per_epoch)
-        lr, warmup, steps = self._in_updates(contributors, updates_per_epoch)
-        return WarmupAndDecay(
-            self.lr_schedule,
-            lr=lr,
-            total_updates=total_updates,
-            warmup=warmup,
-            steps=steps or range(updates_per_epoch, total_updates, updates_per_epoch),
-            factor=0.1 if self.lr_factor is None else self.lr_factor,
-            power=self.lr_power,
-        )
+        total = self.total_updates(updates_per_epoch)
+        falls = steps or range(updates_per_epoch, total, updates_per_epoch)
+        factor = 0.1 if self.lr_factor is None else self.lr_factor
 
-    def _in_updates(
-        self, contributors: int, updates_per_epoch: int
-    ) -> tuple[float, int, Sequence[int]]:
-        """Learning rate, updates of warm-up, and updates at which it falls."""
-        raise NotImplementedError
+        def rate(update: int) -> float:
+            # The first one is already above 0.
+            rise = (update + 1) / warmup if update < warmup else 1.0
+            if self.lr_schedule == STEP:
+                return rise * (peak * math.pow(factor, sum(update >= step for step in falls)))
+            # The warm-up may be longer than the run.
+            progress = min(max((update - warmup) / max(total - warmup, 1), 0.0), 1.0)
+            if self.lr_schedule == POLY:
+                return rise * (peak * math.pow(1.0 - progress, self.lr_power))
+            return rise * (peak * 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+        return rate
 
 
 def with_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +128,7 @@ def with_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
 class FaceScheduleOptions(ScheduleOptions):
     """Learning rate and length of the run."""
 
-    EXAMPLE_STEPS = "10000,16000"
-
-    warmup: int = number(0, COUNT.saying("must not be negative; 0 turns warm-up off"))
+    warmup: int = number(0, COUNT)
     """Updates of linear warm-up."""
 
     max_update: Optional[int] = number(None, POSITIVE_COUNT)
@@ -136,21 +137,16 @@ class FaceScheduleOptions(ScheduleOptions):
     @override
     def check(self) -> None:
         """Refuse a missing or contradictory length, and wrong steps."""
-        if self.max_update is None and self.epochs is None:
-            raise ConfigError("the length of the run is missing: give --max-update or --epochs")
-        if self.max_update is not None and self.epochs is not None:
+        if (self.max_update is None) == (self.epochs is None):
             raise ConfigError(
-                f"--max-update {self.max_update} and --epochs {self.epochs} "
-                "both give the length of the run; leave one out"
+                f"the length of the run is --max-update {self.max_update} and --epochs "
+                f"{self.epochs}; give one of them"
             )
         super().check()
 
-    @override
-    def _in_updates(
-        self, contributors: int, updates_per_epoch: int
-    ) -> tuple[float, int, Sequence[int]]:
-        # The same for any number of ranks.
-        return self.lr, self.warmup, self.lr_steps
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """Return the learning rate by update, the same for any number of ``contributors``."""
+        return self._falling(self.lr, self.warmup, self.lr_steps, updates_per_epoch)
 
     @override
     def total_updates(self, updates_per_epoch: int) -> int:
@@ -166,14 +162,18 @@ class ImageScheduleOptions(ScheduleOptions):
     no_lr_scaling: bool = False
     """Take --lr as it is; otherwise it is multiplied by the ranks that make an update."""
 
-    warmup_epochs: float = number(0.0, COUNT.saying("must not be negative; 0 turns warm-up off"))
+    warmup_epochs: float = number(0.0, COUNT)
     """Epochs of linear warm-up."""
 
-    @override
-    def _in_updates(
-        self, contributors: int, updates_per_epoch: int
-    ) -> tuple[float, int, Sequence[int]]:
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """Return the learning rate by update of the weights.
+
+        Args:
+            contributors: ranks whose batches make one update.
+            updates_per_epoch: with parameter servers those of all workers.
+        """
         # Linear scaling: Goyal et al., arXiv:1706.02677.
-        lr = self.lr if self.no_lr_scaling else self.lr * contributors
+        peak = self.lr if self.no_lr_scaling else self.lr * contributors
         steps = [step * updates_per_epoch for step in self.lr_steps]
-        return lr, round(self.warmup_epochs * updates_per_epoch), steps
+        warmup = round(self.warmup_epochs * updates_per_epoch)
+        return self._falling(peak, warmup, steps, updates_per_epoch)

@@ -12,10 +12,10 @@ from parallel.world import World
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from runtime.stopwatch import COMMUNICATION
+from training.config.schedule import Schedule
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress
-from training.schedules import Schedule
 
 Period = tuple[int, int]
 """The first epoch after a rebalancing, and the number of updates before it.

@@ -29,14 +29,13 @@ from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from runtime.stopwatch import Stopwatch
 from training import same_data
-from training.config.exchange import HOROVOD
-from training.config.images import ImageConfig
+from training.config.images import HOROVOD, ImageConfig
+from training.config.schedule import Schedule
 from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress
-from training.schedules import Schedule
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 _log = logging.getLogger(__name__)

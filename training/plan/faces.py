@@ -23,7 +23,7 @@ from partial_fc.store.index import ENTRY
 from runtime import processors
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
-from training.plan.table import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, render, total
+from training.plan import COMPUTED, ESTIMATED, PROGRAM_BYTES, Item, render, total
 
 # Bytes of numbers.
 _FLOAT, _HALF, _LABEL = 4, 2, 8
@@ -75,8 +75,8 @@ def describe(config: FaceConfig) -> str:
     """Describe the run of a checked configuration on ``--world-size`` ranks (default 1).
 
     Raises:
-        ConfigError: there are more ranks than classes, or too few images for an update; MXNet
-            cannot be loaded; or nothing fits a pattern of ``--freeze``.
+        ConfigError: there are more ranks than classes, MXNet cannot be loaded, or nothing fits a
+            pattern of ``--freeze``.
     """
     data, world_size = config.data, config.dry_run.world_size or 1
     assert data.num_classes is not None, "check() lets no dry run without classes pass"
@@ -85,13 +85,7 @@ def describe(config: FaceConfig) -> str:
             f"--world-size {world_size} leaves ranks without a class, as there are only "
             f"{data.num_classes}; use at most {data.num_classes} ranks"
         )
-    global_batch = data.batch_size * world_size
-    if data.num_images is not None and data.num_images < global_batch:
-        raise ConfigError(
-            f"{data.num_images:,} images do not fill one global batch of {global_batch:,}; "
-            "lower --batch-size or --world-size"
-        )
-    per_epoch = None if data.num_images is None else data.num_images // global_batch
+    per_epoch = data.num_images and data.num_images // (data.batch_size * world_size)
     shard = Shard(0, world_size, data.num_classes)
     network, limit = network_size(config), memory_limit(config, world_size)
     not_counted = ["the memory and the collectives of --sync-bn"] * config.backbone.sync_bn

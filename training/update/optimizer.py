@@ -145,7 +145,7 @@ class PlainUpdates:
         with mx.engine.bulk(0 if self._is_on_host else rules.BULK_SIZE):
             if options.clip_norm is not None:
                 clip(gradients, options.clip_norm)
-            if self._is_on_host and options.rule == "sgd" and options.momentum:
+            if self._is_on_host and options.optimizer == "sgd" and options.momentum:
                 momenta = [momentum for (momentum,) in states]
                 host_sgd.update(weights, gradients, momenta, wds, lr, options.momentum)
             else:

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
 
 def num_states(options: OptimizerOptions) -> int:
     """Return how many arrays of the size of a parameter are remembered."""
-    return int(options.momentum > 0) if options.rule == "sgd" else 2
+    return int(options.momentum > 0) if options.optimizer == "sgd" else 2
 
 
 def update(options: OptimizerOptions, trained: Sequence[Trained], lr: float, count: int) -> None:
@@ -50,14 +50,14 @@ def update(options: OptimizerOptions, trained: Sequence[Trained], lr: float, cou
 
     ``count`` is the number of updates, this one included.
     """
-    if options.rule == "sgd":
+    if options.optimizer == "sgd":
         for start in range(0, len(trained), _AT_ONCE):
             _update_by_sgd(trained[start : start + _AT_ONCE], lr, options.momentum)
         return
     correction = math.sqrt(1 - _BETA2**count) / (1 - _BETA1**count)
     for _, weight, gradient, states, wd in trained:
         rates = {"lr": lr * correction, **_MOMENTS, "out": weight}
-        if options.rule == "adam":
+        if options.optimizer == "adam":
             mx.nd.adam_update(weight, gradient, *states, wd=wd, **rates)
         elif is_host(weight.context):
             decay = {"eta": 1.0, "wd": lr * wd}
@@ -86,17 +86,17 @@ def step(
 
     ``count`` is the number of updates, this one included: NDArray [1] on the device.
     """
-    if options.rule == "sgd":
+    if options.optimizer == "sgd":
         rule = {"lr": lr, "wd": options.wd}
         if not states:
             return mx.nd.sgd_update(weight, gradient, **rule)
         return mx.nd.sgd_mom_update(weight, gradient, *states, momentum=options.momentum, **rule)
-    if options.rule == "adam":
+    if options.optimizer == "adam":
         gradient = gradient + options.wd * weight
     # The operator takes no learning rate from the device: a step of 1 from 0 is the direction.
     zero = mx.nd.zeros_like(weight)
     direction = mx.nd.adam_update(zero, gradient, *states, lr=1.0, **_MOMENTS)
-    if options.rule == "adamw":
+    if options.optimizer == "adamw":
         weight = weight * (1 - lr * options.wd)
     return weight + direction * (lr * _bias_correction(count))
 

@@ -21,8 +21,8 @@ from runtime.errors import ConfigError
 from tests.support import mxnet_g
 from tests.support.typed import replaced
 from training.config import faces, images, originals, presets
-from training.config.exchange import HOROVOD
 from training.config.faces import FaceConfig
+from training.config.images import HOROVOD
 
 ALONE = None
 JOB = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
@@ -130,19 +130,19 @@ def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
     ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
     ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
     ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
-    ("--rec . --rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
+    ("--rec . --rec /nowhere", ["/nowhere does not exist", "train.rec"]),
     ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
     ("", ["no data", "--dataset synthetic"]),
     ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 --wd 0:"]),
     ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "--wd 0.05"]),
     ("--optimizer adamw --lr 1e-3 --wd 0 --momentum 0.8", ["--momentum 0.8", "adamw"]),
-    ("--save-interval -1", ["--save-interval -1", "0 saves only at the end"]),
+    ("--save-interval -1", ["--save-interval -1", "must not be negative"]),
     ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
     ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
     ("--margins 1.9,0.5,0", ["--margins 1.9,0.5,0", "pushed away", "m1 to at most 1.682"]),
-    ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "leave one out"]),
+    ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "give one of them"]),
     ("--lr-schedule poly --lr-factor 0.5", ["--lr-factor 0.5 goes with --lr-schedule step"]),
-    ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
+    ("--world-size 4", ["--world-size 4 goes with --dry-run", "horovodrun -np"]),
     ("--dry-run --rec .", ["--num-classes"]),
     ("--memory 1.5", ["--memory 1.5 goes with --dry-run"]),
     ("--json", ["--json goes with --dry-run"]),
@@ -161,7 +161,7 @@ def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> Non
 def test_check_refuses_what_no_command_line_gave() -> None:
     config = faces.resolve({"dataset": "synthetic"})
     options.check(config)
-    with pytest.raises(ConfigError, match="length of the run is missing"):
+    with pytest.raises(ConfigError, match="--max-update None and --epochs None; give one of them"):
         options.check(replaced(config, epochs=None))
     with pytest.raises(ConfigError, match="no data"):
         faces.check(faces.resolve({}))
@@ -204,7 +204,7 @@ def test_resume_with_another_rate_trains_again(line, resume, takes_others, again
     config = of_images(f"--dataset cifar10 --data-dir d {line}")
     other = of_faces(f"--dataset synthetic {line.replace(' -r', ' --resume')}")
     for run in (config.run, other.run):
-        assert (run.resume, run.takes_other_images) == (resume, takes_others)
+        assert (run.checkpoint, run.takes_other_images) == (resume, takes_others)
     assert config.trains_again({"lr": 0.1}) == again and not config.trains_again({})
     assert not again or not config.trains_again({"lr": 0.01})
     options.write(config.values(), tmp_path / "config.json")
@@ -259,12 +259,12 @@ def test_options_that_go_together_are_accepted(monkeypatch, assignment, line, bo
     (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),
     (TOLERANT, "--kv-store dist_sync", ["dist_sync", "--tolerate-workers"]),
     (TOLERANT_GROUPS, "--kv-store dist_gsync", ["dist_gsync", "--tolerate-workers"]),
-    (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
-    (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm 5", "horovod", "leave it out"]),
+    (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16 goes", "float32"]),
+    (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm goes", "horovod", "leave it out"]),
     (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
-    (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor are for"]),
+    (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor goes"]),
     (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
-    (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),
+    (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "dist_async"]),
 ])  # fmt: skip
 def test_mistakes_are_one_line_with_the_remedy(monkeypatch, assignment, line, parts) -> None:
     join(monkeypatch, assignment)

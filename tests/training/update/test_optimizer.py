@@ -186,7 +186,7 @@ class Plain:
         self.options = options
         self.scale, self.good, self.count = INITIAL, 1998, 0
         self.masters = {name: mx.nd.array(initial(name).astype("float32")) for name in SHAPES}
-        count = int(options.momentum > 0) if options.rule == "sgd" else 2
+        count = int(options.momentum > 0) if options.optimizer == "sgd" else 2
         self.states = {name: [mx.nd.zeros(s) for _ in range(count)] for name, s in SHAPES.items()}
 
     def update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
@@ -202,7 +202,7 @@ class Plain:
         self.scale *= 2.0 if self.good % 2000 == 0 else 1.0
 
     def step(self, weight, gradient, states: list, lr: float, wd: float) -> None:
-        rule, momentum = self.options.rule, self.options.momentum
+        rule, momentum = self.options.optimizer, self.options.momentum
         correction = np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
         if rule == "adam":
             mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, wd=wd, out=weight)
