@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.folds import Features
 from runtime.errors import DataError
 
+Features = NDArray[np.float32]
 Images = NDArray[np.uint8]
 Extract = Callable[[Images], Features]
 """The network: from RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""

@@ -9,27 +9,22 @@ embeddings that it gives there.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation import originals
 from evaluation.features import FACE_SIZE, Extract
+from evaluation.options import Source
 from runtime import environment
-from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.untrusted.child import one_line
 from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
-_ONNX = ".onnx"
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
-Source = Union[Path, tuple[str, int]]
-"""An ONNX file, or prefix and epoch of a checkpoint."""
 
 
 class FaceNetwork(NamedTuple):
@@ -130,65 +125,6 @@ def normalizes_pixels(content: bytes) -> bool:
         any(name.startswith(beginnings) for name in names)
         for beginnings in (("Sub", "_minus"), ("Mul", "_mul", "Div"))
     )
-
-
-def checkpoint(value: str) -> tuple[str, int]:
-    """Convert PREFIX,EPOCH, an argument of the commands of this room."""
-    prefix, comma, epoch = value.rpartition(",")
-    if not comma or not epoch.isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"{value!r} is not PREFIX,EPOCH such as models/run/model,0"
-        )
-    return prefix, int(epoch)
-
-
-def checkpoint_or_onnx(value: str) -> Source:
-    """Convert PREFIX,EPOCH or FILE.onnx."""
-    if value.lower().endswith(_ONNX):
-        return Path(value)
-    try:
-        return checkpoint(value)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, nor a file that ends in {_ONNX}") from None
-
-
-def add_network(
-    parser: Parser,
-    required: bool = True,
-    convert: Callable[[str], Any] = checkpoint_or_onnx,
-    more_help: str = "",
-) -> None:
-    """Add the options that ``open_network`` obeys, and those of how images are given to it.
-
-    Args:
-        parser: gets the options, and answers for those of InsightFace's programs.
-        required: whether a network has to be named.
-        convert: the text of ``--model`` to what ``open_network`` takes.
-        more_help: about the texts that ``convert`` takes.
-    """
-    parser.answer(originals.NETWORK, originals.SYNONYMS)
-    add = parser.add_argument
-    model_help = (
-        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
-        f"ONNX file{more_help}"
-    )
-    metavar = "PREFIX,EPOCH|FILE.onnx"
-    add("--model", required=required, type=convert, metavar=metavar, help=model_help)
-    batch_help = "images per batch (default %(default)s)"
-    add("--batch-size", type=positive_integer, default=64, metavar="N", help=batch_help)
-    add("--no-flip", action="store_true", help="do not embed mirror images")
-    add_image_size(parser, "112 112, or what an ONNX file says")
-    dtype_help = (
-        "of feature maps and products; bfloat16 on a CPU with AVX512_BF16 or AMX (default float32)"
-    )
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
-
-
-def add_image_size(parser: Parser, default: str) -> None:
-    """Add the option ``--image-size``; ``default`` is for its help."""
-    said = f"what the network was trained with (default {default})"
-    metavar = ("HEIGHT", "WIDTH")
-    parser.add_argument("--image-size", nargs=2, type=positive_integer, metavar=metavar, help=said)
 
 
 def files_of(source: Source) -> list[Path]:

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from evaluation.embed.files import Embeddings, read_embeddings
 from evaluation.features import finite_rows, normalized
 from evaluation.files import check_output, writing
+from evaluation.options import cosine
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.files import StagedFiles
 from runtime.kernels import unlocked_kernel
 from runtime.process.terminal import print_line
@@ -157,15 +158,12 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     probes_help = "the embeddings that are looked for; names and labels are in P.tsv"
     add("--probes", required=True, type=Path, metavar="P.npy", help=probes_help)
     add("--top", type=positive_integer, default=5, metavar="K", help="matches of a probe (5)")
-    add("--threshold", type=float, metavar="X", help="only matches of at least this cosine")
+    add("--threshold", type=cosine, metavar="X", help="only matches of at least this cosine")
     self_help = "leave out the gallery image of the same name as the probe"
     add("--leave-self-out", action="store_true", help=self_help)
     out_help = "the table to write: probe, rank, gallery image, cosine (P-matches.tsv)"
     add("--out", type=Path, metavar="FILE.tsv", help=out_help)
-    options = parser.parse_args(argv)
-    if options.threshold is not None and not -1 <= options.threshold <= 1:
-        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
-    return options
+    return parser.parse_args(argv)
 
 
 def _open(options: argparse.Namespace) -> tuple[Embeddings, Embeddings]:

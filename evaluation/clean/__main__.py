@@ -22,7 +22,7 @@ from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings
 from evaluation.clean.plan import Plan, make_plan
 from evaluation.clean.report import Report, file_stem, write_report
 from evaluation.files import refuse_inputs, writing
-from evaluation.network import add_network
+from evaluation.options import add_network, cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, create, new_folder, read_file
@@ -74,7 +74,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     overlap_help = "leave out the identities and the images of the verification sets"
     add("--drop-overlap", action="store_true", help=overlap_help)
     for name, (option, said) in _COSINES.items():
-        add(option, dest=f"{name}_cosine", type=float, metavar="FLOAT", help=said)
+        add(option, dest=f"{name}_cosine", type=cosine, metavar="FLOAT", help=said)
     sheets_help = "at most so many sheets of each finding (%(default)s)"
     add("--sheets", type=positive_integer, default=5, metavar="N", help=sheets_help)
     add_network(parser, required=False)
@@ -101,10 +101,6 @@ def _check(options: argparse.Namespace) -> None:
             f"--verification: two sets would have the tables {twice}-people.tsv in the report; "
             "name each set once, or rename a file"
         )
-    for name, (option, _) in _COSINES.items():
-        value = getattr(options, f"{name}_cosine")
-        if value is not None and not -1 <= value <= 1:
-            raise ConfigError(f"{option} {value:g} is no cosine; take one of -1 to 1")
 
 
 def _check_places(options: argparse.Namespace, records: RecordSet) -> None:

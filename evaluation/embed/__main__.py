@@ -18,11 +18,10 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from evaluation import originals
 from evaluation.embed.files import begin_rows, end_rows, write_index, write_safetensors
-from evaluation.features import Images, batches, normalized, sums_of_views
-from evaluation.folds import Features
-from evaluation.network import add_network, device_of, open_network
+from evaluation.features import Features, Images, batches, normalized, sums_of_views
+from evaluation.network import device_of, open_network
+from evaluation.options import EMBED, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -42,7 +41,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         description="Write the embeddings of images. Under horovodrun or mpirun the ranks share "
         "the images, each on the GPU of its local rank if there is one; all of them have to see "
         "the same images under the same paths.",
-        foreign=originals.EMBED,
+        foreign=EMBED,
     )
     add = parser.add_argument
     input_help = (

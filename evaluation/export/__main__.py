@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from evaluation import originals
 from evaluation.export import arcface_torch
 from evaluation.export.card import write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import Extract, Images, check_finite
 from evaluation.files import check_output, writing
-from evaluation.network import OnnxNetwork, add_image_size, checkpoint, files_of
+from evaluation.network import OnnxNetwork, files_of
+from evaluation.options import EXPORT, add_image_size, checkpoint
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
@@ -50,7 +50,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.export",
         description="Write a trained network as ONNX, compare it with MXNet's, and write a model "
         "card beside it.",
-        foreign=originals.EXPORT,
+        foreign=EXPORT,
     )
     add = parser.add_argument
     model_help = (

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from data.align.points import read_face
 from data.worker_threads import add_workers, map_in_order, say, track
-from evaluation import originals
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
 from evaluation.files import check_output, write_output
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
@@ -49,7 +48,8 @@ from evaluation.ijb.protocols import (
     verify,
     write_results,
 )
-from evaluation.network import add_network, device_of, files_of, open_network
+from evaluation.network import device_of, files_of, open_network
+from evaluation.options import IJB, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError
@@ -67,7 +67,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "trained network. Under horovodrun or mpirun the ranks share the faces, each on the GPU "
         "of its local rank if there is one; all of them have to see the same files under the same "
         "paths.",
-        foreign=originals.IJB,
+        foreign=IJB,
     )
     add = parser.add_argument
     folder_help = "IJBB or IJBC of InsightFace's release, with loose_crop and meta"

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
+from evaluation.features import Features
 from evaluation.files import map_floats
-from evaluation.folds import Features
-from evaluation.network import Source, files_of
+from evaluation.network import files_of
+from evaluation.options import Source
 from runtime.errors import DataError
 from runtime.files import open_kept, sha256, write_atomically
 

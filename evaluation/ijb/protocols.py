@@ -37,9 +37,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.metrics import auc, roc_curve
 
-from evaluation.features import normalized
+from evaluation.features import Features, normalized
 from evaluation.files import writing
-from evaluation.folds import Features
 from evaluation.ijb.lists import Faces, Pairs, Subjects
 from evaluation.verification.pictures import roc_figure
 from runtime.errors import DataError

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
 from evaluation.report.charts import (
     Frame,
     Numbers,
@@ -25,7 +24,7 @@ from evaluation.report.charts import (
     lines,
 )
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
-from evaluation.verification.curves import Curve, roc
+from evaluation.verification.curves import FOLDS, Curve, accuracies_of_folds, folds_of, roc
 from runtime.stopwatch import PARTS
 
 REST = "rest"

@@ -12,18 +12,24 @@ Here is what training needs. The modules beside this one are for the command
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.features import FACE_SIZE, Extract, Images, normalized, sums_of_views
-from evaluation.folds import (
-    FOLDS,
+from evaluation.features import (
+    FACE_SIZE,
+    Extract,
     Features,
+    Images,
+    batches,
+    normalized,
+    sums_of_views,
+)
+from evaluation.verification.curves import (
+    FOLDS,
     accuracies_of_folds,
     distances_of_pairs,
     true_accept_rate,
@@ -131,59 +137,25 @@ def embed_pairs(
         flip: embed the mirror images, too.
         image_size: height and width that the network takes.
     """
+    # Here, because reports are made on machines without OpenCV.
+    from data.worker_threads import map_in_order
+
     distinct, places = np.unique(target.firsts, return_inverse=True)
     rank, size = ranks.rank, ranks.world_size
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
-    def decode(start: int, stop: int) -> Images:
-        return target.decode(own[start:stop], image_size)
+    def decode(number: int) -> Images:
+        return target.decode([number], image_size)[0]
 
-    embeddings, norms = embed(extract, decode, len(own), batch_size, flip=flip)
+    with map_in_order(decode, own, workers=1) as images:
+        # Only the network knows D, so a rank without images embeds none in one batch.
+        of_rank = batches(images, batch_size) if own else [np.zeros((0, 3, *image_size), np.uint8)]
+        found = [sums_of_views(extract, batch, batch_size, flip=flip) for batch in of_rank]
+    rows = np.concatenate([np.column_stack([normalized(sums), norms]) for sums, norms in found])
     if size > 1:
         assert ranks.allgather is not None, "several ranks need an allgather"
-        rows = np.concatenate([embeddings, norms[:, np.newaxis]], axis=1)
         rows = ranks.allgather(rows, f"verification.{target.name}")
-        embeddings, norms = rows[:, :-1], rows[:, -1]
-    return embeddings[places], float(norms[places].mean())
-
-
-def embed(
-    extract: Extract,
-    decode: Callable[[int, int], Images],
-    count: int,
-    batch_size: int,
-    *,
-    flip: bool = True,
-) -> tuple[Features, NDArray[np.float32]]:
-    """Return L2-normalized embeddings [count, D] and feature norms [count] of ``count`` images.
-
-    Both are those of ``features.sums_of_views``, the embeddings normalized. Without images there is
-    one batch nevertheless, because only the network knows D.
-
-    ``decode(start, stop)`` returns the images ``start … stop - 1``; ``count`` may be 0. It is
-    called in a thread, for the next batch while the network computes.
-    """
-    embeddings, norms = [], []
-    starts = range(0, max(count, 1), batch_size)
-    ranges = [(start, min(start + batch_size, count)) for start in starts]
-    for images in _ahead(decode, ranges):
-        features, lengths = sums_of_views(extract, images, batch_size, flip=flip)
-        embeddings.append(normalized(features))
-        norms.append(lengths)
-    return np.concatenate(embeddings), np.concatenate(norms)
-
-
-def _ahead(
-    decode: Callable[[int, int], Images], ranges: Sequence[tuple[int, int]]
-) -> Iterator[Images]:
-    """Yield the images of each range, of at least one, while a thread decodes the next ones."""
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        waiting = thread.submit(decode, *ranges[0])
-        for start, stop in ranges[1:]:
-            following = thread.submit(decode, start, stop)
-            yield waiting.result()
-            waiting = following
-        yield waiting.result()
+    return rows[:, :-1][places], float(rows[:, -1][places].mean())
 
 
 def verify(

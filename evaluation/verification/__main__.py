@@ -10,29 +10,144 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from data.verification.bin_file import VerificationSet, read_bin
-from evaluation.files import write_output
-from evaluation.network import FaceNetwork, open_network
+from evaluation.files import check_output, write_output
+from evaluation.network import FaceNetwork, device_of, files_of, open_network
+from evaluation.options import VERIFICATION, Source, add_network, checkpoint_or_onnx, share
 from evaluation.verification import check_pairs, embed_pairs
+from evaluation.verification.curves import FOLDS
 from evaluation.verification.groups import read_groups
-from evaluation.verification.options import check_outputs, parse
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from evaluation.verification.report import GroupReport, SetReport, compare_sets, roc_lines
+from runtime.command_line import Parser, positive_integer
 from runtime.environment import prepare_lanes
-from runtime.errors import ConfigError, run_program
+from runtime.errors import ConfigError, DataError, run_program
 from runtime.process.terminal import print_line
+
+# InsightFace's, without --target.
+_NAMES = ("lfw", "cfp_ff", "cfp_fp", "agedb_30")
+# Options about one network.
+_OF_ONE = ("roc_table", "far", "groups", "by_set", "json", "roc", "bad_cases", "hardest")
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m evaluation.verification",
+        description="Verify pairs of faces with a trained network: docs/verification.md.",
+        foreign=VERIFICATION,
+    )
+    epochs_help = "; several epochs as PREFIX,0|1"
+    add_network(parser, convert=_networks, more_help=epochs_help)
+    add = parser.add_argument
+    gpu_help = (
+        "refuse a host without a GPU, instead of embedding on its processor; of several the one "
+        "that CUDA_VISIBLE_DEVICES shows first is taken"
+    )
+    add("--gpu", nargs="?", choices=("0",), const="0", metavar="0", help=gpu_help)
+    target_help = "the pairs; of several sets each, as files or as names in --data-dir: lfw,cfp_fp"
+    add("--target", nargs="+", metavar="FILE.bin", help=target_help)
+    folder_help = f"the folder of the sets that --target names ({','.join(_NAMES)})"
+    add("--data-dir", type=Path, metavar="DIR", help=folder_help)
+    folds_help = "parts of the pairs, each judged with the threshold of all others (%(default)s)"
+    add("--nfolds", type=positive_integer, default=FOLDS, metavar="N", help=folds_help)
+    _add_outputs(parser)
+    options = parser.parse_args(argv)
+    if options.target is None and options.data_dir is None:
+        parser.error("the following arguments are required: --target")
+    options.target = _find_sets(options.target or [",".join(_NAMES)], options.data_dir)
+    _check(parser, options)
+    return options
+
+
+def _networks(text: str) -> list[Source]:
+    """Convert PREFIX,EPOCH, FILE.onnx, or several epochs: PREFIX,0|1."""
+    prefix, comma, epochs = text.rpartition(",")
+    if comma and "|" in epochs:
+        return [checkpoint_or_onnx(f"{prefix},{epoch}") for epoch in epochs.split("|")]
+    return [checkpoint_or_onnx(text)]
+
+
+def _add_outputs(parser: Parser) -> None:
+    add = parser.add_argument
+    roc_table_help = "print AUC, EER and the TAR at FAR 1e-6 to 0.1"
+    add("--roc-table", action="store_true", help=roc_table_help)
+    far_help = "print the cosine for this FAR, and the FAR that it keeps on held-out folds"
+    add("--far", nargs="+", type=share, default=[], metavar="X", help=far_help)
+    groups = parser.add_mutually_exclusive_group()
+    groups_help = "the group of each pair, a line per pair; a file for each set: print a table"
+    groups.add_argument("--groups", nargs="+", type=Path, metavar="FILE", help=groups_help)
+    by_set_help = "each set is a group, as the four of RFW: print one table of them"
+    groups.add_argument("--by-set", action="store_true", help=by_set_help)
+    add("--json", type=Path, metavar="FILE", help="write all of this as JSON")
+    add("--roc", type=Path, metavar="FILE.png", help="draw the ROC of all sets")
+    bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
+    add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
+    hardest_help = "draw the least similar pairs of one person, and the most similar of two people"
+    add("--hardest", type=Path, metavar="DIR", help=hardest_help)
+
+
+def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
+    """Return the files of sets, given as files or as InsightFace gives them: names in a folder."""
+    if folder is None:
+        return list(map(Path, words))
+    names = [name.removesuffix(".bin") for word in words for name in word.split(",") if name]
+    paths = [folder / f"{name}.bin" for name in names]
+    found = [path for path in paths if os.path.isfile(path)]
+    gone = ", ".join(str(path) for path in paths if path not in found)
+    if not found:
+        raise DataError(
+            f"--target {' '.join(words)!r} names no set in --data-dir {folder} (looked for "
+            f"{gone or 'none'}); give another folder, or files without --data-dir"
+        )
+    if gone:
+        print_line(f"warning: sets left out, which do not exist: {gone}", file=sys.stderr)
+    return found
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    names = [path.stem for path in options.target]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        parser.error(f"--target: two sets are called {twice!r}; give each another file name")
+    if options.groups is not None and len(options.groups) != len(names):
+        parser.error(
+            f"--groups: {len(options.groups)} files for {len(names)} sets; give one for each, in "
+            "the order of --target"
+        )
+    if options.roc is not None and options.roc.suffix.lower() != ".png":
+        parser.error(f"--roc: {options.roc} is no PNG; give a name that ends with .png")
+    for field in filter(vars(options).get, _OF_ONE):
+        name = field.replace("_", "-")
+        if len(options.model) > 1:
+            parser.error(f"--{name}: it is about one network; give one epoch, as in PREFIX,0")
+        if options.nfolds != FOLDS and field in ("far", "groups", "by_set"):
+            parser.error(f"--{name}: it has {FOLDS} folds; leave out --nfolds {options.nfolds}")
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, before minutes of work."""
+    read = [*options.target, *(options.groups or ())]
+    read += [file for model in options.model for file in files_of(model)]
+    files = {"--json": options.json, "--roc": options.roc}
+    for name, folder in (("--bad-cases", options.bad_cases), ("--hardest", options.hardest)):
+        files[name] = folder and folder / "sheet"
+    for name, path in files.items():
+        if path is not None:
+            check_output(path, name, read)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Verify the pairs of files with a network, print the results and write what is asked for."""
-    options = parse(argv)
+    options = _parse(argv)
     prepare_lanes()
     # What is wrong with any file is said before the first set is embedded, which takes minutes.
-    check_outputs(options)
+    _check_outputs(options)
     targets = [read_bin(path) for path in options.target]
     for target in targets:
         check_pairs(target, options.nfolds)
@@ -40,13 +155,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         path and read_groups(path, len(target.same), target.name)
         for path, target in zip(options.groups or [None] * len(targets), targets)
     ]
-    # Each epoch with all other options.
-    chosen = [argparse.Namespace(**{**vars(options), "model": model}) for model in options.model]
-    device = _device(chosen[0])
-    network, *others = (open_network(one, device) for one in chosen)
-    if others:
-        _compare([network, *others], targets, options)
+    networks = _open_networks(options)
+    if len(networks) > 1:
+        _compare(networks, targets, options)
         return
+    (network,) = networks
     reports, tables = [], []
     for target, names in zip(targets, groups):
         report = _verify(network, target, options)
@@ -57,8 +170,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         reports.append(report)
         if options.json:
             tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
-    # As MXNet writes it.
-    results: dict[str, Any] = {"device": str(device or "cpu(0)"), "sets": tables}
+    results: dict[str, Any] = {"device": options.device, "sets": tables}
     if options.by_set:
         by_set = compare_sets(reports, options.far)
         _print(by_set.lines())
@@ -71,17 +183,22 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         _write_json(options, network, results)
 
 
-def _device(options: argparse.Namespace) -> Any:
-    """Return MXNet's context, or None for an ONNX file, which is computed on the processor."""
-    if isinstance(options.model, Path):
-        return None
+def _open_networks(options: argparse.Namespace) -> list[FaceNetwork]:
+    """Open the network of each epoch, with all other options; note their device."""
+    # Here, because rooms meet in programs only.
     from parallel.world import LoneWorld
     from runtime import devices
 
-    device = devices.choose(LoneWorld(), options.dtype)
-    if options.gpu is not None and devices.is_host(device):
-        raise ConfigError("--gpu: this process sees no GPU; leave it out, or see docs/gpu.md")
-    return device
+    chosen = [argparse.Namespace(**{**vars(options), "model": model}) for model in options.model]
+    device = device_of(chosen[0], LoneWorld())
+    if options.gpu is not None and (device is None or devices.is_host(device)):
+        raise ConfigError(
+            "--gpu: this process sees no GPU, or computes an ONNX file, which the processor does; "
+            "leave it out, or see docs/gpu.md"
+        )
+    # As MXNet writes it.
+    options.device = str(device or "cpu(0)")
+    return [open_network(one, device) for one in chosen]
 
 
 def _verify(

@@ -16,13 +16,15 @@ from typing import Optional
 
 import numpy as np
 
-from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
 from evaluation.verification.curves import (
+    FOLDS,
     Answers,
     FarThreshold,
     Pairs,
     Rate,
     Scores,
+    accuracies_of_folds,
+    folds_of,
     rate,
 )
 from runtime.errors import DataError

@@ -16,16 +16,13 @@ import numpy as np
 from data.inspect.sheets import draw_chosen_pairs
 from data.verification.bin_file import VerificationSet
 from evaluation.files import write_output
-from evaluation.folds import accuracies_of_folds
-from evaluation.verification.curves import Curve, Pairs, Scores, area_under
+from evaluation.verification.curves import Curve, Pairs, Scores, accuracies_of_folds, area_under
 from runtime.process.terminal import one_line
 
 PAIRS_ON_A_SHEET = 40
 _INCHES, _DPI = (8, 6), 110
 # Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
 _LEAST_HEIGHT, _MARGIN = 0.01, 0.05
-# More than a picture has pixels next to one another.
-_POINTS = 2000
 
 
 def roc_figure(title: str, curves: Mapping[str, tuple[Scores, Scores]], **line: Any) -> Any:
@@ -59,27 +56,23 @@ def draw_roc(curves: Mapping[str, Curve]) -> bytes:
 
     A curve begins where a single pair of two people is accepted: the set says nothing of less.
     """
-    shown = {}
-    for name, curve in curves.items():
-        size = f"{curve.different:,} pairs of two people"
-        shown[f"{name}: AUC {area_under(curve):.5f}, {size}"] = steps_of(curve)
+    shown = {
+        f"{name}: AUC {area_under(curve):.5f}, {curve.different:,} pairs of two people": (
+            curve.far,
+            curve.tar,
+        )
+        for name, curve in curves.items()
+    }
     title = "receiver operating characteristic (ROC)"
     figure = roc_figure(title, shown, drawstyle="steps-post")
+    figure.axes[0].set_xlim(1 / max(curve.different for curve in curves.values()), 1)
     # No space for shares above 1, which matplotlib would leave for a curve that lies on it.
-    height = max(1 - min(tar[0] for _, tar in shown.values()), _LEAST_HEIGHT)
-    figure.axes[0].set_xlim(right=1)
+    lowest = min(curve.tar[curve.far > 0][0] for curve in curves.values())
+    height = max(1 - lowest, _LEAST_HEIGHT)
     figure.axes[0].set_ylim(1 - (1 + _MARGIN) * height, 1 + _MARGIN * height)
     target = io.BytesIO()
     figure.savefig(target, format="png")
     return target.getvalue()
-
-
-def steps_of(curve: Curve) -> tuple[Scores, Scores]:
-    """Return rising FARs from that of one pair to 1, and the TAR at each."""
-    far = np.geomspace(1 / curve.different, 1, _POINTS)
-    # Both are quotients, of which one may be rounded up and the other down.
-    last = np.searchsorted(curve.far, far * (1 + 1e-9), side="right") - 1
-    return far, curve.tar[last]
 
 
 def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> list[str]:

@@ -19,18 +19,18 @@ from data.align.similarity import TEMPLATE
 from data.verification.bin_file import read_bin, write_bin
 from evaluation import compare
 from evaluation.clean import __main__ as clean
-from evaluation.compare import different_cosines, threshold_at
 from evaluation.embed import __main__ as embed
 from evaluation.export import __main__ as export
 from evaluation.features import check_finite, features_of_views, normalized, sums_of_views
 from evaluation.ijb import __main__ as ijb
 from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open_network
 from evaluation.verification import __main__ as verification
+from evaluation.verification import embed_pairs
+from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
 from runtime.untrusted.parameter_file import read_parameters, write_parameters
 from tests.evaluation.support import check_refusal, export_network, noise, png
-from tests.evaluation.verification.test_verification import FakeTarget, corner
 from tests.support.ijb_set import write_set
 from tests.support.launch import ROOT
 from tests.support.sets import assert_refused, pack_set
@@ -256,35 +256,11 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     images = [png(draw(number)) for number in range(24)]
     write_bin("pairs.bin", images, [pair % 3 == 0 for pair in range(12)])
+    write_bin("alike.bin", images, [True] * 12)
     for name, image in zip("ab", images):
         Path(f"{name}.png").write_bytes(image)
     export_network(Path("m"), 32)
     return ["a.png", "b.png", "--model", "m,0", "--image-size", "32", "32"]
-
-
-def test_threshold_by_hand() -> None:
-    cosines = np.array([0.1, 0.9, 0.30005, 0.2, 0.5] + [0.0] * 5)
-    # In the middle between the last that is accepted and the first that is not.
-    found = [threshold_at(far, cosines, "lfw") for far in (0.1, 0.2, 0.29, 0.3)]
-    assert found == [0.7, 0.4, 0.4, 0.25]
-    message = "lfw has 10 pairs of two people, .* --far 0.1 or more"
-    assert_refused(message, threshold_at, 0.09, cosines, "lfw")
-    # The share that the message names is enough.
-    many = np.linspace(0, 1, 3000)
-    assert_refused("--far 0.00034 or more", threshold_at, 0.00033, many, "lfw")
-    assert threshold_at(0.00034, many, "lfw") < 1
-
-
-def test_cosines_are_those_of_the_pairs_of_two_people() -> None:
-    target: Any = FakeTarget(pairs=20)
-    network = FaceNetwork(corner, (4, 4), "corner")
-    found = different_cosines(network, target, 3, flip=False)
-    rows = normalized(corner(target.images)).astype(np.float64)
-    expected = (rows[0::2] * rows[1::2]).sum(axis=1)[~target.same]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    target.same[:] = True
-    message = "'fake' has no pair of two people"
-    assert_refused(message, different_cosines, network, target, 3, flip=False)
 
 
 def test_an_image_with_itself_and_with_another(words, capsys) -> None:
@@ -308,11 +284,12 @@ def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
         compare.main([*words, "--target", "pairs.bin", *more])
         return capsys.readouterr().out.splitlines()[1]
 
-    network = FaceNetwork(Backbone.load("m", image_size=(32, 32)).extract, (32, 32), "m")
-    cosines = different_cosines(network, read_bin("pairs.bin"), 8, flip=True)
+    pairs, extract = read_bin("pairs.bin"), Backbone.load("m", image_size=(32, 32)).extract
+    embeddings, _ = embed_pairs(extract, pairs, batch_size=8, image_size=(32, 32))
+    expected = threshold_for(cosines_of_pairs(embeddings)[~pairs.same], 0.25)
     line = second_line("--far", "0.25")
     threshold = float(line.split()[1].rstrip(","))
-    assert threshold == pytest.approx(threshold_at(0.25, cosines, ""), abs=2e-3)
+    assert threshold == pytest.approx(expected, abs=2e-3)
     assert line.endswith("FAR 0.25: it accepts 2 of the 8 pairs of two people in pairs")
     assert second_line("--threshold", line.split()[1].rstrip(",")) == line
     assert "accepts 8 of the 8 pairs" in second_line("--threshold", "-1")
@@ -334,11 +311,12 @@ def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
     [
         ("", "nothing says which cosine is enough: give --threshold"),
         ("--far 0.1 --threshold 0", "--far takes the threshold from --ta"),
-        ("--far 1 --target pairs.bin", "--far 1 is no share"),
-        ("--threshold 2", "--threshold 2 is no cosine"),
+        ("--far 1 --target pairs.bin", "--far: '1' is no share"),
+        ("--threshold 2", "--threshold: '2' is no cosine"),
         ("--threshold 0 --align points.txt", "cuts out faces of 112 x 112"),
         ("--target pairs.bin", "pairs has 8 pairs of two people, of which 0.001"),
         ("--target gone.bin", "gone.bin cannot be read"),
+        ("--target alike.bin", "'alike' has no pair of two people; take another"),
     ],
 )
 def test_mistakes_are_one_line(words, options: str, message: str) -> None:

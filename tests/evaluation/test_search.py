@@ -220,7 +220,7 @@ def test_threshold_and_leave_self_out(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--threshold 1.5", "--threshold 1.5 is no cosine"),
+        ("--threshold 1.5", "--threshold: '1.5' is no cosine"),
         ("--out g.npy/m.tsv", "g.npy/m.tsv cannot be written: "),
         ("--out ./p.tsv", "p.tsv would replace what this command reads"),
         ("--out g.npy", "g.npy would replace what this command reads"),

@@ -324,7 +324,7 @@ def test_new_sets_without_wrong_labels_and_with_what_is_chosen(faces: np.ndarray
         ("--out link/new", "--out link/new is, or lies in"),
         ("--out new --report new/report", "--report new/report is, or lies in, .*/new; choose"),
         ("--model m,0", "name either a network, --model, or embeddings, --features"),
-        ("--own-cosine 2", "--own-cosine 2 is no cosine"),
+        ("--own-cosine 2", "--own-cosine: '2' is no cosine"),
         ("--drop-overlap", "--drop-overlap needs verification sets"),
         ("--verification gone.bin", "gone.bin cannot be read"),
         ("--verification v:1.bin a/v?1.bin", "two sets would have the tables v_1-people.tsv in"),

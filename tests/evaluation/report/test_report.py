@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from evaluation.folds import FOLDS
 from evaluation.report import __main__ as report
 from evaluation.report import charts, figures
 from evaluation.report.charts import Frame, Series
 from evaluation.report.figures import accuracy
 from evaluation.report.pages import with_names, write_comparison, write_page
 from evaluation.report.run_files import column, read, scores_file
-from evaluation.verification.curves import area_under, equal_error_rate
+from evaluation.verification.curves import FOLDS, area_under, equal_error_rate
 from tests.evaluation.support import check_refusal, npy
 from tests.support import made_up_runs
 from tests.support.launch import ROOT, clean_environment

@@ -14,11 +14,10 @@ import pytest
 
 from data.verification.bin_file import VerificationSet, read_bin, write_bin
 from evaluation.export.__main__ import main as export
-from evaluation.folds import folds_of
 from evaluation.verification import __main__ as command
 from evaluation.verification import pictures, verify
-from evaluation.verification.curves import Pairs, pairs_of, roc
-from evaluation.verification.pictures import draw_roc, steps_of, write_bad_cases, write_hardest
+from evaluation.verification.curves import Pairs, folds_of, pairs_of, roc
+from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from runtime import devices
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -142,15 +141,14 @@ def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
         ("--nfolds 41", "one' has 40 pairs, 20 of one person; 41 folds need"),
         ("--roc roc.pdf", "is no PNG"),
         ("--groups g.txt", "1 files for 2 sets"),
-        ("--groups g.txt g.txt --by-set", "--groups names others; leave out one"),
-        ("--target x.bin --by-set", "one set is one group"),
-        ("--gpu", "--gpu: this process sees no GPU; leave it out"),
-        ("--gpu 1", "--gpu: '1' chooses no GPU here: set CUDA_VISIBLE_DEVICES=1"),
+        ("--groups g.txt g.txt --by-set", "--by-set: not allowed with argument --groups"),
+        ("--gpu", "--gpu: this process sees no GPU, or computes an ONNX file"),
+        ("--gpu 1", "--gpu: invalid choice: '1'"),
         ("--json /", "is a folder"),
         ("--json one.bin", "one.bin would replace what this command reads"),
         ("--target a/x.bin b/x.bin", "two sets are called 'x'"),
-        (f"--target {'a' * 300}", "aa' names no set that exists .looked for aa"),
-        ("--model m.onnx --gpu", "--gpu: ONNX Runtime computes m.onnx on the processor"),
+        (f"--target {'a' * 300}", "aa cannot be read"),
+        ("--model m.onnx --gpu", "--gpu: this process sees no GPU, or computes an ONNX file"),
         ("--mode 1", "--mode is not an option here: .* give --bad-cases DIR"),
         ("--max 2,4", r"--max is not an option here: name the epochs, .* PREFIX,8\|9"),
     ],
@@ -175,20 +173,20 @@ def test_the_pairs_that_are_judged_wrongly_are_written(run: Any) -> None:
 def test_the_command_of_the_original(run: Any) -> None:
     """Its options, where the sets are names in a folder; ``two`` of three is there, and ``one``."""
     found = run("--data-dir . --target one,gone,two --nfolds 10 --batch-size 32")
-    assert found.err == "warning: 1 of 3 sets left out, which do not exist: gone.bin\n"
-    assert run("").out == run("--target one,two").out == found.out
+    assert found.err == "warning: sets left out, which do not exist: gone.bin\n"
+    assert run("").out == found.out
     Path("sets").mkdir()
     Path("one.bin").rename("sets/lfw.bin")
     model = f"--model m,0 {SIZE}"
     found = run("--data-dir sets", model)
     assert found.out.startswith("lfw: accuracy 1.0000")
-    said = "3 of 4 sets left out, which do not exist: sets/cfp_ff.bin, sets/cfp_fp.bin"
+    said = "sets left out, which do not exist: sets/cfp_ff.bin, sets/cfp_fp.bin"
     assert said in found.err
     for words, message in (
         (["--data-dir", "sets", "--target", "a,b"], "looked for sets/a.bin, sets/b.bin.;"),
         ([], "required: --target"),
         # A variable that is not set would look like sets that were verified.
-        (["--target", ""], "--target '' names no set that exists .*; give files, or na"),
+        (["--target", ""], "cannot be read"),
         (["--target", ",", "", "--data-dir", "."], "--target ', ' names no set"),
     ):
         check_refusal(command.main, [*model.split(), *words], message)
@@ -211,14 +209,6 @@ def test_a_number_of_folds(run: Any) -> None:
     assert "two: accuracy" in run("--nfolds 2").out
     message = "two' has 3 pairs, 2 of one person; 10 folds need"
     check_refusal(command.main, WORDS.split(), message)
-
-
-def test_a_curve_begins_where_one_pair_is_accepted() -> None:
-    """Steps, as a threshold accepts whole pairs: no share between that of one and of two."""
-    far, tar = steps_of(CURVE)
-    assert (far[0], far[-1]) == pytest.approx((1 / 3, 1)) and np.all(np.diff(far) > 0)
-    assert tar[0] == pytest.approx(1 / 3) and tar[-1] == 1
-    assert np.all(tar[far < 2 / 3 - 1e-6] == tar[0]) and np.all(tar[far > 2 / 3 + 1e-6] == 1)
 
 
 def test_every_curve_is_drawn_and_has_its_name() -> None:

@@ -11,9 +11,8 @@ from scipy.stats import binom
 
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
-from evaluation.folds import FOLDS
 from evaluation.verification import embed_pairs, evaluate
-from evaluation.verification.curves import hold_out
+from evaluation.verification.curves import FOLDS, hold_out
 from evaluation.verification.report import SetReport
 from tests.evaluation.verification.test_verification import bools
 

@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.features import normalized
-from evaluation.folds import accuracies_of_folds, distances_of_pairs
-from evaluation.verification import EmbeddingRanks, curves, embed, evaluate, verify
-from evaluation.verification.curves import hold_out, joined, pairs_of, roc, tar_at, threshold_for
+from evaluation.verification import EmbeddingRanks, curves, embed_pairs, evaluate, verify
+from evaluation.verification.curves import (
+    accuracies_of_folds,
+    distances_of_pairs,
+    hold_out,
+    joined,
+    pairs_of,
+    roc,
+    tar_at,
+    threshold_for,
+)
 from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
 from evaluation.verification.report import SetReport, compare_sets, group_lines
 from parallel.world import allgather_numpy
@@ -58,7 +66,7 @@ class FakeTarget:
 
     def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> np.ndarray:
         self.decoded += numbers
-        assert size == (4, 4)
+        assert size == self.images.shape[2:]
         return self.images[numbers]
 
 
@@ -117,30 +125,33 @@ def test_separable_pairs_read_as_one_line() -> None:
 
 
 def test_mirror_image_is_added_before_normalizing() -> None:
-    images = np.array([[[[3, 4]]]], np.uint8)
+    target = FakeTarget(pairs=1)
+    target.images = np.array([[[[3, 4]]], [[[4, 3]]]], np.uint8)
     features, mirrored = np.array([3, 8]), np.array([4, 6])
     both = (features + mirrored) / np.linalg.norm(features + mirrored)
     for flip, embedding, norm in (
         (True, both, (np.sqrt(73) + np.sqrt(52)) / 2),
-        (False, features / np.sqrt(73), np.sqrt(73)),
+        (False, features / np.sqrt(73), (np.sqrt(73) + np.sqrt(52)) / 2),
     ):
-        found, norms = embed(
+        found, mean = embed_pairs(
             lambda batch: batch.reshape(len(batch), 2).astype(np.float32) * [[1, 2]],
-            lambda a, b: images[a:b], 1, 1, flip=flip,
+            target, batch_size=1, flip=flip, image_size=(1, 2),
         )  # fmt: skip
-        np.testing.assert_allclose(found, [embedding], rtol=1e-6)
-        np.testing.assert_allclose(norms, [norm], rtol=1e-6)
+        np.testing.assert_allclose(found[0], embedding, rtol=1e-6)
+        assert mean == pytest.approx(norm, rel=1e-6)
 
 
 def test_every_batch_has_one_shape() -> None:
-    images, extract = FakeTarget(pairs=5).images, Mock(side_effect=corner)
-    embeddings, norms = embed(extract, lambda a, b: images[a:b], 10, 4)
+    target, extract = FakeTarget(pairs=5), Mock(side_effect=corner)
+    settings = {"image_size": (4, 4), "flip": False}
+    embeddings, _ = embed_pairs(extract, target, batch_size=4, **settings)
     shapes = [call.args[0].shape for call in extract.call_args_list]
-    assert {*shapes} == {(4, 3, 4, 4)} and norms.shape == (10,)
-    whole, _ = embed(corner, lambda a, b: images[a:b], 10, 10)
+    assert {*shapes} == {(4, 3, 4, 4)} and embeddings.flags.c_contiguous
+    whole, _ = embed_pairs(corner, target, batch_size=10, **settings)
     np.testing.assert_array_equal(embeddings, whole)
-    embeddings, norms = embed(corner, lambda a, b: np.zeros_like(images[a:b]), 2, 2)
-    assert not embeddings.any() and not norms.any()
+    target.images[:] = 0
+    embeddings, norm = embed_pairs(corner, target, batch_size=2, **settings)
+    assert not embeddings.any() and not norm
 
 
 def evaluate_over_ranks(target: Any, size: int) -> list[Any]:
@@ -251,6 +262,7 @@ def test_curves_are_what_counting_and_scikit_learn_say(drawn, wanted: float) -> 
     [
         # In the middle, on which no pair lies.
         ([0.1, 0.5, 0.3, 0.2], 0.25, 0.4),
+        ([0.1, 0.9, 0.30005, 0.2, 0.5, *[0.0] * 5], 0.29, 0.4),
         # Equal ones are accepted together; a threshold of theirs would do so.
         ([0.5, 0.5, 0.3, 0.2], 0.25, 0.5001),
         ([0.5, 0.4], 0.25, None),
