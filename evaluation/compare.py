@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.align.points import PointsFile
+from data.named_images import NamedImages, image_files
+from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.features import normalized, sums_of_views
 from evaluation.network import FaceNetwork, device_of, open_network
 from evaluation.options import add_network, cosine, share
@@ -22,9 +25,6 @@ from evaluation.verification import embed_pairs
 from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
-
-if TYPE_CHECKING:
-    from data.verification.bin_file import VerificationSet
 
 _FAR = 1e-3
 
@@ -61,15 +61,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
-    from data.align.points import PointsFile
-    from data.align.similarity import SIDE
-    from data.named_images import NamedImages, image_files
-
-    if options.align and network.image_size != (SIDE, SIDE):
-        raise ConfigError(
-            f"--align cuts out faces of {SIDE} x {SIDE}, and {network.name} takes images of "
-            f"{network.image_size[0]} x {network.image_size[1]}; leave it out"
-        )
     points = PointsFile(options.align, Path(".")) if options.align else None
     files = image_files(options.images, ["", ""])
     faces = NamedImages([files], network.image_size, points=points)
@@ -111,7 +102,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Print the cosine with the answer, and the threshold with its false accept rate."""
     options = _parse(argv)
     # Here, because rooms meet in programs only.
-    from data.verification.bin_file import read_bin
     from parallel.world import LoneWorld
 
     target = read_bin(options.target) if options.target is not None else None

@@ -1,33 +1,44 @@
-"""Files that the commands of this room write where an option says, and tables that others wrote.
+"""Files that the commands of this room write where an option says, and embeddings on the disk.
 
-The tables are of floats in NumPy's format (``.npy``). NumPy has Python parse a file's header, which
-raises errors of many classes, and takes whatever shape and type stand there. Here the header has to
-be the one of a table, and the file to be as long as its numbers.
+Embeddings are two files: ``NAME.npy`` with a row per image, and ``NAME.tsv`` with a line per row,
+which has its number, the name of the image and its label, which is empty if the identity is not
+known. Files come from other programs, too: they are read without running code, and what does not
+fit together is refused.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import ConfigError, DataError
-from runtime.files import open_regular, write_atomically
+from runtime.files import open_regular, read_lines, write_atomically
 
-_MAGIC = b"\x93NUMPY"
-# By major version: bytes of the length of the header.
-_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
-_LONGEST_HEADER = 1 << 12
-_HEADER = re.compile(
-    rb"\{\s*'descr'\s*:\s*'([<>]f[248])'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
-    rb"\s*'shape'\s*:\s*\((\d{1,15}), *(\d{1,15}),?\)\s*,?\s*\}\s*"
-)
+NPY: Any = np.lib.format
+"""NumPy's own reader and writer of headers, whose stubs have no types."""
+
+
+class Embeddings(NamedTuple):
+    """Embeddings of images, read from the two files of ``evaluation.embed``.
+
+    Attributes:
+        path: of the rows.
+        rows: floats [n, D], mapped into memory.
+        names: of the images, n; the numbers of the rows if there is no index.
+        labels: of the images, n, or empty if there is no index or no label in it.
+    """
+
+    path: Path
+    rows: NDArray[Any]
+    names: list[str]
+    labels: list[str]
 
 
 def map_floats(path: Path) -> Optional[NDArray[Any]]:
@@ -37,23 +48,62 @@ def map_floats(path: Path) -> Optional[NDArray[Any]]:
         OSError: the file is missing or not a regular file, or may not be read.
     """
     with open_regular(path) as file:
-        magic = file.read(len(_MAGIC) + 2)
-        size = _LENGTH_BYTES.get(magic[len(_MAGIC)], 0) if len(magic) > len(_MAGIC) else 0
-        length = int.from_bytes(file.read(size), "little")
-        if not magic.startswith(_MAGIC) or not size or length > _LONGEST_HEADER:
+        try:
+            # A header of the other versions may have 4 GB; NumPy writes them for no table.
+            if NPY.read_magic(file) != (1, 0):
+                return None
+            shape, is_fortran, dtype = NPY.read_array_header_1_0(file)
+            if len(shape) != 2 or dtype.kind != "f" or dtype.itemsize > 8:
+                return None
+            start, length = file.tell(), os.fstat(file.fileno()).st_size
+            if length != start + dtype.itemsize * math.prod(shape):
+                return None
+            return np.memmap(file, dtype, "r", start, shape, "F" if is_fortran else "C")
+        except Exception:
+            # NumPy has Python parse the header, which raises errors of many classes.
             return None
-        header = _HEADER.fullmatch(file.read(length))
-        if header is None:
-            return None
-        dtype, start = np.dtype(header[1].decode()), file.tell()
-        shape = int(header[3]), int(header[4])
-        order: Any = "F" if header[2] == b"True" else "C"
-        if file.seek(0, 2) != start + dtype.itemsize * shape[0] * shape[1]:
-            return None
-        if 0 in shape:
-            # There is nothing to map.
-            return np.zeros(shape, dtype)
-        return np.memmap(file, dtype, "r", start, shape, order)
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Map the rows of a ``.npy`` file, and read the index beside it if there is one.
+
+    Raises:
+        DataError: a file is missing, broken or no such file, or the two do not fit.
+    """
+    try:
+        rows = map_floats(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if rows is None or not rows.size:
+        raise DataError(
+            f"{path} holds no embeddings, floats [n, D] in NumPy's format (.npy); make them with "
+            "python -m evaluation.embed"
+        )
+    index = path.with_suffix(".tsv")
+    if not os.path.lexists(index):
+        return Embeddings(path, rows, list(map(str, range(len(rows)))), [])
+    names, labels = _read_index(index)
+    if len(names) != len(rows):
+        raise DataError(
+            f"{index} has {len(names):,} lines, and {path} {len(rows):,} rows; one of them is of "
+            "other images"
+        )
+    return Embeddings(path, rows, names, labels if any(labels) else [])
+
+
+def _read_index(path: Path) -> tuple[list[str], list[str]]:
+    names, labels = [], []
+    lines = read_lines(path, "an index of embeddings", errors="surrogateescape")
+    for number, line in enumerate(lines):
+        words = line.split("\t")
+        if len(words) != 3 or words[0] != str(number):
+            raise DataError(
+                f"{path}: line {number + 1} is {line[:80]!r} instead of the number {number}, a "
+                "name and a label, with tabs between; write it again"
+            )
+        names.append(words[1])
+        labels.append(words[2])
+    return names, labels
 
 
 def check_output(path: Path, option: str, inputs: Iterable[Path] = ()) -> None:

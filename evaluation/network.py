@@ -24,7 +24,6 @@ from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
-_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
 class FaceNetwork(NamedTuple):
@@ -67,11 +66,6 @@ class OnnxNetwork:
                 f"{name} has {len(inputs)} inputs and {len(outputs)} outputs; give a network from "
                 "images [b, 3, h, w] to embeddings"
             )
-        if outputs[0].type not in _FLOATS:
-            raise DataError(
-                f"{name} has an output of the type {outputs[0].type}; give a network whose output "
-                "is float32 [b, D]"
-            )
         batch, *shape = inputs[0].shape
         self._input = inputs[0].name
         self.takes_bytes = "uint8" in inputs[0].type
@@ -97,7 +91,8 @@ class OnnxNetwork:
         if self.scales_pixels:
             filled = (filled - _MIDDLE) / _MIDDLE
         try:
-            (output,) = self._session.run(None, {self._input: filled})
+            (given,) = self._session.run(None, {self._input: filled})
+            output = np.asarray(given, np.float32)
         except Exception as error:
             height, width = images.shape[2:]
             raise DataError(
@@ -110,7 +105,7 @@ class OnnxNetwork:
                 f"{self._name} gives {list(output.shape)} for {size} images; export it with an "
                 "open batch, output [b, D]"
             )
-        return np.asarray(output[: len(images)], np.float32)
+        return output[: len(images)]
 
 
 def normalizes_pixels(content: bytes) -> bool:
@@ -144,6 +139,15 @@ def device_of(options: argparse.Namespace, world: Any) -> Any:
     from runtime import devices
 
     return devices.choose(world, options.dtype)
+
+
+def check_same(world: Any, seen: Any, name: str, what: str) -> None:
+    """Refuse ranks that see other files than rank 0; ``name`` is that of the broadcast."""
+    if world.broadcast_object(seen, name) != seen:
+        raise DataError(
+            f"rank {world.rank} sees other {what} than rank 0; all ranks have to see the same "
+            "files under the same paths"
+        )
 
 
 def open_network(options: argparse.Namespace, context: Optional[object] = None) -> FaceNetwork:

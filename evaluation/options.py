@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
 from runtime.command_line import Parser, positive_integer
+from runtime.errors import ConfigError
 
-_ONNX = ".onnx"
 Source = Union[Path, tuple[str, int]]
 """An ONNX file, or prefix and epoch of a checkpoint."""
 
@@ -101,6 +101,15 @@ def _number(value: str) -> float:
         return math.nan
 
 
+def check_names(option: str, names: Sequence[str]) -> None:
+    """Refuse sets of one name, which stands for them in what is printed and written."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"{option}: two sets are called {twice!r}; name each once, or rename a file"
+        )
+
+
 def checkpoint(value: str) -> tuple[str, int]:
     """Convert PREFIX,EPOCH."""
     prefix, comma, epoch = value.rpartition(",")
@@ -113,12 +122,7 @@ def checkpoint(value: str) -> tuple[str, int]:
 
 def checkpoint_or_onnx(value: str) -> Source:
     """Convert PREFIX,EPOCH or FILE.onnx."""
-    if value.lower().endswith(_ONNX):
-        return Path(value)
-    try:
-        return checkpoint(value)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, nor a file that ends in {_ONNX}") from None
+    return Path(value) if value.lower().endswith(".onnx") else checkpoint(value)
 
 
 def add_network(

@@ -1,8 +1,8 @@
 """The most similar images of a gallery for each probe, and how often they show the same person.
 
 1:N identification on embeddings that ``evaluation.embed`` has written. Cosines are products of
-blocks of probes with blocks of the gallery, of which a kernel keeps the best, so that memory
-depends on the size of a block, not of the gallery: a million rows stay on the disk.
+blocks of probes with blocks of the gallery, of which the best are kept, so that memory depends on
+the size of a block, not of the gallery: a million rows stay on the disk.
 
 Shape suffixes: P probes of a block, G gallery rows of a block, K matches, D numbers of a row.
 """
@@ -20,14 +20,12 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.embed.files import Embeddings, read_embeddings
 from evaluation.features import finite_rows, normalized
-from evaluation.files import check_output, writing
+from evaluation.files import Embeddings, check_output, read_embeddings, writing
 from evaluation.options import cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
 from runtime.files import StagedFiles
-from runtime.kernels import unlocked_kernel
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -50,30 +48,27 @@ class Matches(NamedTuple):
     rows: NDArray[np.int64]
 
 
-@unlocked_kernel
-def _keep_best(
+def _best_of(
     cosines_PG: NDArray[np.float32],
     first: int,
     best_PK: NDArray[np.float32],
     rows_PK: NDArray[np.int64],
-) -> None:
-    """Take a block of the gallery that begins at row ``first`` into the best matches, in place.
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the best matches of those until now and of a block that begins at row ``first``.
 
     Of equal cosines the row that comes first is kept. A cosine of minus infinity is none.
     """
-    last = best_PK.shape[1] - 1
-    for p in range(cosines_PG.shape[0]):
-        for g in range(cosines_PG.shape[1]):
-            cosine = cosines_PG[p, g]
-            if not cosine > best_PK[p, last]:
-                continue
-            k = last
-            while k > 0 and cosine > best_PK[p, k - 1]:
-                best_PK[p, k] = best_PK[p, k - 1]
-                rows_PK[p, k] = rows_PK[p, k - 1]
-                k -= 1
-            best_PK[p, k] = cosine
-            rows_PK[p, k] = first + g
+    count, probes = best_PK.shape[1], np.arange(len(best_PK))
+    every = np.concatenate([best_PK, cosines_PG], axis=1)
+    best, rows = np.empty_like(best_PK), np.empty_like(rows_PK)
+    for k in range(count):
+        places = every.argmax(axis=1)
+        best[:, k] = every[probes, places]
+        known = rows_PK[probes, np.minimum(places, count - 1)]
+        rows[:, k] = np.where(places < count, known, first + places - count)
+        every[probes, places] = -np.inf
+    rows[np.isneginf(best)] = -1
+    return best, rows
 
 
 def search(
@@ -107,7 +102,7 @@ def search(
             for p, row in hidden:
                 if start <= row < start + cosines_PG.shape[1]:
                     cosines_PG[p, row - start] = -np.inf
-            _keep_best(cosines_PG, start, best, rows)
+            best, rows = _best_of(cosines_PG, start, best, rows)
         yield Matches(first, best, rows)
 
 
@@ -221,7 +216,7 @@ def _write_table(
     excluded: Mapping[int, Sequence[int]],
 ) -> tuple[int, NDArray[np.int64]]:
     """Write the matches of all probes; return how many have one, and their nearest rows [m, K]."""
-    top = min(max(options.top, *_RANKS), len(gallery.rows))
+    top = max(options.top, *_RANKS)
     least = -math.inf if options.threshold is None else options.threshold
     matched, nearest = 0, []
     file.write(b"probe\trank\tgallery\tcosine\n")

@@ -39,7 +39,8 @@ ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 ROOMS_OF_PROGRAMS = {
     **{f"evaluation/{name}/__main__.py": {"parallel"}
-       for name in ("verification", "embed", "ijb", "clean")},
+       for name in ("verification", "ijb", "clean")},
+    "evaluation/embed.py": {"parallel"},
     "evaluation/compare.py": {"parallel"},
     "evaluation/export/__main__.py": {"backbones"},
     "evaluation/network.py": {"backbones"},

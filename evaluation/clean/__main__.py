@@ -121,7 +121,7 @@ def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
 def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
     """Compute the embeddings of all sets; return their file."""
     # Here, because rooms meet in programs only.
-    from evaluation.embed.__main__ import embed
+    from evaluation.embed import embed
     from parallel.world import LoneWorld
 
     out = str(options.report / "features")

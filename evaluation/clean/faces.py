@@ -19,7 +19,7 @@ from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import VerificationSet
-from evaluation.embed.files import read_embeddings
+from evaluation.files import read_embeddings
 from evaluation.features import normalized
 from runtime.errors import DataError
 

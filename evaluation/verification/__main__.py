@@ -19,7 +19,14 @@ from typing import Any, Optional
 from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.files import check_output, write_output
 from evaluation.network import FaceNetwork, device_of, files_of, open_network
-from evaluation.options import VERIFICATION, Source, add_network, checkpoint_or_onnx, share
+from evaluation.options import (
+    VERIFICATION,
+    Source,
+    add_network,
+    check_names,
+    checkpoint_or_onnx,
+    share,
+)
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.curves import FOLDS
 from evaluation.verification.groups import read_groups
@@ -112,9 +119,7 @@ def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
     names = [path.stem for path in options.target]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        parser.error(f"--target: two sets are called {twice!r}; give each another file name")
+    check_names("--target", names)
     if options.groups is not None and len(options.groups) != len(names):
         parser.error(
             f"--groups: {len(options.groups)} files for {len(names)} sets; give one for each, in "

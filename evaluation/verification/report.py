@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
+from itertools import chain
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -156,11 +157,8 @@ def roc_lines(name: str, curve: Curve) -> list[str]:
     """Return AUC, EER and a table of TAR at FAR."""
     rates = [tar_at(curve, far) for far in FARS]
     table = [["FAR", *(f"{far:g}" for far in FARS)], ["TAR", *map(_number, rates)]]
-    lines = [f"{name}: AUC {area_under(curve):.5f}, EER {equal_error_rate(curve):.4f}"]
-    lines += _aligned(table)
-    if None in rates:
-        lines.append(f"{_NONE}: below one of the {curve.different:,} pairs of two people")
-    return lines
+    areas = f"{name}: AUC {area_under(curve):.5f}, EER {equal_error_rate(curve):.4f}"
+    return [areas, *aligned(table)]
 
 
 def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
@@ -177,7 +175,7 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
         ]
         for group in groups
     ]
-    lines = [f"{name} by group:", *_aligned([header, *table])]
+    lines = [f"{name} by group:", *aligned([header, *table])]
     for kind, accuracies in _accuracies(groups).items():
         spread = spread_of(accuracies)
         if spread is not None:
@@ -187,15 +185,10 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
                 f"smallest error {_number(spread['error_ratio'], 2)}"
             )
     fars = [rates.wanted for rates in groups[0].for_far]
-    rows = [
-        [group.name, *(cell for rates in group.for_far for cell in _shares(rates))]
-        for group in groups
-    ]
     if fars:
         header = ["group", *(f"{rate} for {far:g}" for far in fars for rate in ("FAR", "TAR"))]
-        lines += [f"{name} by group, on held-out folds:", *_aligned([header, *rows])]
-    if any(_NONE in row for row in table + rows):
-        lines.append(f"{_NONE}: too few pairs of one person or of two people to say")
+        table = [[one.name, *chain.from_iterable(map(_shares, one.for_far))] for one in groups]
+        lines += [f"{name} by group, on held-out folds:", *aligned([header, *table])]
     return lines
 
 
@@ -216,7 +209,7 @@ def _number(value: Optional[float], digits: int = 4) -> str:
     return _NONE if value is None else f"{value:.{digits}f}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows as lines: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [

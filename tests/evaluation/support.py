@@ -12,7 +12,7 @@ import numpy as np
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from evaluation.embed.files import write_index
+from evaluation.embed import write_index
 from runtime.errors import ConfigError, DataError
 from tests.support.sets import assert_refused
 

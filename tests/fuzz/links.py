@@ -31,8 +31,8 @@ from data.records.shards import open_sets
 from data.records.writer import RecordWriter
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
-from evaluation.embed.files import read_embeddings
 from evaluation.export.arcface_torch import read_state_dict
+from evaluation.files import read_embeddings
 from evaluation.ijb import lists as lists_of_faces
 from evaluation.report import run_files
 from evaluation.verification.groups import read_groups

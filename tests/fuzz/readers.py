@@ -25,8 +25,8 @@ from data.records.recordio import BrokenRecordError, RecordFile, encode
 from data.records.shards import JoinedSet
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
-from evaluation.embed.files import read_embeddings
 from evaluation.export import card
+from evaluation.files import read_embeddings
 from evaluation.ijb import lists as ijb
 from evaluation.report import figures, pages, run_files
 from evaluation.verification.groups import read_groups

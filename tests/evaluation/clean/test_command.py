@@ -16,12 +16,12 @@ import pytest
 from data.decoding import decode_file
 from data.records.record_set import RecordSet
 from data.verification.bin_file import VerificationSet, write_bin
+from evaluation import embed
 from evaluation.clean import __main__ as command
 from evaluation.clean import labels as module
 from evaluation.clean.faces import EmbeddedFaces
 from evaluation.clean.findings import Findings, find_all, find_merges, find_overlap, people_of
 from evaluation.clean.labels import Kind, find_centers, nearest_others
-from evaluation.embed import __main__ as embed
 from tests.evaluation.support import check_refusal, export_network, noise, png, write_embeddings
 from tests.support.sets import assert_refused, contents, images_of, pack_set
 

@@ -329,7 +329,6 @@ def test_a_small_group_has_no_threshold_of_its_own_and_one_group_no_spread() -> 
     assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
     lines = group_lines("set", [few, many])
     assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
-    assert lines[-1] == "-: too few pairs of one person or of two people to say"
     found = spread_of([0.9, 0.8, 0.7])
     assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
     assert spread_of([0.9]) is None

@@ -2,25 +2,27 @@
 
     python -m evaluation.embed --model models/run/model,0 FACES --out faces
 
-Several ranks share the images, each a part of every block, and rank 0 writes the rows of all. Files
-get their names when all are complete.
+Several ranks share the images, each a batch of every block, and rank 0 writes the rows of all.
+Files get their names when all are complete. A million embeddings of 512 numbers are 2 GB: the file
+has its length from the start, so that a full disk shows at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 
 import numpy as np
 
-from evaluation.embed.files import begin_rows, end_rows, write_index, write_safetensors
-from evaluation.features import Features, Images, batches, normalized, sums_of_views
-from evaluation.network import device_of, open_network
+from data.worker_threads import add_workers, map_in_order, say, track
+from evaluation.features import Features, Images, normalized, sums_of_views
+from evaluation.files import NPY, map_floats
+from evaluation.network import check_same, device_of, open_network
 from evaluation.options import EMBED, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
@@ -29,13 +31,11 @@ from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
-# Batches of each rank between two gathers, so that ranks seldom wait for each other.
-_BATCHES = 4
+# Of NumPy's format 1.0, for a table of any size.
+_HEADER_BYTES = 128
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    from data.worker_threads import add_workers
-
     parser = Parser(
         prog="python -m evaluation.embed",
         description="Write the embeddings of images. Under horovodrun or mpirun the ranks share "
@@ -80,13 +80,12 @@ def _blocks(
 ) -> Iterator[Features]:
     """Yield the rows of consecutive images, float32 [b, width + 1], on every rank.
 
-    The last number is 1 if there is such a row, else 0. Each rank embeds a part of a block; the
+    The last number is 1 if there is such a row, else 0. Each rank embeds a batch of a block; the
     last block may end with rows of no image.
 
     Raises:
         DataError: an image cannot be read and none may be left out.
     """
-    from data.worker_threads import map_in_order, say, track
     from parallel.world import allgather_numpy
 
     def read(number: int) -> Union[Images, DataError]:
@@ -97,29 +96,49 @@ def _blocks(
         return image
 
     count = len(faces)
-    part = batch_size * min(_BATCHES, -(-count // (batch_size * world.size)))
-    starts = [first + world.rank * part for first in range(0, count, part * world.size)]
-    parts = [range(start, min(start + part, count)) for start in starts]
+    # As many on every rank; the last of a rank may be empty.
+    starts = [first + world.rank * batch_size for first in range(0, count, batch_size * world.size)]
+    parts = [range(start, min(start + batch_size, count)) for start in starts]
     with map_in_order(read, chain.from_iterable(parts), options.workers) as results:
         total = sum(map(len, parts))
         shown = track(results, total, "embedding") if world.rank == 0 else results
         for numbers in parts:
-            block, images = np.zeros((part, width + 1), np.float32), []
-            for place, result in enumerate(islice(shown, len(numbers))):
-                if not isinstance(result, DataError):
-                    images.append(result)
-                    block[place, -1] = 1
-                elif options.skip_broken:
-                    say(f"left out: {result}")
-                else:
-                    raise DataError(
-                        f"{result}; repair or remove it, or leave such images out with "
-                        "--skip-broken"
-                    )
-            if images:
-                rows = [rows_of(batch) for batch in batches(images, batch_size)]
-                block[block[:, -1] == 1, :-1] = np.concatenate(rows)
-            yield allgather_numpy(world, block, "embed.rows")
+            block = np.zeros((batch_size, width + 1), np.float32)
+            error: Optional[DataError] = None
+            try:
+                _fill(block, islice(shown, len(numbers)), rows_of, skips=options.skip_broken)
+            except DataError as found:
+                # Told to the others, which would wait for this rank.
+                error, block[0, -1] = found, np.nan
+            rows = allgather_numpy(world, block, "embed.rows")
+            if error is not None:
+                raise error
+            if np.isnan(rows[:, -1]).any():
+                raise DataError("another rank cannot embed an image, and says which")
+            yield rows
+
+
+def _fill(
+    block: Features,
+    results: Iterable[Union[Images, DataError]],
+    rows_of: Callable[[Images], Features],
+    *,
+    skips: bool,
+) -> None:
+    """Embed images, of which some may be broken, into a block of zeros."""
+    images = []
+    for place, result in enumerate(results):
+        if not isinstance(result, DataError):
+            images.append(result)
+            block[place, -1] = 1
+        elif skips:
+            say(f"left out: {result}")
+        else:
+            raise DataError(
+                f"{result}; repair or remove it, or leave such images out with --skip-broken"
+            )
+    if images:
+        block[block[:, -1] == 1, :-1] = rows_of(np.stack(images))
 
 
 def _write_files(
@@ -128,7 +147,6 @@ def _write_files(
     blocks: Iterable[Features],
     width: int,
     model: str,
-    world: Any,
 ) -> int:
     """Write the files on rank 0, and return the number of rows.
 
@@ -143,8 +161,9 @@ def _write_files(
     files = StagedFiles()
     try:
         file = files.open(path)
-        begin_rows(file, len(faces), width)
-        world.broadcast_object(str(file.name), "embed.path")
+        # Of all rows, so that a full disk shows at once.
+        os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + 4 * len(faces) * width)
+        file.seek(_HEADER_BYTES)
         has_row = []
         for block in blocks:
             has_row.append(block[:, -1] == 1)
@@ -154,13 +173,22 @@ def _write_files(
             raise DataError(
                 f"none of the {len(faces):,} images can be embedded, the lines above say why"
             )
-        end_rows(file, len(kept), width)
+        file.truncate()
+        file.seek(0)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(kept), width)}
+        NPY.write_array_header_1_0(file, header)
+        assert file.tell() == _HEADER_BYTES, header
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
         if options.safetensors:
+            import safetensors.numpy
+
             flags = {"flip": not options.no_flip, "normalized": not options.raw}
             notes = {name: str(flag).lower() for name, flag in flags.items()}
             notes["model"] = model
-            write_safetensors(Path(file.name), files.open(tensors), (len(kept), width), notes)
+            file.flush()
+            rows = map_floats(Path(file.name))
+            assert rows is not None, file.name
+            files.open(tensors).write(safetensors.numpy.save({"embeddings": rows}, notes))
         with undisturbed():
             # An index or tensors of other rows would contradict the new ones.
             files.publish(remove_first=[index, tensors])
@@ -169,28 +197,10 @@ def _write_files(
     return len(kept)
 
 
-def _help_rank_0(blocks: Iterable[Features], world: Any) -> None:
-    """Embed this rank's parts, which rank 0 writes."""
-    path = Path(world.broadcast_object("", "embed.path"))
-    try:
-        deque(blocks, maxlen=0)
-    except BaseException:
-        # Rank 0 may be waiting for this one until the launcher kills it.
-        with undisturbed(), suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _check_inputs(faces: Any, world: Any) -> None:
-    """Refuse ranks that see other images."""
-    if world.size == 1:
-        return
-    checksum = faces.checksum()
-    if world.broadcast_object(checksum, "embed.inputs") != checksum:
-        raise DataError(
-            f"rank {world.rank} sees other images than rank 0; all ranks have to see the same "
-            "files under the same paths"
-        )
+def write_index(file: BinaryIO, images: Iterable[tuple[str, str]]) -> None:
+    """Write a line for each name and label."""
+    for number, (name, label) in enumerate(images):
+        file.write(f"{number}\t{name}\t{label}\n".encode(errors="surrogateescape"))
 
 
 def embed(options: argparse.Namespace, world: Any = None) -> None:
@@ -205,14 +215,14 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     """
     # Here, because rooms meet in programs only.
     from data.named_images import NamedImages, open_sources
-    from data.worker_threads import say
     from parallel.world import join_ranks
 
     sources = open_sources(options.inputs)
     world = world or join_ranks()
     network = open_network(options, device_of(options, world))
     faces = NamedImages(sources, network.image_size, scales=options.resize)
-    _check_inputs(faces, world)
+    if world.size > 1:
+        check_same(world, faces.checksum(), "embed.inputs", "images")
     for line in faces.remarks if world.rank == 0 else ():
         say(line)
     batch_size = min(options.batch_size, -(-len(faces) // world.size))
@@ -226,9 +236,10 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     width = rows_of(np.zeros((1, 3, *network.image_size), np.uint8)).shape[1]
     blocks = _blocks(options, faces, rows_of, batch_size, width, world)
     if world.rank != 0:
-        return _help_rank_0(blocks, world)
+        deque(blocks, maxlen=0)
+        return
     try:
-        rows = _write_files(options, faces, blocks, width, network.name, world)
+        rows = _write_files(options, faces, blocks, width, network.name)
     except OSError as error:
         raise DataError(
             f"{options.out}.npy cannot be written: {error.strerror}; make room, or choose another "

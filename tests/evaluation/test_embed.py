@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from backbones.model import Backbone
 from data.verification.bin_file import write_bin
-from evaluation.embed import __main__ as command
+from evaluation import embed as command
 from evaluation.features import normalized
-from parallel.world import LoneWorld
+from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network, noise, png
 from tests.support.launch import ROOT, clean_environment
 from tests.support.sets import assert_refused, pack_set
@@ -78,6 +81,13 @@ def test_folders(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {path.name for path in Path().iterdir()} == {"faces", "out.npy", "out.tsv"}
 
 
+def test_a_disk_without_room_shows_before_anything_is_embedded(model: Path, monkeypatch) -> None:
+    reserve = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    assert_refused("out.npy cannot be written: No space left", embed, model, "faces")
+    assert reserve.call_args.args[1:] == (0, 128 + 11 * 8 * 4) and os.listdir() == ["faces"]
+
+
 def test_raw_features_without_mirror_images(model: Path) -> None:
     images = " ".join(PEOPLE[:5])
     for more, flip in (("--raw --no-flip", False), ("--raw", True)):
@@ -110,7 +120,10 @@ def test_broken_images(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert PEOPLE[2] in first
     assert second.endswith("1.png has 32 x 40 pixels instead of the network's 32 x 32")
     assert "9 embeddings of 8, without 2 that cannot be embedded" in printed.out
-    assert Path("out.safetensors").read_bytes().endswith(rows.tobytes())
+    with safe_open("out.safetensors", "np") as tensors:
+        notes = {"flip": "true", "normalized": "true", "model": f"{model},0"}
+        assert tensors.metadata() == notes and list(tensors.keys()) == ["embeddings"]
+        np.testing.assert_array_equal(tensors.get_tensor("embeddings"), rows)
     assert len(embed(model, f"{PEOPLE[10]} --resize")[0]) == 1
     assert not Path("out.safetensors").exists(), "it was that of other rows"
     words = f"{PEOPLE[2]} --skip-broken"
@@ -134,16 +147,16 @@ def test_ranks_share_the_images(model: Path, size: int, capsys) -> None:
     assert found == index
 
 
-def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path) -> None:
-    def begun(value: Any, name: str) -> Any:
-        return ".part" if name == "embed.path" else value
+def test_ranks_end_together_at_a_broken_image(model: Path) -> None:
+    def refusal(world: Any) -> str:
+        with pytest.raises(DataError) as caught:
+            command.main(words_of(model, SHARED), world)
+        return str(caught.value)
 
-    world = LoneWorld()
-    world.rank, world.size, world.broadcast_object = 1, 2, begun
-    Path(".part").touch()
-    Path(PEOPLE[10]).write_bytes(b"nothing")
-    assert_refused("cid/1.png: the image", command.main, words_of(model, SHARED), world)
-    assert not Path(".part").exists()
+    Path(PEOPLE[5]).write_bytes(b"nothing")
+    first, second = run_ranks(2, refusal)
+    assert first == "another rank cannot embed an image, and says which"
+    assert "bob/0.png: the image" in second and os.listdir() == ["faces"]
 
 
 @pytest.mark.thorough
@@ -175,7 +188,7 @@ def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
     [
         ("--out x faces", "--model"),
         ("--model m,0 faces", "--out"),
-        ("--model m --out x faces", "'m' is not PREFIX,EPOCH .*, nor"),
+        ("--model m --out x faces", "'m' is not PREFIX,EPOCH"),
         ("--model m,0 --out x gone", "gone does not exist; name images"),
         ("--model m,0 --out x empty", "empty holds no images"),
         ("--model m,0 --out x faces", "m-symbol.json"),

@@ -1,1 +1,0 @@
-"""Embeddings of images as files: ``python -m evaluation.embed``."""
