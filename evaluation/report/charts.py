@@ -32,9 +32,6 @@ _INCHES = (4.7, 3.0)
 _POINTS = 400
 _BINS = 50
 _FONT = 9.5
-# Of so many parts of a curve each has a mean.
-_SMOOTHING = 30
-_SMOOTH_NOTE = "Thin: each report; thick: running mean."
 
 
 class Series(NamedTuple):
@@ -42,20 +39,19 @@ class Series(NamedTuple):
 
     Attributes:
         label: what it shows, in the legend.
+        place: which color it has.
         x: of its points.
         y: of its points.
         low: of the interval around each point.
         high: of the interval around each point.
-        place: which color it has; that of its place in the chart if it is None. With one, it is in
-            the legend also if it is the only one.
     """
 
     label: str
+    place: int
     x: Numbers
     y: Numbers
     low: Optional[Numbers] = None
     high: Optional[Numbers] = None
-    place: Optional[int] = None
 
 
 class Frame(NamedTuple):
@@ -82,7 +78,7 @@ class Picture(NamedTuple):
     frame: Frame
     svg: str
     legend: Mapping[str, int]
-    """What each color shows; nothing for a single one."""
+    """What each color shows."""
 
 
 def color(index: int) -> str:
@@ -94,7 +90,6 @@ def lines(
     frame: Frame,
     series: Sequence[Series],
     *,
-    smooths: bool = False,
     marks: Sequence[float] = (),
     from_zero: bool = False,
 ) -> Picture:
@@ -103,44 +98,37 @@ def lines(
     Args:
         frame: around them.
         series: the curves.
-        smooths: whether long ones are drawn thin, with their running mean.
         marks: places on the horizontal axis with a vertical line.
         from_zero: whether the vertical axis begins at 0.
     """
-    windows = [len(one.y) // _SMOOTHING if smooths else 1 for one in series]
-    if max(windows, default=1) > 1:
-        frame = frame._replace(note=f"{_SMOOTH_NOTE} {frame.note}".strip())
 
     def plot(axes: Axes, ticker: Any) -> None:
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
-        for index, (one, window) in enumerate(zip(series, windows)):
-            style: dict[str, Any] = {**_style(_place(index, one)), "linewidth": 1.8}
+        for one in series:
+            style = _style(one.place)
             if one.low is not None and one.high is not None:
                 band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
                 axes.fill_between(one.x, one.low, one.high, **band)
-            if window > 1:
-                axes.plot(*_thinned(one.x, one.y), **{**style, "alpha": 0.35, "linewidth": 0.8})
-                axes.plot(*_thinned(one.x, _running_mean(one.y, window)), **style)
-            else:
-                marker = "o" if len(one.x) <= 40 else ""
-                axes.plot(*_thinned(one.x, one.y), **style, marker=marker, markersize=3)
+            marker = "o" if len(one.x) <= 40 else ""
+            points = _thinned(one.x, one.y)
+            axes.plot(*points, **style, linewidth=1.8, marker=marker, markersize=3)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=6))
         if from_zero:
             axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
 
-    return _draw(frame, plot, _legend(series))
+    return _draw(frame, plot, {one.label: one.place for one in series})
 
 
 def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
     """Return ROC curves; ``smallest`` is where the logarithmic horizontal axis begins."""
 
     def plot(axes: Axes, ticker: Any) -> None:
-        for index, one in enumerate(series):
+        for one in series:
             shown = one.x >= smallest
-            axes.plot(one.x[shown], one.y[shown], **_style(_place(index, one)), linewidth=1.8)
+            axes.plot(one.x[shown], one.y[shown], **_style(one.place), linewidth=1.8)
         diagonal = np.geomspace(smallest, 1, 50)
         axes.plot(diagonal, diagonal, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         axes.set_xscale("log")
@@ -149,12 +137,10 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
 
-    return _draw(frame, plot, _legend(series))
+    return _draw(frame, plot, {one.label: one.place for one in series})
 
 
-def histograms(
-    frame: Frame, groups: Sequence[tuple[str, Numbers]], threshold: Optional[float]
-) -> Picture:
+def histograms(frame: Frame, groups: Sequence[tuple[str, Numbers]]) -> Picture:
     """Return the histogram of each group in one chart; each has the area 1."""
 
     def plot(axes: Axes, ticker: Any) -> None:
@@ -165,21 +151,10 @@ def histograms(
             heights = np.histogram(values, edges)[0] / len(values)
             axes.stairs(heights, edges, fill=True, color=_style(index)["color"], alpha=0.35)
             axes.stairs(heights, edges, color=_style(index)["color"], linewidth=1.4)
-        if threshold is not None:
-            axes.axvline(threshold, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=" %"))
 
     return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
-
-
-def _legend(series: Sequence[Series]) -> Mapping[str, int]:
-    is_needed = len(series) > 1 or any(one.place is not None for one in series)
-    return {one.label: _place(index, one) for index, one in enumerate(series) if is_needed}
-
-
-def _place(index: int, one: Series) -> int:
-    return index if one.place is None else one.place
 
 
 def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> Picture:
@@ -236,12 +211,3 @@ def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
     starts = np.linspace(0, len(x), _POINTS, endpoint=False).astype(np.int64)
     sizes = np.diff([*starts.tolist(), len(x)])
     return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
-
-
-def _running_mean(values: Numbers, window: int) -> Numbers:
-    """The mean of each value and those before it, ``window`` of them; of all at the beginning."""
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    stops = np.arange(1, len(values) + 1)
-    starts = np.maximum(stops - window, 0)
-    means: Numbers = (sums[stops] - sums[starts]) / (stops - starts)
-    return means

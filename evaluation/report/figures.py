@@ -24,7 +24,7 @@ from evaluation.report.charts import (
     lines,
 )
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
-from evaluation.verification.curves import FOLDS, Curve, accuracies_of_folds, folds_of, roc
+from evaluation.verification.curves import FOLDS, Curve, roc
 from runtime.stopwatch import PARTS
 
 REST = "rest"
@@ -75,15 +75,6 @@ def _wilson(share: float, count: float) -> Interval:
 def curve_of(scores: Numbers) -> Curve:
     """Return the ROC of the scores [P, 2] of a set; there are pairs of both kinds."""
     return roc(scores[:, 0], scores[:, 1] == 1)
-
-
-def mean_threshold(scores: Numbers) -> Optional[float]:
-    """Return the mean threshold of the folds, as a cosine; None with too few pairs."""
-    if len(scores) < FOLDS:
-        return None
-    # The squared distance of two unit vectors is 2 - 2 cos.
-    distances, fold = 2 - 2 * scores[:, 0], folds_of(len(scores), FOLDS)
-    return 1 - float(accuracies_of_folds(distances, scores[:, 1] == 1, fold)[1].mean()) / 2
 
 
 def time_shares(run: RunFiles) -> dict[str, float]:
@@ -152,33 +143,26 @@ def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
     }  # fmt: skip
     pictures = []
     for name, frame in frames.items():
-        series = [
-            _series(run.name, run.training, name, place if len(runs) > 1 else None)
-            for place, run in enumerate(runs)
-        ]
+        series = [_series(run.name, place, run.training, name) for place, run in enumerate(runs)]
         if any(len(one.x) for one in series):
-            smooths, from_zero = name == "loss", name != "loss"
-            pictures.append(lines(frame, series, smooths=smooths, from_zero=from_zero, marks=marks))
+            pictures.append(lines(frame, series, from_zero=name != "loss", marks=marks))
     return pictures
 
 
 def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
-    """A chart of each verification set, or of the validation, over the updates.
-
-    The sets of one run share a chart.
-    """
+    """A chart of each verification set, or of the validation, over the updates."""
     pictures = []
-    for index, (names, curves) in enumerate(_charts(runs, [run.targets for run in runs])):
-        is_validation = names == [VALIDATION]
-        title = "Validation" if is_validation else f"Verification{_of(runs, names)}"
+    for index, (name, curves) in enumerate(_charts(runs, [run.targets for run in runs])):
+        is_validation = name == VALIDATION
+        title = "Validation" if is_validation else f"Verification of {name}"
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
         frame = Frame(f"accuracy-{index}", title, _UPDATE, "accuracy", note)
-        shown = [_accuracy_series(label, records, place) for label, records, place in curves]
-        losses = [_series(label, records, "loss", place) for label, records, place in curves]
+        shown = [_accuracy_series(*curve) for curve in curves]
+        losses = [_series(*curve, "loss") for curve in curves]
         if is_validation and len(runs) == 1:
             records = runs[0].targets[VALIDATION]
-            shown.append(_series("training", records, "training_accuracy"))
-            losses.append(_series("training", records, "training_loss"))
+            shown.append(_series("training", 1, records, "training_accuracy"))
+            losses.append(_series("training", 1, records, "training_loss"))
         pictures.append(lines(frame, shown))
         if is_validation:
             note = "Over whole epochs."
@@ -190,72 +174,57 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
 def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
     """ROC curves of the last verification, one chart per set; of one run also histograms."""
     pictures = []
-    is_single = len(runs) == 1
-    for index, (names, curves) in enumerate(_charts(runs, [run.scores for run in runs])):
+    for index, (name, curves) in enumerate(_charts(runs, [run.scores for run in runs])):
         # The rate of one pair, as a power of ten.
-        most = max(int(np.sum(scores[:, 1] == 0)) for _, scores, _ in curves)
+        most = max(int(np.sum(scores[:, 1] == 0)) for *_, scores in curves)
         smallest = float(10.0 ** math.floor(math.log10(1 / most)))
         note = "Pairs of the last verification. Dotted: chance."
         frame = Frame(
-            "roc" if is_single else f"roc-{index}", f"ROC{_of(runs, names)}",
-            "false accept rate", "true accept rate", note,
-        )  # fmt: skip
+            f"roc-{index}", f"ROC of {name}", "false accept rate", "true accept rate", note
+        )
         shown = []
-        for label, scores, place in curves:
+        for label, place, scores in curves:
             far, tar, _ = curve_of(scores)
-            shown.append(Series(label, far, tar, place=place))
+            shown.append(Series(label, place, far, tar))
         pictures.append(curves_of_rates(frame, shown, smallest))
-        if is_single:
-            pictures += [_histogram(n, name, runs[0].scores[name]) for n, name in enumerate(names)]
+        if len(runs) == 1:
+            pictures.append(_histogram(index, name, runs[0].scores[name]))
     return pictures
 
 
 def _charts(
     runs: Sequence[RunFiles], found: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[list[str], Sequence[tuple[str, Any, Optional[int]]]]]:
-    """Yield the sets of each chart, and label, content and color of each of its curves.
+) -> Iterator[tuple[str, list[tuple[str, int, Any]]]]:
+    """Yield each set, and label, color and content of the curves of its chart.
 
-    The sets of one run share a chart; several runs share one for each set, in which a run has the
-    same color also where another one is missing.
+    A run has the same color also where another one is missing.
     """
-    names = list(dict.fromkeys(name for one in found for name in one))
-    if len(runs) == 1 and names:
-        yield names, [(name, found[0][name], None) for name in names]
-    for name in names if len(runs) > 1 else ():
+    for name in dict.fromkeys(name for one in found for name in one):
         of_runs = enumerate(zip(runs, found))
-        curves = [(run.name, one[name], place) for place, (run, one) in of_runs if name in one]
-        yield [name], curves
-
-
-def _of(runs: Sequence[RunFiles], names: Sequence[str]) -> str:
-    return f" of {names[0]}" if len(runs) > 1 else ""
+        yield name, [(run.name, place, one[name]) for place, (run, one) in of_runs if name in one]
 
 
 def _histogram(index: int, name: str, scores: Numbers) -> Picture:
-    threshold = mean_threshold(scores)
-    note = "" if threshold is None else f" Dashed: mean threshold of the folds, {threshold:.3f}."
     frame = Frame(
         f"scores-{index}", f"Scores of {name}", "cosine of a pair", "share of its kind",
-        f"Pairs of the last verification.{note}",
+        "Pairs of the last verification.",
     )  # fmt: skip
     same = scores[:, 1] == 1
     groups = [("same person", scores[same, 0]), ("different people", scores[~same, 0])]
-    return histograms(frame, groups, threshold)
+    return histograms(frame, groups)
 
 
-def _series(
-    label: str, records: Sequence[Record], name: str, place: Optional[int] = None
-) -> Series:
+def _series(label: str, place: int, records: Sequence[Record], name: str) -> Series:
     x, y = column(records, _UPDATE), column(records, name)
     known = np.isfinite(y)
-    return Series(label, x[known], y[known], place=place)
+    return Series(label, place, x[known], y[known])
 
 
-def _accuracy_series(label: str, records: Sequence[Record], place: Optional[int]) -> Series:
+def _accuracy_series(label: str, place: int, records: Sequence[Record]) -> Series:
     found = [accuracy(record) for record in records]
     values = np.array(found, np.float64).reshape(-1, 3)
     known = np.isfinite(values[:, 0])
     x, (y, low, high) = column(records, _UPDATE)[known], values[known].T
     if not np.isfinite(low).all():
-        return Series(label, x, y, place=place)
-    return Series(label, x, y, low, high, place)
+        return Series(label, place, x, y)
+    return Series(label, place, x, y, low, high)

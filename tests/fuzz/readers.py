@@ -28,7 +28,8 @@ from data.verification.pairs import read_pairs
 from evaluation.export import card
 from evaluation.files import read_embeddings
 from evaluation.ijb import lists as ijb
-from evaluation.report import figures, pages, run_files
+from evaluation.report import __main__ as pages
+from evaluation.report import figures, run_files
 from evaluation.verification.groups import read_groups
 from parallel.host_lists import read_file, read_list, slots_by_host
 from tests.fuzz.links import LINK_READERS

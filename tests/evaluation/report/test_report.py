@@ -20,9 +20,9 @@ from sklearn.metrics import roc_auc_score
 
 from evaluation.report import __main__ as report
 from evaluation.report import charts, figures
+from evaluation.report.__main__ import with_names, write_comparison, write_page
 from evaluation.report.charts import Frame, Series
 from evaluation.report.figures import accuracy
-from evaluation.report.pages import with_names, write_comparison, write_page
 from evaluation.report.run_files import column, read, scores_file
 from evaluation.verification.curves import FOLDS, area_under, equal_error_rate
 from tests.evaluation.support import check_refusal, npy
@@ -139,18 +139,16 @@ def test_what_scores_say() -> None:
     cosines = np.where(same == 1, 0.8, 0.1) + np.arange(20) / 1000
     cosines[1], cosines[[0, 2]] = 0.7, 0.6
     scores = np.stack([cosines, same], axis=1)
-    curve, threshold = figures.curve_of(scores), figures.mean_threshold(scores)
+    curve = figures.curve_of(scores)
     assert area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
     assert area_under(curve) == pytest.approx(0.98)
     assert equal_error_rate(curve) == pytest.approx(0.1)
-    assert threshold is not None and 0.1 < threshold < 0.8
     # A chart begins at the power of ten below the rate of one pair.
     run: Any = SimpleNamespace(name="run", scores={"x": scores})
-    roc, histogram = figures.of_scores([run])
+    roc, _ = figures.of_scores([run])
     assert ">0.1</text>" in roc.svg and ">0.01</text>" not in roc.svg
-    assert f"{threshold:.3f}" in histogram.frame.note
     few = np.array([[0.9, 1], [0.1, 0]])
-    assert figures.mean_threshold(few) is None and area_under(figures.curve_of(few)) == 1
+    assert area_under(figures.curve_of(few)) == 1
 
 
 def test_shares_are_weighted_by_the_time_of_their_updates(tmp_path: Path) -> None:
@@ -178,13 +176,13 @@ def test_the_time_between_two_parts_of_a_run_does_not_count(tmp_path: Path) -> N
         assert found == (expected and timedelta(seconds=expected))
 
 
-def series(count: int, label: str = "a") -> Series:
+def series(count: int, label: str = "a", place: int = 0) -> Series:
     x = np.arange(1.0, count + 1)
-    return Series(label, x, 1 / x)
+    return Series(label, place, x, 1 / x)
 
 
 def test_a_chart_has_the_colors_of_the_page_and_text() -> None:
-    picture = charts.lines(FRAME, [series(5), series(5, "b")], marks=[2.0])
+    picture = charts.lines(FRAME, [series(5), series(5, "b", 1)], marks=[2.0])
     assert not re.search(r"#[0-9a-fA-F]{6}|font-family", picture.svg)
     for said in ("var(--c10)", "var(--c11)", "var(--c02)", "var(--c03)", ">loss</text>",
                  'aria-label="A &lt;chart&gt; \\1"'):  # fmt: skip
@@ -201,7 +199,7 @@ def drawn(svg: str, *style: str) -> list[np.ndarray]:
 
 def test_lines_are_where_their_numbers_are() -> None:
     x, y = np.array([10.0, 20, 40]), np.array([1.0, 3, 2])
-    one = Series("a", x, y, y - 0.5, y + 0.5)
+    one = Series("a", 0, x, y, y - 0.5, y + 0.5)
     svg = charts.lines(FRAME, [one], marks=[20.0], from_zero=True).svg
     (line,), (mark,) = drawn(svg, "--c10", "width: 1.8"), drawn(svg, "--c02", "dasharray: 2,3")
     assert np.corrcoef(line[:, 0], x)[0, 1] == pytest.approx(1)
@@ -209,22 +207,20 @@ def test_lines_are_where_their_numbers_are() -> None:
     # The axis goes from 0 to a little above the largest.
     assert [zero, zero + 1.08 * 3 * scale] == pytest.approx(mark[:, 1])
     assert mark[:, 0] == pytest.approx(line[1, 0]) and svg.count("fill-opacity: 0.18") == 1
-    curve = Series("a", np.array([0, 0.01, 0.1, 1]), np.array([0, 0.5, 0.8, 1]))
+    curve = Series("a", 0, np.array([0, 0.01, 0.1, 1]), np.array([0, 0.5, 0.8, 1]))
     (line,) = drawn(charts.curves_of_rates(FRAME, [curve], 1e-3).svg, "--c10")
     assert len(line) == 3 and np.ptp(np.diff(line[:, 0])) == pytest.approx(0, abs=1e-3)
     assert np.corrcoef(line[:, 1], curve.y[1:])[0, 1] == pytest.approx(-1)
-    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.ones(4))], 3.0).svg
-    (first,), (mark,) = drawn(svg, "--c10"), drawn(svg, "--c01", "dasharray: 4.8,2.4")
-    (second,), low = drawn(svg, "--c11"), first[0, 1]
-    share = (mark[0, 0] - first[0, 0]) / np.ptp(first[:, 0])
-    assert share == pytest.approx(3 / 8, abs=1e-3)
+    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.ones(4))]).svg
+    (first,), (second,) = drawn(svg, "--c10"), drawn(svg, "--c11")
+    low = first[0, 1]
     # A ninth of the one in nine of fifty bins, and all of the other in one.
     assert np.ptp(first[:, 1]) == pytest.approx(np.ptp(second[:, 1]) / 9, rel=1e-3)
     assert ((first[:, 1] < low).sum(), (second[:, 1] < low).sum()) == (18, 2)
 
 
 def test_identifiers_are_the_charts_own_and_lead_somewhere() -> None:
-    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.arange(9.0) / 2)], 3.0).svg
+    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.arange(9.0) / 2)]).svg
     root = ElementTree.fromstring(svg)
     names = [element.get("id") for element in root.iter() if element.get("id")]
     assert len(names) == len(set(names)) and all(name.startswith("a-chart-") for name in names)
@@ -234,17 +230,12 @@ def test_identifiers_are_the_charts_own_and_lead_somewhere() -> None:
 
 def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
     """Of 100,000 reports; each point is the mean of those that it stands for."""
-    long = charts.lines(FRAME, [series(100_000)], smooths=True)
-    assert len(long.svg) < 60_000 and "running mean" in long.frame.note
-    widths = re.findall(r"stroke-opacity: 0.35; stroke-width: 0.8|stroke-width: 1.8", long.svg)
-    assert len(widths) == 2
-    x, y = charts._thinned(*series(100_000)[1:3])
+    assert len(charts.lines(FRAME, [series(100_000)]).svg) < 60_000
+    x, y = charts._thinned(*series(100_000)[2:4])
     assert len(x) == len(y) == 400 and x[0] == np.arange(1, 251).mean()
     assert y[-1] == pytest.approx((1 / np.arange(99_751.0, 100_001)).mean())
     for count in (0, 1, 20):
-        short = charts.lines(FRAME, [series(count)], smooths=True, from_zero=True)
-        assert "<svg" in short.svg and "running mean" not in short.frame.note
-    assert "running mean" not in charts.lines(FRAME, [series(1000)]).frame.note
+        assert "<svg" in charts.lines(FRAME, [series(count)], from_zero=True).svg
 
 
 def check(html: str) -> Any:
@@ -278,9 +269,9 @@ def check(html: str) -> Any:
 def test_the_report_of_a_face_run_has_everything(tmp_path: Path) -> None:
     page = check(write_page(read(write_faces(tmp_path / "run", targets=("a", "b")))))
     assert page.figures == (
-        "accuracy-0 roc scores-0 scores-1 loss learning-rate throughput samples"
+        "accuracy-0 accuracy-1 roc-0 scores-0 roc-1 scores-1 loss learning-rate throughput samples"
     )
-    assert sum(tag == "svg" for tag, _ in page.elements) == 7
+    assert sum(tag == "svg" for tag, _ in page.elements) == 9
     for said in (
         *("0.9545", "backbone 70.0%", "host1", "host2", "a processor", "margins", "1.0,0.5,0.0"),
         *("python train.py --dataset synthetic", "of 2,000", "in 2 parts", "area under ROC"),
