@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.align.points import read_face
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
 from evaluation.files import check_output, write_output
+from evaluation.ijb import protocols
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.lists import (
     GALLERIES,
@@ -38,17 +37,7 @@ from evaluation.ijb.lists import (
     read_pairs,
     read_subjects,
 )
-from evaluation.ijb.protocols import (
-    cosines_of_pairs,
-    identification_table,
-    identify,
-    mean_of,
-    template_features,
-    verification_table,
-    verify,
-    write_results,
-)
-from evaluation.network import device_of, files_of, open_network
+from evaluation.network import check_same, device_of, files_of, open_network
 from evaluation.options import IJB, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
@@ -109,9 +98,8 @@ def _embed(
     network = open_network(options, device_of(options, world))
     if network.image_size != FACE_SIZE:
         raise ConfigError(
-            f"faces are aligned to {FACE_SIZE[0]} x {FACE_SIZE[1]}, and {network.name} is to take "
-            f"{network.image_size[0]} x {network.image_size[1]}; leave --image-size out, or give a "
-            "network for that size"
+            f"faces are aligned to 112 x 112, and {network.name} is to take "
+            "{} x {}; leave --image-size out, or give another network".format(*network.image_size)
         )
     batch_size = min(options.batch_size, PART)
     own = missing[world.rank :: world.size]
@@ -143,60 +131,47 @@ def _compare(
     options: argparse.Namespace,
     lists: Lists,
     faces: Faces,
-    protocols: tuple[Optional[Pairs], list[Subjects]],
+    tables: tuple[Optional[Pairs], list[Subjects]],
     folder: FeaturesFolder,
 ) -> None:
     """Print the results of the protocols, and write them."""
-
-    @lru_cache(None)
-    def templates(unit_views: bool) -> NDArray[np.float64]:
-        rows = template_features(
-            folder.read(),
-            faces,
-            unit_views=unit_views,
-            detector_score=not options.no_detector_score,
-            norm_score=not options.no_norm_score,
-        )
-        empty = int((~rows.any(axis=1)).sum())
-        if empty:
-            raise DataError(
-                f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines would "
-                f"be 0: look for detector scores of 0 in {lists.points}, or give "
-                "--no-detector-score"
-            )
-        return rows
-
     name = options.model if isinstance(options.model, Path) else "{},{}".format(*options.model)
-    pairs, tables = protocols
+    pairs, of_subjects = tables
+    weighting = {
+        "detector_score": not options.no_detector_score,
+        "norm_score": not options.no_norm_score,
+    }
     found: dict[str, Any] = {
         "set": lists.name,
         "model": str(name),
         "like": options.like,
         "flip": not options.no_flip,
-        "detector_score": not options.no_detector_score,
-        "norm_score": not options.no_norm_score,
+        **weighting,
     }
     if pairs is not None:
-        features = templates(options.like == _UNIT_VIEWS)
-        cosines = cosines_of_pairs(features, pairs)
-        found[_ONE_TO_ONE], curve = verify(cosines, pairs.same)
+        unit_views = options.like == _UNIT_VIEWS
+        features = protocols.template_features(
+            folder.read(), faces, unit_views=unit_views, **weighting
+        )
+        cosines = protocols.cosines_of_pairs(features, pairs)
+        found[_ONE_TO_ONE], curve = protocols.verify(cosines, pairs.same)
         print(
             f"{lists.name} 1:1, {len(cosines):,} pairs of {len(features):,} templates, "
             f"{pairs.same.sum():,} of one person, as {options.like}; in percent"
         )
-        print(verification_table(str(name), found[_ONE_TO_ONE]))
+        print(*protocols.verification_lines(str(name), found[_ONE_TO_ONE]), sep="\n")
         text = f"{options.job}: AUC {100 * found[_ONE_TO_ONE]['auc']:.4f} %"
-        write_results(_result_files(options, lists), cosines, curve, text)
-    if tables:
-        features = templates(False)
-        *galleries, probes = tables
+        protocols.write_results(_result_files(options, lists), cosines, curve, text)
+    if of_subjects:
+        features = protocols.template_features(folder.read(), faces, unit_views=False, **weighting)
+        *galleries, probes = of_subjects
         results = {
-            word: identify(features, one, probes)
+            word: protocols.identify(features, one, probes)
             for word, one in zip(GALLERIES[lists.prefix], galleries)
         }
         print(f"{lists.name} 1:N, {len(probes.templates):,} mixed probes; in percent")
-        print(identification_table(results))
-        found[_ONE_TO_MANY] = {"galleries": results, "mean": mean_of(results)}
+        print(*protocols.identification_lines(results), sep="\n")
+        found[_ONE_TO_MANY] = {"galleries": results, "mean": protocols.mean_of(results)}
     if options.json:
         write_output(options.json, (json.dumps(found, indent=1) + "\n").encode(), "--json")
 
@@ -221,11 +196,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     from parallel.world import join_ranks
 
     world = world or join_ranks()
-    if world.broadcast_object(description, "ijb.description") != description:
-        raise DataError(
-            f"rank {world.rank} sees another model or other lists than rank 0; all ranks have to "
-            "see the same files under the same paths"
-        )
+    check_same(world, description, "ijb.description", "models or lists")
     with FeaturesFolder(options.out, description) as folder:
         if world.rank == 0:
             # Before hours of work, so that a wrong line is named first.

@@ -30,13 +30,6 @@ PART = 1024
 """Faces of a part, a minute's work of a processor."""
 
 _DESCRIPTION = "features.json"
-_WHAT = {
-    "model": "the model, whose file has another content",
-    "faces": "the list of faces, which has another content",
-    "count": "the number of faces",
-    "flip": "--no-flip",
-    "dtype": "--dtype",
-}
 
 
 def describe(model: Source, faces: Path, count: int, *, flip: bool, dtype: str) -> dict[str, Any]:
@@ -105,15 +98,15 @@ class FeaturesFolder:
         except OSError as error:
             raise _unwritable(self._path, error) from None
         try:
-            found = dict(json.load(self._lock))
-        except (ValueError, TypeError, RecursionError):
-            found = {}
-        for key, value in self._description.items():
-            if found.get(key) != value:
-                raise DataError(
-                    f"{self._path} has features that differ in {_WHAT[key]}, or its {_DESCRIPTION} "
-                    "is damaged; choose another folder with --out"
-                )
+            found = json.load(self._lock)
+        except (ValueError, RecursionError):
+            found = None
+        if found != self._description:
+            raise DataError(
+                f"{self._path} has features of another model or list of faces, or with another "
+                f"--no-flip or --dtype, or its {_DESCRIPTION} is damaged; choose another folder "
+                "with --out"
+            )
         for unfinished in self._path.glob(".part-*.part"):
             unfinished.unlink(missing_ok=True)
 
@@ -155,8 +148,8 @@ class FeaturesFolder:
                 raise DataError(f"{path} cannot be read: {error.strerror}") from None
             shape = (0, 0) if rows is None else rows.shape
             width = width or shape[1]
-            is_right = bool(width) and shape == (len(self.faces(part)), width)
-            if rows is None or not is_right or width % views or not np.isfinite(rows).all():
+            is_right = bool(width) and shape == (len(self.faces(part)), width) and not width % views
+            if rows is None or not is_right or not np.isfinite(rows).all():
                 raise DataError(
                     f"{path} is damaged or has features of another network; delete it and start "
                     "the command again, which embeds its faces again"

@@ -197,10 +197,9 @@ def check_points(path: Path, faces: Faces) -> str:
         for face in wrong:
             estimate(faces.points[face], any_order=True)
     except DataError as error:
-        line = next(number for place, (number, _) in enumerate(_lines(path)) if place == face)
         raise DataError(
-            f"{path}, line {line}: {error}; each line has the name of an image, x and y of five "
-            "points, then the score, in InsightFace's release"
+            f"{path}, {faces.names[face]!r:.80}: {error}; each line has the name of an image, x "
+            "and y of five points, then the score, in InsightFace's release"
         ) from None
     if not wrong:
         return ""

@@ -28,7 +28,7 @@ those whose person is in the gallery, G templates of the gallery.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from evaluation.features import Features, normalized
 from evaluation.files import writing
 from evaluation.ijb.lists import Faces, Pairs, Subjects
 from evaluation.verification.pictures import roc_figure
+from evaluation.verification.report import aligned
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 
@@ -207,41 +208,31 @@ def mean_of(galleries: Mapping[str, Result]) -> Result:
     }
 
 
-def verification_table(name: str, found: Result) -> str:
-    """Return the true accept rates in percent, in the form of InsightFace's table."""
+def verification_lines(name: str, found: Result) -> list[str]:
+    """Return the true accept rates in percent, as lines of a table."""
     heading = ["TAR at FAR", *(f"{far:g}" for far in FALSE_ACCEPT_RATES), "AUC"]
-    return _table(heading, [[name, *(rate["tar"] for rate in found["tar_at_far"]), found["auc"]]])
+    rates = [*(rate["tar"] for rate in found["tar_at_far"]), found["auc"]]
+    return aligned([heading, [name, *map(_percent, rates)]])
 
 
-def identification_table(galleries: Mapping[str, Result]) -> str:
-    """Return the rates of each gallery and their mean, in percent."""
-    heading = ["gallery", "templates", "mated", "others", *_RANKS]
+def identification_lines(galleries: Mapping[str, Result]) -> list[str]:
+    """Return the rates of each gallery and their mean, in percent, as lines of a table."""
+    counts = ("templates", "mated", "others")
+    heading = ["gallery", *counts, *_RANKS]
     heading += [f"TPIR at FPIR {rate:g}" for rate in _FALSE_ALARM_RATES]
     rows = [
         [
             name,
-            *(f"{one[count]:,}" if count in one else "" for count in heading[1:4]),
-            *(one[rank] for rank in _RANKS),
-            *one["tpir_at_fpir"].values(),
+            *(f"{one[count]:,}" if count in one else "" for count in counts),
+            *map(_percent, [*(one[rank] for rank in _RANKS), *one["tpir_at_fpir"].values()]),
         ]
         for name, one in {**galleries, "mean": mean_of(galleries)}.items()
     ]
-    return _table(heading, rows)
+    return aligned([heading, *rows])
 
 
-def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Lay out rows; a float is a share, which is shown in percent."""
-    cells = [
-        [f"{100 * cell:.2f}" if isinstance(cell, float) else cell for cell in row]
-        for row in (heading, *rows)
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
-    lines = [
-        "|".join(["", *(f" {cell:^{width}} " for cell, width in zip(row, widths)), ""])
-        for row in cells
-    ]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
 
 
 def write_results(
