@@ -20,12 +20,12 @@ from data.worker_threads import add_workers
 from evaluation.clean.faces import EmbeddedFaces, EmbeddingFile
 from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
 from evaluation.clean.plan import Plan, make_plan
-from evaluation.clean.report import Report, file_stem, write_report
+from evaluation.clean.report import Report, file_stem
 from evaluation.files import refuse_inputs, writing
-from evaluation.options import add_network, cosine
+from evaluation.options import add_network, check_names, cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import StagedFiles, create, new_folder, read_file
+from runtime.files import StagedFiles, new_folder, read_file, write_atomically
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -94,13 +94,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.drop_overlap and not options.verification:
         raise ConfigError("--drop-overlap needs verification sets; name them with --verification")
-    stems = [file_stem(path.stem) for path in options.verification]
-    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
-    if twice is not None:
-        raise ConfigError(
-            f"--verification: two sets would have the tables {twice}-people.tsv in the report; "
-            "name each set once, or rename a file"
-        )
+    check_names("--verification", [file_stem(path.stem) for path in options.verification])
 
 
 def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
@@ -134,37 +128,21 @@ def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
 
 def _summary(
     records: RecordSet, faces: EmbeddedFaces, findings: Findings, plan: Plan
-) -> list[tuple[str, str]]:
+) -> dict[str, str]:
     limits, kept = findings.limits, int((plan.classes >= 0).sum())
     out = ", ".join(f"{count:,} {reason}" for reason, count in plan.counts().items()) or "none"
-    return [
-        ("set", str(records.path)),
-        ("images", f"{len(records):,} of {len(faces.present):,} identities"),
-        ("cannot be judged", f"{int((faces.sizes == 1).sum()):,} are alone in their class"),
-        ("far from the own class", f"cosine below {limits['own']:.3f}, FAR {OWN_FAR:g}"),
-        ("two images agree", f"from {limits['agree']:.3f}, FAR {AGREE_FAR:g}"),
-        ("another class claims an image", f"from {limits['home']:.3f}"),
-        ("two classes are one", f"from {limits['merge']:.3f}"),
-        ("a class is a person of a verification set", f"from {limits['overlap']:.3f}"),
-        ("left out", out),
-        ("new set", f"{kept:,} images of {plan.num_classes:,} identities"),
-    ]
-
-
-def _write_new(plan: Plan, records: RecordSet, hidden: Path) -> None:
-    if not plan.num_classes:
-        raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
-    plan.write_set(records, hidden)
-    for pairs in sorted(records.path.parent.glob("[!.]*.bin")):
-        try:
-            content = read_file(pairs)
-        except OSError as error:
-            raise DataError(
-                f"{pairs} cannot be read: {error.strerror}; the new set needs a copy: mend or "
-                "remove it"
-            ) from None
-        with create(hidden / pairs.name) as copy:
-            copy.write(content)
+    return {
+        "set": str(records.path),
+        "images": f"{len(records):,} of {len(faces.present):,} identities",
+        "cannot be judged": f"{int((faces.sizes == 1).sum()):,} are alone in their class",
+        "far from the own class": f"cosine below {limits['own']:.3f}, FAR {OWN_FAR:g}",
+        "two images agree": f"from {limits['agree']:.3f}, FAR {AGREE_FAR:g}",
+        "another class claims an image": f"from {limits['home']:.3f}",
+        "two classes are one": f"from {limits['merge']:.3f}",
+        "a class is a person of a verification set": f"from {limits['overlap']:.3f}",
+        "left out": out,
+        "new set": f"{kept:,} images of {plan.num_classes:,} identities",
+    }
 
 
 def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Path]) -> None:
@@ -177,18 +155,28 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     given = {name: cosine for name, cosine in every.items() if cosine is not None}
     findings = find_all(faces, targets, given)
     plan = make_plan(faces, images, len(records), findings, options)
-    found = Report(records, images, faces, findings).findings()
     summary = _summary(records, faces, findings, plan)
-    lines = write_report(options.report, found, summary, options.sheets)
+    report = Report(options.report, records, images, faces, findings, options.sheets)
+    lines = report.write(summary)
     table = options.report / _TABLE
     with writing(table, "--report"), StagedFiles() as files:
         plan.write_table(files.open(table), records)
-    for name, value in summary:
+    for name, value in summary.items():
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):
         print_line(line)
-    if hidden is not None:
-        _write_new(plan, records, hidden)
+    if hidden is None:
+        return
+    if not plan.num_classes:
+        raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
+    plan.write_set(records, hidden)
+    for path in sorted(records.path.parent.glob("[!.]*.bin")):
+        try:
+            write_atomically(hidden / path.name, read_file(path))
+        except OSError as error:
+            raise DataError(
+                f"{path}, of which the new set needs a copy: {error.strerror}; mend or remove it"
+            ) from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

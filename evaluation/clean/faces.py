@@ -7,7 +7,7 @@ they stay on the disk, and what is read at once are the images of a class, or a 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import VerificationSet
-from evaluation.files import read_embeddings
 from evaluation.features import normalized
+from evaluation.files import read_embeddings
+from evaluation.search import search
 from runtime.errors import DataError
 
 Rows = NDArray[np.float32]
@@ -55,20 +56,7 @@ class EmbeddedFaces:
 
     def unit(self, numbers: Any) -> Rows:
         """Return embeddings of length 1, float32; ``numbers`` are a list or an array."""
-        return unit_rows(self.embeddings[numbers])
-
-
-def unit_rows(rows: NDArray[Any]) -> Rows:
-    """Return rows of length 1, float32."""
-    return normalized(np.array(rows, np.float32))
-
-
-def nearest(gallery: NDArray[Any], probes: NDArray[Any], top: int) -> Iterator[Any]:
-    """Yield the ``top`` nearest rows of the gallery for blocks of probes, as ``search`` does."""
-    # Here, because Numba is imported with it, which takes longer than to answer a wrong option.
-    from evaluation.search import search
-
-    return search(gallery, probes, min(top, len(gallery)))
+        return normalized(np.array(self.embeddings[numbers], np.float32))
 
 
 class Match(NamedTuple):
@@ -84,7 +72,7 @@ def matches_from(
 ) -> list[Match]:
     """Return the matches among the ``top`` of each probe that have the cosine ``least`` or more."""
     found = []
-    for one in nearest(gallery, probes, top):
+    for one in search(gallery, probes, top):
         probe, place = np.nonzero((one.cosines >= least) & (one.rows >= 0))
         columns = (one.first + probe, one.rows[probe, place], one.cosines[probe, place])
         found += [Match(*row) for row in zip(*(column.tolist() for column in columns))]

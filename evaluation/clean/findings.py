@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.verification.bin_file import VerificationSet
-from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from, unit_rows
+from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from
 from evaluation.clean.labels import (
     Centers,
-    Kind,
     WrongLabel,
     at_far,
     cosines_of_strangers,
@@ -33,7 +32,7 @@ from evaluation.clean.labels import (
     find_wrong_labels,
     nearest_others,
 )
-from evaluation.features import finite_rows
+from evaluation.features import finite_rows, normalized
 
 # The share of pairs of two people whose cosine is above the limit for an image and its class.
 OWN_FAR = 1e-2
@@ -91,7 +90,7 @@ class Findings(NamedTuple):
     merges: list[Merge]
     overlaps: list[Overlap]
 
-    def of_kind(self, kind: Kind) -> list[WrongLabel]:
+    def of_kind(self, kind: str) -> list[WrongLabel]:
         """Return the images with a wrong label of a kind."""
         return [one for one in self.wrong if one.kind == kind]
 
@@ -130,7 +129,7 @@ def find_all(
         limits.setdefault(name, exceeded_by_chance(by_chance, chance))
     wrong = find_wrong_labels(faces, centers, others, limits)
     labels = faces.labels.copy()
-    labels[[one.image for one in wrong if one.kind != Kind.UNSURE]] = -1
+    labels[[one.image for one in wrong if one.kind != "unsure"]] = -1
     right = EmbeddedFaces(faces.embeddings, labels, faces.num_classes)
     cleaned = find_centers(right, limits["agree"]).centers
     present = np.flatnonzero(cleaned.any(axis=1))
@@ -186,7 +185,7 @@ def find_overlap(
     images, person_of = people_of(pairs)
     firsts = np.unique(person_of, return_index=True)[1]
     sums = np.zeros((len(firsts), embeddings.shape[1]), np.float32)
-    rows = unit_rows(embeddings[images])
+    rows = normalized(np.array(embeddings[images], np.float32))
     np.add.at(sums, person_of, rows)
     present = np.flatnonzero(centers.any(axis=1))
     persons = [

@@ -24,14 +24,15 @@ twice hardly change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows, nearest, unit_rows
+from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows
+from evaluation.features import normalized
+from evaluation.search import search
 from runtime.errors import DataError
 
 Cosines = NDArray[np.float32]
@@ -47,6 +48,9 @@ _PAIRS = 1 << 22
 _CLASSES, _REPEATS = 1024, 64
 _SEEN_FAR = 1e-2
 _QUARTILES = (0.25, 0.75)
+KINDS = ("moved", "junk", "unsure")
+"""What may be wrong with a label."""
+_MOVED, _JUNK, _UNSURE = range(3)
 
 
 class Centers(NamedTuple):
@@ -66,27 +70,19 @@ class Centers(NamedTuple):
     in_core: Answers
 
 
-class Kind(IntEnum):
-    """What is wrong with a label."""
-
-    MOVED = 0
-    JUNK = 1
-    UNSURE = 2
-
-
 class WrongLabel(NamedTuple):
     """An image whose label looks wrong.
 
     Attributes:
         image: the number of its embedding.
-        kind: what is wrong.
+        kind: what is wrong, one of ``KINDS``.
         own: the cosine with the image's own class.
         other: the nearest other class; -1 if there is none.
         cosine: with its center.
     """
 
     image: int
-    kind: Kind
+    kind: str
     own: float
     other: int
     cosine: float
@@ -105,7 +101,7 @@ def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
         centers[label] = rows[core].sum(axis=0)
         if len(members) > 1:
             own[members] = _cosines_with_core(rows, core) if core.any() else _nearest_in(rows)
-    return Centers(unit_rows(centers), own, in_core)
+    return Centers(normalized(centers), own, in_core)
 
 
 def _core(rows: Rows, agree: float) -> Answers:
@@ -135,14 +131,14 @@ def _most_agreeing(rows: Rows, agree: float) -> int:
 def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
     """Return the cosine of each image with the sum of the core without that image."""
     rest = rows[core].sum(axis=0) - core[:, np.newaxis] * rows
-    found: Cosines = np.einsum("nd,nd->n", unit_rows(rest), rows)
+    found: Cosines = np.einsum("nd,nd->n", normalized(rest), rows)
     return found
 
 
 def _nearest_in(rows: Rows) -> Cosines:
     """Return the largest cosine of each image of a class, which has several, with another one."""
     # The nearest image is the image itself, or one that is equal to it.
-    return np.concatenate([one.cosines[:, 1] for one in nearest(rows, rows, 2)])
+    return np.concatenate([one.cosines[:, 1] for one in search(rows, rows, 2)])
 
 
 def nearest_others(
@@ -158,10 +154,10 @@ def nearest_others(
     present = np.flatnonzero(centers.any(axis=1))
     classes, cosines = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.float32)
     # Of the two nearest one is of another class, if there are two.
-    for matches in nearest(centers[present], rows, 2) if len(present) else ():
+    for matches in search(centers[present], rows, 2) if len(present) else ():
         block = slice(matches.first, matches.first + len(matches.rows))
         found = present[matches.rows]
-        is_other = found != labels[block, np.newaxis]
+        is_other = (matches.rows >= 0) & (found != labels[block, np.newaxis])
         place = is_other.argmax(axis=1)[:, np.newaxis]
         exists = is_other.any(axis=1)
         classes[block] = np.where(exists, np.take_along_axis(found, place, 1)[:, 0], -1)
@@ -193,18 +189,18 @@ def find_wrong_labels(
     # A class keeps one image: of those that are all claimed, the one that is claimed least.
     claimed[_least_claimed(faces.labels, claimed, judged & ~has_core, cosines)] = False
     kinds = np.full(len(own), -1, np.int64)
-    kinds[judged & has_core & (own < limits["own"])] = Kind.JUNK
-    kinds[claimed] = Kind.MOVED
+    kinds[judged & has_core & (own < limits["own"])] = _JUNK
+    kinds[claimed] = _MOVED
     left = judged & ~has_core & ~claimed
     left_of_class = np.bincount(faces.labels[left], minlength=faces.num_classes)
-    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits["own"])] = Kind.UNSURE
+    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits["own"])] = _UNSURE
     found = np.flatnonzero(kinds >= 0)
     # Surely wrong is what is far from its class and near to another.
     lead = own[found] - np.maximum(cosines[found], 0)
     found = found[np.lexsort((lead, kinds[found]))]
     columns = (found, kinds[found], own[found], classes[found], cosines[found])
     rows = zip(*(column.tolist() for column in columns))
-    return [WrongLabel(image, Kind(kind), *rest) for image, kind, *rest in rows]
+    return [WrongLabel(image, KINDS[kind], *rest) for image, kind, *rest in rows]
 
 
 def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: Cosines) -> Numbers:

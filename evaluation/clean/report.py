@@ -7,9 +7,9 @@ from the surest to the least sure, because the least sure tell whether a thresho
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,58 +18,65 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from evaluation.clean.faces import EmbeddedFaces, Numbers
 from evaluation.clean.findings import Findings, Overlap
-from evaluation.clean.labels import Kind
 from evaluation.files import writing
 from evaluation.report import elements
 from runtime.files import write_atomically
 
 _ROWS, _EXAMPLES = 12, 4
 _SAID = {
-    Kind.MOVED: "are far from their class and near to another",
-    Kind.JUNK: "are far from their class and near to none",
-    Kind.UNSURE: "are in a class in which no two images agree",
+    "moved": "are far from their class and near to another",
+    "junk": "are far from their class and near to none",
+    "unsure": "are in a class in which no two images agree",
 }
 
 
-class Finding(NamedTuple):
-    """A kind of findings.
-
-    Attributes:
-        name: of its table and its sheets.
-        said: what was found, a sentence without its count.
-        header: the names of the columns.
-        lines: of the table.
-        total: the number of findings.
-        row: makes the row of a sheet from the number of a finding.
-    """
-
-    name: str
-    said: str
-    header: Sequence[str]
-    lines: Sequence[Sequence[Any]]
-    total: int
-    row: Callable[[int], SheetRow]
-
-
 class Report:
-    """Describes what was found in a set."""
+    """Writes what was found in a set: tables, sheets, and a page of them."""
 
     def __init__(
-        self, records: RecordSet, images: Numbers, faces: EmbeddedFaces, findings: Findings
+        self,
+        folder: Path,
+        records: RecordSet,
+        images: Numbers,
+        faces: EmbeddedFaces,
+        findings: Findings,
+        sheets: int,
     ) -> None:
-        """Args: the set, the number in it of each embedding, these, and what was found."""
+        """Args: where to write, the set, the number in it of each embedding, these, and so on.
+
+        ``sheets`` is the largest number of sheets of each kind of findings.
+        """
+        self._folder, self._sheets = folder, sheets
         self._records, self._images, self._faces = records, images, faces
         self._findings = findings
+        self._sections: list[str] = []
+        self._lines: list[str] = []
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield all kinds of findings."""
-        yield from map(self._wrong, Kind)
-        yield self._merges()
-        for overlap in self._findings.overlaps:
-            yield self._persons(overlap)
-            yield self._copies(overlap)
+    def write(self, summary: Mapping[str, str]) -> list[str]:
+        """Write all files; return a line about each kind of findings, and the page.
 
-    def _wrong(self, kind: Kind) -> Finding:
+        Args:
+            summary: names and values at the head of the page.
+
+        Raises:
+            DataError: a file cannot be written.
+        """
+        page = self._folder / "report.html"
+        with writing(self._folder, "--report"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for kind in _SAID:
+                self._write_wrong(kind)
+            self._write_merges()
+            for overlap in self._findings.overlaps:
+                self._write_persons(overlap)
+                self._write_copies(overlap)
+            head = elements.section("Summary", elements.values(summary))
+            # Its own sheets are in the same folder, on a disk or on a server.
+            parts = ("Cleaning", "evaluation.clean", "", [head, *self._sections], "'self' file:")
+            write_atomically(page, elements.page(*parts).encode())
+        return [*self._lines, str(page)]
+
+    def _write_wrong(self, kind: str) -> None:
         found = self._findings.of_kind(kind)
         lines = [
             (self._key(one.image), int(self._faces.labels[one.image]), *one[2:]) for one in found
@@ -85,9 +92,9 @@ class Report:
 
         said = f"images {_SAID[kind]}: the image, its class, the nearest other; cosines with it"
         header = ("key", "class", "cosine", "other class", "its cosine")
-        return Finding(kind.name.lower(), said, header, lines, len(lines), row)
+        self._write_kind(kind, said, [header, *lines], len(found), row)
 
-    def _merges(self) -> Finding:
+    def _write_merges(self) -> None:
         merges = self._findings.merges
         lines = [
             (number, label, self._faces.sizes[label], cosine)
@@ -104,9 +111,9 @@ class Report:
 
         said = "groups of classes are one identity: cosines with the first image"
         header = ("group", "class", "images", "smallest cosine")
-        return Finding("merges", said, header, lines, len(merges), row)
+        self._write_kind("merges", said, [header, *lines], len(merges), row)
 
-    def _persons(self, found: Overlap) -> Finding:
+    def _write_persons(self, found: Overlap) -> None:
         name, sizes = found.pairs.name, self._faces.sizes
         lines = [(image, label, sizes[label], cosine) for image, label, cosine in found.persons]
 
@@ -121,9 +128,9 @@ class Report:
             "then the class"
         )
         header = ("image of the verification set", "class", "images", "cosine")
-        return Finding(f"{name}-people", said, header, lines, len(lines), row)
+        self._write_kind(f"{name}-people", said, [header, *lines], len(lines), row)
 
-    def _copies(self, found: Overlap) -> Finding:
+    def _write_copies(self, found: Overlap) -> None:
         name, images = found.pairs.name, found.pairs.images
         lines = []
         for original, copy, cosine in found.copies:
@@ -140,7 +147,34 @@ class Report:
 
         said = f"images are copies of images of {name}: the image from there, the copy"
         header = ("image of the verification set", "key", "class", "cosine", "equal bytes")
-        return Finding(f"{name}-copies", said, header, lines, len(lines), row)
+        self._write_kind(f"{name}-copies", said, [header, *lines], len(lines), row)
+
+    def _write_kind(
+        self,
+        name: str,
+        said: str,
+        table: Sequence[Sequence[Any]],
+        count: int,
+        row: Callable[[int], SheetRow],
+    ) -> None:
+        """Write the table and the sheets of a kind of findings; ``row`` describes one of them."""
+        stem = file_stem(name)
+        content = "".join(map(_line, table))
+        write_atomically(self._folder / f"{stem}.tsv", content.encode())
+        summary, _, columns = said.partition(":")
+        self._lines.append(f"{self._folder / stem}.tsv: {count:,} {summary}")
+        shown = [f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>']
+        for former in self._folder.glob(f"{stem}-[0-9]*.png"):
+            former.unlink()
+        most = min(count, self._sheets * _ROWS)
+        numbers = np.linspace(0, count - 1, most).round().astype(np.int64).tolist()
+        for start in range(0, most, _ROWS):
+            chosen = numbers[start : start + _ROWS]
+            title = f"{name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {count:,}:{columns}"
+            sheet = f"{stem}-{start // _ROWS + 1}.png"
+            write_atomically(self._folder / sheet, draw_rows(list(map(row, chosen)), title))
+            shown.append(f'<figure><img src="./{sheet}" alt="{sheet}"></figure>')
+        self._sections.append(elements.section(f"{count:,} {said}", *shown))
 
     def _examples(self, label: int, count: int, beside: int = -1) -> list[tuple[Payload, str]]:
         """Return images of a class at equal distances, with the cosines to one if it is given."""
@@ -167,43 +201,6 @@ class Report:
             return b""
 
 
-def write_report(
-    folder: Path, findings: Iterable[Finding], summary: Sequence[tuple[str, str]], sheets: int
-) -> list[str]:
-    """Write tables, sheets and ``report.html``; return a line about each kind of findings.
-
-    Args:
-        folder: is made if it does not exist.
-        findings: all kinds.
-        summary: names and values at the head of the page.
-        sheets: at most so many of each kind.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
-    sections, lines = [elements.section("Summary", elements.values(dict(summary)))], []
-    page = folder / "report.html"
-    with writing(folder, "--report"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for found in findings:
-            stem, count = file_stem(found.name), f"{found.total:,}"
-            table = folder / f"{stem}.tsv"
-            write_atomically(table, "".join(_table(found)).encode())
-            lines.append(f"{table}: {count} {found.said.partition(':')[0]}")
-            shown = [f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>']
-            for former in folder.glob(f"{stem}-[0-9]*.png"):
-                former.unlink()
-            for number, sheet in enumerate(_sheets(found, sheets), 1):
-                name = f"{stem}-{number}.png"
-                write_atomically(folder / name, sheet)
-                shown.append(f'<figure><img src="./{name}" alt="{name}"></figure>')
-            sections.append(elements.section(f"{count} {found.said}", *shown))
-        # Its own sheets are in the same folder, on a disk or on a server.
-        content = elements.page("Cleaning", "evaluation.clean", "", sections, "'self' file:")
-        write_atomically(page, content.encode())
-    return [*lines, str(page)]
-
-
 def file_stem(name: str) -> str:
     """Return how the names of the files of a kind of findings begin, without HTML's characters.
 
@@ -212,17 +209,6 @@ def file_stem(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def _table(found: Finding) -> Iterable[str]:
-    for line in (found.header, *found.lines):
-        words = (f"{word:.4f}" if isinstance(word, float) else str(word) for word in line)
-        yield "\t".join(words) + "\n"
-
-
-def _sheets(found: Finding, most: int) -> Iterable[bytes]:
-    shown = min(found.total, most * _ROWS)
-    numbers = np.linspace(0, found.total - 1, shown).round().astype(np.int64).tolist()
-    for start in range(0, shown, _ROWS):
-        chosen = numbers[start : start + _ROWS]
-        title = f"{found.name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {found.total:,}"
-        title += found.said[found.said.find(":") :]
-        yield draw_rows(list(map(found.row, chosen)), title)
+def _line(cells: Sequence[Any]) -> str:
+    words = (f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells)
+    return "\t".join(words) + "\n"
