@@ -85,7 +85,8 @@ def _different_cosines(
         flip=not options.no_flip,
         image_size=network.image_size,
     )
-    return cosines_of_pairs(embeddings)[~target.same]
+    cosines: NDArray[np.float64] = cosines_of_pairs(embeddings)[~target.same]
+    return cosines
 
 
 def _threshold(far: float, different: NDArray[np.float64], name: str) -> float:

@@ -145,7 +145,8 @@ def embed_pairs(
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
     def decode(number: int) -> Images:
-        return target.decode([number], image_size)[0]
+        image: Images = target.decode([number], image_size)[0]
+        return image
 
     with map_in_order(decode, own, workers=1) as images:
         # Only the network knows D, so a rank without images embeds none in one batch.

@@ -12,13 +12,13 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.features import Features
 from evaluation.verification import VerificationResult, verify
 from evaluation.verification.curves import (
     FARS,
     FOLDS,
     Curve,
     FarThreshold,
-    Features,
     Pairs,
     area_under,
     equal_error_rate,
