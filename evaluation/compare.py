@@ -22,7 +22,7 @@ from evaluation.features import normalized, sums_of_views
 from evaluation.network import FaceNetwork, device_of, open_network
 from evaluation.options import add_network, cosine, share
 from evaluation.verification import embed_pairs
-from evaluation.verification.curves import cosines_of_pairs, threshold_for
+from evaluation.verification.curves import pairs_of, threshold_for
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
 
@@ -85,7 +85,7 @@ def _different_cosines(
         flip=not options.no_flip,
         image_size=network.image_size,
     )
-    cosines: NDArray[np.float64] = cosines_of_pairs(embeddings)[~target.same]
+    cosines: NDArray[np.float64] = pairs_of(embeddings, target.same, 1).cosines[~target.same]
     return cosines
 
 

@@ -30,8 +30,9 @@ from evaluation.features import (
 )
 from evaluation.verification.curves import (
     FOLDS,
+    Pairs,
     accuracies_of_folds,
-    distances_of_pairs,
+    pairs_of,
     true_accept_rate,
 )
 from runtime.errors import DataError
@@ -98,7 +99,7 @@ def evaluate(
     embeddings, xnorm = embed_pairs(
         extract, target, batch_size=batch_size, ranks=ranks, flip=flip, image_size=image_size
     )
-    return verify(embeddings, target.same, xnorm=xnorm)
+    return verify(pairs_of(embeddings, target.same), xnorm=xnorm)
 
 
 def check_pairs(target: VerificationSet, folds: int = FOLDS) -> None:
@@ -159,26 +160,18 @@ def embed_pairs(
     return rows[:, :-1][places], float(rows[:, -1][places].mean())
 
 
-def verify(
-    embeddings: Features,
-    same: NDArray[np.bool_],
-    *,
-    xnorm: float,
-    folds: int = FOLDS,
-) -> VerificationResult:
+def verify(pairs: Pairs, *, xnorm: float) -> VerificationResult:
     """Return accuracy and acceptance rates of embedded pairs.
 
-    The pairs are cut into ``folds`` consecutive parts. Each is judged with a threshold chosen on
-    all others: for accuracy the smallest of those with the most correct judgments, for TAR@FAR the
-    one at which the others' false accept rate, interpolated linearly, is the wanted one.
+    Each fold is judged with a threshold chosen on all others: for accuracy the smallest of those
+    with the most correct judgments, for TAR@FAR the one at which the others' false accept rate,
+    interpolated linearly, is the wanted one.
 
     Args:
-        embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
-        same: whether pair ``i`` shows one person [P]; there are pairs of both kinds.
+        pairs: of both kinds; a single fold chooses its own thresholds.
         xnorm: mean norm before normalization, for the result.
-        folds: at most P; a single one chooses its own thresholds.
     """
-    distances, fold = distances_of_pairs(embeddings, same, folds)
+    same, _, distances, fold = pairs
     accuracies, thresholds = accuracies_of_folds(distances, same, fold)
     # Of fewer than 10,000 pairs of different people, 1e-4 is less than one pair.
     rates = (1e-3, 1e-4) if np.sum(~same) >= 10_000 else (1e-3,)

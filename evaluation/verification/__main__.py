@@ -28,7 +28,7 @@ from evaluation.options import (
     share,
 )
 from evaluation.verification import check_pairs, embed_pairs
-from evaluation.verification.curves import FOLDS
+from evaluation.verification.curves import FOLDS, pairs_of
 from evaluation.verification.groups import read_groups
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from evaluation.verification.report import GroupReport, SetReport, compare_sets, roc_lines
@@ -217,7 +217,8 @@ def _verify(
         flip=not options.no_flip,
         image_size=network.image_size,
     )
-    report = SetReport(target.name, embeddings, target.same, xnorm=xnorm, folds=options.nfolds)
+    pairs = pairs_of(embeddings, target.same, options.nfolds)
+    report = SetReport(target.name, pairs, xnorm=xnorm)
     which = f" by {network.name}" if len(options.model) > 1 else ""
     print_line(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:

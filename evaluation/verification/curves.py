@@ -95,21 +95,6 @@ class FarThreshold:
     """Share of pairs of one person that the threshold of their fold accepts."""
 
 
-def distances_of_pairs(
-    embeddings: Features, same: NDArray[np.bool_], folds: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the squared distance [P] and the fold [P] of each pair.
-
-    Args:
-        embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
-        same: whether pair ``i`` shows one person [P].
-        folds: at most P.
-    """
-    assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
-    first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
-    return np.square(first - second).sum(axis=1), folds_of(len(same), folds)
-
-
 def folds_of(pairs: int, folds: int) -> NDArray[np.int64]:
     """Return the fold [P] of each of so many pairs: consecutive parts, of equal size or nearly."""
     sizes = [len(part) for part in np.array_split(np.empty(pairs), folds)]
@@ -163,21 +148,19 @@ def _accepted(
     return counts.cumsum(axis=1)[:, :-1]
 
 
-def cosines_of_pairs(embeddings: Features) -> Scores:
-    """Return the cosine [P] of each pair.
+def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:
+    """Return the pairs [P] of a set, which are cut into consecutive folds.
 
     Args:
         embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
+        same: whether pair ``i`` shows one person [P].
+        folds: at most P.
     """
+    assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
     first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
-    cosines: Scores = np.einsum("pd,pd->p", first, second)
-    return cosines
-
-
-def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:
-    """Return the pairs [P] of a set's embeddings [2 P, D], in the folds of its verification."""
-    distances, fold = distances_of_pairs(embeddings, same, folds)
-    return Pairs(same, cosines_of_pairs(embeddings), distances, fold)
+    cosines = np.einsum("pd,pd->p", first, second)
+    distances = np.square(first - second).sum(axis=1)
+    return Pairs(same, cosines, distances, folds_of(len(same), folds))
 
 
 def joined(sets: Sequence[Pairs]) -> Pairs:

@@ -9,14 +9,9 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Optional, Union
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evaluation.features import Features
 from evaluation.verification import VerificationResult, verify
 from evaluation.verification.curves import (
     FARS,
-    FOLDS,
     Curve,
     FarThreshold,
     Pairs,
@@ -24,7 +19,6 @@ from evaluation.verification.curves import (
     equal_error_rate,
     hold_out,
     joined,
-    pairs_of,
     roc,
     tar_at,
 )
@@ -42,18 +36,9 @@ class SetReport:
         pairs: its cosines and folds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        embeddings: Features,
-        same: NDArray[np.bool_],
-        *,
-        xnorm: float,
-        folds: int = FOLDS,
-    ) -> None:
-        self.name = name
-        self.result: VerificationResult = verify(embeddings, same, xnorm=xnorm, folds=folds)
-        self.pairs: Pairs = pairs_of(embeddings, same, folds)
+    def __init__(self, name: str, pairs: Pairs, *, xnorm: float) -> None:
+        self.name, self.pairs = name, pairs
+        self.result: VerificationResult = verify(pairs, xnorm=xnorm)
 
     @cached_property
     def curve(self) -> Curve:

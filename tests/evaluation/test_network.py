@@ -25,7 +25,7 @@ from evaluation.ijb import __main__ as ijb
 from evaluation.network import FaceNetwork, OnnxNetwork, normalizes_pixels, open_network
 from evaluation.verification import __main__ as verification
 from evaluation.verification import embed_pairs
-from evaluation.verification.curves import cosines_of_pairs, threshold_for
+from evaluation.verification.curves import pairs_of, threshold_for
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
 from runtime.untrusted.parameter_file import read_parameters, write_parameters
@@ -285,7 +285,7 @@ def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
 
     pairs, extract = read_bin("pairs.bin"), Backbone.load("m", image_size=(32, 32)).extract
     embeddings, _ = embed_pairs(extract, pairs, batch_size=8, image_size=(32, 32))
-    expected = threshold_for(cosines_of_pairs(embeddings)[~pairs.same], 0.25)
+    expected = threshold_for(pairs_of(embeddings, pairs.same).cosines[~pairs.same], 0.25)
     line = second_line("--far", "0.25")
     threshold = float(line.split()[1].rstrip(","))
     assert threshold == pytest.approx(expected, abs=2e-3)

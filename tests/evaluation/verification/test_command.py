@@ -279,9 +279,9 @@ def test_as_many_are_wrong_as_the_accuracy_says(tmp_path: Path, sheets: Mock) ->
     generator = np.random.default_rng(2)
     same = generator.random(400) < 0.5
     distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.8), 0, 4)
-    embeddings = embedded(*distances)
-    lines = write_bad_cases(tmp_path, LFW, pairs_of(embeddings, same))
-    wrong = round(400 * (1 - verify(embeddings, same, xnorm=1.0).accuracy))
+    pairs = pairs_of(embedded(*distances), same)
+    lines = write_bad_cases(tmp_path, LFW, pairs)
+    wrong = round(400 * (1 - verify(pairs, xnorm=1.0).accuracy))
     assert lines[0].endswith(f"lfw-wrong.tsv: {wrong} of 400 pairs are judged wrongly")
     assert len((tmp_path / "lfw-wrong.tsv").read_text().splitlines()) == wrong + 1
     assert [len(call.args[1]) for call in sheets.call_args_list] == [40, 40]

@@ -12,8 +12,7 @@ from scipy.stats import binom
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
 from evaluation.verification import embed_pairs, evaluate
-from evaluation.verification.curves import FOLDS, hold_out
-from evaluation.verification.report import SetReport
+from evaluation.verification.curves import FOLDS, hold_out, pairs_of
 from tests.evaluation.verification.test_verification import bools
 
 
@@ -62,8 +61,8 @@ LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
 )
 def test_a_threshold_keeps_its_rate(toolkit_data, published, same, different, fars) -> None:
     target = lfw_pairs(toolkit_data, same, different)
-    embeddings, xnorm = embed_pairs(published.inference(), target, batch_size=64, flip=False)
-    pairs = SetReport("lfw", embeddings, target.same, xnorm=xnorm).pairs
+    embeddings, _ = embed_pairs(published.inference(), target, batch_size=64, flip=False)
+    pairs = pairs_of(embeddings, target.same)
     for far in fars:
         found = hold_out(pairs, far)
         assert found is not None

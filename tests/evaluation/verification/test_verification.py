@@ -19,7 +19,6 @@ from evaluation.features import normalized
 from evaluation.verification import EmbeddingRanks, curves, embed_pairs, evaluate, verify
 from evaluation.verification.curves import (
     accuracies_of_folds,
-    distances_of_pairs,
     hold_out,
     joined,
     pairs_of,
@@ -48,7 +47,9 @@ def bools(letters: str) -> np.ndarray:
 
 
 def judge(distances: Any, letters: str, **more: Any) -> Any:
-    return verify(embedded(*distances), bools(letters), **{"xnorm": 1.0, "folds": 2, **more})
+    found = {"xnorm": 1.0, "folds": 2, **more}
+    pairs = pairs_of(embedded(*distances), bools(letters), found.pop("folds"))
+    return verify(pairs, **found)
 
 
 class FakeTarget:
@@ -86,7 +87,7 @@ def test_threshold_comes_from_the_other_fold() -> None:
 
 def test_a_distance_on_the_threshold_is_not_below_it() -> None:
     embeddings = np.array([[0, 0], [0.5, 0], [0, 0], [1, 0]] * 2, np.float32)
-    result = verify(embeddings, bools("SDSD"), xnorm=1.0, folds=2)
+    result = verify(pairs_of(embeddings, bools("SDSD"), 2), xnorm=1.0)
     assert (result.accuracy, result.threshold) == pytest.approx((1.0, 0.26))
 
 
@@ -205,16 +206,15 @@ def synthetic() -> tuple[np.ndarray, np.ndarray]:
 )
 def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation) -> None:
     """Of InsightFace's ``verification.py`` and ``lfw.py``, run with their sources."""
-    result = verify(*synthetic(), xnorm=1.0, folds=folds)
+    result = verify(pairs_of(*synthetic(), folds), xnorm=1.0)
     assert result.accuracy == pytest.approx(accuracy, abs=1e-6)
     assert result.accuracy_std == pytest.approx(deviation, abs=1e-6)
 
 
 def test_a_single_fold_chooses_its_own_rate() -> None:
     """As many pairs of two people as the rate allows are accepted, of all of them."""
-    embeddings, same = synthetic()
-    result = verify(embeddings, same, xnorm=1.0, folds=1)
-    distances, _ = distances_of_pairs(embeddings, same, 1)
+    pairs = pairs_of(*synthetic(), 1)
+    result, same, distances = verify(pairs, xnorm=1.0), pairs.same, pairs.distances
     others = np.sort(distances[~same])
     threshold = others[int(1e-3 * len(others))]
     assert result.tar_at_far[1e-3] == pytest.approx((distances[same] < threshold).mean(), abs=0.01)
@@ -306,11 +306,11 @@ def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
     thresholds: Any = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
     rows: list[Any] = compare_groups(pairs, groups.tolist(), thresholds)
     assert [(row.name, row.pairs) for row in rows] == [("b", 200), ("a", 200)]
-    whole = verify(embedded(*distances), same, xnorm=1.0)
+    whole = verify(pairs, xnorm=1.0)
     assert np.mean([row.accuracy for row in rows]) == pytest.approx(whole.accuracy)
     for row in rows:
         own = groups == row.name
-        alone = verify(embedded(*distances[own]), same[own], xnorm=1.0)
+        alone = verify(pairs_of(embedded(*distances[own]), same[own]), xnorm=1.0)
         assert row.own_accuracy == pytest.approx(alone.accuracy)
         assert row.own_threshold_squared_distance == pytest.approx(alone.threshold)
         assert row.accuracy == pytest.approx((row.tar.share + 1 - row.far.share) / 2)
@@ -342,7 +342,7 @@ def test_several_sets_are_groups_of_all() -> None:
     for name, count in (("African", 60), ("Asian", 100)):
         same = np.arange(count) % 2 == 0
         distances = generator.normal(np.where(same, 1.0, 1.6), 0.2)
-        reports.append(SetReport(name, embedded(*distances), same, xnorm=1.0))
+        reports.append(SetReport(name, pairs_of(embedded(*distances), same), xnorm=1.0))
     found = compare_sets(reports, [0.1])
     assert [(row.name, row.pairs) for row in found.groups] == [("African", 60), ("Asian", 100)]
     for row, report in zip(found.groups, reports):

@@ -20,6 +20,7 @@ from data.batches.loader import Batch
 from data.decoding import decode_rgb
 from evaluation.report import run_files
 from evaluation.verification import verify
+from evaluation.verification.curves import pairs_of
 from runtime.errors import DataError
 from tests.support import made_up_runs
 from tests.support.made_up_runs import training_record
@@ -109,8 +110,9 @@ def test_what_is_written_for_the_report(run: Path, caplog) -> None:
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
         with closing(RunFiles(run)) as files:
             files.begin_part(update, {"ranks": 2, "device": "cpu(0)"})
-            files.verification("a set", verify(rows, same, xnorm=1.0))
-            files.sample(Batch(np.full((20, 3, 112, 112), value, np.uint8), np.arange(20)))
+            files.verification("a set", verify(pairs_of(rows, same), xnorm=1.0))
+            for number in (value, 99):
+                files.sample(Batch(np.full((20, 3, 112, 112), number, np.uint8), np.arange(20)))
     first, part = run_files.read(run).parts
     assert (first["update"], part["update"]) == (0, 7)
     assert all(part[name] for name in ("time", "ranks", "device", "host", "processor"))
@@ -124,7 +126,7 @@ def test_what_is_written_for_the_report(run: Path, caplog) -> None:
     assert found.dtype == np.float32
     assert found[:, 0] == pytest.approx((rows[0::2] * rows[1::2]).sum(axis=1), abs=1e-6)
     assert (found[:, 1] == same).all()
-    files.verification("a set", replace(verify(rows, same, xnorm=1.0), scores=None))
+    files.verification("a set", replace(verify(pairs_of(rows, same), xnorm=1.0), scores=None))
     files.write_report()
     assert "the report lacks" not in caplog.text and f"report in {run}/report.html" in caplog.text
     assert "<svg" in (run / "report.html").read_text(encoding="utf-8")
