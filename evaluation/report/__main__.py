@@ -87,7 +87,7 @@ def write_page(run: RunFiles) -> str:
             elements.figures([*figures.of_accuracy([run]), *figures.of_scores([run])]),
             elements.table(["", run.name], _accuracy_rows([run])),
         ),
-        elements.section("Training", elements.figures(figures.of_training([run]), samples)),
+        elements.section("Training", elements.figures([*figures.of_training([run]), *samples])),
         elements.section("Time of an update", elements.bar(figures.time_shares(run))),
         elements.section("Configuration", elements.values(run.config)),
         elements.section("Parts of the run", _parts(run)),

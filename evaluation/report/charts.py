@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.report import elements
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Numbers = NDArray[np.float64]
 
-COLORS = 8
-"""Series that look different; the next ones are dashed."""
-_DASHES = ("-", "--", ":", "-.")
 # #0000xy becomes the variable --cxy of the page.
-_INK, _MUTED, _GRID, _FIRST = "#000001", "#000002", "#000003", 0x10
+_INK, _MUTED, _GRID = "#000001", "#000002", "#000003"
 _INCHES = (4.7, 3.0)
 _POINTS = 400
 _BINS = 50
@@ -72,27 +71,13 @@ class Frame(NamedTuple):
     note: str = ""
 
 
-class Picture(NamedTuple):
-    """A chart for the page."""
-
-    frame: Frame
-    svg: str
-    legend: Mapping[str, int]
-    """What each color shows."""
-
-
-def color(index: int) -> str:
-    """The color of a series, for a style in the page."""
-    return f"var(--c{_FIRST + index % COLORS:02x})"
-
-
 def lines(
     frame: Frame,
     series: Sequence[Series],
     *,
     marks: Sequence[float] = (),
     from_zero: bool = False,
-) -> Picture:
+) -> str:
     """Return curves over updates.
 
     Args:
@@ -106,13 +91,12 @@ def lines(
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         for one in series:
-            style = _style(one.place)
+            color = _color(one.place)
             if one.low is not None and one.high is not None:
-                band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
-                axes.fill_between(one.x, one.low, one.high, **band)
+                axes.fill_between(one.x, one.low, one.high, color=color, alpha=0.18, linewidth=0)
             marker = "o" if len(one.x) <= 40 else ""
             points = _thinned(one.x, one.y)
-            axes.plot(*points, **style, linewidth=1.8, marker=marker, markersize=3)
+            axes.plot(*points, color=color, linewidth=1.8, marker=marker, markersize=3)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=6))
@@ -122,13 +106,13 @@ def lines(
     return _draw(frame, plot, {one.label: one.place for one in series})
 
 
-def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
+def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> str:
     """Return ROC curves; ``smallest`` is where the logarithmic horizontal axis begins."""
 
     def plot(axes: Axes, ticker: Any) -> None:
         for one in series:
             shown = one.x >= smallest
-            axes.plot(one.x[shown], one.y[shown], **_style(one.place), linewidth=1.8)
+            axes.plot(one.x[shown], one.y[shown], color=_color(one.place), linewidth=1.8)
         diagonal = np.geomspace(smallest, 1, 50)
         axes.plot(diagonal, diagonal, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         axes.set_xscale("log")
@@ -140,7 +124,7 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
     return _draw(frame, plot, {one.label: one.place for one in series})
 
 
-def histograms(frame: Frame, groups: Sequence[tuple[str, Numbers]]) -> Picture:
+def histograms(frame: Frame, groups: Sequence[tuple[str, Numbers]]) -> str:
     """Return the histogram of each group in one chart; each has the area 1."""
 
     def plot(axes: Axes, ticker: Any) -> None:
@@ -149,15 +133,15 @@ def histograms(frame: Frame, groups: Sequence[tuple[str, Numbers]]) -> Picture:
         edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
         for index, (_, values) in enumerate(groups):
             heights = np.histogram(values, edges)[0] / len(values)
-            axes.stairs(heights, edges, fill=True, color=_style(index)["color"], alpha=0.35)
-            axes.stairs(heights, edges, color=_style(index)["color"], linewidth=1.4)
+            axes.stairs(heights, edges, fill=True, color=_color(index), alpha=0.35)
+            axes.stairs(heights, edges, color=_color(index), linewidth=1.4)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=" %"))
 
     return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
 
 
-def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> Picture:
+def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> str:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     import matplotlib
     from matplotlib import ticker
@@ -180,7 +164,8 @@ def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, 
         plot(axes, ticker)
         names = ("Date", "Creator", "Format", "Type")
         figure.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(names))
-    return Picture(frame, _for_page(target.getvalue(), frame), legend)
+    content = _for_page(target.getvalue(), frame) + elements.legend(legend)
+    return elements.figure(frame.name, frame.title, content, frame.note)
 
 
 def _for_page(svg: str, frame: Frame) -> str:
@@ -199,9 +184,8 @@ def _for_page(svg: str, frame: Frame) -> str:
     return f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">{svg}'
 
 
-def _style(index: int) -> dict[str, Any]:
-    dashes = _DASHES[index // COLORS % len(_DASHES)]
-    return {"color": f"#0000{_FIRST + index % COLORS:02x}", "linestyle": dashes}
+def _color(index: int) -> str:
+    return f"#0000{elements.FIRST_COLOR + index % elements.COLORS:02x}"
 
 
 def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:

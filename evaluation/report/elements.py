@@ -11,12 +11,13 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evaluation.report.charts import Picture, color
 from runtime.process.terminal import printable
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src {}; base-uri 'none'; form-action 'none'"
 )
+COLORS, FIRST_COLOR = 8, 0x10
+"""Colors of series, and the number in the name of the first one's variable."""
 # What a report of many options or runs may say of one value.
 _LONGEST_VALUE = 300
 # Light and dark, from a telephone to a wide screen, and on paper. The variables --c01 to --c03 are
@@ -155,15 +156,22 @@ def tiles(chosen: Iterable[tuple[str, str, str]]) -> str:
     return f'<div class="tiles">{"".join(cells)}</div>'
 
 
-def figures(pictures: Iterable[Picture], others: Iterable[str] = ()) -> str:
-    """Return charts side by side, and other figures behind them; nothing without any."""
-    drawn = [
-        f'<figure id="{picture.frame.name}"><h3>{text(picture.frame.title)}</h3>{picture.svg}'
-        f"{legend(picture.legend)}<figcaption>{text(picture.frame.note)}</figcaption></figure>"
-        for picture in pictures
-    ]
-    drawn += [other for other in others if other]
+def figures(drawn: Sequence[str]) -> str:
+    """Return figures side by side; nothing without any."""
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
+
+
+def figure(name: str, title: str, content: str, note: str) -> str:
+    """Return a figure of some elements, with a title above and a note below."""
+    return (
+        f'<figure id="{name}"><h3>{text(title)}</h3>{content}'
+        f"<figcaption>{text(note)}</figcaption></figure>"
+    )
+
+
+def color(index: int) -> str:
+    """Return the color of a series."""
+    return f"var(--c{FIRST_COLOR + index % COLORS:02x})"
 
 
 def legend(places: Mapping[str, int]) -> str:
@@ -178,10 +186,8 @@ def legend(places: Mapping[str, int]) -> str:
 def picture_of(jpeg: bytes, name: str, title: str, note: str) -> str:
     """Return a figure with an image."""
     source = base64.b64encode(jpeg).decode()
-    return (
-        f'<figure id="{name}"><h3>{text(title)}</h3><img alt="{text(title)}" '
-        f'src="data:image/jpeg;base64,{source}"><figcaption>{text(note)}</figcaption></figure>'
-    )
+    image = f'<img alt="{text(title)}" src="data:image/jpeg;base64,{source}">'
+    return figure(name, title, image, note)
 
 
 def bar(shares: Mapping[str, float]) -> str:

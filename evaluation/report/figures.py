@@ -17,7 +17,6 @@ import numpy as np
 from evaluation.report.charts import (
     Frame,
     Numbers,
-    Picture,
     Series,
     curves_of_rates,
     histograms,
@@ -129,7 +128,7 @@ def last_update(run: RunFiles) -> int:
     return max((int(record[_UPDATE]) for record in records), default=0)
 
 
-def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
+def of_training(runs: Sequence[RunFiles]) -> list[str]:
     """The charts of loss, learning rate and images/s."""
     marks = [float(part[_UPDATE]) for part in runs[0].parts[1:]] if len(runs) == 1 else []
     resumed = "Dotted lines: where the run went on." if marks else ""
@@ -149,7 +148,7 @@ def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
     return pictures
 
 
-def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
+def of_accuracy(runs: Sequence[RunFiles]) -> list[str]:
     """A chart of each verification set, or of the validation, over the updates."""
     pictures = []
     for index, (name, curves) in enumerate(_charts(runs, [run.targets for run in runs])):
@@ -171,7 +170,7 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
     return pictures
 
 
-def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
+def of_scores(runs: Sequence[RunFiles]) -> list[str]:
     """ROC curves of the last verification, one chart per set; of one run also histograms."""
     pictures = []
     for index, (name, curves) in enumerate(_charts(runs, [run.scores for run in runs])):
@@ -204,7 +203,7 @@ def _charts(
         yield name, [(run.name, place, one[name]) for place, (run, one) in of_runs if name in one]
 
 
-def _histogram(index: int, name: str, scores: Numbers) -> Picture:
+def _histogram(index: int, name: str, scores: Numbers) -> str:
     frame = Frame(
         f"scores-{index}", f"Scores of {name}", "cosine of a pair", "share of its kind",
         "Pairs of the last verification.",
