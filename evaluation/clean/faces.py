@@ -59,22 +59,25 @@ class EmbeddedFaces:
         return normalized(np.array(self.embeddings[numbers], np.float32))
 
 
+Numbered = tuple[Numbers, NDArray[Any]]
+"""Numbers [n], and the row [n, D] that each stands for."""
+
+
 class Match(NamedTuple):
-    """A probe, what is near to it, and their cosine."""
+    """The numbers of a probe and of what is near to it, and their cosine."""
 
     probe: int
     found: int
     cosine: float
 
 
-def matches_from(
-    gallery: NDArray[Any], probes: NDArray[Any], top: int, least: float
-) -> list[Match]:
+def matches_from(gallery: Numbered, probes: Numbered, top: int, least: float) -> list[Match]:
     """Return the matches among the ``top`` of each probe that have the cosine ``least`` or more."""
     found = []
-    for one in search(gallery, probes, top):
+    for one in search(gallery[1], probes[1], top):
         probe, place = np.nonzero((one.cosines >= least) & (one.rows >= 0))
-        columns = (one.first + probe, one.rows[probe, place], one.cosines[probe, place])
+        numbers = probes[0][one.first + probe], gallery[0][one.rows[probe, place]]
+        columns = (*numbers, one.cosines[probe, place])
         found += [Match(*row) for row in zip(*(column.tolist() for column in columns))]
     return found
 

@@ -146,10 +146,10 @@ def find_merges(centers: NDArray[np.float32], merge: float) -> list[Merge]:
     ``centers`` are [C, D], zeros for a class that has none. The most similar group comes first.
     """
     present = np.flatnonzero(centers.any(axis=1))
-    rows = centers[present]
+    known = present, centers[present]
     edges = {
-        (-one.cosine, int(present[min(one[:2])]), int(present[max(one[:2])]))
-        for one in matches_from(rows, rows, _NEIGHBORS, merge)
+        (-one.cosine, min(one[:2]), max(one[:2]))
+        for one in matches_from(known, known, _NEIGHBORS, merge)
         if one.probe != one.found
     }
     group_of: dict[int, list[int]] = {}
@@ -188,17 +188,14 @@ def find_overlap(
     rows = normalized(np.array(embeddings[images], np.float32))
     np.add.at(sums, person_of, rows)
     present = np.flatnonzero(centers.any(axis=1))
-    persons = [
-        Match(int(images[firsts[person]]), int(present[place]), cosine)
-        for person, place, cosine in matches_from(
-            centers[present], sums, _CLASSES, limits["overlap"]
-        )
-    ]
-    copies = [
-        match._replace(probe=int(images[match.probe]))
-        for match in matches_from(faces.embeddings, rows, _IMAGES, limits["copy"])
-    ]
-    return Overlap(pairs, len(firsts), persons, copies)
+    classes, people = (present, centers[present]), (images[firsts], sums)
+    every = np.arange(len(faces.embeddings)), faces.embeddings
+    return Overlap(
+        pairs,
+        len(firsts),
+        persons=matches_from(classes, people, _CLASSES, limits["overlap"]),
+        copies=matches_from(every, (images, rows), _IMAGES, limits["copy"]),
+    )
 
 
 def people_of(pairs: VerificationSet) -> tuple[Numbers, Numbers]:
