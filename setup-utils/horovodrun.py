@@ -1,118 +1,91 @@
 """Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts.
 
-It gets lists of hosts that it can use: the reader of all launchers has read them. Keys and values
-of variables are no arguments of its processes, which every user of a host can read. Its elastic
-mode is closed.
+It gets lists of hosts that it can use: the reader of all launchers has read them. Values of
+variables are no arguments of its processes, which every user of a host can read. Its elastic mode
+is closed, and its search for interfaces, for which each host would run what comes to a port.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional
 
+import psutil
 import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
-from horovod.runner.common.util import codec, env, safe_shell_exec
+from horovod.runner.common.util import env
 from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
-from horovod.runner.util import threads
 from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.allocations import make_output_folder
 from parallel.launch.network_interface import NetworkInterface, is_own_name
-from runtime import files
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 from runtime.process.loopback import hear_this_user, loopback_variables
 from runtime.process.terminal import print_line
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
-_find_interfaces = driver_service.get_common_interfaces
 _gloo_starter = gloo_run._exec_command_fn
 _start_ranks = gloo_run.launch_gloo
 _parse = launch.parse_args
-_check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
-# As Horovod calls ssh, and without questions.
-_SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
-# Names of the elastic options, as argparse and Horovod's configuration files have them.
-_ELASTIC = frozenset(
-    "elastic min_np min_num_proc max_np max_num_proc slots slots_per_host elastic_timeout "
-    "reset_limit cooldown_range blacklist_cooldown_range host_discovery_script".split()
+# Options of the elastic mode; a file of options has none of them.
+_ELASTIC = (
+    *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit"),
+    *("cooldown_range", "host_discovery_script"),
 )
 _CLOSED = (
     "Horovod's elastic and run-function modes are closed here, because whoever reaches their port "
     "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
     "--restarts 10"
 )
-_LONGEST_CONFIG = 1 << 20
-# A service that looks for the interfaces of a host, and the variable with its arguments.
-_SEARCH = "HOROVOD_SEARCH"
-_SEARCH_SERVICE = (
-    "import os; from horovod.runner.common.util import codec; from horovod.runner.task_fn import "
-    f"_task_fn; _task_fn(*codec.loads_base64(os.environ.pop('{_SEARCH}')))"
-)
 
 
 def interfaces(
-    settings: Any, hosts: Sequence[str], remote_hosts: Sequence[str], cache: Any
+    is_gloo: bool, settings: Any, hosts: Sequence[str], remote_hosts: Sequence[str], cache: Any
 ) -> Sequence[str]:
-    """The one in ``NIC``; Horovod's own option for it fails where all ranks are on this host.
+    """Return the interfaces of all traffic between ranks; Open MPI finds them by itself.
 
     Raises:
-        ConfigError: this host does not have an interface that the user has chosen.
+        ConfigError: this host does not have an interface that the user has chosen, or Gloo, which
+            takes one, has none by which the other hosts are known to be reached.
     """
     for name in settings.nics or ():
         NetworkInterface.find(name, "--network-interface")
-    chosen = os.environ.get("NIC")
-    if chosen and remote_hosts:
-        return [chosen]
-    found = _search(settings, hosts, remote_hosts, cache)
     if not remote_hosts:
         os.environ.update(loopback_variables())
-    return found
+        return ["lo"]
+    if settings.nics or os.environ.get("NIC"):
+        return settings.nics or [os.environ["NIC"]]
+    return [_interface_to(remote_hosts[0])] if is_gloo else []
 
 
-def _search(*arguments: Any) -> Sequence[str]:
-    """Let Horovod search; where it fails, threads that wait would keep this process."""
-    try:
-        with ssh.exits_on_signals():
-            found: Sequence[str] = _find_interfaces(*arguments)
-        return found
-    except SystemExit as end:
-        status: Any = end.code
-    except UserError:
-        raise
-    except Exception as error:
-        # Horovod raises plain ones.
-        status = USER_ERROR_STATUS
-        print_line(
-            f"error: the hosts find no interface by which all reach each other ({error}); choose "
-            "one, as in NIC=eth1, and let its ports through between the hosts",
-            file=sys.stderr,
-        )
-    sys.stderr.flush()
-    os._exit(status)
-
-
-class _ClosedOption(argparse.Action):
-    """An option that is refused as soon as it is met, before others are missed."""
-
-    @override
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        raise ConfigError(f"{option_string}: {_CLOSED}")
+def _interface_to(host: str) -> str:
+    """Return the interface by which this host reaches another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: the system chooses the address from which it would.
+            probe.connect((host, 9))
+        except OSError as error:
+            raise ConfigError(
+                f"host {host}: no address for Gloo ({error.strerror}); choose the interface by "
+                "which all hosts reach each other, as in NIC=eth1"
+            ) from None
+        own = probe.getsockname()[0]
+    known = psutil.net_if_addrs()
+    return next(name for name in known if any(one.address == own for one in known[name]))
 
 
 class Options(Parser):
@@ -120,17 +93,6 @@ class Options(Parser):
 
     One short name is a name here, ``--check``, which InsightFace's README types.
     """
-
-    @override
-    def parse_known_args(
-        self, args: Optional[Sequence[str]] = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:
-        options = self._option_string_actions
-        for name, action in options.items():
-            if action.dest in _ELASTIC:
-                action.help = argparse.SUPPRESS
-                options[name] = _ClosedOption([name], action.dest, nargs="?")
-        return super().parse_known_args(args, namespace)
 
     @override
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
@@ -142,20 +104,18 @@ def parse_args() -> Any:
     """Parse the command line, and read the list of hosts.
 
     Raises:
-        ConfigError: an option is wrong, there is no program to start, or the list cannot be used
-            or has fewer slots than there are ranks.
+        ConfigError: an option is wrong or closed, there is no program to start, or the list cannot
+            be used or has fewer slots than there are ranks.
         DataError: the file of hosts cannot be used.
     """
     try:
         arguments = _parse()
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
-    except (AttributeError, TypeError) as error:
-        if not any(word.startswith("--config-file") for word in sys.argv):
-            raise
-        raise ConfigError(
-            f"--config-file: a section or a number in it has another type ({error}); correct it"
-        ) from None
+    # What YAML raises, and Horovod where a file of options has other types.
+    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config-file cannot be used: {reason}; correct it") from None
+    if any(getattr(arguments, name, None) is not None for name in _ELASTIC):
+        raise ConfigError(_CLOSED)
     if not arguments.command:
         raise ConfigError(
             "there is no program to start; write it after the options, as in horovodrun -np 2 bash "
@@ -166,8 +126,8 @@ def parse_args() -> Any:
     # It would be a folder in the user's home, which may be missing or not the user's; and what
     # was found an hour ago may be gone.
     arguments.disable_cache = True
-    if arguments.output_filename is not None:
-        make_output_folder(arguments.output_filename)
+    is_gloo = launch.is_gloo_used(arguments.use_gloo, arguments.use_mpi, arguments.use_jsrun)
+    driver_service.get_common_interfaces = partial(interfaces, is_gloo)
     if arguments.hosts is not None:
         entries, name = read_list(arguments.hosts), f"-H {arguments.hosts[:80]}"
     elif arguments.hostfile is not None:
@@ -185,31 +145,6 @@ def parse_args() -> Any:
     return arguments
 
 
-def read_config(path: str, **_: object) -> dict[Any, Any]:
-    """Read the file of ``--config-file``, which is small, no pipe, and makes no objects of Python.
-
-    Raises:
-        ConfigError: it is no table of options, or has options of the elastic mode.
-        OSError: it cannot be read.
-    """
-    file = io.BytesIO(files.read_file(path, _LONGEST_CONFIG))
-    # For the messages of YAML.
-    file.name = path
-    try:
-        config = yaml.safe_load(file)
-    # Dates that are none and deep lists raise errors of Python.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"--config-file {path} is no YAML ({reason}); correct it") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"--config-file {path} is no table of options in YAML; correct it")
-    sections = [config, *(section for section in config.values() if isinstance(section, dict))]
-    for name in (str(name) for section in sections for name in section):
-        if name.replace("-", "_").strip("_") in _ELASTIC:
-            raise ConfigError(f"--config-file {path} has {name}: {_CLOSED}")
-    return config
-
-
 def refuse_mode(*_: object, **__: object) -> NoReturn:
     """Take the place of what starts the elastic and the run-function mode.
 
@@ -222,14 +157,11 @@ def refuse_mode(*_: object, **__: object) -> NoReturn:
 def check_ssh(
     hosts: Sequence[str], port: Optional[int], identity_file: Optional[str], fn_cache: Any
 ) -> bool:
-    """Check, as Horovod does but in a limited time and every time, that hosts answer.
+    """Check, as Horovod does but in a limited time, that hosts answer.
 
     Raises:
         ConfigError: with the first that does not.
     """
-    if env.is_kubeflow_mpi():
-        # Its own program reaches hosts.
-        return bool(_check_ssh(hosts, port, identity_file, fn_cache=fn_cache))
     seconds = int(os.environ["HOST_TIMEOUT"])
     with ssh.exits_on_signals():
         ssh.check(hosts, seconds, ssh.client(seconds, *_options(port, identity_file)))
@@ -238,7 +170,7 @@ def check_ssh(
 
 def _options(port: Optional[int], identity_file: Optional[str]) -> list[str]:
     """Options of ssh that the user has given, and Horovod's."""
-    options = [*_SSH_OPTIONS]
+    options = ["-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no"]
     options += ["-p", str(port)] if port else []
     options += ["-i", identity_file] if identity_file else []
     return options
@@ -250,11 +182,7 @@ def is_sent(name: str) -> bool:
 
 
 def remote_command(
-    command: str,
-    host: str,
-    port: Optional[int] = None,
-    identity_file: Optional[str] = None,
-    more: Sequence[str] = (),
+    command: str, host: str, port: Optional[int] = None, identity_file: Optional[str] = None
 ) -> str:
     """A rank of Gloo on another host, in a session that notices when one of the hosts is cut off.
 
@@ -263,15 +191,13 @@ def remote_command(
         host: where it runs.
         port: of the ssh server, if it is not the usual one.
         identity_file: of ssh.
-        more: names of variables that it gets, besides those that all hosts get.
     """
-    options = _options(port, identity_file)
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
     guard = ("bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script)
     there = shlex.join([*variables.RECEIVER, *guard])
-    sent = ",".join([*variables.names(os.environ), *more])
-    shell = ("bash", str(_LAUNCHERS / "remote-shell"), f"--send={sent}")
-    return shlex.join([*shell, *options, *ssh.destination(host), there])
+    sent = f"--send={','.join(variables.names(os.environ))}"
+    shell = ("bash", str(_LAUNCHERS / "remote-shell"), sent)
+    return shlex.join([*shell, *_options(port, identity_file), *ssh.destination(host), there])
 
 
 def launch_gloo(
@@ -291,40 +217,6 @@ def launch_gloo(
     http_server.find_port = listen
     os.environ.update(env)
     _start_ranks(command, starts, settings, nics, {}, address)
-
-
-def launch_search(
-    hosts: Sequence[str], own_hosts: Sequence[str], driver_addresses: Any, settings: Any
-) -> None:
-    """Start the services that look for common interfaces, one on each host.
-
-    They run what a message with the key of the settings says. Horovod makes the settings a word of
-    their commands; here a variable has them, on its way the standard input of ssh.
-    """
-
-    def run(index: int, host: str) -> None:
-        arguments = codec.dumps_base64((index, len(hosts), driver_addresses, settings))
-        command = shlex.join([sys.executable, "-c", _SEARCH_SERVICE])
-        if host not in own_hosts:
-            port, identity_file = settings.ssh_port, settings.ssh_identity_file
-            command = remote_command(shlex.quote(command), host, port, identity_file, (_SEARCH,))
-        output = io.StringIO()
-        status = safe_shell_exec.execute(
-            command, {**os.environ, _SEARCH: arguments}, stdout=output, stderr=output
-        )
-        if status != 0:
-            reason = ssh.last_line(output.getvalue()).removeprefix("error: ")
-            print(
-                f"error: the search for common interfaces has failed on host {host}: {reason}; "
-                "choose an interface for all hosts, as in NIC=eth1",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(USER_ERROR_STATUS)
-
-    # The index of a host is also that of its service.
-    pairs = [[index, host] for index, host in enumerate(hosts)]
-    threads.execute_function_multithreaded(run, pairs, block_until_all_done=False)
 
 
 def starter(settings: Any) -> Callable[..., tuple[int, float]]:
@@ -353,14 +245,11 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
-    # ``read_config`` opens the file.
-    launch.open = lambda path, *_: nullcontext(path)
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
-    launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
+    # Which makes no objects of Python.
+    launch.yaml = SimpleNamespace(load=lambda file, Loader: yaml.safe_load(file), FullLoader=None)
     launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
-    driver_service.get_common_interfaces = interfaces
-    driver_service._launch_task_servers = launch_search
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter
     gloo_run.launch_gloo = launch_gloo
