@@ -84,7 +84,7 @@ def _interface_to(host: str) -> str:
                 "which all hosts reach each other, as in NIC=eth1"
             ) from None
         own = probe.getsockname()[0]
-    known = psutil.net_if_addrs()
+    known: dict[str, Any] = psutil.net_if_addrs()
     return next(name for name in known if any(one.address == own for one in known[name]))
 
 
@@ -110,10 +110,15 @@ def parse_args() -> Any:
     """
     try:
         arguments = _parse()
-    # What YAML raises, and Horovod where a file of options has other types.
-    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
+    except (OSError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"--config-file cannot be used: {reason}; correct it") from None
+    except (AttributeError, TypeError) as error:
+        # Horovod's, of a file of options.
+        raise ConfigError(
+            "--config-file cannot be used: it is no table of sections, or a number in it has "
+            f"another type ({error}); correct it"
+        ) from None
     if any(getattr(arguments, name, None) is not None for name in _ELASTIC):
         raise ConfigError(_CLOSED)
     if not arguments.command:

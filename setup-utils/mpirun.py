@@ -213,8 +213,7 @@ class Launch:
         for program in programs if hosts and all(map(_is_own, hosts)) else ():
             if shutil.which(program) is None:
                 raise ConfigError(
-                    f"{program!r} is not a program of this host; correct its name, or give "
-                    "its path"
+                    f"{program!r} is not a program of this host; correct its name, or give its path"
                 )
 
     def _check_shared_memory(self) -> None:

@@ -153,7 +153,8 @@ def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
     if records := _records(data):
         sets, files = cifar.open_record_files(kind, *records), _files(records)
     else:
-        sets, files = cifar.open_set(kind, _folder(data)), cifar.files_of(kind, _folder(data))
+        training, validation, files = cifar.open_set(kind, _folder(data))
+        sets = training, validation
     if size < cifar.SIDE:
         return _Opened(sets, files, (PadCropFlip(padding=0, size=size), MiddleCrop(size)), _CIFAR)
     return _Opened(sets, files, (PadCropFlip(), Unchanged()), _CIFAR)
