@@ -154,7 +154,7 @@ FACES: dict[str, Run] = {
     "memory": (TINY + "--batch-size 1 --lr 0.01 --wd 0", [
         ("--margins 1,0.25,0.125", CombinedMargin(1.0, 0.25, 0.125), "PartialFC.margin"),
         ("--center-store {folder}/store", "StoredRows", "PartialFC.result.rows.__class__.__name__"),
-        ("--center-memory 0.5", 2**29, "PartialFC.result.rows.options.memory"),
+        ("--center-memory 0.5", 2**29, "StoredRows.options.memory"),
         ("--optimizer adam", "adam", "rules.update.options.optimizer"),
         ("--optimizer adam", {"first_moments", "second_moments", "step_counts"},
          lambda seen: seen.values("optimizers.build.result.states")[0].keys()),
@@ -268,7 +268,8 @@ WATCHED = (
     "data.batches.selection Selection", "data.images.image_set DrawnImages",
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
-    "partial_fc.shard Sampler", "runtime.environment prepare_stall_check",
+    "partial_fc.rows.stored StoredRows", "partial_fc.shard Sampler",
+    "runtime.environment prepare_stall_check",
     "training.model_saver BestModel ModelSaver", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
     "training.log.run_log RunLog Watchdog",

@@ -60,7 +60,7 @@ def test_run_sh(faces, tmp_path):
     for name in ("model-symbol.json", "model-0000.params", "metrics.jsonl"):
         assert (tmp_path / name).stat().st_size > 0
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for figure in ("accuracy-0", "roc", "scores-0", "loss", "throughput", "samples"):
+    for figure in ("accuracy-0", "roc-0", "scores-0", "loss", "throughput", "samples"):
         assert f'<figure id="{figure}">' in report, figure
     logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("rank-*.log"))]
     first, second = (re.findall(r"update (\d+)/3  .*?loss (\S+)", log) for log in logs)

@@ -12,12 +12,15 @@ bucket, and ``push``.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
-from typing import Optional, TextIO
+from typing import Optional
 
 from runtime.errors import ConfigError
 from runtime.files import open_kept
+
+_log = logging.getLogger(__name__)
 
 
 class Trace:
@@ -29,23 +32,29 @@ class Trace:
         Raises:
             ConfigError: the file cannot be written.
         """
-        self._file: Optional[TextIO] = None
+        self._path = Path(folder, name)
+        self._descriptor: Optional[int] = None
         if not folder:
             return
-        path = Path(folder, name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            descriptor = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Not buffered: servers end by a signal, which would lose the last lines.
+            self._path.unlink(missing_ok=True)
+            self._descriptor = open_kept(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise ConfigError(
                 f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "
                 "leave it out"
             ) from None
-        # Servers end by a signal, which would lose the lines of a larger buffer.
-        self._file = open(descriptor, "w", buffering=1)
 
     def write(self, *words: object) -> None:
         """Write a line."""
-        if self._file is not None:
-            print(*words, file=self._file)
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())
+        except OSError as error:
+            # A full disk must not end the job: training does not need the record.
+            _log.warning("%s cannot be written (%s); it ends here", self._path, error.strerror)
+            os.close(self._descriptor)
+            self._descriptor = None
