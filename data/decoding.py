@@ -69,6 +69,14 @@ _PNG_HEADER, _SAMPLES = struct.Struct(">8s8xIIBB"), {0: 1, 2: 3, 3: 1, 4: 2, 6: 
 _PNG_SLACK = 1 << 16
 # Chunks of texts and profiles, which inflate to a thousand times as much and are not shown.
 _PNG_EXTRAS = (b"zTXt", b"iTXt", b"iCCP")
+# A portable map says how large a sample is at most (Netpbm). OpenCV looks at it only where samples
+# are digits (P2, P3) and at most 255.
+_MAP = re.compile(rb"P([2356])" + 3 * rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})" + rb"\s")
+_USUAL_WHITE = (255, 65535)
+# The header of a BMP has its own size, bits of a pixel and kind of compression. In the shortest one
+# with 32 bits and masks, OpenCV ignores the masks of red, green and blue, which follow.
+_BMP, _BMP_HEADER, _BMP_MASKS = b"BM", struct.Struct("<14xI10xHI"), struct.Struct("<54x3I")
+_SHORT_WITH_MASKS, _USUAL_MASKS = (40, 32, 3), (0xFF0000, 0xFF00, 0xFF)
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
 # A hundred of 67 million pixels would take 11 s.
@@ -112,7 +120,13 @@ def decode_file(payload: Payload) -> Image:
     """
     if not _BEGINNINGS_OF_FILES.match(payload):
         raise _broken("it is of no format that is known")
-    return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+    found = _MAP.match(payload)
+    white = int(found[4]) if found else 0
+    if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
+        return _turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+    samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
+    image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
+    return image
 
 
 def read_image(path: Union[str, Path]) -> Image:
@@ -223,6 +237,8 @@ def _decode(payload: Payload, flags: int) -> Image:
     beginning = bytes(payload[:2])
     if beginning == _PNG:
         payload = _bounded_png(bytes(payload))
+    if beginning == _BMP and _has_other_masks(payload):
+        raise _broken("it is a BMP whose colors lie in an unusual order")
     if beginning == _JPEG and _has_many_scans(bytes(payload)):
         most = f"at most {MAX_SCANS}, and fewer of a large image"
         raise _broken(f"it is a JPEG of too many scans ({most})")
@@ -274,6 +290,12 @@ def _ends_with_rows(png: bytes, pixels: bytes) -> bool:
     except zlib.error:
         return True
     return left > 0
+
+
+def _has_other_masks(bmp: Payload) -> bool:
+    if len(bmp) < _BMP_MASKS.size or _BMP_HEADER.unpack_from(bmp) != _SHORT_WITH_MASKS:
+        return False
+    return _BMP_MASKS.unpack_from(bmp) != _USUAL_MASKS
 
 
 def _has_many_scans(jpeg: bytes) -> bool:

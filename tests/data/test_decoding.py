@@ -281,3 +281,28 @@ def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None
     assert Resizer((112, 112)).fit(pixels, "a") is pixels
     for size in ((224, 192), (56, 48)):
         assert Resizer((112, 96)).fit(smooth(*size), "a").shape == (112, 96, 3)
+
+
+@pytest.mark.parametrize("white", [15, 255, 65535])
+@pytest.mark.parametrize(("kind", "planes"), [(b"P2", 1), (b"P3", 3), (b"P5", 1), (b"P6", 3)])
+def test_a_portable_map_says_what_is_white(kind: bytes, planes: int, white: int) -> None:
+    width = 8 // planes
+    samples = np.linspace(0, white, 24).round().astype(int)[: 3 * width * planes]
+    head = kind + b"\n# of 3 columns\n%d 3\n%d\n" % (width, white)
+    if kind in (b"P2", b"P3"):
+        body = b"".join(b"%d\n" % sample for sample in samples)
+    else:
+        body = samples.astype(">u2" if white > 255 else "u1").tobytes()
+    found = decode_file(head + body)[..., :planes]
+    assert np.abs(found.ravel() - samples * (255 / white)).max() <= 1
+    assert found.min() == 0 and (planes == 3 or found.max() == 255)
+
+
+def test_a_bmp_with_other_masks_is_no_image() -> None:
+    pixels = np.full((2, 2, 4), (10, 20, 30, 0), np.uint8).tobytes()
+    head = struct.pack("<2sIHHI", b"BM", 66 + 16, 0, 0, 66)
+    head += struct.pack("<IiiHHIIiiII", 40, 2, 2, 1, 32, 3, 16, 0, 0, 0, 0)
+    usual = head + struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF) + pixels
+    assert decode_rgb(usual)[0, 0].tolist() == [30, 20, 10]
+    other = head + struct.pack("<3I", 0xFF, 0xFF00, 0xFF0000) + pixels
+    assert_broken("colors lie in an unusual order", decode_rgb, other)
