@@ -30,8 +30,6 @@ from training.config.schedule import (
     with_schedule,
 )
 
-# The usual values. SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
-_USUAL_DECAY = {"adam": "0", "adamw": "0.05"}
 # Pairs that exclude each other: the first, where it is given, replaces a preset's second.
 _RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"), *RIVALS)
 
@@ -164,8 +162,8 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
     chosen = {**saved, **given} if saved.get("optimizer") == optimizer else given
     if "lr" not in chosen or "wd" not in chosen:
         raise ConfigError(
-            f"--optimizer {optimizer} needs --lr and --wd of its own, as in --lr 1e-3 --wd "
-            f"{_USUAL_DECAY.get(optimizer, 0)}: defaults and presets are for sgd"
+            f"--optimizer {optimizer} needs --lr and --wd of its own, as in --lr 1e-3 and --wd 0 "
+            "for adam, 0.05 for adamw: defaults and presets are for sgd"
         )
     if "momentum" in given:
         raise ConfigError(
@@ -207,7 +205,12 @@ def check(config: FaceConfig) -> None:
                 "identities an image; raise it, or lower --num-classes"
             )
     elif not (data.debug and data.num_classes is not None):
-        _check_folders(data)
+        for folder in data.rec:
+            if not os.path.exists(folder):
+                raise ConfigError(
+                    f"the record set {folder} does not exist; give the folder that holds train.rec "
+                    "as --rec DIR, or add --debug to train without data"
+                )
 
 
 def _check_plan(config: FaceConfig) -> None:
@@ -224,15 +227,6 @@ def _check_plan(config: FaceConfig) -> None:
     for option, is_given in of_processors.items():
         if is_given and config.dry_run.gpu:
             raise ConfigError(f"{option} is for CPUs, and --gpu plans for a GPU; leave one out")
-
-
-def _check_folders(data: FaceDataOptions) -> None:
-    for folder in data.rec:
-        if not os.path.exists(folder):
-            raise ConfigError(
-                f"the record set {folder} does not exist; give the folder that holds train.rec as "
-                "--rec DIR, or add --debug to train without data"
-            )
 
 
 _PROGRAM = command_line.Program(

@@ -35,7 +35,6 @@ from training.config.schedule import (
 )
 
 HOROVOD = "horovod"
-KV_STORES = (HOROVOD, *SCHEMES)
 ALONE = frozenset(("local", "device", "nccl", "local_allreduce_cpu", "local_allreduce_device"))
 """MXNet's stores of one process with several GPUs; here each GPU has a rank, and these are
 ``HOROVOD``."""
@@ -58,7 +57,7 @@ class LossOptions(Options):
 class ExchangeOptions(Options):
     """Exchange of gradients."""
 
-    kv_store: str = name(HOROVOD, KV_STORES)
+    kv_store: str = name(HOROVOD, (HOROVOD, *SCHEMES))
     """Exchange of gradients: horovod, or over parameter servers dist_sync, dist_async, dist_ssync
     (bounded by --staleness) or dist_gsync (in groups); these under python -m parallel.launch;
     local, device and nccl, MXNet's for one process, are horovod."""

@@ -36,6 +36,8 @@ _SHARED = {
     "--log-file --log-dir": "leave it out: each rank writes logs/rank-0000.log in --models-root",
     "--clip-gradient": "not ported, as it cuts each number by itself; --clip-norm X shortens the "
     "whole gradient",
+    "--wandb-* --using-wandb --suffix-run-name --save-artifacts --monitor": "leave it out: "
+    "metrics.jsonl and scalars/ in --models-root have the numbers",
 }
 
 _TRAIN = {
@@ -59,12 +61,9 @@ _TRAIN = {
     "--interclass-filtering-threshold": "give --filter-threshold, where 1 is off",
     "--warmup-epoch": "give --warmup, in updates",
     "--gradient-acc": "give --accumulate, and the whole batch of an update as --batch-size",
-    "--save-all-states": "leave it out: checkpoints hold everything; see --keep",
-    "--wandb-* --using-wandb --suffix-run-name --save-artifacts": "leave it out: metrics.jsonl and "
-    "scalars/ in --models-root have the numbers",
+    "--save-all-states --ckpt": "leave it out: checkpoints hold all; see --save-interval, --keep",
     "--per-batch-size": "give --batch-size, which is that of a rank",
     "--pretrained-epoch": "give --pretrained PREFIX,EPOCH",
-    "--ckpt": "leave it out: see --save-interval and --keep",
     "configs/*": "a Python file is not read; give --rec DIR with options, or --config config.json",
 }
 
@@ -79,8 +78,7 @@ _CLASSIFY = {
     "--lr-factor-epoch": "leave it out: --lr-factor counts after every epoch, or at --lr-steps",
     "--warmup-lr --warmup-strategy": "leave it out: --warmup-epochs rise from 0 in equal steps",
     "--mode": "leave it out: there is one mode, that of Gluon",
-    "--use-rec": "leave it out: --rec-train and --rec-val say it",
-    "--rec-train-idx --rec-val-idx": "leave it out: the .idx file next to the .rec is found",
+    "--use-rec --rec-train-idx --rec-val-idx": "leave it out: --rec-train and --rec-val are enough",
     "--train-dataset --val-dataset": "give the whole paths as --rec-train and --rec-val",
     "--data-nthreads": "give --threads",
     "--data-shape --image-shape": "give --image-size",
@@ -103,7 +101,6 @@ _CLASSIFY = {
     "--save-period": "give --save-frequency",
     "--optimizer --loss": "leave it out: they are SGD, with --momentum, and the cross-entropy",
     "--gc-*": "not ported; --fp16-allreduce halves what Horovod sends",
-    "--monitor": "leave it out: metrics.jsonl in --models-root has the numbers of the run",
 }
 
 SYNONYMS: Mapping[str, str] = {
@@ -124,9 +121,8 @@ _MODELS = {
     "vgg": "name it with its layers, as in vgg16_bn, or VGG16 for CIFAR",
     "lenet": "give LeNet",
     "lenet-stn mlp": "not ported; give LeNet",
-    "3conv": "not ported; give LeNet or resnet20",
     "small": "it is in no file of the original; give inception-bn-28-small",
-    "cross": "not ported; give resnet20 or inception-bn-28-small",
+    "3conv cross": "not ported; give resnet20 or inception-bn-28-small",
     "unet": "not ported: it does not classify",
     "resnet*_v1?*": "of GluonCV, not ported; give resnet50_v1 or another of Gluon's model zoo",
     "VGG(*": "give the name in the parentheses, as in VGG19",
@@ -137,12 +133,10 @@ _MODELS = {
 
 _NETWORKS = {
     "r122": "the original has no units for 122 layers and stops; give r124 or r100",
-    "rx50": "it is of a module, fresnext, that the original lacks; give r50",
-    "rx101": "it is of a module, fresnext, that the original lacks; give r100",
+    "rx50 rx101": "of a module, fresnext, that the original lacks; give r50 or r100",
     "r2060": "not ported; the deepest here is r200",
     "iresnet* resnet*": "give r with the number of layers, as in r50",
-    "mobilefacenet*": "give mbf",
-    "mbf_large": "not ported; give mbf",
+    "mobilefacenet* mbf_large": "give mbf",
     "y1": "give mbf, with --embedding-size 128 as there",
     "vit_*": "there are no vision transformers here; give r50 or r100",
 }

@@ -64,7 +64,9 @@ class Teacher:
         network = Backbone.load(
             prefix, epoch, image_size=image_size, ctx=student.context, dtype=dtype
         )
-        found, wanted = (_embedding_size(one, image_size) for one in (network, student))
+        images = {"data": (1, 3, *image_size)}
+        graphs = network.graph, student.graph
+        found, wanted = (one.infer_shape(**images)[1][0][1] for one in graphs)
         if found != wanted:
             raise ConfigError(
                 f"--teacher {options.teacher} has embeddings of {found} numbers, those that are "
@@ -108,8 +110,3 @@ class Teacher:
         """The mean of 1 - cosine over the last global batch, without the weight."""
         assert self._distance is not None, "averages of an update"
         return {"teacher_loss": float(self._distance.asscalar())}
-
-
-def _embedding_size(network: Backbone, image_size: tuple[int, int]) -> int:
-    _, outputs, _ = network.graph.infer_shape(data=(1, 3, *image_size))
-    return int(outputs[0][1])
