@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from partial_fc.bfloat16 import widened
 from partial_fc.shard import STATES, RowState
-from runtime.kernels import parallel_kernel, prange, product_of
+from runtime.kernels import parallel_kernel, prange, prefetch_row, product_of
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
@@ -157,6 +157,10 @@ def build(rule: str, momentum: float, weight_decay: float) -> RowOptimizer:
 def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
     lr, momentum, weight_decay = rates
     for s in prange(rows.size):
+        ahead = min(s + 2, rows.size - 1)
+        prefetch_row(centers, rows[ahead])
+        prefetch_row(momenta, rows[ahead])
+        prefetch_row(gradient, ahead)
         inverse, slope = inverse_norms[s], gradient[s]
         center, velocity = centers[rows[s]], momenta[rows[s]]
         radial = product_of(slope, center) * inverse
@@ -174,6 +178,11 @@ def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignor
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
+        ahead = min(s + 2, rows.size - 1)
+        prefetch_row(centers, rows[ahead])
+        prefetch_row(first_moments, rows[ahead])
+        prefetch_row(second_moments, rows[ahead])
+        prefetch_row(gradient, ahead)
         row, inverse, slope = rows[s], inverse_norms[s], gradient[s]
         center, first, second = centers[row], first_moments[row], second_moments[row]
         radial = product_of(slope, center) * inverse

@@ -164,6 +164,40 @@ def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
     return numba.carray(_pointer(address), (size,), dtype)
 
 
+_CACHE_LINE = 64
+
+
+@extending.intrinsic
+def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
+    """Request the cache line of an entry, in a kernel; nothing waits for it."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        view = target.make_array(kind)(target, builder, arguments[0])
+        entry = cgutils.get_item_pointer(target, builder, kind, view, arguments[1:])
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        # For reading, into all caches, data: the numbers of LLVM's ``llvm.prefetch``.
+        numbers = (ir.Constant(number, value) for value in (0, 3, 1))
+        form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        request = builder.module.declare_intrinsic("llvm.prefetch.p0i8", (), form)
+        builder.call(request, [builder.bitcast(entry, byte), *numbers])
+        return target.get_dummy_value()
+
+    return types.none(array, types.intp, types.intp), generate
+
+
+@inlined
+def prefetch_row(array, row):  # type: ignore[no-untyped-def]
+    """Request a row of a matrix before it is needed, in a kernel.
+
+    Where rows lie far apart, the processor does not find out by itself which is the next, and one
+    core waits for memory half of the time. The next row but one is the best to request: of the next
+    one, the last part would still be on its way.
+    """
+    for column in range(0, array.shape[1], _CACHE_LINE // array.itemsize):
+        _prefetch(array, row, column)
+
+
 # The system's pread(2) and pwrite(2), in a kernel: a descriptor, an address, how many bytes, and
 # where they are in the file. They return how many bytes they have read or written, or -1.
 _call = types.int64(types.int32, types.uintp, types.uintp, types.int64)

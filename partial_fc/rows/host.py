@@ -27,7 +27,15 @@ from partial_fc.rows.interface import (
     Rows,
 )
 from partial_fc.shard import Int64Array, Sample
-from runtime.kernels import LANES, inlined, parallel_kernel, prange, product_of, sum_of
+from runtime.kernels import (
+    LANES,
+    inlined,
+    parallel_kernel,
+    prange,
+    prefetch_row,
+    product_of,
+    sum_of,
+)
 from runtime.ndarray import array_of, new_array, queue, settle
 
 
@@ -124,11 +132,13 @@ class HostRows(Rows):
 @parallel_kernel
 def _normalize(centers, rows, units, inverse_norms):  # type: ignore[no-untyped-def]
     for s in prange(rows.size):
+        prefetch_row(centers, rows[min(s + 2, rows.size - 1)])
         center, unit = centers[rows[s]], units[s]
         norm = np.sqrt(product_of(center, center))
-        inverse_norms[s] = np.float32(1.0) / max(norm, np.float32(SMALLEST_NORM))
+        inverse = np.float32(1.0) / max(norm, np.float32(SMALLEST_NORM))
+        inverse_norms[s] = inverse
         for d in range(center.size):
-            unit[d] = narrowed(center[d] * inverse_norms[s], unit)
+            unit[d] = narrowed(center[d] * inverse, unit)
 
 
 def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
