@@ -136,7 +136,8 @@ _NETWORKS = {
     "rx50 rx101": "of a module, fresnext, that the original lacks; give r50 or r100",
     "r2060": "not ported; the deepest here is r200",
     "iresnet* resnet*": "give r with the number of layers, as in r50",
-    "mobilefacenet* mbf_large": "give mbf",
+    "mobilefacenet*": "give mbf",
+    "mbf_large": "not ported; give mbf",
     "y1": "give mbf, with --embedding-size 128 as there",
     "vit_*": "there are no vision transformers here; give r50 or r100",
 }
