@@ -21,7 +21,7 @@ import numpy as np
 
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation.features import Features, Images, normalized, sums_of_views
-from evaluation.files import NPY, map_floats
+from evaluation.files import map_floats
 from evaluation.network import check_same, device_of, open_network
 from evaluation.options import EMBED, add_network
 from runtime.command_line import Parser
@@ -31,7 +31,9 @@ from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
-# Of NumPy's format 1.0, for a table of any size.
+# Its stubs have no types.
+_NPY: Any = np.lib.format
+# Of format 1.0, for a table of any size.
 _HEADER_BYTES = 128
 
 
@@ -176,7 +178,7 @@ def _write_files(
         file.truncate()
         file.seek(0)
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(kept), width)}
-        NPY.write_array_header_1_0(file, header)
+        _NPY.write_array_header_1_0(file, header)
         assert file.tell() == _HEADER_BYTES, header
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
         if options.safetensors:

@@ -8,8 +8,8 @@ fit together is refused.
 
 from __future__ import annotations
 
-import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from runtime.errors import ConfigError, DataError
 from runtime.files import open_regular, read_lines, write_atomically
 
-NPY: Any = np.lib.format
-"""NumPy's own reader and writer of headers, whose stubs have no types."""
+# NumPy has Python parse the header of a file, which raises errors of many classes, and takes any
+# shape and type.
+_MAGIC = b"\x93NUMPY"
+# By major version: bytes of the length of the header.
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+_LONGEST_HEADER = 1 << 12
+_HEADER = re.compile(
+    rb"\{\s*'descr'\s*:\s*'([<>]f[248])'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
+    rb"\s*'shape'\s*:\s*\((\d{1,15}), *(\d{1,15}),?\)\s*,?\s*\}\s*"
+)
 
 
 class Embeddings(NamedTuple):
@@ -48,20 +56,23 @@ def map_floats(path: Path) -> Optional[NDArray[Any]]:
         OSError: the file is missing or not a regular file, or may not be read.
     """
     with open_regular(path) as file:
-        try:
-            # A header of the other versions may have 4 GB; NumPy writes them for no table.
-            if NPY.read_magic(file) != (1, 0):
-                return None
-            shape, is_fortran, dtype = NPY.read_array_header_1_0(file)
-            if len(shape) != 2 or dtype.kind != "f" or dtype.itemsize > 8:
-                return None
-            start, length = file.tell(), os.fstat(file.fileno()).st_size
-            if length != start + dtype.itemsize * math.prod(shape):
-                return None
-            return np.memmap(file, dtype, "r", start, shape, "F" if is_fortran else "C")
-        except Exception:
-            # NumPy has Python parse the header, which raises errors of many classes.
+        magic = file.read(len(_MAGIC) + 2)
+        size = _LENGTH_BYTES.get(magic[len(_MAGIC)], 0) if len(magic) > len(_MAGIC) else 0
+        length = int.from_bytes(file.read(size), "little")
+        if not magic.startswith(_MAGIC) or not size or length > _LONGEST_HEADER:
             return None
+        header = _HEADER.fullmatch(file.read(length))
+        if header is None:
+            return None
+        dtype, start = np.dtype(header[1].decode()), file.tell()
+        shape = int(header[3]), int(header[4])
+        order: Any = "F" if header[2] == b"True" else "C"
+        if file.seek(0, 2) != start + dtype.itemsize * shape[0] * shape[1]:
+            return None
+        if 0 in shape:
+            # There is nothing to map.
+            return np.zeros(shape, dtype)
+        return np.memmap(file, dtype, "r", start, shape, order)
 
 
 def read_embeddings(path: Path) -> Embeddings:
