@@ -41,9 +41,8 @@ _LOCAL = "localhost"
 _SAID = """Medians of {} rounds of {} updates. The efficiency is the images/s over those of as many
 workers that are each as fast as one alone; "of no exchange", over those of as many processes on
 this host at the same time that exchange nothing. The exchange by itself is that of all gradients of
-an update, while nothing computes. The megabytes are what a worker and a server send for an update:
-computed, not measured. Servers take processors that workers could use, and so do hosts that are one
-machine."""
+an update, while nothing computes. Servers take processors that workers could use, and so do hosts
+that are one machine."""
 
 
 class ScalingSetup(NamedTuple):
@@ -65,12 +64,10 @@ class ScalingSetup(NamedTuple):
 
 
 class ScalingSpeed(NamedTuple):
-    """Speed of one job, and the bytes that it exchanges."""
+    """Speed of one job."""
 
     images_per_second: float
     """Over all workers, at the pace of the slowest; medians of updates."""
-    parameter_bytes: int
-    """Size of all gradients."""
     exchange: float
     """Seconds of the exchange of an update by itself, for the slowest worker."""
 
@@ -169,7 +166,7 @@ def read(output: str, batch: int, workers: int) -> ScalingSpeed:
     if min(map(len, clocks)) < 2:
         raise RuntimeError("the processes were hardly at work together; give more --updates")
     update = max(float(np.median(np.diff(clock))) for clock in clocks)
-    return ScalingSpeed(workers * batch / update, results[0]["parameter_bytes"], exchange)
+    return ScalingSpeed(workers * batch / update, exchange)
 
 
 def efficiency(setup: ScalingSetup, measured: Measurements, other: ScalingSetup = _ALONE) -> float:
@@ -180,40 +177,24 @@ def efficiency(setup: ScalingSetup, measured: Measurements, other: ScalingSetup 
     return measure.ratio(own, others)
 
 
-def bytes_sent(setup: ScalingSetup, parameter_bytes: int) -> tuple[float, float]:
-    """The bytes that a worker and a server send for an update, computed, not measured.
-
-    A worker of parameter servers sends all gradients; the servers together send all weights to
-    every worker.
-    """
-    if setup.servers_per_worker:
-        return float(parameter_bytes), parameter_bytes / setup.servers_per_worker
-    # Each byte goes on once to be summed and once to be known.
-    share = 2 * (setup.workers - 1) / setup.workers if setup.scheme == HOROVOD else 0
-    return share * parameter_bytes, 0.0
-
-
 def table(measured: Measurements) -> str:
     """Lay out the measurements."""
     header = ["measured", "images/s", "from … to", "efficiency", "of no exchange"]
-    header += ["exchange by itself, ms", "MB per worker", "MB per server"]
+    header.append("exchange by itself, ms")
     rows = []
     for setup, speeds in measured.items():
         every = [one.images_per_second for one in speeds]
-        worker, server = bytes_sent(setup, speeds[0].parameter_bytes)
         row = [
             str(setup),
             f"{statistics.median(every):.1f}",
             f"{min(every):.1f} … {max(every):.1f}",
             f"{efficiency(setup, measured):.3f}",
-            *("", "", "", ""),
+            *("", ""),
         ]
-        if worker:
+        if setup.scheme != NONE:
             beside = ScalingSetup(setup.workers, NONE)
             row[4] = f"{efficiency(setup, measured, beside):.3f}"
             row[5] = f"{statistics.median(one.exchange for one in speeds) * 1e3:.1f}"
-            row[6] = f"{worker / 1e6:.2f}"
-            row[7] = f"{server / 1e6:.2f}" if server else ""
         rows.append(row)
     return measure.markdown_table(header, rows)
 

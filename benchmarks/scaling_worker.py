@@ -55,7 +55,6 @@ def main() -> None:
         seed=0,
     )
     classifier.hybridize()
-    trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
     workers, optimizer, world = _exchange(scheme, classifier)
     if scheme == NONE:
         _meet(Path(sys.argv[6]), int(sys.argv[7]))
@@ -70,7 +69,6 @@ def main() -> None:
     result = {
         # One clock for all processes of a host.
         "ends": ends[WARM_UP_UPDATES:],
-        "parameter_bytes": sum(4 * int(np.prod(one.shape)) for one in trained),
         "exchange": 0.0 if scheme == NONE else _seconds(world, exchange),
     }
     # In one piece, or launchers may put their prefix into it.
