@@ -126,8 +126,9 @@ def test_steps_equal_those_of_the_plain_graph(name: str, side: int) -> None:
         if key.endswith("_gamma") and "relu" in key:
             # Slopes of either sign and above 1: the result may not depend on the usual ones.
             value[:] = mx.nd.array(generator.uniform(-0.5, 1.5, value.shape))
-    # Shifts before a BatchNorm have no gradient but rounding errors.
-    assert compare(plain, fast, shape, weights, 0.02, 1e-5) < 2e-3
+    # Shifts before a BatchNorm have no gradient but rounding errors; those of others depend on how
+    # the numbers next to the kink of a PReLU are rounded.
+    assert compare(plain, fast, shape, weights, 0.05, 1e-5) < 2e-3
 
 
 def test_the_numbers_of_a_prelu() -> None:
