@@ -208,8 +208,8 @@ def check(config: FaceConfig) -> None:
         for folder in data.rec:
             if not os.path.exists(folder):
                 raise ConfigError(
-                    f"the record set {folder} does not exist; give the folder that holds train.rec "
-                    "as --rec DIR, or add --debug to train without data"
+                    f"--rec {folder} does not exist; give the folder that holds train.rec, or add "
+                    "--debug to train without data"
                 )
 
 
