@@ -14,7 +14,7 @@ from partial_fc import bfloat16, optimizers
 from partial_fc.head import PartialFC
 from partial_fc.initial import initial_centers, read_centers
 from partial_fc.options import HeadOptions
-from partial_fc.shard import Sampler, Shard, draw_distinct
+from partial_fc.shard import DEVIATION, Sampler, Shard, centers_of, draw_distinct
 from runtime.errors import DataError
 from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
@@ -232,3 +232,10 @@ def test_rounding_and_widening_are_those_of_mxnet():
     narrow = np.empty_like(values)
     _convert(values, narrow, wide)
     assert np.array_equal(narrow, values) and np.array_equal(wide, values)
+
+
+def test_a_direction_of_no_length_keeps_the_drawn_center() -> None:
+    directions, drawn = np.array([[[3, 4], [0, 0]], [[9, 9], [5, 7]]], np.float32)
+    centers = centers_of(directions, drawn)
+    assert centers[0] == pytest.approx(DEVIATION * math.sqrt(2) * np.array([0.6, 0.8]))
+    assert centers[1].tolist() == [5, 7]

@@ -65,6 +65,11 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
     )
     with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
         parser.parse_args(["--model", "a", "configs/a"])
+    # Rows that come with a group of options; earlier ones count.
+    parser.answer({"--gpus": "another answer", "--fc7*": "leave it out too"}, {"--net": "--model"})
+    for word, said in (("--fc7-lr", "leave it out too"), ("--gpus", "set CUDA_VISIBLE_DEVICES")):
+        with pytest.raises(ConfigError, match=f"{word} is not an option here: {said}"):
+            parser.parse_args(["--net", "a", word, "1"])
     parser.add_argument("command", nargs="*")
     # Values, and the command after two dashes, are none of another program.
     found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
