@@ -112,7 +112,10 @@ class Dummies:
 
 def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_path: Path) -> None:
     program = PRESENT + "print(find(os.environ), os.environ['OMP_NUM_THREADS'])"
-    worker = program + "\nprint('look', file=sys.stderr); sys.stdout.write('no end of line')"
+    # Servers that are still starting when the last worker ends say nothing any more.
+    begun = f"[name for name in os.listdir({str(tmp_path)!r}) if name.startswith('begun')]"
+    worker = program + f"\nwhile len({begun}) < 3:\n    time.sleep(0.01)\n"
+    worker += "print('look', file=sys.stderr); sys.stdout.write('no end of line')"
     files = {
         "hosts": "localhost slots=1\n127.0.0.2 slots=2\n",
         "groups": "localhost 127.0.0.2\n127.0.0.2\n",
@@ -125,7 +128,8 @@ def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_pat
         (tmp_path / name).write_text(text)
         options += ["-H" if name == "hosts" else f"--{name}", tmp_path / name]
     options += ["--bucket-elements", 5000, "--trace", tmp_path / "trace"]
-    serve, more = program + "\ntime.sleep(300)", ("--kv-store=dist_gsync", "--data-allocator", "1")
+    serve = program + f"\nopen(f'{tmp_path}/begun-{{os.getpid()}}', 'w').close(); time.sleep(300)"
+    more = ("--kv-store=dist_gsync", "--data-allocator", "1")
     status, output, errors = Dummies(tmp_path, worker, *options, serve=serve, more=more).ends()
     assert status == 0, errors
     found = {line.partition(": ")[0]: line for line in output.splitlines() if "(role=" in line}
