@@ -31,9 +31,9 @@ from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
-# Its stubs have no types.
+# NumPy's stubs give this module no types.
 _NPY: Any = np.lib.format
-# Of format 1.0, for a table of any size.
+# The header of format 1.0 has this length for a table of any size.
 _HEADER_BYTES = 128
 
 
@@ -163,7 +163,7 @@ def _write_files(
     files = StagedFiles()
     try:
         file = files.open(path)
-        # Of all rows, so that a full disk shows at once.
+        # Reserves room for all rows, so that a full disk shows at once.
         os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + 4 * len(faces) * width)
         file.seek(_HEADER_BYTES)
         has_row = []

@@ -85,7 +85,7 @@ def _digest(function: Any) -> str:
             value = caller.__globals__.get(name)
             is_overloaded = isinstance(value, FunctionType) and value in _overloaded
             called = getattr(value, "py_func", value if is_overloaded else None)
-            # Of an intrinsic, what makes its code.
+            # An intrinsic is known by the function that makes its code.
             called = getattr(value, "_defn", called)
             if isinstance(value, _CONSTANTS):
                 parts.append(f"{name}={value!r}")

@@ -77,7 +77,7 @@ def _view(array: Any) -> NDArray[Any]:
     return np.ndarray(array.shape, dtype, content)
 
 
-# What the engine calls is to outlive every operator.
+# The engine calls this function, so it has to outlive every operator.
 _nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: None)
 
 

@@ -49,7 +49,7 @@ _CLASSES, _REPEATS = 1024, 64
 _SEEN_FAR = 1e-2
 _QUARTILES = (0.25, 0.75)
 KINDS = ("moved", "junk", "unsure")
-"""What may be wrong with a label."""
+"""Kinds of findings: a label of another person, no usable face, and undecided."""
 _MOVED, _JUNK, _UNSURE = range(3)
 
 

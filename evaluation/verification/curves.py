@@ -1,4 +1,4 @@
-"""What the cosines of pairs say: accuracy over folds, the ROC, and thresholds for a wanted FAR.
+"""Accuracy over folds, the ROC, and thresholds for a wanted FAR, from the cosines of pairs.
 
 The protocol of verification cuts the pairs of a set into consecutive parts in file order. Each is
 judged with the threshold that is best on all others (Huang et al. 2007, Labeled Faces in the Wild),

@@ -1,4 +1,4 @@
-"""What a host says of itself: the cells of its column in the table, and what is wrong there.
+"""The report of a host about itself: the cells of its column in the table, and its faults.
 
 A broken installation is what the check is for. So nothing but the standard library is imported, and
 whatever may be broken or hang is a program or a thread with a time limit, whose failure is an
@@ -51,9 +51,9 @@ class Facts:
     ssh_server: str
     """The own address that ssh has reached; empty on the first host."""
     cells: dict[str, str]
-    """What the table shows, by the name of the row."""
+    """The cells of the table, by the name of the row."""
     wrong: list[str]
-    """What is wrong on this host whatever the others are, each with a remedy."""
+    """The faults of this host that do not depend on the others, each with a remedy."""
 
 
 def gather(models_root: Path, ranks: int, hosts: int) -> Facts:

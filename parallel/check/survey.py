@@ -104,7 +104,7 @@ class Probe:
         self.host = host
         words = (sys.executable, "-m", "parallel.check.probe", *arguments)
         variables = ssh.variables_with_programs()
-        # That of the user's own login, by which the probe on this host would take its address.
+        # The user's own login sets it; the probe on this host would take that address for its own.
         variables.pop("SSH_CONNECTION", None)
         is_here = is_own_name(host)
         self._process = sessions.start(

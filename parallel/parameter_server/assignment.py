@@ -1,4 +1,4 @@
-"""What the launcher assigns to each process of a job, and the four schemes of exchange.
+"""The assignment of the launcher to each process of a job, and the four schemes of exchange.
 
 The launcher writes an assignment (role, number, group, data) as environment variables, and the
 processes read it back. MXNet itself reads the variables that begin with ``DMLC``.
@@ -136,11 +136,11 @@ class Scheme:
     store: str
     """The kind of MXNet's store."""
     is_synchronous: bool = False
-    """Whether the servers add the pushes of all workers before they update."""
+    """True if the servers add the pushes of all workers before they update."""
     has_groups: bool = False
-    """Whether the workers of a group add their gradients, and one of them pushes."""
+    """True if the workers of a group add their gradients, and one of them pushes."""
     is_bounded: bool = False
-    """Whether a worker waits for the slowest when it is too far ahead."""
+    """True if a worker waits for the slowest when it is too far ahead."""
 
     def pushers(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
         """The workers of each pusher, by its number; the first of them pushes."""

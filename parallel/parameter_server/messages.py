@@ -163,12 +163,12 @@ class SharedTable:
 
     @property
     def is_paused(self) -> NDArray[np.bool_]:
-        """Which pushers validate or save, or are in their first step after that."""
+        """True for pushers that validate or save, or are in their first step after that."""
         paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
         return paused
 
     def have_reached(self, state: PusherState) -> NDArray[np.bool_]:
-        """Which pushers are in a state or past it."""
+        """Return True for pushers that are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
         return reached
 
@@ -219,7 +219,7 @@ class FailureDetector:
         self._warned: set[int] = set()
 
     def alive(self, table: SharedTable) -> NDArray[np.bool_]:
-        """Which pushers are alive, by the table as it was read now."""
+        """Return True for pushers that are alive by the table, which was read just now."""
         now = self._clock()
         changes = table.rows[:, _PROGRESS] != self._seen.rows[:, _PROGRESS]
         self._progressed[changes.any(axis=1)] = now

@@ -142,7 +142,7 @@ def _normalize(centers, rows, units, inverse_norms):  # type: ignore[no-untyped-
 
 
 def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
-    """Where a column of each sample is among the numbers, int64 [B]."""
+    """Return the index of a column of each sample among the numbers, int64 [B]."""
     starts_B = columns_B // logits.height * logits.height
     widths_B = np.minimum(logits.height, logits.num_rows - starts_B)
     samples_B = np.arange(logits.batch)

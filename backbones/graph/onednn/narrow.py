@@ -59,8 +59,8 @@ class _Narrowing(Rewriter):
         super().__init__(graph, shapes)
         # By registers a convolution of an image is a matrix product of the plain layout.
         self._by_tiles = unit is Bfloat16Unit.TILES
-        # Of which inputs and outputs are multiples: a row of a tile has 64 bytes; a register of
-        # sums has 16 numbers.
+        # Inputs and outputs are multiples of this: a row of a tile has 64 bytes; a register of sums
+        # has 16 numbers.
         self._multiple = 32 if self._by_tiles else 16
         # The outputs that are bfloat16, and of these such as have the layout of convolutions.
         self._narrow: set[int] = set()

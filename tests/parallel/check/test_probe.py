@@ -1,4 +1,4 @@
-"""What a host says of itself and measures, and conversations with probes, some of them scripts."""
+"""The report of a host about itself, its measurements, and conversations with probes."""
 
 import json
 import os
