@@ -279,7 +279,8 @@ class CenterStore:
         return np.concatenate([np.empty((0, self._layout.words), np.uint32), *parts])
 
     def _blocks(self, found: Sequence[tuple[int, Path]]) -> Iterator[Block]:
-        return (block for _, path in found for block in blocks(path, self._layout.words))
+        form = self._layout.words, self._header.classes
+        return (block for _, path in found for block in blocks(path, *form))
 
     def _index_after(self, found: Sequence[tuple[int, Path]]) -> Index:
         """The index as it will be when these logs are undone; ``DataError``: one is damaged."""

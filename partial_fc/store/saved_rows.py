@@ -91,7 +91,7 @@ class SavedRows:
             found += written.size
         with self._explained():
             for path in self._paths:
-                for block in blocks(path, self._layout.words):
+                for block in blocks(path, self._layout.words, self.header.classes):
                     self._records.check(block.classes, block.checks, block.images)
         return found
 
@@ -151,7 +151,7 @@ class SavedRows:
         for number, path in enumerate(self._paths):
             self._logs.append(open_descriptor(path))
             opened.callback(os.close, self._logs[-1])
-            for block in blocks(path, self._layout.words):
+            for block in blocks(path, self._layout.words, self.header.classes):
                 here = np.arange(block.classes.size) * self._layout.num_bytes + block.start
                 classes += [block.new, block.classes]
                 # A row that had never been written is in no log.
@@ -161,8 +161,6 @@ class SavedRows:
         # Empty arrays, so that logs without rows need no case of their own.
         none = np.empty(0, np.int64)
         changed, first = np.unique(np.concatenate([none, *classes]), return_index=True)
-        if changed.size and (changed[0] < 0 or changed[-1] >= self.header.classes):
-            raise DataError("an undo log is of other classes")
         offset = np.concatenate([none, *offsets])[first]
         self._records.index.checks[changed] = np.concatenate([none, *checks])[first]
         check_index(found, update, self._records.index, (self.header.first, self.header.last))

@@ -107,8 +107,12 @@ def logs_since(folder: Path, update: int) -> list[tuple[int, Path]]:
     return found
 
 
-def blocks(path: Path, words: int) -> Iterator[Block]:
-    """Read a log with records of this length; ``DataError``: it is damaged."""
+def blocks(path: Path, words: int, classes: int) -> Iterator[Block]:
+    """Read a log of a store with records of this length and this many classes.
+
+    Raises:
+        DataError: it is damaged, or of another store.
+    """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         _read_head(file, _LOG)
@@ -121,7 +125,10 @@ def blocks(path: Path, words: int) -> Iterator[Block]:
             if zlib.crc32(listed) != checksum:
                 raise _damaged(file)
             images = np.frombuffer(file.read(4 * words * num_rows), np.uint32)
-            new, rows = np.split(np.frombuffer(listed, np.int64, num_new + num_rows), [num_new])
+            both = np.frombuffer(listed, np.int64, num_new + num_rows)
+            if both.size and not 0 <= both.min() <= both.max() < classes:
+                raise DataError(f"{path} is of other classes; use another checkpoint")
+            new, rows = np.split(both, [num_new])
             checks = np.frombuffer(listed, np.uint32, num_rows, 8 * (num_new + num_rows))
             yield Block(new, rows, checks, images.reshape(num_rows, words), start)
 

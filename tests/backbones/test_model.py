@@ -28,7 +28,8 @@ FINGERPRINTS |= {"mbf": 1600664052, "tiny": 1311149337}
 
 
 def test_unknown_names_are_refused_in_one_line() -> None:
-    for call in (backbones.check, backbones.own_output, backbones.build):
+    uses = (backbones.check, backbones.own_output, backbones.build)
+    for call in (*uses, lambda name: backbones.check_image_size(name, (112, 112))):
         with pytest.raises(ConfigError, match="'mbff' is unknown .did you mean 'mbf'") as caught:
             call("mbff")
         assert "\n" not in str(caught.value)

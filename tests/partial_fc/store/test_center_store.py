@@ -287,7 +287,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
     log = "undo-00000008.rank-0000"
     # A row that is as it was at the checkpoint.
     index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    found = blocks(tmp_path / log, 48)
+    found = blocks(tmp_path / log, 48, runs.CLASSES)
     changed = {row for block in found for row in (*block.new, *block.classes)}
     last = int(192 * max(index.places[[*({*np.flatnonzero(index.checks)} - changed)]]))
     # The seed stays a number: the checksum alone tells.

@@ -1,6 +1,8 @@
 """Undo logs that are damaged: what they have lost is noticed, and what a kill cuts off is not."""
 
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -126,6 +128,17 @@ def test_a_log_that_has_lost_its_end_or_a_size_is_detected(killed: Any) -> None:
     log = bytearray(killed.log)
     log[2 * HEAD + 8 + 12] ^= 1
     assert outcome(killed, bytes(log), 0) == (None, False)
+
+
+@pytest.mark.parametrize("row", [-1, CLASSES, 2**40])
+def test_a_log_of_other_classes_is_refused(killed: Any, row: int) -> None:
+    listed = struct.pack("<q", row)
+    block = undo._head(undo._BLOCK, zlib.crc32(listed), 1, 0) + listed
+    (killed.folder / LOG).write_bytes(killed.log[: -HEAD - 10] + block)
+    with pytest.raises(DataError, match=f"{LOG} is of other classes; use"):
+        SavedRows(killed.folder, killed.origin, UPDATE)
+    with opened(killed.folder) as store, pytest.raises(DataError, match="other classes"):
+        store.restore(runs.saved(killed.origin, UPDATE))
 
 
 def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) -> None:
