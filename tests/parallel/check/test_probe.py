@@ -127,6 +127,9 @@ def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypa
     ("mxnet-cu112", [T4] * 7 + [H100], 11040, "8 H100, Tesla T4, CUDA 11.4",
      ["mxnet-cu112 has no machine code for H100; docs"]),
     ("mxnet-cu112", [T4] * 8, 10020, "8 Tesla T4, CUDA 10.2", ["its driver is for CUDA 10.2, too"]),
+    # CUDA 10 takes no older driver.
+    ("mxnet-cu102", [T4] * 8, 10020, "8 Tesla T4, CUDA 10.2", []),
+    ("mxnet-cu102", [T4] * 8, 10010, "8 Tesla T4, CUDA 10.1", ["its driver is for CUDA 10.1, too"]),
 ])  # fmt: skip
 def test_each_rank_has_a_gpu_that_fits(package, gpus, driver, cell, lines, monkeypatch) -> None:
     monkeypatch.setattr(installed, "mxnet_package", lambda: package)
