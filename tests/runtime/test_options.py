@@ -51,9 +51,12 @@ def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["-p22"], ["-p", "22"], ["-p=22"]])
-def test_values_of_short_names_and_synonyms(parser: Parser, words: list[str]) -> None:
-    found = parser.parse_args(["--model", "a", "-np", "2", "--epochs=3", *words])
-    assert (found.port, found.ranks, found.length) == (22, "2", 3)
+def test_values_of_short_names_and_synonyms(parser: Parser, words, monkeypatch) -> None:
+    given = ["--model", "a", "-np", "2", "--epochs=3", *words]
+    # Without words, those of the process.
+    monkeypatch.setattr("sys.argv", ["p", *given])
+    for found in (parser.parse_args(given), parser.parse_args()):
+        assert (found.port, found.ranks, found.length) == (22, "2", 3)
 
 
 def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:

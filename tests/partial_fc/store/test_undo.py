@@ -183,6 +183,12 @@ def test_the_logs_of_a_checkpoint_have_every_class(tmp_path, ranges, missing) ->
         undo.check_index(undo.logs(tmp_path), UPDATE, index, (0, CLASSES))
 
 
+def test_a_new_store_has_none_of_the_logs_of_an_earlier_one(killed: Any) -> None:
+    (killed.folder / "store.json").unlink()
+    with opened(killed.folder):
+        assert not undo.logs(killed.folder)
+
+
 def test_stores_of_two_hosts(tmp_path: Path) -> None:
     """Of ranks in turn: each host's classes have those of the other between them."""
     folders = [tmp_path / str(rank % 2) for rank in range(4)]
