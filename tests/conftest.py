@@ -41,6 +41,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in long)
 
 
+@pytest.fixture(autouse=True)
+def environment_stays() -> Iterator[None]:
+    """Fail a test that leaves environment variables behind: programs of later ones would obey."""
+    before = {**os.environ}
+    yield
+    after = {**os.environ}
+    for variables in (before, after):
+        # Of pytest itself.
+        variables.pop("PYTEST_CURRENT_TEST", None)
+    assert after == before
+
+
 @pytest.fixture(scope="session")
 def toolkit_data() -> Path:
     """Return the folder of real data that ``TOOLKIT_DATA`` names; skip the test without it."""

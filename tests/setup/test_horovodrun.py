@@ -38,11 +38,12 @@ def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def horovodrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Yield the module and restore what its ``main`` changes of Horovod."""
+    """Yield the module and restore what its ``main`` changes of Horovod and the environment."""
     monkeypatch.setattr(os, "execve", os.execve)
     monkeypatch.setenv("HOST_TIMEOUT", "40")
     monkeypatch.delenv("NIC", raising=False)
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ))
         for changed in (gloo_run, launch, env, driver_service, http_server):
             stack.enter_context(mock.patch.dict(vars(changed)))
         yield loaded("horovodrun")
