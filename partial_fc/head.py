@@ -294,7 +294,7 @@ class PartialFC(Stateful):
         # Copy first: allreduce works in place.
         largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")
         kept_B = mx.nd.exp(mx.nd.maximum(shift_B - largest_B, _LEAST))
-        # Where the target is on another rank, its entry here may be any number.
+        # target_B and slopes_B are undefined for images whose target is on another rank.
         none_B = mx.nd.zeros_like(local_B)
         addends = [sums_B * kept_B, mx.nd.where(local_B, target_B - largest_B, none_B)]
         if terms is not None:
