@@ -130,7 +130,7 @@ def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
     ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
     ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
     ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
-    ("--rec . --rec /nowhere", ["/nowhere does not exist", "train.rec"]),
+    ("--rec . --rec /nowhere", ["--rec /nowhere does not exist", "train.rec"]),
     ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
     ("", ["no data", "--dataset synthetic"]),
     ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 and --wd 0 for adam"]),
