@@ -139,6 +139,10 @@ class _Filling(Rewriter):
             # MXNet gives a sum the layout of the first addend, and may write it over that one; the
             # input of a residual unit is still needed, and has the layout of the units before.
             return self.add({**node, "inputs": sorted(node["inputs"], reverse=True)})
+        if node["op"] == "Concat" and self._trains and has_maps(self.shape(index)):
+            counts = [self.input_shape(index, one)[1] for one in range(len(node["inputs"]))]
+            if any(count % self._block for count in counts):
+                return self._joined_apart(node["name"], node["inputs"])[0]
         if node["op"] == "broadcast_mul" and self._trains:
             maps, factors = (self.input_shape(index, number) for number in range(2))
             # One number for each map, of all images, and maps of more than one pixel.
@@ -281,13 +285,22 @@ class _Filling(Rewriter):
         if not extra:
             return x
         name = f"{name}_maps"
-        # With five dimensions MXNet computes the concatenation by itself: its call of oneDNN fails
-        # where the gradient would have to be cut within a block.
-        x = self.operator("expand_dims", f"{name}_apart", [x], axis=1)
-        cut = self.operator("slice_axis", f"{name}_cut", [x], axis=2, begin=0, end=extra)
+        cut = self.operator("slice_axis", f"{name}_cut", [x], axis=1, begin=0, end=extra)
         zeros = self.operator("zeros_like", f"{name}_zeros", [cut])
-        padded = self._concatenated(f"{name}_padded", [x, zeros], 2)
-        return self.operator("squeeze", f"{name}_together", [padded], axis=1)
+        return self._joined_apart(f"{name}_padded", [x, zeros])
+
+    def _joined_apart(self, name: str, maps: list[Entry]) -> Entry:
+        """Append a concatenation of maps along their channels, with five dimensions.
+
+        Then MXNet computes it by itself: its call of oneDNN ends the process, or fails, where the
+        gradient would have to be cut within a block.
+        """
+        apart = [
+            self.operator("expand_dims", f"{name}_apart{number}", [one], axis=1)
+            for number, one in enumerate(maps)
+        ]
+        joined = self._concatenated(f"{name}_joined", apart, 2)
+        return self.operator("squeeze", name, [joined], axis=1)
 
     def _concatenated(self, name: str, arrays: list[Entry], axis: int) -> Entry:
         return self.operator("Concat", name, arrays, num_args=len(arrays), dim=axis)

@@ -56,6 +56,21 @@ def test_a_convolution_between_others() -> None:
     compare(plain, fast, shape)
 
 
+@pytest.mark.parametrize("counts", [(12, 24), (12, 36)])
+def test_a_concatenation_of_blocks_that_are_not_full(counts: tuple[int, int]) -> None:
+    shape = (BATCH, 16, 8, 8)
+    parts = [conv(MAPS, f"conv{count}", count, 1) for count in counts]
+    plain = conv(norm(mx.sym.concat(*parts, dim=1, name="both"), "bn0"), "conv0", 16, 1)
+    fast = blocked.rewrite(plain, shape)
+    assert nodes_of(fast)["both_joined"]["attrs"]["dim"] == "2"
+    if sum(counts) % 16:
+        compare(plain, fast, shape)
+    else:
+        # The backward pass of the plain graph ends the process: oneDNN divides by zero.
+        found = passes.step(fast, plain, shape)
+        assert all(np.isfinite(one).all() for one in found.values())
+
+
 def test_what_is_left_alone() -> None:
     for shape, channels, options in (
         # Full; few channels, of which most would be padding; one pixel; another layout.
