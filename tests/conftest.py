@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launch import clean_environment
 from tests.support.signals import keep_ignored_signals_from_children
 
 # Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
 _THOROUGH = "benchmarks endurance examples faults mutants newcomer pythons soak".split()
 # Marks of tests that other commands run.
 _ELSEWHERE = "cleaning device documents grouping hosts kernels measurements models".split()
+# Variables of pytest, and of libraries that a test may be the first to import.
+_THEIRS = ("PYTEST_CURRENT_TEST", "KMP_", "OPENCV_", "LD_LIBRARY_PATH")
 keep_ignored_signals_from_children()
 # Some machines set it for all programs: what a test starts shall not rely on that.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -44,13 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def environment_stays() -> Iterator[None]:
     """Fail a test that leaves environment variables behind: programs of later ones would obey."""
-    before = {**os.environ}
+    before = clean_environment()
     yield
-    after = {**os.environ}
-    for variables in (before, after):
-        # Of pytest itself.
-        variables.pop("PYTEST_CURRENT_TEST", None)
-    assert after == before
+    after = clean_environment()
+    changed = {name for name, _ in before.items() ^ after.items() if not name.startswith(_THEIRS)}
+    assert changed == set()
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support import hosts
-from tests.support.hosts import TwoHosts
+from tests.hosts import two_hosts
+from tests.hosts.two_hosts import TwoHosts
 
 
 def main() -> int:
     """Run it in this folder with this process's variables; returns its status."""
-    why_not = hosts.missing()
+    why_not = two_hosts.missing()
     if why_not is not None or not sys.argv[1:]:
         print(f"error: {why_not or 'no command'}", file=sys.stderr)
         return 2

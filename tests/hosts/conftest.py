@@ -3,8 +3,8 @@
 
 import pytest
 
-from tests.support.hosts import TwoHosts
-from tests.support.server_job import assert_nothing_left, copy_product
+from tests.hosts.server_job import assert_nothing_left, copy_product
+from tests.hosts.two_hosts import TwoHosts
 
 
 @pytest.fixture(scope="module")

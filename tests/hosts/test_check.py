@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
-from tests.support.hosts import ADDRESSES, INTERFACES, NAMES, PROGRAMS, ROOT, TwoHosts, repeated
+from tests.hosts import two_hosts
+from tests.hosts.two_hosts import ADDRESSES, INTERFACES, NAMES, PROGRAMS, ROOT, TwoHosts, repeated
 from tests.support.processes import listeners
 from tests.support.security_page import HOSTS, role, table
 
-pytestmark = hosts.MARKS
+pytestmark = two_hosts.MARKS
 FIRST, SECOND = "10.77.0.1", "10.77.0.2"
 BOTH = ("-H", f"{FIRST}:1,{SECOND}:1")
 # A host that hangs is given up after 20 s; a busy machine needs some to start Python.
@@ -76,7 +76,7 @@ MISTAKES = {
 }  # fmt: skip
 CONFIG, RUN = ("bash", "config.sh", "--debug"), ("bash", "run.sh", "--debug")
 LAUNCHERS = [("mpirun",), ("horovodrun",), ("horovodrun", "--gloo")]
-FLAGS = (*hosts.MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
+FLAGS = (*two_hosts.MPI_FLAGS, "-x", "OMP_NUM_THREADS=1")
 OPTIONS = "--dataset synthetic --debug --network tiny --batch-size 8 --max-update 3".split()
 _PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 PINNED = dict(re.findall(r"^export (OMPI_MCA_\w+)=(\S+)$", _PAGE, re.MULTILINE))

@@ -18,8 +18,8 @@ from typing import NamedTuple, Optional
 
 import pytest
 
-from tests.support import relay
-from tests.support.hosts import MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
+from tests.hosts import relay
+from tests.hosts.two_hosts import MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
 
 HAS_DEVICE = Path(relay.DEVICE).exists()
 pytestmark = [*MARKS, pytest.mark.skipif(not HAS_DEVICE, reason=f"needs {relay.DEVICE}")]

@@ -16,7 +16,7 @@ import pytest
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.state import REPLICATED
-from tests.support.hosts import (
+from tests.hosts.two_hosts import (
     ADDRESSES,
     MARKS,
     MPI_FLAGS,

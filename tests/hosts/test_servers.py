@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
+from tests.hosts import server_job as jobs
+from tests.hosts.two_hosts import INTERFACES, MARKS
 from tests.soak.soak import busy_loops
 from tests.support import attacker
-from tests.support import server_job as jobs
-from tests.support.hosts import INTERFACES, MARKS
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
 KILLED = "ended with status 137 (SIGKILL); ending the job"

@@ -24,7 +24,7 @@ from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import REPLICATED
-from tests.support import reference_head as exact
+from tests.partial_fc import reference_head as exact
 from tests.support.thread_world import run_ranks
 from training.config.presets import PRESETS
 

@@ -31,9 +31,9 @@ from evaluation.export.card import weights_hash, write_card
 from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
 from runtime.untrusted.parameter_file import write_parameters
+from tests.evaluation.export.onnx_networks import by_mxnet, drawn
 from tests.evaluation.support import check_refusal, export_network
 from tests.support.launch import ROOT
-from tests.support.onnx_networks import by_mxnet, drawn
 from tests.support.sets import assert_refused, contents
 
 WORDS = ["--model", "model,0"]
@@ -297,7 +297,7 @@ def test_pytorch_computes_the_same(ours: Checkpoint, tmp_path: Path) -> None:
     images, files = draw_images(2, (3, 112, 112)), (tmp_path / "tensors.npz", tmp_path / "i.npy")
     np.savez(files[0], **to_torch(ours, ""))
     np.save(files[1], images)
-    words = [python, ROOT / "tests/support/torch_iresnet.py", *files]
+    words = [python, ROOT / "tests/evaluation/export/torch_iresnet.py", *files]
     subprocess.run(words, check=True, timeout=250)
     assert_equal(np.load(files[1]), by_mxnet(ours, images))
 

@@ -21,7 +21,7 @@ from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form
 from evaluation.network import OnnxNetwork
 from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
-from tests.support.onnx_networks import by_mxnet, by_onnx, calibrated, drawn, exported
+from tests.evaluation.export.onnx_networks import by_mxnet, by_onnx, calibrated, drawn, exported
 from tests.support.sets import assert_refused
 
 SIZE = (9, 7)

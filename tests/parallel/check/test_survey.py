@@ -1,22 +1,45 @@
 """Findings for hosts with one change each, surveys of hosts that stop to answer, the command."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
 from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
 from parallel.check.__main__ import BRIDGES, WIDTH, findings, table
-from parallel.check.facts import UNUSABLE
+from parallel.check.facts import UNUSABLE, Facts
 from parallel.check.survey import Finding, HostError, Pair, Survey
 from runtime.errors import ConfigError
-from tests.support.healthy_hosts import facts, healthy
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH, THREE = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
+
+
+def facts(number: int) -> Facts:
+    """Those of a host with nothing wrong, the first with number 0."""
+    address = f"10.0.0.{number}"
+    return Facts(
+        hostname=f"node{number}", wrong=[],
+        interfaces={"lo": "127.0.0.1", "eth0": address, "docker0": "172.17.0.1"},
+        ssh_client="10.0.0.0" if number else "", ssh_server=address if number else "",
+        cells={
+            "hostname": f"node{number}", "Python": "3.11", "MXNet": "1.9.1 mxnet",
+            "Horovod": "0.28.1", "Open MPI": "4.1.8", "project": "3f2a",
+            "GPUs": "8 Tesla T4, CUDA 11.4",
+        },
+    )  # fmt: skip
+
+
+def healthy(slots: dict[str, int], nic: Optional[str] = None) -> Survey:
+    survey = Survey(slots, nic)
+    survey.facts.update({host: facts(number) for number, host in enumerate(slots)})
+    survey.pairs.extend(Pair(*hosts, 1.1e9) for hosts in itertools.permutations(slots, 2))
+    return survey
 
 
 def found(survey: Survey, host: str = "b", **changes) -> list[str]:

@@ -20,8 +20,13 @@ from parallel.parameter_server.buckets import Bucket, plan, table_key
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.trace import Trace
 from runtime.errors import ConfigError, DataError
+from tests.parallel.parameter_server.near_servers import (
+    NearServers,
+    applied,
+    gradients,
+    in_random_turns,
+)
 from tests.soak.replay import replay
-from tests.support.near_servers import NearServers, applied, gradients, in_random_turns
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 LONE = Assignment(

@@ -19,14 +19,15 @@ from parallel.parameter_server.assignment import KEY, SCHEMES
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
+from tests.parallel.parameter_server.server_job import ServerJob
 from tests.support import attacker
-from tests.support.job import ServerJob
 from tests.support.launch import ROOT, finish, ranks
 from tests.support.processes import listeners
 
 pytestmark = pytest.mark.launcher
 
 SCRIPT = ["-m", "tests.parallel.parameter_server.test_jobs"]
+ALTERED = ["-m", "tests.parallel.parameter_server.altered_worker"]
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
 # The turn of a worker that does not exist: the others wait until its file is there.
 GATE, NOBODY = 3, 9
@@ -194,7 +195,7 @@ def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
             ("dist_sync", [], {"0": {"validate": 2 * stall}}),
             ("dist_ssync", ["--staleness", 1], {"0": {"validate": 2 * stall}}),
         ):
-            program = ["-m", "tests.support.altered_worker", json.dumps(slowness), *SMALL, *options]
+            program = [*ALTERED, json.dumps(slowness), *SMALL, *options]
             program += ["--kv-store", scheme, "--models-root", tmp_path / scheme, "--epochs", 2]
             program += ["--stall-timeout", stall, "--num-images", 128, "--batch-size", 16]
             job = ServerJob(tmp_path / f"{scheme}-out", *program, workers=2)
@@ -251,8 +252,8 @@ def test_two_groups_train(tmp_path: Path) -> None:
 def test_new_groups_while_training(tmp_path: Path) -> None:
     """Workers 1 and 3 are slow, each in the group of a fast one; later all are alike."""
     speeds = json.dumps({"speeds": [[100, 25, 100, 25], [90] * 4]})
-    program = ["-m", "tests.support.altered_worker", speeds]
-    program += ["--num-images", "1600", "--frequent", "4", "--epochs", "3", "--rebalance", "1"]
+    program = [*ALTERED, speeds, "--num-images", "1600", "--frequent", "4"]
+    program += ["--epochs", "3", "--rebalance", "1"]
     said = gsp(tmp_path, "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n", *program, workers=4)
     for line in (
         "100 25 100 25: groups 0,2 1,3, shares 0.400 0.100 0.400 0.100",

@@ -17,7 +17,7 @@ from partial_fc.shard import Sample
 from runtime.errors import ConfigError
 from runtime.kernels import product_of
 from runtime.mxnet import mx
-from tests.support.reference_head import reference_update, zero_states
+from tests.partial_fc.reference_head import reference_update, zero_states
 
 # Vectors of two times 64 and a rest.
 C, S, D, B = 50, 13, 140, 6

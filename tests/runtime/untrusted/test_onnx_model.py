@@ -16,12 +16,12 @@ from runtime.errors import DataError
 from runtime.untrusted import child
 from runtime.untrusted.onnx_model import import_onnx, read_model
 
-MODULE = "tests.support.trying_child"
+MODULE = "tests.runtime.untrusted.trying_child"
 # With a clock of a second; an unchanged process has those of the module.
 SHORT = """
 from runtime.untrusted import child
 child.CLOCK = 1
-from tests.support.trying_child import answer
+from tests.runtime.untrusted.trying_child import answer
 child.serve(answer)
 """
 SIZE = (4, 4)

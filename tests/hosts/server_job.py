@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.hosts import PROGRAMS, ROOT, Host, HostJob, TwoHosts
+from tests.hosts.two_hosts import PROGRAMS, ROOT, Host, HostJob, TwoHosts
 
 PRODUCT = "classify.py backbones data evaluation parallel partial_fc runtime training".split()
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")

@@ -175,7 +175,7 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         if self._relayed:
             namespaces = [host.namespace for host in self.all]
             self._relay = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.relay", *namespaces, *INTERFACES],
+                [sys.executable, "-m", "tests.hosts.relay", *namespaces, *INTERFACES],
                 cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             assert self._relay.stdout.readline() == "ready\n", "the relay does not start"

@@ -1,11 +1,13 @@
 """``classify.py`` with workers as slow as a test wants, on machines of any speed.
 
-Run as ``python -m tests.support.altered_worker JSON OPTIONS...``. The JSON has for each worker, by
-its number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
-step. ``patience`` takes the place of the watchdog's ``PAUSE_FACTOR`` after the first step, so that
-a test need not wait six times as long as for an update; the first step, in which kernels may be
-compiled, may take minutes. ``speeds`` are those that the workers measure at each change of the
-groups. A rank that waits for others is ended no later than any other.
+    python -m tests.parallel.parameter_server.altered_worker JSON OPTIONS...
+
+The JSON has for each worker, by its number, what it sleeps (s): ``validate``, before its first
+validation, and ``step``, before each step. ``patience`` takes the place of the watchdog's
+``PAUSE_FACTOR`` after the first step, so that a test need not wait six times as long as for an
+update; the first step, in which kernels may be compiled, may take minutes. ``speeds`` are those
+that the workers measure at each change of the groups. A rank that waits for others is ended no
+later than any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m tests.support.trying_child``: does what the content of a request says."""
+"""``python -m tests.runtime.untrusted.trying_child``: does what the content of a request says."""
 
 from __future__ import annotations
 

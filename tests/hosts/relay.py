@@ -1,6 +1,6 @@
 """The networks between two hosts as a process, which delays and loses frames.
 
-    python -m tests.support.relay NAMESPACE1 NAMESPACE2 INTERFACE...
+    python -m tests.hosts.relay NAMESPACE1 NAMESPACE2 INTERFACE...
 
 Linux does this with ``tc ... netem``, which not every kernel has. So each interface of a host is a
 TAP device here, whose frames this process passes on to the other host. A line on its standard input
