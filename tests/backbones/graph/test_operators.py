@@ -41,6 +41,7 @@ def test_operators_and_attributes_are_those_of_mxnet() -> None:
 REFUSED = """
 Convolution num_group 0; Convolution num_filter -1; Convolution kernel (3, 3, 3)
 Convolution stride (0, 1); Convolution layout NHWC; Convolution workspace 99999999
+BatchNorm momentum -0.1; BatchNorm momentum 1.1; Pad pad_width (0, 0, 0, 0, 1, 0, 1, 0, 0)
 FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 7; BatchNorm output_mean_var True
 LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 99)
 Dropout p -1; Concat dim -7; clip a_max inf; _mul_scalar scalar nan; mean axis (0, 99)

@@ -182,8 +182,9 @@ def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
     assert "\x1b" not in "".join(lines)
     with pytest.raises(DataError, match="cannot be written: .* --out"):
         inspect("a\nb\x1b[2J", "--out", "out/a\nb\x1b[2J-bad.txt")
-    pack_set(Path("none"), [b"junk"], [0])
-    assert inspect("none", "--out", "new")[2]["bad images"] == "1"
+    pack_set(Path("none"), [b"junk"] * 20, [0] * 20)
+    assert inspect("none", "--out", "new")[2]["bad images"] == "20"
+    assert not list(Path("new").glob("*-bad.txt"))
 
 
 def test_sizes_repeated_images_and_wrong_labels_are_told(inspect, make_image) -> None:

@@ -187,6 +187,7 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
     (lambda lines: [*lines[:-1], f"39\t{lines[5].split()[1]}\n"], "does not fit train.rec"),
     (lambda lines: [*lines, lines[3]], "impossible keys"),
     (lambda lines: [*lines, f"{2**64}\t0\n"], "impossible keys"),
+    (lambda lines: [*lines[:-1], f"{2**40 + 1}\t{lines[-1].split()[1]}\n"], "impossible keys"),
     (lambda lines: "".join(lines).replace("\t0\n", "\t-4\n", 1), "impossible offsets"),
     (lambda lines: [*lines[:-1], f"39\t{2**64 - 4}\n"],
      "impossible offsets, the first for key 39; delete it"),

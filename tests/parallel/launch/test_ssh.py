@@ -1,5 +1,6 @@
 """What other hosts get and say before a job starts, with scripts in place of ssh."""
 
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from parallel import autogroup
 from parallel.launch import launcher, ssh, sync, variables
 from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
@@ -355,3 +357,30 @@ def test_the_project_is_what_git_has() -> None:
     names = {line.split("/")[0] for line in listed.stdout.splitlines()}
     found = {path.name for name in sync.PROJECT_NAMES for path in ROOT.glob(name)}
     assert {name for name in names if not name.startswith(".")} == found
+
+
+def test_autogroup_reads_and_removes_what_worker_0_has_written_on_its_host(
+    tmp_path: Path, put_ssh, monkeypatch
+) -> None:
+    put_ssh(SSH.format(folder=tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("machines").write_text("away\nfar\n")
+    left = []
+
+    def launch(options, serve) -> int:
+        words = options.command
+        folder = tmp_path / "away" / Path(words[words.index("--models-root") + 1]).name
+        folder.mkdir(parents=True)
+        record = {"images_per_second/worker_0": 100, "images_per_second/worker_1": 25}
+        (folder / "metrics.jsonl").write_text(8 * (json.dumps(record) + "\n"))
+        left.append(folder)
+        return 0
+
+    monkeypatch.setattr(autogroup, "launch", launch)
+    monkeypatch.setattr(autogroup, "addresses_of_workers", lambda _: ["10.0.0.1", "10.0.0.2"])
+    words = "-n 2 -s 1 -H machines --launcher ssh -- python x.py".split()
+    assert autogroup.main(words) == 0 and left
+    assert Path("groups").read_text() == "away\nfar\n"
+    assert not any(map(Path.exists, left))
+    assert sorted((tmp_path / "calls").read_text().split()) == ["away", "away", "far"]
