@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from parallel.check.__main__ import BRIDGES, WIDTH, findings, table
 from parallel.check.facts import UNUSABLE, Facts
 from parallel.check.survey import Finding, HostError, Pair, Survey
 from runtime.errors import ConfigError
+from tests.support.launch import write_program
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH, THREE = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
@@ -168,6 +170,34 @@ def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong
 
     (silent,) = surveyed("ac", monkeypatch, change).silent
     assert silent.host == "c" and silent.what.startswith("its answer is not understood (")
+
+
+# The probes of hosts that are this one, and of hosts without the project or an ssh server.
+SSH = """#!/bin/sh
+while [ "${1#-o}" != "$1" ]; do shift; done
+case $1 in
+    away) SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$2" ;;
+    gone) echo "Connection refused" >&2; exit 255 ;;
+    empty) echo "No module named parallel" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_probes_by_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(tmp_path / "ssh", SSH)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slots = {"localhost": 1, "away": 2, "gone": 1, "empty": 1}
+    survey = survey_module.survey(slots, tmp_path / "models", None)
+    assert {one.host: one.what for one in survey.silent} == {
+        "gone": "no connection by ssh (Connection refused); it has to work without a question: "
+        "ssh -oBatchMode=yes gone true",
+        "empty": "the check does not run there (No module named parallel); copy this project to "
+        f"the same path, {Path.cwd()}, and make env there",
+    }
+    ranks = {host: one.cells["ranks"].partition(" ")[0] for host, one in survey.facts.items()}
+    assert ranks == {"localhost": "1", "away": "2"}
+    ends = {(pair.sender, pair.receiver) for pair in survey.pairs if pair.bandwidth > 1e6}
+    assert ends == {("localhost", "away"), ("away", "localhost")}
 
 
 def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
