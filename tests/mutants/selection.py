@@ -19,6 +19,7 @@ ELSEWHERE = {
     "tests/data/pack/test_command.py": "data/pack/image_*",
     "tests/partial_fc/rows/test_rows.py": "partial_fc/rows/host.py",
     "tests/partial_fc/test_head.py": "partial_fc/rows/host.py",
+    "tests/partial_fc/store/test_center_store.py": "partial_fc/head.py",
     "tests/device/test_updates.py": "partial_fc/rows/device.py training/update/*",
     "tests/fuzz/test_links.py": "data/* evaluation/* parallel/* training/* runtime/files.py",
     "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parallel.world import LoneWorld
-from partial_fc import bfloat16, optimizers
+from partial_fc import optimizers
+from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.head import PartialFC
 from partial_fc.initial import initial_centers, read_centers
 from partial_fc.options import HeadOptions
@@ -205,8 +206,8 @@ def test_every_damaged_byte_of_the_frame_is_noticed(tmp_path) -> None:
 @parallel_kernel
 def _convert(values, narrow, wide):
     for i in prange(values.size):
-        narrow[i] = bfloat16.narrowed(values[i], narrow)
-        wide[i] = bfloat16.widened(narrow[i])
+        narrow[i] = narrowed(values[i], narrow)
+        wide[i] = widened(narrow[i])
 
 
 def test_rounding_and_widening_are_those_of_mxnet():
@@ -223,12 +224,12 @@ def test_rounding_and_widening_are_those_of_mxnet():
     is_zero = values == 0
     assert np.array_equal(narrow[~is_zero], theirs[~is_zero])
     assert not (theirs[is_zero] & 0x7FFF).any()
-    assert np.array_equal(bfloat16.narrowed(values, theirs), narrow)
-    assert np.array_equal(wide, bfloat16.widened(narrow))
+    assert np.array_equal(narrowed(values, theirs), narrow)
+    assert np.array_equal(wide, widened(narrow))
     finite = np.isfinite(values)
     assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
     assert wide[-7:].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0, np.inf, -np.inf]
-    assert bfloat16.widened(values) is bfloat16.narrowed(values, values) is values
+    assert widened(values) is narrowed(values, values) is values
     narrow = np.empty_like(values)
     _convert(values, narrow, wide)
     assert np.array_equal(narrow, values) and np.array_equal(wide, values)

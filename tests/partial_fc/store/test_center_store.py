@@ -368,6 +368,12 @@ def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatc
     assert places.max() < path.stat().st_size // record
 
 
+def test_what_a_write_leaves_out_is_written_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("partial_fc.store.records._write", lambda *_: 0)
+    origin = runs.trained(tmp_path)
+    assert runs.are_equal(runs.restored(origin, 8, tmp_path), runs.reference(8))
+
+
 def test_records_stand_side_by_side(tmp_path: Path) -> None:
     ranks = 3
 

@@ -89,8 +89,9 @@ def test_what_is_written_is_read(chunk: int, tmp_path: Path, monkeypatch) -> Non
     checkpoint.verify(saved.path)
     assert saved.own("net/mean", 2, 3).tolist() == [1, 1]
     assert saved.own("net/mean", 0, 4).tolist() == [5592406, 5592406]
-    with pytest.raises(DataError, match="lacks 'net/other'; it was written by another kind of"):
-        saved.replicated("net/other")
+    for read in (saved.replicated, lambda name: saved.own(name, 0, 3)):
+        with pytest.raises(DataError, match="lacks 'net/other'; it was written by another kind of"):
+            read("net/other")
     for name, whole in (("head/centers", CENTERS), ("head/counts", COUNTS)):
         for shard in (Shard(rank, ranks, CLASSES) for ranks in (1, 2, 4) for rank in range(ranks)):
             rows = np.full((shard.size, *whole.shape[1:]), -1, whole.dtype)
