@@ -17,6 +17,7 @@ import pytest
 from runtime import environment, launchers, processors
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
+from runtime.process import loopback
 from runtime.processors import available
 from tests.support.launch import finish
 
@@ -325,3 +326,15 @@ def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, mess
     os.environ.update(others)
     with pytest.raises(ConfigError, match=message) if message else nullcontext():
         launchers.refuse_hosts_name()
+
+
+def test_the_loopback_library_is_named_so_that_a_blank_does_not_divide_it(monkeypatch, tmp_path):
+    os.environ.update(LD_PRELOAD="a.so", LD_LIBRARY_PATH="/b")
+    for folder in (tmp_path / "one", tmp_path / "o ne"):
+        folder.mkdir()
+        (folder / "loopback.so").touch()
+    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "one" / "loopback.so")
+    assert loopback.loopback_variables() == {"LD_PRELOAD": f"{tmp_path}/one/loopback.so:a.so"}
+    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "o ne" / "loopback.so")
+    found = {"LD_PRELOAD": "loopback.so:a.so", "LD_LIBRARY_PATH": f"{tmp_path}/o ne:/b"}
+    assert loopback.loopback_variables() == found
