@@ -21,6 +21,7 @@ ELSEWHERE = {
     "tests/partial_fc/test_head.py": "partial_fc/rows/host.py",
     "tests/partial_fc/store/test_center_store.py": "partial_fc/head.py",
     "tests/device/test_updates.py": "partial_fc/rows/device.py training/update/*",
+    "tests/training/update/test_gradients.py": "training/update/*",
     "tests/fuzz/test_links.py": "data/* evaluation/* parallel/* training/* runtime/files.py",
     "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",

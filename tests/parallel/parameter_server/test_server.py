@@ -1,4 +1,5 @@
 import errno
+import hmac
 import queue
 import socket
 import threading
@@ -325,6 +326,11 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
             assert other.recv(100) == b"the first bytes"
             other.sendall(b"the answer")
             assert connection.recv(100) == b"the answer"
+
+
+def test_a_proof_is_of_the_key() -> None:
+    found = authentication.proof(b"key", b"caller", ("10.0.0.1", 80), b"nonces")
+    assert found == hmac.new(b"key", b"caller 10.0.0.1:80 nonces", "sha256").digest()
 
 
 @pytest.mark.parametrize("proof", ["another key", "the listener's own", 0, 31])

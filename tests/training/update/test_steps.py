@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -79,8 +80,10 @@ def face_step(world, stopwatch, classes=40, center_lr_factor=1.0, **options):
     return FaceStep(network, head, optimizer, center_lr_factor, stopwatch=stopwatch, **options)
 
 
-def one_update(**options):
+def one_update(teacher=None, **options):
     step = face_step(LoneWorld(), Stopwatch(), **options)
+    if teacher is not None:
+        step.learn_from(teacher)
     trained = trained_by(step._backbone)
     # ``allreduce_all`` takes the first array for the one that the backward pass makes last.
     assert trained[0].name == "conv0_weight"
@@ -101,6 +104,17 @@ def test_a_step_moves_weights_by_lr_and_centers_by_their_part_of_it(on_nan: str)
     assert np.abs(moved).max() > 0
     _, faster = one_update(center_lr_factor=2.0, guard=FiniteGuard(on_nan))
     np.testing.assert_allclose(faster, 2 * moved, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_follows_a_teacher() -> None:
+    class Doubling:
+        def add_to(self, result: HeadStep, features: Any, images: np.ndarray) -> HeadStep:
+            assert images is FACE_BATCH.images and features.shape == result.gradient.shape
+            return replace(result, gradient=2 * result.gradient)
+
+    updates = one_update()[0], one_update(teacher=Doubling())[0]
+    for (_, (_, gradient)), (_, (_, doubled)) in zip(*updates):
+        np.testing.assert_allclose(doubled, 2 * gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_drawn() -> None:
@@ -201,12 +215,15 @@ def test_the_loss_is_the_cross_entropy_of_smoothed_or_mixed_targets(mixup: float
     assert 0.5 <= share <= 1 and (share < 1) == (mixup > 0)
     images = DIGITS.astype(np.float32)
     logits = step.classifier(mx.nd.array(share * images + (1 - share) * images[::-1])).asnumpy()
+    hits = (logits.argmax(axis=1) == LABELS).sum()
     log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     rows = np.arange(COUNT)
     of_label = share * log_shares[rows, LABELS] + (1 - share) * log_shares[rows, LABELS[::-1]]
     expected = -((1 - smoothing) * of_label + smoothing * log_shares.mean(axis=1)).mean()
     loss, rel = step(DIGIT_BATCH, 0, 0.0).asscalar(), 1e-4 if mixup else 1e-5
     assert loss == pytest.approx(expected, rel=rel)
+    # An image counts for the label with the larger share, which is its own.
+    assert step._epoch_counts.averages()["correct"] == hits
 
 
 @pytest.mark.parametrize("size", [1, 2])
