@@ -46,6 +46,7 @@ FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 7; BatchNorm ou
 LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 99)
 Dropout p -1; Concat dim -7; clip a_max inf; _mul_scalar scalar nan; mean axis (0, 99)
 SliceChannel axis -6; SwapAxis dim1 -1; transpose axes (0, 9); Reshape shape (-5, -7)
+transpose axes (0, 1, 2, 3, 4, 5, 0)
 Reshape shape (-4, 0, 2); Reshape shape (0, -4, 2, 0)
 Reshape reverse True; Pad pad_width (1, 1); Pad mode reflect
 Pad pad_width (0, 0, 0, 0, 1025, 0, 1, 0); Pad pad_width (0, 0, 0, 0, -1, 0, 1, 0)
