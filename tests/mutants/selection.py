@@ -17,6 +17,7 @@ ELSEWHERE = {
     "tests/backbones/graph/test_training.py": "backbones/graph/acc* backbones/graph/sync*",
     "tests/backbones/test_model.py": "backbones/*",
     "tests/data/pack/test_command.py": "data/pack/image_*",
+    "tests/evaluation/test_embed.py": "data/named_images.py",
     "tests/partial_fc/rows/test_rows.py": "partial_fc/rows/host.py",
     "tests/partial_fc/test_head.py": "partial_fc/rows/host.py",
     "tests/partial_fc/store/test_center_store.py": "partial_fc/head.py",
