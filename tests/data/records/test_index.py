@@ -198,6 +198,8 @@ def test_spellings_of_an_index(tmp_path, flat) -> None:
     (lambda lines: [lines[0], *shifted(lines)[1:-1], lines[-1]], "does not fit train.rec"),
     (lambda lines: [*lines, "40\t400000\n"], "copy both again"),
 ])  # fmt: skip
+# As in a program, in which NumPy's warnings end nothing.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_indexes_of_other_files(tmp_path, flat, change, message: str) -> None:
     write_records(tmp_path, flat, description="4,16,16")
     assert_refused(f"{re.escape(str(tmp_path))}.*{message}", RecordSet, changed(tmp_path, change))
