@@ -215,7 +215,7 @@ def autogrouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
-    def run(speeds: list[float], *options: str, reports: int = 8, status: int = 0) -> int:
+    def run(speeds: list[float], *options: str, reports: int = 4, status: int = 0) -> int:
         program = REPORT.format(speeds=speeds, reports=reports, status=status)
         words = ["-n", str(len(speeds)), *options, "--", sys.executable, "-c", program]
         try:
