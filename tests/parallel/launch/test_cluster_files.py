@@ -288,6 +288,7 @@ def test_lines_go_to_addresses_in_descending_order(path: Path) -> None:
     # A worker without images; an end above the whole.
     ("0 .5\n.5 1.03\n1.03 .98\n", []),
     ("0.1 .2\n.3 .4\n.5 .6\n", ["70 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5 and 1 mo"]),
+    ("0.1 .2\n.3 .4\n.5 1\n", ["30 % of the data: 0 to 0.1, 0.2 to 0.3, 0.4 to 0.5$"]),
     ("0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n", ["nobody reads 30 %",
      "4 lines for 3 workers: those from line 5 on"]),
     # It reads the first two words of a line.
