@@ -304,6 +304,11 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     sent = ssh.first_input(spec().variables).decode().split("\0")
     path = f"PATH={Path(sys.executable).parent}:value of PATH"
     assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_X=3", path} < set(sent)
+    # Programs of the environment come first, and are named once.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
+    assert ssh.variables_with_programs()["PATH"] == f"{Path(sys.executable).parent}:/bin"
+    monkeypatch.setenv("PATH", f"/bin:{Path(sys.executable).parent}")
+    assert ssh.variables_with_programs()["PATH"].startswith(f"{Path(sys.executable).parent}:/bin")
     assert "SECRET" not in " ".join(sent)
     assert "ssh" not in by_ssh(spec(SCHEDULER))
 
@@ -314,6 +319,7 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     ((READS, READS, "exit 0", READS), True, 1, "server 0 on there ended with status 0; ending"),
     ((READS, READS, READS, "kill -9 $$"), True, 137, "scheduler on there ended with status 137 "
      "(SIGKILL); ending the job"),
+    ((READS, "kill -HUP $$", READS, READS), False, 129, "status 129 (SIGHUP); ending the job"),
     (("sleep 0.5", "exit 7", READS, READS), True, 0, "status 7; the job goes on without it"),
     (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
 ])  # fmt: skip
@@ -330,7 +336,9 @@ def test_a_signal_lets_the_workers_save(capfd, number: signal.Signals) -> None:
     saves = "read line; sleep 0.3; echo saves after $line"
     signals = f"sleep 0.2; kill -{number.name[3:]} $PPID; {saves}"
     ends = "read line; echo ends after $line"
+    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
     assert job.run(shells(signals, saves, ends, ends), plainly, tolerates=False) == 128 + number
+    assert [signal.getsignal(each) for each in signal.valid_signals()] == handlers
     output, errors = capfd.readouterr()
     lines, sent = output.splitlines(), "INT" if number == signal.SIGINT else "TERM"
     assert sorted(lines[:2]) == [f"worker {k}: saves after {sent}" for k in (0, 1)]
