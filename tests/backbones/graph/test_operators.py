@@ -108,6 +108,11 @@ def test_networks_are_read_as_they_are_built() -> None:
     (kinds.several(kinds.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
     (kinds.several(kinds.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
     (operators.OPERATORS["slice"].attributes["step"], {"(-1, 2)": "(-1, 2)"}, ["(0, 1)", "(1,-0)"]),
+    (
+        operators.OPERATORS["_contrib_AdaptiveAvgPooling2D"].attributes["output_size"],
+        {"7": "7", "(7,)": "(7,)", "(7, 6)": "(7, 6)"},
+        ["(7, 6, 5)"],
+    ),
     (operators.OPERATORS["SliceChannel"].attributes["axis"], {"-1": "-1", "5": "5"}, ["-2", "6"]),
     (
         kinds.target_shape,

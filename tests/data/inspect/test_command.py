@@ -183,7 +183,8 @@ def test_bad_records_are_listed_by_key(inspect, make_image) -> None:
     with pytest.raises(DataError, match="cannot be written: .* --out"):
         inspect("a\nb\x1b[2J", "--out", "out/a\nb\x1b[2J-bad.txt")
     pack_set(Path("none"), [b"junk"] * 20, [0] * 20)
-    assert inspect("none", "--out", "new")[2]["bad images"] == "20"
+    rows = inspect("none", "--out", "new")[2]
+    assert (rows["bad images"], rows["identities"]) == ("20", "0 with images, of 1 classes")
     assert not list(Path("new").glob("*-bad.txt"))
 
 
