@@ -89,7 +89,7 @@ def test_damage_is_named(tmp_path, damaged: bytes, reason: str) -> None:
     assert_refused("rec cannot be read", open_records, tmp_path, b"")
 
 
-def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path) -> None:
+def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path, monkeypatch) -> None:
     """It is read once for each key that names it, in 2 us for each part."""
     record = encode((3.0,), 1, MAGIC * 1023)
     assert bytes(open_records(tmp_path, record).read(0)[1]) == MAGIC * 1023
@@ -102,6 +102,8 @@ def test_a_record_has_at_most_1024_parts_and_none_within_it(tmp_path) -> None:
         for use in (file.read, file.end):
             assert_refused(message, use, 0, kind=BrokenRecordError)
     assert within.end(32) == len(within)
+    monkeypatch.setattr("data.records.recordio._MAX_LENGTH", 123)
+    assert_refused("an image of 100 bytes is too large for", encode, (3.0,), 1, bytes(100))
 
 
 @pytest.fixture
