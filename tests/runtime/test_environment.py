@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -330,11 +331,11 @@ def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, mess
 
 def test_the_loopback_library_is_named_so_that_a_blank_does_not_divide_it(monkeypatch, tmp_path):
     os.environ.update(LD_PRELOAD="a.so", LD_LIBRARY_PATH="/b")
-    for folder in (tmp_path / "one", tmp_path / "o ne"):
-        folder.mkdir()
-        (folder / "loopback.so").touch()
-    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "one" / "loopback.so")
-    assert loopback.loopback_variables() == {"LD_PRELOAD": f"{tmp_path}/one/loopback.so:a.so"}
-    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "o ne" / "loopback.so")
-    found = {"LD_PRELOAD": "loopback.so:a.so", "LD_LIBRARY_PATH": f"{tmp_path}/o ne:/b"}
+    monkeypatch.setattr(loopback, "_LIBRARY", Path("/dev/null"))
+    assert loopback.loopback_variables() == {"LD_PRELOAD": "/dev/null:a.so"}
+    library = tmp_path / "o ne" / "loopback.so"
+    library.parent.mkdir()
+    library.touch()
+    monkeypatch.setattr(loopback, "_LIBRARY", library)
+    found = {"LD_PRELOAD": "loopback.so:a.so", "LD_LIBRARY_PATH": f"{library.parent}:/b"}
     assert loopback.loopback_variables() == found
