@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.hosts.server_job import assert_nothing_left, copy_product
+from tests.hosts.jobs import assert_nothing_left, copy_product
 from tests.hosts.two_hosts import TwoHosts
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from parallel.parameter_server.assignment import KEY
-from tests.hosts import server_job as jobs
+from tests.hosts import jobs
 from tests.hosts.two_hosts import INTERFACES, MARKS
 from tests.soak.soak import busy_loops
 from tests.support import attacker

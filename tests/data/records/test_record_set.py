@@ -159,10 +159,16 @@ def test_labels_that_are_no_class_are_named(write_set, tmp_path, make_image, lab
 
 
 @pytest.mark.parametrize(("label", "error"), [(0, KeyboardInterrupt), (1, AssertionError)])
-def test_an_interrupted_writer_leaves_nothing(tmp_path, make_image, label, error) -> None:
+def test_an_interrupted_writer_leaves_nothing(
+    tmp_path, make_image, monkeypatch, label, error
+) -> None:
     with pytest.raises(error), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         writer.write(make_image(0), label)
         raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(RecordWriter, "_append", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), RecordWriter(tmp_path, image_size=(16, 16)):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 

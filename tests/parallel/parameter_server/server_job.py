@@ -1,4 +1,4 @@
-"""A job with parameter servers on this host, of which a test has every process."""
+"""Starts the scheduler, the servers and the workers of a job, without the launcher."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
             assert connection.recv(100) == b"the answer"
 
 
-def test_a_proof_is_of_the_key() -> None:
+def test_a_proof_is_an_hmac_with_the_key() -> None:
     found = authentication.proof(b"key", b"caller", ("10.0.0.1", 80), b"nonces")
     assert found == hmac.new(b"key", b"caller 10.0.0.1:80 nonces", "sha256").digest()
 

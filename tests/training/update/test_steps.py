@@ -222,7 +222,7 @@ def test_the_loss_is_the_cross_entropy_of_smoothed_or_mixed_targets(mixup: float
     expected = -((1 - smoothing) * of_label + smoothing * log_shares.mean(axis=1)).mean()
     loss, rel = step(DIGIT_BATCH, 0, 0.0).asscalar(), 1e-4 if mixup else 1e-5
     assert loss == pytest.approx(expected, rel=rel)
-    # An image counts for the label with the larger share, which is its own.
+    # A mixed image is a hit if its own label is found, which has the larger share.
     assert step._epoch_counts.averages()["correct"] == hits
 
 
