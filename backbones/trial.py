@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from backbones.graph import limits
 from backbones.graph.nodes import Shape
 from backbones.graph.onednn import prelu
+from backbones.graph.symbol_file import check_shapes
 from backbones.network import Network
 from runtime.mxnet import mx
 from runtime.untrusted.child import serve
@@ -24,12 +24,12 @@ def run_once(header: dict[str, Any], content: bytes) -> None:
     """Infer shapes and compute outputs, by the plain graph and by the forms for a CPU.
 
     Raises:
-        DataError: the graph does not fit together or is too large.
-        MXNetError: MXNet cannot compute it.
+        DataError: the graph does not fit together.
+        MXNetError: MXNet cannot compute it, or there is too little memory.
     """
     symbol = mx.sym.load_json(content.decode())
     image_shape: Shape = tuple(header["image_shape"])
-    shapes = limits.infer(symbol, (1, *image_shape), Path(header["path"]))
+    shapes = check_shapes(symbol, (1, *image_shape), Path(header["path"]))
     weights = {name: mx.nd.ones(shape) for name, shape in shapes.items()}
     images = np.zeros((_IMAGES, *image_shape), np.uint8)
     for graph in (symbol, prelu.rewrite(symbol, image_shape, weights)):

@@ -9,7 +9,8 @@ import json
 import random
 from typing import Any
 
-from backbones.graph.operators import LAYERS, OPERATORS
+from backbones.graph.operators import LAYERS, OPERATORS, kind_of
+from runtime.mxnet import mx
 
 _HOSTILE = [
     "", " ", "-1", "-0", "0", "1", "2", "3", "7", "64", "1024", "1025", "131072", "9999999",
@@ -48,6 +49,10 @@ _SUFFIXES = (
     "bent linear slope positive linear_kernel weight bias gamma"
 ).split()
 _OPERATORS = sorted(set(OPERATORS) - {"null"})
+_KINDS = {
+    op: {key: kind_of(op, key) for key in mx.operator.get_operator_arguments(op).names}
+    for op in _OPERATORS
+}
 
 
 class _Graph:
@@ -70,7 +75,7 @@ class _Graph:
         attributes = self._attributes(op)
         recent = self._results[-4:]
         given = [[rng.choice(recent if rng.random() < 0.3 else recent[-1:]), 0, 0]]
-        if OPERATORS[op].inputs == 2:
+        if OPERATORS[op] == 2:
             given.append([rng.choice(self._results), 0, 0])
         if op in LAYERS:
             names = _PARAMETERS[op]
@@ -79,7 +84,7 @@ class _Graph:
             if op == "LeakyReLU" and attributes.get("act_type") != "prelu":
                 names = ()
             given += [self._variable(f"{name}_{one}") for one in names]
-        if "num_args" in OPERATORS[op].attributes:
+        if not OPERATORS[op]:
             given += [[rng.choice(self._results), 0, 0] for _ in range(rng.randrange(3))]
             attributes["num_args"] = str(len(given))
         if rng.random() < 0.01:
@@ -90,7 +95,9 @@ class _Graph:
     def _attributes(self, op: str) -> dict[str, str]:
         rng = self._rng
         found = {}
-        for key, kind in OPERATORS[op].attributes.items():
+        for key, kind in _KINDS[op].items():
+            if kind is None:
+                continue
             is_hostile = rng.random() < 0.01
             if key in _REQUIRED or is_hostile or rng.random() < 0.35:
                 values = _HOSTILE if rng.random() < 0.1 else _USUAL
