@@ -17,6 +17,8 @@ Int64Array = NDArray[np.int64]
 
 # The standard deviation of the numbers of an initial center.
 DEVIATION = 0.01
+# Bytes of a class in the index of ``partial_fc.store.records``.
+ENTRY = 8
 
 
 @dataclass(frozen=True)

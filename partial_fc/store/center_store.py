@@ -2,7 +2,7 @@
 
     DIR/store.json                    what it is, see ``header``
     DIR/records.bin                   a record for each class that was sampled, see ``records``
-    DIR/index.bin                     where that of each class is, see ``index``
+    DIR/index.bin                     where that of each class is
     DIR/undo-00002000.rank-0001       see ``undo``
     DIR/lock                          held by the run that uses it
 
@@ -28,8 +28,7 @@ import numpy as np
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, StoreFolder
-from partial_fc.store.index import Index, Rows, Words
-from partial_fc.store.records import Layout, Part, Records
+from partial_fc.store.records import Index, Layout, Part, Records, Rows, Words
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs, logs_since
 from runtime.communicator import Communicator

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from partial_fc.shard import RowState
-from partial_fc.store.index import ENTRY
+from partial_fc.shard import ENTRY, RowState
 from partial_fc.store.records import Layout
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError

@@ -1,10 +1,20 @@
 """Rows in a file: all numbers of a class side by side, so that a sampled row is one read.
 
-A record holds the center, the optimizer's states that are as wide, and those that are one number.
-An index says where that of a class is, and its checksum. A class that was never written has none:
-its row is its initial center with states of zero. The checksum is multilinear (Carter and Wegman,
-1981; Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014), of the record's words
-and its class.
+A record (``records.bin``) holds the center, the optimizer's states that are as wide, and those that
+are one number. The checksum is multilinear (Carter and Wegman, 1981; Lemire and Kaser, "Strongly
+Universal String Hashing is Fast", 2014), of the record's words and its class.
+
+The index (``index.bin``) has two words for each class: the checksum of its record and its place in
+the file. The checksum is 0 for a class that no update has written: it has no record, its place
+means nothing, and its row is its initial center with states of zero. All others have places of
+their own, which never change until a store returns to a checkpoint from before the class was
+written.
+
+Records stand in the order in which they were first written. A file in the order of classes would
+be one of holes: a file system then keeps a list of rows that stand alone, looks for a place for
+each, and takes minutes to remove them; as long as the rows that were sampled are few, its writing
+takes as many of the processors as the training. The length of the file says where the next places
+are. So a process that is killed leaves nothing to be mended, but the places that it has not used.
 
 The kernels read and write with the system's calls and without Python's lock. A disk is fast when it
 is asked for many rows at once, so several threads run them; the rows of a thread are its own.
@@ -16,6 +26,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,10 +36,14 @@ from numpy.typing import NDArray
 
 from partial_fc.initial import draw
 from partial_fc.shard import RowState
-from partial_fc.store.index import Index, Rows, Words
 from runtime.errors import DataError
 from runtime.kernels import read_at, unlocked_kernel, write_at
 
+Words = NDArray[np.uint32]
+Rows = NDArray[np.int64]
+
+# Classes that are looked at together.
+_AT_ONCE = 1 << 20
 # What records begin at a multiple of, in words: a line of the processor's cache.
 _ALIGNMENT = 16
 # Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
@@ -102,6 +117,38 @@ class Part(NamedTuple):
     def some(self, chosen: Any) -> Part:
         """Return the rows that an index into ``classes`` chooses."""
         return Part(self.arrays, self.classes[chosen], self.places[chosen])
+
+
+class Index:
+    """An index in memory, or in a file that is mapped there and that the ranks share.
+
+    Attributes:
+        entries: uint32 [classes, 2].
+        checks: uint32 [classes], the first of these words.
+        places: uint32 [classes], the second.
+    """
+
+    def __init__(self, entries: Words) -> None:
+        """Use these entries, of all classes."""
+        self.entries = entries.reshape(-1, 2)
+        self.checks, self.places = self.entries[:, 0], self.entries[:, 1]
+
+    def end(self, first: int, last: int) -> int:
+        """One past the last place that a class from ``first`` to before ``last`` has."""
+        end = 0
+        for start in range(first, last, _AT_ONCE):
+            some = slice(start, min(start + _AT_ONCE, last))
+            places = self.places[some][self.checks[some] != 0]
+            end = int((places + np.int64(1)).max(initial=end))
+        return end
+
+    def checksum(self, first: int, last: int) -> int:
+        """CRC-32 of ``checks`` of the classes from ``first`` to before ``last``."""
+        checksum, last = 0, min(last, len(self.checks))
+        for start in range(first, last, _AT_ONCE):
+            some = self.checks[start : min(start + _AT_ONCE, last)]
+            checksum = zlib.crc32(np.ascontiguousarray(some).data, checksum)
+        return checksum
 
 
 class Records:

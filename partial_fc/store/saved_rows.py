@@ -2,8 +2,8 @@
 
 The command that verifies and merges checkpoints takes them from here. The file of records has the
 rows of the newest update; those that have changed since the checkpoint are taken from the undo
-logs. Of these rows their places in the logs are in memory, 24 bytes each, and of the records as
-many as are read at a time.
+logs. Of these rows their places in the logs are in memory, and of the records as many as are read
+at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin, StoreFolder, check_number
-from partial_fc.store.index import Index, Rows, Words
-from partial_fc.store.records import Arrays, Part, Records
+from partial_fc.store.records import Arrays, Index, Part, Records, Rows
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import blocks, check_index, logs_since
 from runtime.errors import DataError
@@ -105,28 +104,17 @@ class SavedRows:
             yield np.arange(first, min(first + _ROWS, self.header.last))
 
     def _read(self, classes: Rows) -> Arrays:
-        arrays = self._layout.empty(classes.size)
-        places = np.searchsorted(self._changed, classes)
-        places[places == self._changed.size] = 0
-        are_logged = np.zeros(classes.size, bool)
-        if self._changed.size:
-            are_logged = self._changed[places] == classes
-        current, logged = np.flatnonzero(~are_logged), np.flatnonzero(are_logged)
+        arrays, sources = self._layout.empty(classes.size), self._sources[classes]
+        current, logged = np.flatnonzero(sources == 0), np.flatnonzero(sources)
         with self._explained():
             part = Part(arrays, classes[current], current)
             self._transfers.spread(lambda few: self._records.read(part.some(few)), current.size)
-            if logged.size:
-                images = self._images(places[logged])
-                self._records.take(images, Part(arrays, classes[logged], logged))
+            images = np.empty((logged.size, self._layout.words), np.uint32)
+            for image, one in zip(images, classes[logged]):
+                log, size = self._logs[self._sources[one] - 1], self._layout.num_bytes
+                image[:] = np.frombuffer(os.pread(log, size, int(self._offsets[one])), np.uint32)
+            self._records.take(images, Part(arrays, classes[logged], logged))
         return arrays
-
-    def _images(self, places: NDArray[np.int64]) -> Words:
-        images = np.empty((places.size, self._layout.words), np.uint32)
-        size = self._layout.num_bytes
-        for image, place in zip(images, places):
-            log, offset = self._logs[self._sources[place]], int(self._offsets[place])
-            image[:] = np.frombuffer(os.pread(log, size, offset), np.uint32)
-        return images
 
     def _lock(self, opened: ExitStack) -> None:
         try:
@@ -145,25 +133,18 @@ class SavedRows:
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
-        found = logs_since(self._folder, update)[::-1]
+        found, checks = logs_since(self._folder, update), self._records.index.checks
         self._logs, self._paths = [], [path for _, path in found]
-        classes, sources, offsets, checks = [], [], [], []
-        for number, path in enumerate(self._paths):
+        # Of each class the log that has its row, from 1, and where; pages of zeros take no memory.
+        self._sources = np.zeros(self.header.classes, np.int32)
+        self._offsets = np.zeros(self.header.classes, np.int64)
+        for number, path in enumerate(self._paths, start=1):
             self._logs.append(open_descriptor(path))
             opened.callback(os.close, self._logs[-1])
             for block in blocks(path, self._layout.words, self.header.classes):
-                here = np.arange(block.classes.size) * self._layout.num_bytes + block.start
-                classes += [block.new, block.classes]
                 # A row that had never been written is in no log.
-                offsets += [np.full(block.new.size, -1), here]
-                checks += [np.zeros(block.new.size, np.uint32), block.checks]
-                sources.append(np.full(block.new.size + here.size, number, np.int32))
-        # Empty arrays, so that logs without rows need no case of their own.
-        none = np.empty(0, np.int64)
-        changed, first = np.unique(np.concatenate([none, *classes]), return_index=True)
-        offset = np.concatenate([none, *offsets])[first]
-        self._records.index.checks[changed] = np.concatenate([none, *checks])[first]
+                self._sources[block.new] = checks[block.new] = 0
+                self._sources[block.classes], checks[block.classes] = number, block.checks
+                places = np.arange(block.classes.size) * self._layout.num_bytes
+                self._offsets[block.classes] = block.start + places
         check_index(found, update, self._records.index, (self.header.first, self.header.last))
-        are_kept = offset >= 0
-        self._changed, self._offsets = changed[are_kept], offset[are_kept]
-        self._sources = np.concatenate([none, *sources])[first][are_kept]

@@ -27,7 +27,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from partial_fc.store.index import Index, Rows, Words
+from partial_fc.store.records import Index, Rows, Words
 from runtime.errors import DataError
 from runtime.files import open_kept, open_regular, write_atomically
 

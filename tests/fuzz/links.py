@@ -153,7 +153,7 @@ def _write_checkpoint(folder: Path) -> None:
 def _write_store(folder: Path) -> None:
     # It imports Numba, which takes as long as everything else here.
     from partial_fc.store.header import Header
-    from partial_fc.store.index import Index
+    from partial_fc.store.records import Index
     from partial_fc.store.undo import UndoLog
 
     Header(5, 2, 3, {}, 0, 0, 2).write(folder)

@@ -18,8 +18,7 @@ import os
 from typing import NamedTuple, Optional
 
 import backbones
-from partial_fc.shard import STATES, Shard
-from partial_fc.store.index import ENTRY
+from partial_fc.shard import ENTRY, STATES, Shard
 from runtime import processors
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig

@@ -14,8 +14,7 @@ import pytest
 
 from partial_fc.rows.stored import StoredRows
 from partial_fc.store.header import STORE, Header, Origin
-from partial_fc.store.index import Index
-from partial_fc.store.records import Layout, Records
+from partial_fc.store.records import Index, Layout, Records
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
@@ -334,7 +333,7 @@ def test_the_end_is_behind_the_last_record(monkeypatch: pytest.MonkeyPatch) -> N
     # Checksums and places; a class without a record may have any place.
     index = Index(np.array([[7, 4], [0, 90], [1, 0], [2, 6], [0, 0]], np.uint32))
     for at_once in (2, 3, 100):
-        monkeypatch.setattr("partial_fc.store.index._AT_ONCE", at_once)
+        monkeypatch.setattr("partial_fc.store.records._AT_ONCE", at_once)
         bounds = ((0, 5), (0, 3), (2, 3), (4, 5), (1, 2))
         assert [index.end(*some) for some in bounds] == [7, 5, 1, 0, 0]
 

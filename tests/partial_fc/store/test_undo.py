@@ -15,8 +15,7 @@ import pytest
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
-from partial_fc.store.index import Index
-from partial_fc.store.records import Layout, Part
+from partial_fc.store.records import Index, Layout, Part
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import ConfigError, DataError
 from tests.support import stored_head as runs
