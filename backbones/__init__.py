@@ -27,8 +27,6 @@ class Architecture:
     """Its own output, one of ``options.OUTPUTS``."""
     maps: tuple[int, int]
     """Channels and side of the body's last feature maps, of images of 112x112 pixels."""
-    reduction: int = 16
-    """Side of an image over that of the last feature maps, which is rounded up."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments for ``body``."""
 
@@ -66,7 +64,7 @@ _ARCHITECTURES: Mapping[str, Architecture] = {
     **{name: _iresnet(units, se=False) for name, units in _UNITS.items()},
     **{name + SE: _iresnet(units, se=True) for name, units in _UNITS.items()},
     "mbf": Architecture("mobilefacenet", "GDC", (512, 7)),
-    "tiny": Architecture("tiny", "J", (128, 4), reduction=32),
+    "tiny": Architecture("tiny", "J", (128, 4)),
 }
 
 
@@ -89,25 +87,6 @@ def own_output(name: str) -> str:
     """Return the output that a network has unless told otherwise."""
     check(name)
     return _ARCHITECTURES[name].output
-
-
-def check_image_size(name: str, image_size: tuple[int, int], output: Optional[str] = None) -> None:
-    """Raise ``ConfigError`` if a network with this output cannot take images of this size.
-
-    All do but those with the kernel of GDC, which is as large as the maps of 112x112 pixels are.
-    """
-    check(name)
-    architecture = _ARCHITECTURES[name]
-    side, reduction = architecture.maps[1], architecture.reduction
-    least = (side - 1) * reduction + 1
-    if (output or architecture.output) == "GDC" and min(image_size) < least:
-        height, width = image_size
-        rows, columns = (-(-size // reduction) for size in image_size)
-        raise ConfigError(
-            f"--network {name} cannot take images of {height} x {width}: its last maps are "
-            f"{rows} x {columns} then, and its output GDC weighs {side} x {side} positions; give "
-            f"images of {least} x {least} or larger, or another --net-output such as FC"
-        )
 
 
 def parameter_count(
@@ -147,7 +126,7 @@ def build(
         ConfigError: there is no network of this name.
     """
     check(name)
-    from backbones import layers, outputs
+    from backbones import layers
     from runtime.mxnet import mx
 
     architecture = _ARCHITECTURES[name]
@@ -156,4 +135,4 @@ def build(
     with mx.name.NameManager():
         maps = module.body(layers.pixels(dtype), **architecture.arguments)
         chosen = output or architecture.output
-        return outputs.embedding(maps, chosen, architecture.maps, size=embedding_size, dtype=dtype)
+        return layers.embedding(maps, chosen, architecture.maps, size=embedding_size, dtype=dtype)

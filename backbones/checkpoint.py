@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones import iresnet, layers, outputs
+from backbones import iresnet, layers
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.symbol_file import LOGITS_NODE, OUTPUT_NODE, infer_shapes, read_graph
@@ -117,7 +117,7 @@ def iresnet_checkpoint(
     with mx.name.NameManager():
         maps = iresnet.body(layers.pixels("float32"), units=units)
         size = weights["fc1_gamma"].size
-        network = outputs.embedding(maps, "FC", _MAPS, size=size, dtype="float32")
+        network = layers.embedding(maps, "FC", _MAPS, size=size, dtype="float32")
     graph = to_json(network)
     for node in graph["nodes"]:
         if node["op"] == "BatchNorm":
@@ -172,8 +172,20 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
     return weights
 
 
-def take(parameters: Any, path: Path, found: Mapping[str, NDArray[Any]], names: list[str]) -> None:
-    """Set parameters of these names to the arrays of a file; ``DataError``: one is not finite."""
+def take(
+    parameters: Any, path: Path, found: Mapping[str, NDArray[Any]], names: list[str], remedy: str
+) -> None:
+    """Set parameters of these names to the arrays of a file.
+
+    Raises:
+        DataError: one has another shape, or is not finite; all have the values from before.
+    """
+    for name in names:
+        if found[name].shape != parameters[name].shape:
+            raise DataError(
+                f"{path}: {name!r} has shape {found[name].shape}, this network's has "
+                f"{parameters[name].shape}; {remedy}"
+            )
     check_finite(path, {name: found[name] for name in names})
     for name in names:
         value = mx.nd.array(found[name], dtype=found[name].dtype)

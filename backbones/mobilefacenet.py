@@ -8,11 +8,7 @@ names follow the InsightFace checkpoint "y1", whose weights fit this graph.
 
 from __future__ import annotations
 
-from backbones.layers import Symbol, batch_norm, convolution, prelu
-
-# MXNet's default, with which the published weights were trained; also that of "GDC".
-EPSILON = 1e-3
-
+from backbones.layers import DEFAULT_EPSILON, Symbol, batch_norm, convolution, prelu
 
 # Per stage: name of the unit that halves the maps and channels inside it; the same of the residual
 # units after it, and how many they are; channels of their outputs.
@@ -40,7 +36,7 @@ def bottleneck(x: Symbol, name: str, expansion: int, channels: int, *, stride: i
     x = conv_unit(x, f"{name}_conv_sep", expansion, kernel=1)
     x = conv_unit(x, f"{name}_conv_dw", expansion, kernel=3, stride=stride, groups=expansion)
     x = convolution(x, f"{name}_conv_proj_conv2d", channels, kernel=1)
-    return batch_norm(x, f"{name}_conv_proj_batchnorm", epsilon=EPSILON)
+    return batch_norm(x, f"{name}_conv_proj_batchnorm", epsilon=DEFAULT_EPSILON)
 
 
 def conv_unit(
@@ -48,4 +44,4 @@ def conv_unit(
 ) -> Symbol:
     """Return convolution, BatchNorm and PReLU."""
     x = convolution(x, f"{name}_conv2d", channels, kernel=kernel, stride=stride, groups=groups)
-    return prelu(batch_norm(x, f"{name}_batchnorm", epsilon=EPSILON), f"{name}_relu")
+    return prelu(batch_norm(x, f"{name}_batchnorm", epsilon=DEFAULT_EPSILON), f"{name}_relu")

@@ -21,7 +21,7 @@ from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, Network, checkpoint_paths, for_device, initial_weights
 from backbones.options import BackboneOptions, split_checkpoint
 from runtime.environment import usable_dtype
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 
 _log = logging.getLogger(__name__)
@@ -53,10 +53,15 @@ class Backbone(Network):
         """
         ctx = ctx or mx.cpu()
         name, output = options.network, options.net_output
-        backbones.check_image_size(name, image_size, output)
         build = partial(backbones.build, name, embedding_size=options.embedding_size, output=output)
         exported, shape = build(), (3, *image_size)
-        weights = initial_weights(exported, shape, seed)
+        try:
+            weights = initial_weights(exported, shape, seed)
+        except mx.MXNetError:
+            raise ConfigError(
+                f"--network {name} cannot take images of {image_size[0]} x {image_size[1]}, which "
+                "are too small; give images of 112 x 112, or another --net-output such as FC"
+            ) from None
         backbone = cls.assemble(options, exported, build, weights, shape, ctx)
         if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
             backbone._dropout_seed = seed
@@ -121,19 +126,16 @@ class Backbone(Network):
             if "fc1_weight" in found:
                 found["pre_fc1_weight"] = found.pop("fc1_weight")
         loaded = [name for name in parameters if name in found]
-        for name in loaded:
-            if found[name].shape != parameters[name].shape:
-                raise DataError(
-                    f"{path}: {name!r} has shape {found[name].shape}, this network's has "
-                    f"{parameters[name].shape}; choose the --network, --net-output and "
-                    "--embedding-size that the checkpoint was made with, and images of its size"
-                )
         if not loaded:
             raise DataError(
                 f"{path} has no tensor of this network (its first is {next(iter(found), None)!r}); "
                 "choose the --network that the checkpoint was made with"
             )
-        take(parameters, path, found, loaded)
+        remedy = (
+            "choose the --network, --net-output and --embedding-size that the checkpoint was made "
+            "with, and images of its size"
+        )
+        take(parameters, path, found, loaded, remedy)
         missing = [name for name in parameters if name not in found]
         left_over = [name for name in found if name not in parameters]
         kinds = ("loaded", "missing, left at their initial values", "left over in the file")

@@ -20,7 +20,7 @@ from typing_extensions import Self, override
 
 from backbones.graph import frozen
 from backbones.graph.accumulation import TrainingPass
-from backbones.graph.nodes import Shape, from_json, to_json
+from backbones.graph.nodes import Shape, from_json, infer, to_json
 from backbones.graph.onednn import prelu
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.inference import HostInference, Infer
@@ -288,8 +288,11 @@ def initial_weights(symbol: Any, image_shape: Shape, seed: int) -> dict[str, NDA
     """Return the initial value of every parameter and auxiliary state of a graph, by name.
 
     The graph's input ``data`` is a batch of images of channels, height and width ``image_shape``.
+
+    Raises:
+        MXNetError: the graph cannot take such images.
     """
-    arguments, _, auxiliary = symbol.infer_shape(data=(1, *image_shape))
+    arguments, _, auxiliary = infer(symbol, (1, *image_shape))
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     return {
         name: mx.nd.array(_initial_value(name, shape, seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -16,7 +17,7 @@ from runtime.errors import ConfigError
 from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 
 OUTPUTS = ("E", "F", "FC", "J", "GAP", "GDC", "GNAP")
-"""Names of the layers from the last feature maps to an embedding, see ``backbones.outputs``."""
+"""Names of the layers from the last feature maps to an embedding, see ``backbones.layers``."""
 
 
 def split_checkpoint(option: str, value: str) -> tuple[str, int]:
@@ -66,17 +67,18 @@ class NetworkOptions(Options):
                 f"--freeze {','.join(self.freeze)!r} has an empty pattern; separate patterns by "
                 "single commas, as in conv0_*,stage1_*"
             )
-        if self.sync_bn and self.dtype == "bfloat16":
-            raise ConfigError(
-                "--sync-bn and --dtype bfloat16 exclude each other: statistics that ranks exchange "
-                "are computed of float32 maps; leave one of them out"
-            )
-        if self.sync_bn and self.freeze:
-            raise ConfigError(
-                f"--sync-bn and --freeze {','.join(self.freeze)} exclude each other: the ranks "
-                "exchange the gradients of every BatchNorm, which frozen ones do not have; leave "
-                "one of them out"
-            )
+        freeze = f"--freeze {','.join(self.freeze)}"
+        self._exclude({"--dtype bfloat16": self.dtype == "bfloat16", freeze: self.freeze})
+
+    def _exclude(self, others: Mapping[str, object]) -> None:
+        """Refuse options that are given beside ``--sync-bn``, by their truth."""
+        for option, is_given in others.items():
+            if self.sync_bn and is_given:
+                raise ConfigError(
+                    f"--sync-bn and {option} exclude each other: ranks exchange the statistics and "
+                    "gradients of every BatchNorm, of float32 maps that are computed once; leave "
+                    "one of them out"
+                )
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,8 @@ class BackboneOptions(NetworkOptions):
         backbones.check(self.network)
         if self.net_output is not None:
             check_name("net-output", self.net_output, OUTPUTS)
-        if self.sync_bn and (self.recompute or self.accumulate > 1):
-            option = "--recompute" if self.recompute else f"--accumulate {self.accumulate}"
-            raise ConfigError(
-                f"--sync-bn and {option} exclude each other: maps that are computed twice would "
-                "need the statistics of all ranks twice; leave one of them out"
-            )
+        accumulate = f"--accumulate {self.accumulate}"
+        self._exclude({"--recompute": self.recompute, accumulate: self.accumulate > 1})
         if self.pretrained is not None:
             check_checkpoint("pretrained", self.pretrained)
 

@@ -90,20 +90,14 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
             f"{folder} has no {_FILE_NAME.format(0)}; give the folder of InsightFace's run"
         )
     arrays = [_read_matrix(path) for path in paths]
+    classes, rows = shard.num_classes, -(-shard.num_classes // len(paths))
     for path, array in zip(paths, arrays):
-        if array.shape != (len(arrays[0]), embedding_size):
+        if array.shape != (rows, embedding_size):
             raise DataError(
-                f"{path} has centers of shape {array.shape}, not {(len(arrays[0]), embedding_size)}"
-                f" as the first file and --embedding-size {embedding_size} have it; give the files "
-                "of one run"
+                f"{path} has centers of shape {array.shape}, but {classes} classes in {len(paths)} "
+                f"files and --embedding-size {embedding_size} make {(rows, embedding_size)}; give "
+                "the files of all ranks of one run, and the data that they were trained on"
             )
-    rows, classes = len(arrays[0]), shard.num_classes
-    if rows != -(-classes // len(paths)):
-        raise DataError(
-            f"{folder} has {len(paths)} files of {rows} centers, but {classes} classes make "
-            f"{-(-classes // len(paths))} in each; give the files of all ranks and the data that "
-            "they were trained on"
-        )
     centers = zeros((shard.size, embedding_size), np.float32)
     for number, array in enumerate(arrays):
         start, stop = (min(max(end, number * rows), (number + 1) * rows) for end in

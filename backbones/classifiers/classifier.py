@@ -10,7 +10,7 @@ from typing import Any, Union
 from backbones import classifiers
 from backbones.checkpoint import read_tensors, take
 from backbones.classifiers import Normalization
-from backbones.graph.nodes import Shape, infer, to_json
+from backbones.graph.nodes import Shape, to_json
 from backbones.network import Context, Network, checkpoint_paths, initial_weights
 from backbones.options import ClassifierOptions, split_checkpoint
 from runtime.errors import ConfigError, DataError
@@ -49,14 +49,13 @@ class Classifier(Network):
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
         exported = build()
         try:
-            infer(exported, (1, *image_shape))
+            weights = initial_weights(exported, image_shape, seed)
         except mx.MXNetError:
             channels, height, width = image_shape
             raise ConfigError(
                 f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
                 "height, width), which are too small; choose larger images or another model"
             ) from None
-        weights = initial_weights(exported, image_shape, seed)
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
@@ -85,15 +84,8 @@ class Classifier(Network):
                 raise DataError(f"{path}: {where} has no tensor {name!r}; {remedy}")
         last = _last_layer(self.graph)
         fresh = [name for name in last if found[name].shape[:1] != parameters[name].shape[:1]]
-        for name, parameter in parameters.items():
-            # What a class has of the layer before is the same for all classes.
-            first = 1 if name in fresh else 0
-            if found[name].shape[first:] != parameter.shape[first:]:
-                raise DataError(
-                    f"{path}: {name!r} has shape {found[name].shape}, this network's has "
-                    f"{parameter.shape}; {remedy}"
-                )
-        take(parameters, path, found, [name for name in parameters if name not in fresh])
+        taken = [name for name in parameters if name not in fresh]
+        take(parameters, path, found, taken, remedy)
         _log.info(
             "pretrained %s: %d tensors loaded; %s",
             *(path, len(found) - len(fresh)),

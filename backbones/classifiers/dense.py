@@ -19,7 +19,7 @@ from backbones.classifiers.blocks import (
     norm_relu,
     pool,
 )
-from backbones.layers import Symbol, batch_norm, convolution, relu
+from backbones.layers import DEFAULT_EPSILON, Symbol, batch_norm, convolution, relu
 from runtime.mxnet import mx
 
 # Per stage: channels inside a unit, residual maps, maps that each unit appends.
@@ -34,8 +34,6 @@ _INCEPTION_STAGES = (
     (96, ((176, 160), (176, 160))),
 )
 _INCEPTION_STEM = 96
-# The settings of BatchNorm that no option changed.
-_INCEPTION_EPSILON = 1e-3
 
 
 def inception_bn_28_small(x: Symbol) -> Symbol:
@@ -63,7 +61,7 @@ def inception_bn_28_small(x: Symbol) -> Symbol:
 def _inception_convolution(x: Symbol, name: str, channels: int, **sizes: int) -> Symbol:
     """Return a convolution with bias, BatchNorm whose gamma stays at one, and ReLU."""
     x = biased_convolution(x, name, channels, **sizes)
-    x = batch_norm(x, f"{name}_bn", epsilon=_INCEPTION_EPSILON, fixed_gamma=True)
+    x = batch_norm(x, f"{name}_bn", epsilon=DEFAULT_EPSILON, fixed_gamma=True)
     return relu(x, f"{name}_relu")
 
 
