@@ -21,7 +21,7 @@ from typing import Optional
 import backbones
 from benchmarks import measure
 from benchmarks.measure import Case, Variant
-from benchmarks.toolkit_network import write_files
+from benchmarks.toolkit_subjects import write_files
 from runtime.command_line import positive_integer
 from runtime.environment import bfloat16_unit, visible_threads
 from runtime.errors import run_program
@@ -66,7 +66,7 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
 
 def variants(network: str, batch: int, folder: str, names: Sequence[str]) -> dict[str, Variant]:
     """The chosen variants that can be measured on this machine."""
-    target = "benchmarks.toolkit_network:ToolkitTraining"
+    target = "benchmarks.toolkit_subjects:ToolkitTraining"
     sizes = {"network": network, "batch": batch}
     found = {name: Variant(target, {**sizes, **more}) for name, more in _OURS.items()}
     for name, dtype in _PYTORCH.items():

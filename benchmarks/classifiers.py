@@ -19,7 +19,7 @@ from typing import Optional
 from backbones import classifiers
 from benchmarks import measure
 from benchmarks.measure import Variant
-from benchmarks.toolkit_network import write_files
+from benchmarks.toolkit_subjects import write_files
 from runtime.command_line import positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
@@ -57,7 +57,7 @@ def line(model: str, work: str, batch: int, threads: int, rounds: int) -> list[s
     """Measure a model in turns with PyTorch's forms of it; returns a row of the table."""
     name = work.capitalize()
     sizes = {"network": model, "batch": batch}
-    ours = Variant(f"benchmarks.toolkit_network:Toolkit{name}", sizes)
+    ours = Variant(f"benchmarks.toolkit_subjects:Toolkit{name}", sizes)
     with TemporaryDirectory() as folder:
         write_files(model, Path(folder), batch)
         target = f"benchmarks.pytorch_subjects:PyTorch{name}"

@@ -58,7 +58,10 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
 def variants(case: HeadCase, others: Sequence[HeadCase]) -> dict[str, Variant]:
     """All variants of a case, and ours with other sizes."""
     sizes = dataclasses.asdict(case)
-    found = {"ours": _ours(case), "products": Variant("benchmarks.toolkit_head:Products", sizes)}
+    found = {
+        "ours": _ours(case),
+        "products": Variant("benchmarks.toolkit_subjects:Products", sizes),
+    }
     if case.dtype == "float32":
         target = "benchmarks.pytorch_subjects:PyTorchHead"
         found |= measure.pytorch_forms("pytorch", target, sizes, has_maps=False)
@@ -68,7 +71,7 @@ def variants(case: HeadCase, others: Sequence[HeadCase]) -> dict[str, Variant]:
 def _ours(case: HeadCase) -> Variant:
     small = min(case.classes, round(4 * case.batch / case.ratio))
     first = dataclasses.asdict(dataclasses.replace(case, classes=small))
-    return Variant("benchmarks.toolkit_head:ToolkitHead", dataclasses.asdict(case), first)
+    return Variant("benchmarks.toolkit_subjects:ToolkitHead", dataclasses.asdict(case), first)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

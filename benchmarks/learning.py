@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from backbones import classifiers
-from benchmarks import measure, toolkit_network
+from benchmarks import measure, toolkit_subjects
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 from training.config import images
@@ -121,7 +121,7 @@ def _prepare(config: ImageConfig, epochs: int, folder: Path) -> None:
     """Write what ``benchmarks.pytorch_learning`` reads: graph, weights, images, learning rates."""
     dataset = open_images(config.data, config.run.seed)
     normalization, seed = dataset.normalization, config.run.seed
-    toolkit_network.write_files(
+    toolkit_subjects.write_files(
         config.classifier.model, folder, normalization=normalization, seed=seed
     )
     for part, transformed in (("training", dataset.training), ("validation", dataset.validation)):

@@ -20,21 +20,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
-from benchmarks.worker import Worker
+from benchmarks.worker import ROOT, Worker
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.installed import mxnet_package
 
-ROOT = Path(__file__).resolve().parents[1]
 _PYTORCH = ROOT / ".venv-bench"
 # Threads of OpenMP spin for some milliseconds after their work and would take processors from the
 # variant that is measured next.
 _REST_SECONDS = 0.1
 _WARM_UP_STEPS = 2
-_MEBIBYTE = 2**20
 
 
 def _ticks() -> tuple[int, int]:
@@ -61,7 +58,7 @@ class Variant(NamedTuple):
     arguments: Mapping[str, Any]
     first: Optional[Mapping[str, Any]] = None
     python: str = sys.executable
-    variables: Mapping[str, str] = MappingProxyType({})
+    variables: Mapping[str, str] = {}
 
 
 class Measured(NamedTuple):
@@ -223,7 +220,7 @@ def table(measured: Mapping[str, Measured], *, title: str, sign: str, images: in
         least, most = 1000 * min(own.seconds), 1000 * max(own.seconds)
         cells = [name, f"{1000 * own.median:.1f}", f"{least:.1f} … {most:.1f}"]
         cells += [f"{images / own.median:.2f}"] * bool(images)
-        memory = "" if own.memory is None else f"{own.memory / _MEBIBYTE:,.0f}"
+        memory = "" if own.memory is None else f"{own.memory / 2**20:,.0f}"
         lines.append([*cells, *(f"{one:.2f}" for one in ratios), memory])
     return markdown_table(header, lines)
 

@@ -1,10 +1,10 @@
 """PyTorch's part of the comparisons: networks from the toolkit's files, and the head.
 
-Networks come from the files that ``toolkit_network`` has written. The head uses PyTorch's calls for
-several formulas (normalize, linear), changes the logits of the targets alone for the margin, and
-computes softmax and update in place, the latter on the sampled rows. The columns of the logits are
-on several ranks, so the softmax is written with its maxima and sums, which the ranks would have to
-reduce: ``cross_entropy`` cannot do that. The results are those of the toolkit's head.
+Networks come from the files that ``toolkit_subjects`` has written. The head uses PyTorch's calls
+for several formulas (normalize, linear), changes the logits of the targets alone for the margin,
+and computes softmax and update in place, the latter on the sampled rows. The columns of the logits
+are on several ranks, so the softmax is written with its maxima and sums, which the ranks would have
+to reduce: ``cross_entropy`` cannot do that. The results are those of the toolkit's head.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """
@@ -19,16 +19,8 @@ import torch
 from torch.nn import functional
 from typing_extensions import override
 
-from benchmarks import pytorch_graph
-from benchmarks.head_case import (
-    LEARNING_RATE,
-    MARGIN,
-    MOMENTUM,
-    SCALE,
-    SEED,
-    WEIGHT_DECAY,
-    HeadCase,
-)
+from benchmarks import head_case, pytorch_graph
+from benchmarks.head_case import HeadCase
 from benchmarks.worker import Subject
 from runtime.environment import visible_threads
 
@@ -91,7 +83,7 @@ class PyTorchHead(Subject):
         """Args: whether it is compiled; False, as it has no maps; sizes of a ``HeadCase``."""
         assert not channels_last
         torch.set_num_threads(visible_threads())
-        torch.manual_seed(SEED)
+        torch.manual_seed(head_case.SEED)
         case = HeadCase(**sizes)
         self.centers = torch.from_numpy(case.centers())
         self._momenta = torch.zeros_like(self.centers).fill_(0.0)
@@ -112,8 +104,8 @@ class PyTorchHead(Subject):
         targets_B = torch.searchsorted(rows, self._labels)
 
         loss, gradient_BD, gradient_SD = self._differentiate(centers_SD, targets_B)
-        gradient_SD.add_(centers_SD, alpha=WEIGHT_DECAY)
-        momenta_SD.mul_(MOMENTUM).add_(gradient_SD, alpha=-LEARNING_RATE)
+        gradient_SD.add_(centers_SD, alpha=head_case.WEIGHT_DECAY)
+        momenta_SD.mul_(head_case.MOMENTUM).add_(gradient_SD, alpha=-head_case.LEARNING_RATE)
         centers_SD.add_(momenta_SD)
         if not everything:
             self.centers[rows] = centers_SD
@@ -129,8 +121,8 @@ class PyTorchHead(Subject):
             functional.normalize(features_BD), functional.normalize(leaf_SD)
         )
         entries = (torch.arange(targets_B.numel()), targets_B)
-        cosines_BS.index_put_(entries, torch.tensor(-MARGIN), accumulate=True)
-        logits_BS = SCALE * cosines_BS
+        cosines_BS.index_put_(entries, torch.tensor(-head_case.MARGIN), accumulate=True)
+        logits_BS = head_case.SCALE * cosines_BS
 
         softmax_BS = logits_BS.detach()
         softmax_BS.sub_(softmax_BS.amax(1, keepdim=True)).exp_()

@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-_ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.worker import ROOT
+
 _Result = TypeVar("_Result")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
@@ -75,7 +76,7 @@ def run_all(jobs: list[tuple[list[str], dict[str, str]]]) -> list[str]:
     with ExitStack() as stack:
         processes = []
         for command, variables in jobs:
-            process = subprocess.Popen(command, cwd=_ROOT, env=variables, **pipes)
+            process = subprocess.Popen(command, cwd=ROOT, env=variables, **pipes)
             processes.append(stack.enter_context(process))
             # A launcher ends its ranks.
             stack.callback(process.terminate)

@@ -18,7 +18,7 @@ from runtime.command_line import positive_integer
 from runtime.environment import bfloat16_unit, variables_of_lanes, visible_threads
 from runtime.errors import run_program
 
-_TARGET = "benchmarks.toolkit_network:ToolkitInference"
+_TARGET = "benchmarks.toolkit_subjects:ToolkitInference"
 _SAID = """Medians of {} batches, in turns; ratios are medians over the rounds. "Lanes" are several
 batches at a time, each with a share of the threads, as ``evaluation`` computes; all others, and
 validation in a training, compute one with all threads."""

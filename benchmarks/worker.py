@@ -21,10 +21,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Optional, Protocol
 
-_ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _LIBRARIES = ("OMP", "NUMBA", "OPENBLAS", "MKL")
 
 
@@ -39,11 +38,7 @@ class Worker:
     """The parent's end of the pipe to a process with a subject; a context manager."""
 
     def __init__(
-        self,
-        target: str,
-        threads: int,
-        python: str = sys.executable,
-        variables: Mapping[str, str] = MappingProxyType({}),
+        self, target: str, threads: int, python: str, variables: Mapping[str, str]
     ) -> None:
         """Start the process.
 
@@ -57,7 +52,7 @@ class Worker:
         limits = {f"{name}_NUM_THREADS": str(threads) for name in _LIBRARIES}
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", target],
-            cwd=_ROOT,
+            cwd=ROOT,
             env={**os.environ, **limits, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -22,9 +22,9 @@ WORK = {"training": "ToolkitTraining", "inference": "ToolkitInference"}
 THIRD = "the third step"
 _STEP = f"""
 import sys
-from benchmarks import toolkit_network
+from benchmarks import toolkit_subjects
 name, network, batch, dtype = sys.argv[1:]
-taken = getattr(toolkit_network, name)(network, int(batch), dtype)
+taken = getattr(toolkit_subjects, name)(network, int(batch), dtype)
 for step in range(3):
     print("{THIRD}" if step == 2 else "", flush=True)
     taken.step()

@@ -1,6 +1,7 @@
 """Training passes: frozen, recomputed, in parts, of several ranks, and in a device's graph."""
 
 import json
+import sys
 from functools import partial
 from typing import Any
 
@@ -224,7 +225,7 @@ class InParts:
 @pytest.mark.thorough
 def test_the_memory_is_that_of_one_part() -> None:
     def peak(batch: int, parts: int) -> Any:
-        with Worker("tests.backbones.graph.test_training:InParts", threads=2) as worker:
+        with Worker("tests.backbones.graph.test_training:InParts", 2, sys.executable, {}) as worker:
             worker.create({"batch": batch, "parts": parts})
             worker.step()
             return worker.peak_memory()

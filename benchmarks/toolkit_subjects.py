@@ -1,4 +1,4 @@
-"""The toolkit's networks on a CPU, as a run uses them: training, inference, and their files.
+"""The toolkit's part of the comparisons: networks on a CPU, as a run uses them, and the head.
 
 A backbone has images of faces, a classifier those of CIFAR-10. ``write_files`` writes what the same
 network in PyTorch (``pytorch_subjects``) needs: graph, first weights, images and gradient.
@@ -20,14 +20,19 @@ from backbones.classifiers.classifier import Classifier
 from backbones.model import Backbone
 from backbones.network import Network, initial_weights
 from backbones.options import BackboneOptions, ClassifierOptions
+from benchmarks import head_case
+from benchmarks.head_case import MARGIN, MOMENTUM, SCALE, SEED, WEIGHT_DECAY, HeadCase
 from benchmarks.worker import Subject
 from parallel.world import LoneWorld
+from partial_fc.blocks import Products as HeadProducts
+from partial_fc.head import TYPES, PartialFC
+from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer
 
-LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 1e-3, 0.9, 5e-4
-_SEED = 0
+LEARNING_RATE = 1e-3
 _EMBEDDING, _FACE = 512, (3, 112, 112)
 _CLASSES, _IMAGE = 10, (3, 32, 32)
 _NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
@@ -41,7 +46,7 @@ def is_backbone(network: str) -> bool:
 def arrays(network: str, batch: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return images, and the gradient of the outputs, as small as that of a mean loss."""
     shape, outputs = (_FACE, _EMBEDDING) if is_backbone(network) else (_IMAGE, _CLASSES)
-    generator = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(SEED)
     images = generator.integers(0, 256, (batch, *shape), np.uint8)
     noise = generator.standard_normal((batch, outputs), dtype=np.float32)
     return images, noise / np.float32(batch * np.sqrt(outputs))
@@ -52,7 +57,7 @@ def write_files(
     folder: Path,
     batch: int = 1,
     normalization: Normalization = _NORMALIZATION,
-    seed: int = _SEED,
+    seed: int = SEED,
 ) -> None:
     """Write graph, first weights, images and gradient of a network, for ``pytorch_graph``."""
     if is_backbone(network):
@@ -140,19 +145,84 @@ def _created(name: str, dtype: str, *, recompute: bool = False) -> Network:
         options = BackboneOptions(
             network=name, dtype=dtype, embedding_size=_EMBEDDING, recompute=recompute
         )
-        return Backbone.create(options, seed=_SEED, image_size=_FACE[1:])
+        return Backbone.create(options, seed=SEED, image_size=_FACE[1:])
     return Classifier.create(
         ClassifierOptions(model=name, dtype=dtype),
         classes=_CLASSES,
         image_shape=_IMAGE,
         normalization=_NORMALIZATION,
-        seed=_SEED,
+        seed=SEED,
     )
 
 
 def _vary_slopes(network: Any) -> None:
     """Give every channel a slope of its own, as training does."""
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     for name, parameter in network.parameters.items():
         if "relu" in name and parameter.shape:
             parameter.set_data(mx.nd.array(rng.uniform(-1, 1, parameter.shape)))
+
+
+class ToolkitHead(Subject):
+    """``partial_fc`` on one rank, sampling included."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: sizes of a ``HeadCase``."""
+        case = HeadCase(**sizes)
+        self._head = PartialFC.create(
+            HeadOptions(
+                margins=(1.0, 0.0, MARGIN),
+                scale=SCALE,
+                head_dtype=case.dtype,
+                sample_ratio=case.ratio,
+            ),
+            (case.classes, case.embedding),
+            LoneWorld(),
+            mx.cpu(),
+            optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
+            seed=SEED,
+        )
+        self._head.rows.load("centers", 0, case.centers())
+        # Zeros take no memory before they are written to, which would look like the step's.
+        self._head.rows.export()["momenta"].fill(0.0)
+        self._features = mx.nd.array(case.features())
+        self._labels = case.labels()
+        self._updates = 0
+        mx.nd.waitall()
+
+    @override
+    def step(self) -> None:
+        self._updates += 1
+        # As in training, where the labels of the next batch are known.
+        self._head.prepare(self._labels, self._updates + 1)
+        self._head.step(self._features, self._labels, self._updates, head_case.LEARNING_RATE)
+        mx.nd.waitall()
+
+
+class Products(Subject):
+    """The products of ``partial_fc.head`` on arrays of the step's shapes, and nothing else."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: sizes of a ``HeadCase``."""
+        case = HeadCase(**sizes)
+        self._features_BD = mx.nd.random.normal(shape=(case.batch, case.embedding))
+        self._products = HeadProducts(TYPES[case.dtype])
+        self._shape = case.batch, case.rows, case.embedding
+        self._products.begin(self._shape, mx.cpu())
+        for block in self._products.blocks:
+            units_KD = mx.nd.random.normal(shape=block.units_KD.shape)
+            mx.nd.amp_cast(units_KD, dtype=TYPES[case.dtype]).copyto(block.units_KD)
+        mx.nd.waitall()
+
+    @override
+    def step(self) -> None:
+        products = self._products
+        products.begin(self._shape, mx.cpu())
+        products.set_features(self._features_BD)
+        for block in products.blocks:
+            products.multiply(block)
+        products.features_gradient()
+        products.set_features(self._features_BD)
+        for block in products.blocks:
+            products.rows_gradient(block)
+        mx.nd.waitall()
