@@ -45,23 +45,16 @@ from backbones.layers import Symbol
 from runtime import environment
 
 
-def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
-    """Return the graph as it is trained: ``fill``, with products whose gradients are fast.
-
-    A graph without BatchNorm is returned as it is.
-    """
-    if all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
-        # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
-        return symbol
-    return fill(symbol, batch_shape, trains=True)
-
-
-def fill(symbol: Symbol, batch_shape: Shape, *, trains: bool = False) -> Symbol:
+def rewrite(symbol: Symbol, batch_shape: Shape, *, trains: bool = True) -> Symbol:
     """Return the graph with blocks of channels that are full, wherever a convolution has maps.
 
     It has the same parameters, names of outputs, outputs and gradients. If it ``trains``, products
-    of maps and a number for each are computed by a linear layer, see ``_Filling``.
+    of maps and a number for each are computed by a linear layer, see ``_Filling``, and a graph
+    without BatchNorm is returned as it is.
     """
+    if trains and all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
+        # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
+        return symbol
     return from_json(_Filling(*parsed(symbol, batch_shape), trains).rewrite())
 
 

@@ -69,9 +69,11 @@ def fold(
     batch_shape = (1, *image_shape)
     folding = _Folding(*parsed(symbol, batch_shape), weights)
     folded = from_json(folding.rewrite())
-    # Without a backward pass, where padding saves nothing it costs nothing either.
-    fill = narrow.rewrite if dtype == "bfloat16" else blocked.fill
-    filled = fill(folded, batch_shape)
+    if dtype == "bfloat16":
+        filled = narrow.rewrite(folded, batch_shape)
+    else:
+        # Without a backward pass, where padding saves nothing it costs nothing either.
+        filled = blocked.rewrite(folded, batch_shape, trains=False)
     values = {name: mx.nd.array(value) for name, value in folding.values.items()}
     graph, values = _without_constants(filled, values)
     if dtype == "float32" and environment.channel_block() == _BLOCK_OF_AVX512:

@@ -115,7 +115,7 @@ def test_products_of_maps_and_a_number_for_each() -> None:
     plain = mx.sym.broadcast_mul(MAPS, numbers, name="product")
     fast = blocked.rewrite(plain, (1, 3, 4, 2))
     assert "broadcast_mul" not in operators(fast)
-    assert "broadcast_mul" in operators(blocked.fill(plain, (1, 3, 4, 2)))
+    assert "broadcast_mul" in operators(blocked.rewrite(plain, (1, 3, 4, 2), trains=False))
     for images in (1, 5):
         compare(plain, fast, (images, 3, 4, 2))
     one_pixel, one_channel = (1, 3, 1, 1), (1, 1, 4, 4)
