@@ -142,7 +142,7 @@ def _is_large(nodes: list[Node], shapes: dict[str, Shape]) -> bool:
         elif node["op"] == "Pooling":
             per_element = math.prod(_sides(node)) * _COST_OF_OTHERS
         size = math.prod(shapes[node["name"]]) if node["op"] != "null" else 0
-        results += size * operators.output_count(node)
+        results += size
         products += size * per_element
     return results > _MAX_RESULTS or products > _MAX_PRODUCTS
 

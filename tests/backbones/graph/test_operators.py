@@ -12,7 +12,6 @@ import backbones
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph import operators
-from backbones.graph import operators as kinds
 from backbones.graph.nodes import to_json
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.model import Backbone
@@ -89,32 +88,32 @@ def test_networks_are_read_as_they_are_built() -> None:
 
 
 @pytest.mark.parametrize(("kind", "accepted", "refused"), [
-    (kinds.one_of("relu", "tanh"), {"tanh": "tanh"}, ["Tanh"]),
-    (kinds.flag, {"true": "True", "0": "False"}, ["2", "None"]),
-    (kinds.optional(kinds.flag), {"None": "None", "1": "True"}, ["2"]),
+    (operators.one_of("relu", "tanh"), {"tanh": "tanh"}, ["Tanh"]),
+    (operators.flag, {"true": "True", "0": "False"}, ["2", "None"]),
+    (operators.optional(operators.flag), {"None": "None", "1": "True"}, ["2"]),
     # MXNet makes 4294967295 of -1.
-    (kinds.integer(1, 7), {"7": "7", "3L": "3"}, ["8", "0", "-1", "1.0", "0x1", "١"]),
-    (kinds.integer(0, 7), {"-0": "0"}, ["-1", "8"]),
+    (operators.integer(1, 7), {"7": "7", "3L": "3"}, ["8", "0", "-1", "1.0", "0x1", "١"]),
+    (operators.integer(0, 7), {"-0": "0"}, ["-1", "8"]),
     # Python reads no number with leading zeros.
-    (kinds.real(0, 9), {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0"}, ["9.5", "nan"]),
-    (kinds.real(-9, 9), {"-00.50": "-0.50"}, ["-9.5"]),
-    (kinds.real(-1e300, 1e300), {"1": "1"}, ["inf", "1e999", "1_0"]),
+    (operators.real(0, 9), {"2e-05": "2e-05", "1.": "1.", "007": "7", "00": "0"}, ["9.5", "nan"]),
+    (operators.real(-9, 9), {"-00.50": "-0.50"}, ["-9.5"]),
+    (operators.real(-1e300, 1e300), {"1": "1"}, ["inf", "1e999", "1_0"]),
     (
-        kinds.several(kinds.integer(1, 1024), 0, 2),
+        operators.several(operators.integer(1, 1024), 0, 2),
         {"[3L, 3L]": "(3, 3)", "(3,5)": "(3, 5)", "()": "()"},
         ["(3,)", "(3, 3, 3)", "(3, )3", "(,)", "(0, 3)", "3"],
     ),
-    (kinds.several(kinds.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
-    (kinds.several(kinds.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
-    (kinds.kind_of("slice", "step"), {"(-1, 2)": "(-1, 2)"}, ["(0, 1)", "(1,-0)"]),
+    (operators.several(operators.integer(1, 9), 1, is_bare_allowed=True), {"3": "3"}, ["0"]),
+    (operators.several(operators.integer(1, 9), 1), {"[3]": "(3,)"}, ["3"]),
+    (operators.kind_of("slice", "step"), {"(-1, 2)": "(-1, 2)"}, ["(0, 1)", "(1,-0)"]),
     (
-        kinds.kind_of("_contrib_AdaptiveAvgPooling2D", "output_size"),
+        operators.kind_of("_contrib_AdaptiveAvgPooling2D", "output_size"),
         {"7": "7", "(7,)": "(7,)", "(7, 6)": "(7, 6)"},
         ["(7, 6, 5)"],
     ),
-    (kinds.kind_of("SliceChannel", "axis"), {"-1": "-1", "5": "5"}, ["-2", "6"]),
+    (operators.kind_of("SliceChannel", "axis"), {"-1": "-1", "5": "5"}, ["-2", "6"]),
     (
-        kinds.target_shape,
+        operators.target_shape,
         {one: one for one in ("(0, -1)", "(0, -4, 2, -1, -2)", "(8, 6)", "(0, -3, -2)", "(-1,)")},
         [
             # MXNet divides by the other factor.
