@@ -28,8 +28,7 @@ import numpy as np
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, StoreFolder
-from partial_fc.store.records import Index, Layout, Part, Records, Rows, Words
-from partial_fc.store.transfers import Transfers
+from partial_fc.store.records import Index, Layout, Part, Records, Rows, Transfers, Words
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs, logs_since
 from runtime.communicator import Communicator
 from runtime.errors import ConfigError, DataError

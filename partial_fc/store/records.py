@@ -17,7 +17,11 @@ takes as many of the processors as the training. The length of the file says whe
 are. So a process that is killed leaves nothing to be mended, but the places that it has not used.
 
 The kernels read and write with the system's calls and without Python's lock. A disk is fast when it
-is asked for many rows at once, so several threads run them; the rows of a thread are its own.
+is asked for many rows at once, so several threads run them; the rows of a thread are its own. One
+thread takes reads and writes in the order in which they were asked for, so that a step does not
+wait until the rows of the last one, and their images in the undo log, are on the disk, and a read
+sees every write that was asked for before it. After an error nothing more is read or written: the
+rows that the undo log has are then all that have changed.
 
 Shapes: R rows, D embedding.
 """
@@ -27,9 +31,10 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +53,10 @@ _AT_ONCE = 1 << 20
 _ALIGNMENT = 16
 # Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
 _PLACES_AT_ONCE = 4096
+# Requests to the disk at a time. They wait in the system, so they are more than the processors.
+_THREADS = 16
+# With fewer rows, handing them out takes longer than reading them.
+_ROWS_PER_TASK = 256
 
 Arrays = dict[str, NDArray[Any]]
 """Rows in memory, as the head's kernels take them: "centers" [R, D] and the optimizer's states."""
@@ -276,3 +285,55 @@ def _write(file, address, places, images):  # type: ignore[no-untyped-def]
         if write_at(file, address + row * size, size, np.int64(places[row]) * size) != size:
             return row
     return places.size
+
+
+class Transfers:
+    """What a store reads and writes while the head computes."""
+
+    def __init__(self) -> None:
+        """Start the threads."""
+        self._ordered = ThreadPoolExecutor(1, "centers")
+        self._flushing = ThreadPoolExecutor(1, "centers-flush")
+        self._requests = ThreadPoolExecutor(_THREADS, "center-rows")
+        self._last: Optional[Future[Any]] = None
+        self._last_flush: Optional[Future[Any]] = None
+        self._error: Optional[BaseException] = None
+
+    def submit(self, action: Callable[[], Any]) -> Future[Any]:
+        """Do something after everything that was asked for before."""
+        self._last = self._ordered.submit(self._run, action)
+        return self._last
+
+    def flush(self, action: Callable[[], Any]) -> None:
+        """Do something beside reads and writes, once the flush before has ended."""
+        if self._last_flush is not None:
+            self._last_flush.result()
+        self._last_flush = self._flushing.submit(self._run, action)
+
+    def spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
+        """Do something to all rows, some at a time; for what ``submit`` does."""
+        tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
+        bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
+        parts = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:])]
+        return [*self._requests.map(action, parts)]
+
+    def wait(self, future: Optional[Future[Any]] = None) -> None:
+        """Wait for something, or for everything that was asked for; raise what has gone wrong."""
+        last = future or self._last
+        if last is not None:
+            last.result()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the threads, after everything that they were given."""
+        for threads in (self._ordered, self._flushing, self._requests):
+            threads.shutdown()
+
+    def _run(self, action: Callable[[], Any]) -> None:
+        try:
+            if self._error is None:
+                action()
+        except BaseException as error:
+            # Whoever waits raises it.
+            self._error = error

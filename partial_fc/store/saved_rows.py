@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin, StoreFolder, check_number
-from partial_fc.store.records import Arrays, Index, Part, Records, Rows
-from partial_fc.store.transfers import Transfers
+from partial_fc.store.records import Arrays, Index, Part, Records, Rows, Transfers
 from partial_fc.store.undo import blocks, check_index, logs_since
 from runtime.errors import DataError
 from runtime.files import open_descriptor, open_regular
