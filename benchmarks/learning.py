@@ -25,6 +25,7 @@ import numpy as np
 
 from backbones import classifiers
 from benchmarks import measure, toolkit_subjects
+from benchmarks.worker import ROOT
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 from training.config import images
@@ -65,7 +66,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         chosen |= {"model": model, "epochs": epochs, "seed": _SEED, "models_root": str(folder)}
         named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in chosen.items())
         command = [sys.executable, "classify.py", *(word for pair in named for word in pair)]
-        done = subprocess.run(command, cwd=measure.ROOT, stdout=sys.__stderr__)
+        done = subprocess.run(command, cwd=ROOT, stdout=sys.__stderr__)
         if done.returncode:
             # It has said why.
             sys.exit(done.returncode)
@@ -113,7 +114,7 @@ def _train_pytorch(config: ImageConfig, epochs: int, folder: Path) -> list[Epoch
         folder.mkdir(parents=True, exist_ok=True)
         _prepare(config, epochs, folder)
         words = [str(measure.pytorch_python()), "-m", "benchmarks.pytorch_learning", str(folder)]
-        done.write_text(subprocess.check_output(words, cwd=measure.ROOT, text=True))
+        done.write_text(subprocess.check_output(words, cwd=ROOT, text=True))
     return [Epoch(**json.loads(line)) for line in done.read_text().splitlines()[:epochs]]
 
 
