@@ -14,9 +14,8 @@ from typing import Optional, Union
 
 import backbones
 from backbones.checkpoint import FACE_SIZE, read_tensors, read_weights, take
-from backbones.graph.accumulation import Accumulation
 from backbones.graph.nodes import to_json
-from backbones.graph.recompute import Recomputation, cut
+from backbones.graph.passes import Accumulation, Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, Network, checkpoint_paths, for_device, initial_weights
 from backbones.options import BackboneOptions, split_checkpoint

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from typing_extensions import Self, override
 
 from backbones.graph import frozen
-from backbones.graph.accumulation import TrainingPass
 from backbones.graph.nodes import Shape, from_json, infer, to_json
 from backbones.graph.onednn import prelu
+from backbones.graph.passes import TrainingPass
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.inference import HostInference, Infer
 from backbones.layers import Symbol

@@ -22,7 +22,7 @@ import classify
 import train
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from backbones.graph.recompute import Recomputation
+from backbones.graph.passes import Recomputation
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions

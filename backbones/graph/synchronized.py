@@ -25,8 +25,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from backbones.graph.accumulation import TrainingPass
 from backbones.graph.levels import DATA, Level, Norm, cut
+from backbones.graph.passes import TrainingPass
 from backbones.layers import Symbol
 from runtime.communicator import Communicator
 from runtime.mxnet import mx

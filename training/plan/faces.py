@@ -152,7 +152,7 @@ def network_size(config: FaceConfig) -> NetworkSize:
             ``--freeze``.
     """
     try:
-        from backbones.graph import recompute
+        from backbones.graph import passes
     except (ImportError, OSError) as error:
         raise ConfigError(
             f"--dry-run counts the backbone's graph with MXNet, which cannot be loaded here: "
@@ -164,9 +164,9 @@ def network_size(config: FaceConfig) -> NetworkSize:
     symbol = backbones.build(
         network.network, embedding_size=network.embedding_size, output=network.net_output
     )
-    maps = recompute.output_elements(symbol, _FACE_SHAPE) * (_KEPT_ON_GPU if gpu else _KEPT)
+    maps = passes.output_elements(symbol, _FACE_SHAPE) * (_KEPT_ON_GPU if gpu else _KEPT)
     if network.recompute:
-        largest, between = recompute.recomputed_elements(symbol, _FACE_SHAPE[1:])
+        largest, between = passes.recomputed_elements(symbol, _FACE_SHAPE[1:])
         maps = min(maps, between + largest * (_PART_KEPT_ON_GPU if gpu else _PART_KEPT))
     trained = backbones.parameter_count(*shape, network.freeze)
     return NetworkSize(backbones.parameter_count(*shape), trained, maps)

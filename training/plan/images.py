@@ -20,7 +20,7 @@ def describe(config: ImageConfig) -> str:
         DataError: the data is missing or broken.
     """
     from backbones.classifiers.classifier import Classifier
-    from backbones.graph.recompute import output_elements
+    from backbones.graph.passes import output_elements
     from training.image_data import open_images
 
     batch, ranks = config.data.batch_size, config.dry_run.world_size or 1

@@ -12,7 +12,7 @@ import backbones
 from backbones.graph import frozen, levels
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn import prelu
-from backbones.graph.recompute import cut, output_elements, recomputed_elements
+from backbones.graph.passes import cut, output_elements, recomputed_elements
 from backbones.model import Backbone
 from backbones.network import for_device, initial_weights
 from benchmarks.worker import Worker

@@ -13,7 +13,7 @@ import pytest
 import backbones
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from backbones.graph import recompute as graph_memory
+from backbones.graph import passes as graph_memory
 from partial_fc.shard import Shard
 from runtime import processors
 from runtime.errors import ConfigError
@@ -168,8 +168,8 @@ def test_the_smallest_runs() -> None:
 
 
 def test_mxnet_is_needed(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "backbones.graph.recompute", None)
-    monkeypatch.delattr("backbones.graph.recompute")
+    monkeypatch.setitem(sys.modules, "backbones.graph.passes", None)
+    monkeypatch.delattr("backbones.graph.passes")
     with pytest.raises(ConfigError, match="^--dry-run counts .* cannot be loaded here: .*nothing$"):
         face_plans.describe(small_config())
 
