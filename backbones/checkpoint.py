@@ -126,13 +126,8 @@ def iresnet_checkpoint(
             node["attrs"]["scalar"] = repr(pixel_scale)
     symbol = from_json(graph)
     shapes = first_shapes(symbol, (1, _CHANNELS, *FACE_SIZE))
-    for name, array in weights.items():
-        if array.shape != shapes[name]:
-            raise DataError(
-                f"{name!r} has shape {array.shape}, but an iResNet of {units} units for images of "
-                f"112 x 112 needs {shapes[name]}; give a network of this form"
-            )
-    check_finite("the state dict", weights)
+    of_weights = {name: shapes[name] for name in weights}
+    check_tensors("the state dict", weights, of_weights, "give an iResNet for 112 x 112 pixels")
     return Checkpoint(symbol, weights, (_CHANNELS, *FACE_SIZE))
 
 
@@ -159,17 +154,12 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
         DataError: one is missing, has another shape, or is not finite.
     """
     found = read_tensors(path)
-    for name, shape in shapes.items():
+    for name in shapes:
         if name not in found:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
-        if found[name].shape != shape:
-            raise DataError(
-                f"{path}: {name!r} has shape {found[name].shape}, but the graph needs {shape}; "
-                "give the graph and the image size that belong to these parameters"
-            )
-    weights = {name: found[name] for name in shapes}
-    check_finite(path, weights)
-    return weights
+    remedy = "give the graph and the image size that belong to these parameters"
+    check_tensors(path, found, shapes, remedy)
+    return {name: found[name] for name in shapes}
 
 
 def take(
@@ -180,24 +170,26 @@ def take(
     Raises:
         DataError: one has another shape, or is not finite; all have the values from before.
     """
-    for name in names:
-        if found[name].shape != parameters[name].shape:
-            raise DataError(
-                f"{path}: {name!r} has shape {found[name].shape}, this network's has "
-                f"{parameters[name].shape}; {remedy}"
-            )
-    check_finite(path, {name: found[name] for name in names})
+    check_tensors(path, found, {name: parameters[name].shape for name in names}, remedy)
     for name in names:
         value = mx.nd.array(found[name], dtype=found[name].dtype)
         parameters[name].set_data(value.astype(parameters[name].dtype))
 
 
-def check_finite(file: object, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Raise ``DataError`` if a weight is not finite: some layers make numbers of it again.
+def check_tensors(
+    file: object, found: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], remedy: str
+) -> None:
+    """Raise ``DataError`` if a tensor has another shape, or is not finite.
 
-    A float64 may be too large for float32, in which networks compute.
+    Some layers make numbers of what is not finite. A float64 may be too large for float32, in which
+    networks compute.
     """
-    for name, array in weights.items():
+    for name, shape in shapes.items():
+        array = found[name]
+        if array.shape != shape:
+            raise DataError(
+                f"{file}: {name!r} has shape {array.shape}, this network's has {shape}; {remedy}"
+            )
         with np.errstate(over="ignore"):
             is_finite = np.isfinite(np.asarray(array, np.float32)).all()
         if not is_finite:

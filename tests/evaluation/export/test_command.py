@@ -383,7 +383,7 @@ def test_other_state_dicts_are_refused(tensors: Tensors, tmp_path: Path) -> None
         (stages, "is no iResNet of arcface_torch: 'layer1' is"),
         ({**tensors, "fc.bias": np.ones(9, np.float32)}, "'pre_fc1_bias' has shape"),
         ({**tensors, "features.weight": scaled}, "has a trained 'features.weight'"),
-        ({**tensors, "features.weight": number}, r"has shape \(8, 25088\), but an iResNet"),
+        ({**tensors, "features.weight": number}, r"has shape \(8, 25088\), this network"),
         ({**tensors, f"layer{'1' * 5000}.0.conv1.weight": number}, "is no iResNet of arcface_t"),
         ({**tensors, "a" * 5000: number}, "torch: 'a{79} is of one of the two alone"),
     ):
