@@ -6,7 +6,6 @@ is never found by evaluating its name. Nothing here imports MXNet before ``build
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ _FACE_SHAPE = 3, 112, 112
 class Architecture:
     """How a network is built."""
 
-    module: str
-    """The module of this package whose ``body`` builds the feature maps."""
+    body: str
+    """The function of ``backbones.bodies`` that builds the feature maps."""
     output: str
     """Its own output, one of ``options.OUTPUTS``."""
     maps: tuple[int, int]
@@ -126,13 +125,13 @@ def build(
         ConfigError: there is no network of this name.
     """
     check(name)
-    from backbones import layers
+    from backbones import bodies, layers
     from runtime.mxnet import mx
 
     architecture = _ARCHITECTURES[name]
-    module = importlib.import_module(f"{__name__}.{architecture.module}")
+    body = getattr(bodies, architecture.body)
     # A name manager of its own: unnamed nodes count from zero in every graph, not in every process.
     with mx.name.NameManager():
-        maps = module.body(layers.pixels(dtype), **architecture.arguments)
+        maps = body(layers.pixels(dtype), **architecture.arguments)
         chosen = output or architecture.output
         return layers.embedding(maps, chosen, architecture.maps, size=embedding_size, dtype=dtype)

@@ -16,6 +16,7 @@ import pytest
 
 import backbones
 import tests.partial_fc.test_head as head_tests
+from backbones import bodies
 from benchmarks import grouping
 from data import options as data_options
 from parallel.parameter_server.assignment import SCHEMES
@@ -29,7 +30,7 @@ from runtime.state import State
 from tests.mutants.selection import imported
 from tests.soak import soak
 from tests.support.thread_world import ThreadWorld, run_ranks
-from tests.test_documents import REFERENCE, names_in
+from tests.test_documents import REFERENCE
 from training import image_data
 from training.config import images
 from training.config.presets import RECIPES
@@ -301,8 +302,9 @@ def test_a_margin_continues_where_it_was_saved(loss: str) -> None:
 
 
 def test_every_body_has_a_row() -> None:
-    bodies = {path.stem for path in (ROOT / "backbones").glob("*.py") if "body" in names_in(path)}
-    assert bodies == {architecture.module for architecture in backbones._ARCHITECTURES.values()}
+    found = inspect.getmembers(bodies, inspect.isfunction)
+    own = {name for name, body in found if body.__module__ == bodies.__name__ and name[0] != "_"}
+    assert own == {architecture.body for architecture in backbones._ARCHITECTURES.values()}
 
 
 def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
