@@ -74,6 +74,7 @@ def of_node(index: int, **values: object) -> Callable[[Any], object]:
 
 
 SAME_NAMES = "flat_output", "flat_output0", "fc1_weight"
+TWO = {"num_outputs": "2"}
 
 
 def split(count: object) -> Callable[[Any], object]:
@@ -100,6 +101,12 @@ def inputs(*first: object) -> Callable[[Any], object]:
     # Inferring the shapes of a BatchNorm without inputs crashes MXNet.
     (of_node(2, op="BatchNorm", attrs={}), "the operator 'fc1_weight' has 0 inputs"),
     (of_node(2, inputs=[[0, 0, 0]]), "the variable 'fc1_weight' has inputs"),
+    # Attributes that MXNet does not read of this operator.
+    (of_node(1, op="relu", attrs={"no_bias": "1"}, inputs=[]), "'flat' has 0 inputs instead of 1"),
+    (
+        lambda graph: [one(graph) for one in (of_node(1, op="relu", attrs=TWO), inputs([1, 1, 0]))],
+        "'fc1' takes an output that 'flat' lacks",
+    ),
     (of_node(1, op=3), "node 'flat' has no operator"),
     (of_node(1, attrs=3), "the attributes of node 'flat' are no table"),
     (of_node(1, attrs={"shape": 3}), "node 'flat' has an attribute that is no text"),
