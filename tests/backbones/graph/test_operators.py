@@ -40,8 +40,8 @@ REFUSED = """
 Convolution num_group 0; Convolution num_filter -1; Convolution kernel (3, 3, 3)
 Convolution stride (0, 1); Convolution layout NHWC; Convolution workspace 99999999
 BatchNorm momentum -0.1; BatchNorm momentum 1.1; Pad pad_width (0, 0, 0, 0, 1, 0, 1, 0, 0)
-FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 7; BatchNorm output_mean_var True
-LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 99)
+FullyConnected num_hidden 1e9; BatchNorm eps nan; BatchNorm axis 4; BatchNorm output_mean_var True
+LeakyReLU act_type none; Pooling pool_type lp; Pooling kernel (0, 0); Dropout axes (0, 1)
 Dropout p -1; Concat dim -7; clip a_max inf; _mul_scalar scalar nan; mean axis (0, 99)
 SliceChannel axis -6; SwapAxis dim1 -1; transpose axes (0, 9); Reshape shape (-5, -7)
 transpose axes (0, 1, 2, 3, 4, 5, 0)
