@@ -27,7 +27,7 @@ from backbones.inference import HostInference, Infer
 from backbones.layers import Symbol
 from backbones.options import NetworkOptions
 from runtime import devices
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.environment import usable_dtype
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles

@@ -22,8 +22,7 @@ from typing_extensions import override
 
 from parallel import horovod
 from runtime import environment
-from runtime.communicator import Communicator
-from runtime.devices import is_host
+from runtime.devices import Communicator, is_host
 from runtime.errors import ConfigError, is_launched, launcher_number
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch

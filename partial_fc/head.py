@@ -38,7 +38,7 @@ from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.environment import usable_dtype
 from runtime.errors import ConfigError
 from runtime.mxnet import mx

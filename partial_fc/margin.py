@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from partial_fc.options import LOSSES, HeadOptions
 from partial_fc.rows.interface import Curriculum
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 

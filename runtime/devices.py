@@ -1,6 +1,6 @@
-"""Where a rank computes: on the host, whose arrays Numba kernels share, or on a device.
+"""Where a rank computes: on the host, whose arrays Numba kernels share, or on a device; with whom.
 
-The host is ``mx.cpu()``. Every other context is a device: its arrays are worked on by MXNet's
+The host is ``mx.cpu()``; every other context is a device: its arrays are worked on by MXNet's
 operators alone, which the engine queues, and nothing may wait for them without need. MXNet treats
 ``mx.cpu(1)`` as a device of its own, though it is the same processor: tests use it to run, without
 a GPU, what runs on one.
@@ -10,16 +10,50 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime import environment
-from runtime.communicator import Communicator
 from runtime.errors import ConfigError
 from runtime.installed import UUID_BYTES, CudaDriver
 from runtime.mxnet import mx
+
+
+class Communicator(Protocol):
+    """The ranks that compute together, seen from one of them."""
+
+    rank: int
+    """Number of this rank, 0 … size - 1."""
+    size: int
+    local_rank: int
+    """Number of this rank among those on its host."""
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """Reduce an NDArray over the ranks, in place.
+
+        Asynchronous: the reduction is queued as an operation of MXNet's engine, and a read of the
+        array waits for it.
+
+        Args:
+            array: an NDArray of the same shape and type on every rank.
+            name: the stable name of this collective.
+            op: "sum", "mean" or "max".
+        """
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """Concatenate NDArrays of all ranks along their first axis, in rank order.
+
+        Asynchronous like ``allreduce``, so all of them must have one shape and type.
+        """
+
+    def wait(self, array: Any) -> None:
+        """Call it where a reduction is needed, after all work that can hide it.
+
+        What uses the array waits for it anyway; a timed world measures the wait here.
+        """
+        return None
 
 
 def is_host(context: Any) -> bool:

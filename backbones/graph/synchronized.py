@@ -28,7 +28,7 @@ from typing_extensions import override
 from backbones.graph.levels import DATA, Level, Norm, cut
 from backbones.graph.passes import TrainingPass
 from backbones.layers import Symbol
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.mxnet import mx
 
 NDArray = Any

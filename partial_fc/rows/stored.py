@@ -25,7 +25,7 @@ from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.header import STORE
 from partial_fc.store.records import Arrays, Layout, Part
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.mxnet import mx
 from runtime.state import Saved, State
 

@@ -30,7 +30,7 @@ from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, StoreFolder
 from partial_fc.store.records import Index, Layout, Part, Records, Rows, Transfers, Words
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs, logs_since
-from runtime.communicator import Communicator
+from runtime.devices import Communicator
 from runtime.errors import ConfigError, DataError
 from runtime.files import HeldFolder, flush_folder, open_kept
 from runtime.mxnet import mx
