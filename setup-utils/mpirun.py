@@ -145,7 +145,6 @@ class Launch:
             make_output_folder(self._words.output.partition(":")[0])
         if self._words.programs and all(kind == RANKS for kind, _ in self._words.values):
             refuse_unread_hosts(_is_own)
-        self._check_lists()
         self._check_programs()
         self._check_shared_memory()
 
@@ -164,41 +163,23 @@ class Launch:
             )
 
     def _check_ranks(self) -> None:
-        """Refuse more ranks than slots, where the lists say how many there are."""
+        """Refuse more ranks than slots, where a single list says how many there are."""
         ranks = self._ranks()
         lists = [one for one in self._words.values if one[0] != RANKS]
-        counts = [count for slots in self._lists.values() for count in slots.values()]
-        # An entry of -H without a number is one slot, unless it chooses a host of an allocation.
-        are_entries = bool(lists) and all(kind == LIST for kind, _ in lists)
-        if None in counts and (not are_entries or os.environ.keys() & set(_ALLOCATIONS)):
+        if not len(ranks) == len(lists) == len(self._lists) == 1 or self._may_be_too_many():
             return
-        # The lists of -H add up, if there is one program; a file and -H do not.
-        is_sum = are_entries and len(self._words.programs) == 1 and len(lists) == len(self._lists)
-        if len(ranks) != 1 or not (is_sum or len(lists) == len(self._lists) == 1):
+        ((kind, place),) = lists
+        is_known = None not in self._lists[place].values()
+        # An entry of -H without a number is one slot, unless it chooses a host of an allocation.
+        if not is_known and (kind != LIST or os.environ.keys() & set(_ALLOCATIONS)):
             return
         slots = self._ranks_of_lists()
-        if ranks[0] > slots and not self._may_be_too_many():
-            names = " ".join(f"{self._name(kind)} {self._words.words[at]}" for kind, at in lists)
+        if ranks[0] > slots:
+            name = f"{self._name(kind)} {self._words.words[place]}"
             raise ConfigError(
                 f"{self._name(RANKS)} {ranks[0]} is more ranks than the {slots} slots of "
-                f"{names[:90]}; add slots, or start fewer"
+                f"{name[:90]}; add slots, or start fewer"
             )
-
-    def _check_lists(self) -> None:
-        """Refuse hosts of ``-H`` that a file does not have: it chooses among those of the file."""
-        files = [place for place in self._words.places(FILE) if place in self._lists]
-        # With several programs, each may have lists of its own.
-        if not files or len(self._words.programs) != 1:
-            return
-        known = {host for place in files for host in self._lists[place]}
-        has_own = any(map(_is_own, known))
-        for place in self._words.places(LIST):
-            for host in self._lists.get(place, ()):
-                if host not in known and not (has_own and _is_own(host)):
-                    raise ConfigError(
-                        f"{LIST} {host[:80]} is not among the hosts of {FILE} "
-                        f"{self._words.words[files[0]]}; add it there, or give one of the two"
-                    )
 
     def _check_programs(self) -> None:
         """Refuse a command without a program, or with one that this host, the only one, lacks."""
