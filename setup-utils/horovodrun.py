@@ -110,14 +110,11 @@ def parse_args() -> Any:
     """
     try:
         arguments = _parse()
-    except (OSError, yaml.YAMLError) as error:
+    # Horovod's, of a file that is not a table of sections, or has a number of another type.
+    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"--config-file cannot be used: {reason}; correct it") from None
-    except (AttributeError, TypeError) as error:
-        # Horovod's, of a file of options.
         raise ConfigError(
-            "--config-file cannot be used: it is no table of sections, or a number in it has "
-            f"another type ({error}); correct it"
+            f"--config-file cannot be read as sections of options in YAML ({reason}); correct it"
         ) from None
     if any(getattr(arguments, name, None) is not None for name in _ELASTIC):
         raise ConfigError(_CLOSED)
@@ -148,15 +145,6 @@ def parse_args() -> Any:
     arguments.hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
     arguments.hostfile = None
     return arguments
-
-
-def refuse_mode(*_: object, **__: object) -> NoReturn:
-    """Take the place of what starts the elastic and the run-function mode.
-
-    Raises:
-        ConfigError: always.
-    """
-    raise ConfigError(_CLOSED)
 
 
 def check_ssh(
@@ -253,7 +241,6 @@ def main() -> None:
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
     # Which makes no objects of Python.
     launch.yaml = SimpleNamespace(load=lambda file, Loader: yaml.safe_load(file), FullLoader=None)
-    launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter

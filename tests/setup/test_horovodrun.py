@@ -167,29 +167,22 @@ def test_the_elastic_mode_is_closed(horovodrun, capsys) -> None:
         assert found.command == ["train", name, "1"]
 
 
-@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
-def test_what_starts_the_modes_is_closed(horovodrun, monkeypatch, capsys, name: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "1", "true"])
-    options = launch.parse_args()
-    setattr(options, name, 2)
-    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
-    said = refusal(horovodrun, capsys, start=lambda module: module.main())
-    assert said.startswith("Horovod's elastic and run-function modes are closed")
-
-
 def test_files_of_options(horovodrun, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("-np", "2", "--config-file", "config", "true")
     for text, reason in (
-        ("- params\n", "it is no table of sections"),
-        ("a: [\n", "but found '<stream end>' in \"config\", line 2, column 1; correct it"),
+        ("- params\n", "object has no attribute"),
+        ("a: [\n", "but found '<stream end>' in \"config\", line 2, column 1); correct it"),
         ("a: !!python/object/apply:os.system [touch made]\n", "could not determine a constructor"),
-        ("params: 3\n", "it is no table of sections"),
-        ("params: {cycle_time_ms: many}\n", "a number in it has another type"),
+        ("params: 3\n", "object has no attribute"),
+        ("params: {cycle_time_ms: many}\n", "'<' not supported between"),
     ):
         Path("config").write_text(text)
         said = refusal(horovodrun, capsys, *words)
-        assert said.startswith("--config-file cannot be used: ") and reason in said
+        assert (
+            said.startswith("--config-file cannot be read as sections of options in YAML (")
+            and reason in said
+        )
         assert not Path("made").exists()
     Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
     assert started(horovodrun, *words).cycle_time_ms == 4
