@@ -29,7 +29,7 @@ _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
 LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
 REFUSED = (
-    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}|a graph in") for op in _CONTROL_FLOW),
+    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}") for op in _CONTROL_FLOW),
     ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
     ("y = Relu(x)", LOOPS, "it has a function"),
     ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
@@ -137,8 +137,9 @@ def test_what_no_network_for_images_needs_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_that_promises_more_than_the_file_has_is_refused(tmp_path, dims) -> None:
     promising = tensor()
     promising.dims[:] = dims
-    with pytest.raises(DataError, match="the tensor 'w' has the shape"):
-        read_model(written(tmp_path, added(promising)), SIZE)
+    used = model("s = Size(w) f = Cast<to = 1>(s) y = Add(x, f)", promising)
+    with pytest.raises(DataError, match="refused as .*: (ONNX Runtime refuses it|it needs)"):
+        read_model(written(tmp_path, used), SIZE)
 
 
 def of_shape(side: int) -> Any:
