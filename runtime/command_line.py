@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import (
     Any,
     Callable,
-    Generic,
     NoReturn,
     Optional,
     TypeVar,
@@ -57,7 +56,13 @@ class Parser(argparse.ArgumentParser):
         synonyms: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        """Args: as ``Program`` has them, and those of ``argparse.ArgumentParser``."""
+        """Take the arguments of ``argparse.ArgumentParser``, and two tables.
+
+        Args:
+            foreign: options of other programs, as patterns, and what to type here instead.
+            synonyms: names that other programs have for options of ours; they are taken as well.
+            settings: those of ``argparse.ArgumentParser``.
+        """
         # Off, since an option that is added later would change what an abbreviation means, and
         # since the options of other programs are abbreviations of ours.
         super().__init__(allow_abbrev=False, **settings)
@@ -100,39 +105,32 @@ class Parser(argparse.ArgumentParser):
         return [name for name in self._option_string_actions if name not in ("-h", "--help")]
 
 
-@dataclasses.dataclass(frozen=True)
-class Program(Generic[_Config]):
-    """Contents of a program's command line."""
-
-    config_class: type[_Config]
-    """A dataclass whose fields are groups of options."""
-    description: str
-    """The purpose of the program, in a sentence."""
-    epilog: str
-    """Stands below the options in the help."""
-    resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config]
-    """Merges the values of the command line with those of a file, presets and defaults."""
-    check: Callable[[_Config], None]
-    """Raises ``ConfigError`` for groups that contradict each other."""
-    foreign: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Options of other programs, as patterns, and what to type here instead."""
-    synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Names that other programs have for options of ours; they are taken as well."""
-
-
-def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
+def parse(
+    config_class: type[_Config],
+    resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config],
+    check: Callable[[_Config], None],
+    argv: Optional[Sequence[str]] = None,
+    **settings: Any,
+) -> _Config:
     """Resolve a command line into a checked configuration; without ``argv``, this process's.
+
+    Args:
+        config_class: a dataclass whose fields are groups of options.
+        resolve: merges the values of the command line with those of a file, presets and defaults.
+        check: raises ``ConfigError`` for groups that contradict each other.
+        argv: the words of the command line.
+        settings: of the ``Parser``.
 
     Raises:
         ConfigError: an option is unknown, malformed, out of range or contradicts another.
     """
-    parser = _build_parser(program)
+    parser = _build_parser(config_class, settings)
     given = _read_words(parser, argv)
     file = given.pop(_CONFIG, None)
     saved = _read_file(Path(file), parser) if file is not None else {}
-    config = program.resolve(given, saved)
+    config = resolve(given, saved)
     options.check(config)
-    program.check(config)
+    check(config)
     return config
 
 
@@ -167,21 +165,15 @@ def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:
     return next(fitting, None)
 
 
-def _build_parser(program: Program[Any]) -> Parser:
-    parser = Parser(
-        description=program.description,
-        epilog=program.epilog,
-        argument_default=argparse.SUPPRESS,
-        foreign=program.foreign,
-        synonyms=program.synonyms,
-    )
+def _build_parser(config_class: type, settings: Mapping[str, Any]) -> Parser:
+    parser = Parser(argument_default=argparse.SUPPRESS, **settings)
     parser.add_argument(
         option(_CONFIG),
         metavar="FILE",
         help="config.json of an earlier run, whose options this run takes over; "
         "those on the command line win",
     )
-    for group_class in options.group_classes(program.config_class).values():
+    for group_class in options.group_classes(config_class).values():
         types, (title, helps) = get_type_hints(group_class), _documentation(group_class)
         section = parser.add_argument_group(title)
         for field in dataclasses.fields(group_class):

@@ -6,7 +6,6 @@ followed to the program that they start, whose own parser has to accept the whol
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 import subprocess
@@ -15,9 +14,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from parallel.launch.options import add_options, parse
-from runtime import command_line, options
+from runtime import options
 from runtime.command_line import Parser
 from tests.support.launch import ROOT
 from training.config import faces, images
@@ -114,8 +114,8 @@ def accept(program: str, words: Sequence[str], folder: Path) -> None:
         line += ["--dataset", next((sets[word] for word in line if word in sets), "synthetic")]
     if "synthetic" not in line and not {*sets} & {*line}:
         line += ["--data-dir", "d"]
-    unchecked = dataclasses.replace(images._PROGRAM, check=lambda config: None)
-    command_line.parse(unchecked, line)
+    with mock.patch.object(images, "check"):
+        images.parse(line)
 
 
 def _without_variables(words: list[str]) -> list[str]:

@@ -113,7 +113,15 @@ class FaceConfig:
 
 def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
     """Parse the command line of ``train.py``; see ``command_line.parse``."""
-    return command_line.parse(_PROGRAM, argv)
+    return command_line.parse(
+        FaceConfig,
+        resolve,
+        check,
+        argv,
+        description="Train a face recognition network with Partial FC on MXNet and Horovod.",
+        epilog=f"presets: {', '.join(presets.PRESETS)}",
+        foreign=originals.TRAIN,
+    )
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
@@ -227,13 +235,3 @@ def _check_plan(config: FaceConfig) -> None:
     for option, is_given in of_processors.items():
         if is_given and config.dry_run.gpu:
             raise ConfigError(f"{option} is for CPUs, and --gpu plans for a GPU; leave one out")
-
-
-_PROGRAM = command_line.Program(
-    FaceConfig,
-    description="Train a face recognition network with Partial FC on MXNet and Horovod.",
-    epilog=f"presets: {', '.join(presets.PRESETS)}",
-    resolve=resolve,
-    check=check,
-    foreign=originals.TRAIN,
-)

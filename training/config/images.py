@@ -130,7 +130,16 @@ class ImageConfig:
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
     """Parse the command line of ``classify.py``; see ``command_line.parse``."""
-    return command_line.parse(_PROGRAM, argv)
+    return command_line.parse(
+        ImageConfig,
+        resolve,
+        check,
+        argv,
+        description="Train an image classifier, data-parallel, on MXNet and Horovod.",
+        epilog=f"recipes: {', '.join(RECIPES)}",
+        foreign=originals.CLASSIFY,
+        synonyms=originals.SYNONYMS,
+    )
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
@@ -216,14 +225,3 @@ def _check_worker(config: ImageConfig, own: assignment.Assignment) -> None:
                 "add float32 gradients and know neither their whole norm nor the statistics of "
                 "BatchNorm; leave it out"
             )
-
-
-_PROGRAM = command_line.Program(
-    ImageConfig,
-    description="Train an image classifier, data-parallel, on MXNet and Horovod.",
-    epilog=f"recipes: {', '.join(RECIPES)}",
-    resolve=resolve,
-    check=check,
-    foreign=originals.CLASSIFY,
-    synonyms=originals.SYNONYMS,
-)
