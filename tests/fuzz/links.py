@@ -43,6 +43,7 @@ from runtime.errors import DataError
 from runtime.files import write_atomically
 from runtime.state import OWN, Stored
 from runtime.untrusted import parameter_file
+from runtime.untrusted.onnx_model import import_onnx, read_model
 from tests.fuzz.reader import SIZES, Reader, image, of, use_features, write_ijb, write_records
 from tests.support.ijb_set import template_ids
 from tests.support.made_up_runs import write_faces
@@ -134,6 +135,12 @@ def _write_shards(folder: Path) -> None:
     with RecordWriter(folder, image_size=(8, 8), shards=[1, 1]) as writer:
         for label in range(2):
             writer.write(image(), label)
+
+
+def _write_network(folder: Path) -> None:
+    graph = "g (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
+    model = import_onnx().parser.parse_model(f'<ir_version: 7, opset_import: ["": 13]> {graph}')
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
 
 
 def _write_cifar(folder: Path) -> None:
@@ -246,6 +253,7 @@ READ = {
     "data_sharding": Case("data_sharding", lambda at: cluster_files.read_lines(at, "two numbers")),
     "npy": Case("e.npy", read_embeddings),
     "tsv": Case("e.tsv", lambda path: read_embeddings(path.with_name("e.npy"))),
+    "onnx": Case("m.onnx", lambda path: read_model(path, (4, 4)), _write_network),
     "params": Case("m-0000.params", parameter_file.read_parameters),
     "manifest": Case("manifest.json", _read_checkpoint, _write_checkpoint),
     "rank": Case("rank-0000.bin", _read_checkpoint, _write_checkpoint),

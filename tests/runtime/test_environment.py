@@ -18,7 +18,6 @@ import pytest
 from runtime import environment, launchers, processors
 from runtime.environment import Bfloat16Unit, settings
 from runtime.errors import ConfigError
-from runtime.process import loopback
 from runtime.processors import available
 from tests.support.launch import finish
 
@@ -327,15 +326,3 @@ def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, mess
     os.environ.update(others)
     with pytest.raises(ConfigError, match=message) if message else nullcontext():
         launchers.refuse_hosts_name()
-
-
-def test_the_loopback_library_is_named_so_that_a_blank_does_not_divide_it(monkeypatch, tmp_path):
-    os.environ.update(LD_PRELOAD="a.so", LD_LIBRARY_PATH="/b")
-    monkeypatch.setattr(loopback, "_LIBRARY", Path("/dev/null"))
-    assert loopback.loopback_variables() == {"LD_PRELOAD": "/dev/null:a.so"}
-    library = tmp_path / "o ne" / "loopback.so"
-    library.parent.mkdir()
-    library.touch()
-    monkeypatch.setattr(loopback, "_LIBRARY", library)
-    found = {"LD_PRELOAD": "loopback.so:a.so", "LD_LIBRARY_PATH": f"{library.parent}:/b"}
-    assert loopback.loopback_variables() == found
