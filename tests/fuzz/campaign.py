@@ -172,7 +172,7 @@ class _Worker:
                 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
                 limits = (size + _INPUT_MEMORY, resource.RLIM_INFINITY)
                 resource.setrlimit(resource.RLIMIT_AS, limits)
-                self._armed = reader.is_watched
+                self._armed = True
                 self._feed(reader.read, place, content)
                 self._armed = False
                 self._executed += os.path.exists("executed")

@@ -44,7 +44,7 @@ from runtime.files import write_atomically
 from runtime.state import OWN, Stored
 from runtime.untrusted import parameter_file
 from runtime.untrusted.onnx_model import import_onnx, read_model
-from tests.fuzz.reader import SIZES, Reader, image, of, use_features, write_ijb, write_records
+from tests.fuzz.reader import SIZES, image, use_features, write_ijb, write_records
 from tests.support.ijb_set import template_ids
 from tests.support.made_up_runs import write_faces
 from training.checkpoint import files
@@ -299,14 +299,3 @@ WRITTEN = {
 """Files that are written."""
 
 CASES = {**READ, **OPTIONAL, **WRITTEN}
-
-
-def _replace_and_use(folder: Path, content: bytes) -> None:
-    first, second, *_ = content + bytes(2)
-    case = list(CASES.values())[first % len(CASES)]
-    with replaced(case, list(KINDS)[second % len(KINDS)], folder) as path:
-        case.use(path)
-
-
-_SEEDS = of(*(bytes((number % 256, number // 7 % 256)) for number in range(300)))
-LINK_READERS = {"links": Reader(_SEEDS, _replace_and_use, 6, is_watched=False)}

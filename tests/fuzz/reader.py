@@ -37,8 +37,6 @@ class Reader(NamedTuple):
     """The relative number of inputs in a campaign: more for quicker readers."""
     make: Optional[Callable[[random.Random], bytes]] = None
     """Makes an input that is almost right; damage to the bytes is added to some."""
-    is_watched: bool = True
-    """False if no input can hold a program, and what is called executes some by itself."""
 
 
 def of(*seeds: bytes) -> Callable[[Path], list[bytes]]:

@@ -32,7 +32,6 @@ from evaluation.report import __main__ as pages
 from evaluation.report import figures, run_files
 from evaluation.verification.groups import read_groups
 from parallel.host_lists import read_file, read_list, slots_by_host
-from tests.fuzz.links import LINK_READERS
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import (
     SEPARATOR,
@@ -336,7 +335,6 @@ READERS = {
     ),
     "npy": Reader(_npy_seeds, _read_npy, 8),
     "metrics": Reader(_metrics_seeds, _read_metrics, 6),
-    **LINK_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_HOSTS, _read_hosts, 5),
     "hostfile": Reader(_HOST_FILES, _read_hostfile, 3),
