@@ -34,7 +34,7 @@ check_mxnet() {
         remedy="install the driver, and put the folders of CUDA $cuda_version ($cuda_home/lib64), cuDNN and NCCL on"
         remedy+=" LD_LIBRARY_PATH; MXNET_PACKAGE=mxnet needs none of them"
     fi
-    reason=$("$VENV/bin/python" -W ignore setup-utils/check_mxnet.py "$cuda_version" 2>&1) ||
+    reason=$("$VENV/bin/python" -W ignore setup-utils/check_libraries.py mxnet "$cuda_version" 2>&1) ||
         fail "$MXNET_PACKAGE does not load as it should: $(tail -n 1 <<<"$reason"); $remedy"
 }
 
@@ -55,7 +55,7 @@ prepare_gpu() {
 # Prints the first part that the installed Horovod lacks; prints nothing if it is complete.
 missing_part() {
     local report part
-    report=$("$VENV/bin/python" -W ignore setup-utils/check_horovod.py 2>/dev/null) ||
+    report=$("$VENV/bin/python" -W ignore setup-utils/check_libraries.py horovod 2>/dev/null) ||
         { echo 'a library that horovod.mxnet loads'; return; }
     for part in "${needed[@]}"; do
         grep -qF "[X] $part" <<<"$report" || { echo "$part"; return; }

@@ -193,7 +193,7 @@ def test_the_environment_is_read_in_runtime_alone() -> None:
 # Modules that open files of the system and of this project, and temporary ones of this process.
 OPENERS = (
     "parallel/autogroup parallel/check/facts parallel/launch/sync runtime/errors runtime/files "
-    "runtime/kernels runtime/processors runtime/untrusted/child setup-utils/check_mxnet "
+    "runtime/kernels runtime/processors runtime/untrusted/child setup-utils/check_libraries "
     "setup-utils/site_pages training/log/run_log training/run_folder"
 ).split()
 METHODS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "touch"}

@@ -165,12 +165,12 @@ def _mxnet() -> Iterator[str]:
     package = installed.mxnet_package()
     cuda = installed.cuda_of(package)
     wanted = "{}.{}".format(*cuda) if cuda else ""
-    _run(sys.executable, "-W", "ignore", "setup-utils/check_mxnet.py", wanted)
+    _run(sys.executable, "-W", "ignore", "setup-utils/check_libraries.py", "mxnet", wanted)
     yield f"{metadata.version(package)} {package}"
 
 
 def _horovod() -> Iterator[str]:
-    report = _run(sys.executable, "-W", "ignore", "setup-utils/check_horovod.py")
+    report = _run(sys.executable, "-W", "ignore", "setup-utils/check_libraries.py", "horovod")
     yield metadata.version("horovod")
     is_for_gpus = installed.cuda_of(installed.mxnet_package()) is not None
     for part in installed.HOROVOD_PARTS:

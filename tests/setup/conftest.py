@@ -35,10 +35,10 @@ case "$*" in
         for name in python mpirun orterun ${STUB_WHEEL-mpicxx}; do
             cp "$STUBS/$name" "$made/bin"
         done ;;
-    *check_horovod.py) [[ -e ${0%/*}/horovodrun ]] && "$STUBS/horovodrun" ;;
+    *"check_libraries.py horovod") [[ -e ${0%/*}/horovodrun ]] && "$STUBS/horovodrun" ;;
     *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
-    *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
+    *"check_libraries.py mxnet "*) ${STUB_CHECK-true} "${@: -3}" ;;
     *"pip install"*"--target "*) mkdir -p "${@: -1}/bin" && cp "$STUBS/uv" "${@: -1}/bin" ;;
     *"pip wheel"*horovod.lock)
         cp "${@: -1}" "$CALLS.lock"

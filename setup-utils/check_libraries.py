@@ -1,10 +1,15 @@
-"""Check that MXNet loads, and that the CUDA libraries it has loaded are those of its package.
+"""Check that MXNet or Horovod loads, and with which libraries.
 
-    python setup-utils/check_mxnet.py 11.2
+    python setup-utils/check_libraries.py mxnet 11.2
+    python setup-utils/check_libraries.py horovod
 
-The argument is the CUDA version of the package, empty for the CPU's. Exits with status 1 if
-something does not fit; the last line that it prints says what. The loader takes the first library
-of the right name, which does not tell for which CUDA version cuDNN was built, or how old CUDA is.
+MXNet's CUDA libraries have to be those of its package; 11.2 is the CUDA version of the package,
+empty for the CPU's. Exits with status 1 if something does not fit; the last line that it prints
+says what. The loader takes the first library of the right name, which does not tell for which CUDA
+version cuDNN was built, or how old CUDA is.
+
+Of Horovod it prints the parts in the words of ``horovodrun --check-build``, which starts a process
+for each pair of part and framework: a minute on a busy machine.
 """
 
 from __future__ import annotations
@@ -18,8 +23,17 @@ from typing import Optional
 _MAPPED_FILE = re.compile(r"\s(/.*/(lib(?:cudnn|cudart)\.so[.\d]*))$", re.MULTILINE)
 
 
-def main(cuda: str) -> Optional[str]:
-    """The first thing that is wrong, or None."""
+def print_parts() -> None:
+    """Print what Horovod is built with."""
+    import horovod.mxnet as hvd
+
+    parts = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
+    for part, is_built in {"MXNet": True, **parts}.items():
+        print(f"[{'X' if is_built else ' '}] {part}")
+
+
+def mistake(cuda: str) -> Optional[str]:
+    """Return the first thing that is wrong with MXNet's libraries, or None."""
     import mxnet  # noqa: F401
 
     if not cuda:
@@ -52,7 +66,9 @@ def _dotted(number: int) -> str:
 
 
 if __name__ == "__main__":
-    mistake = main(sys.argv[1])
-    if mistake:
-        print(mistake)
+    package, *cuda_of_package = sys.argv[1:]
+    if package == "horovod":
+        print_parts()
+    elif said := mistake(*cuda_of_package):
+        print(said)
         sys.exit(1)
