@@ -44,13 +44,8 @@ with environment.leave_out("scipy"):
 # The range of a kernel's loop that is divided among threads.
 prange = numba.prange
 types = numba.types
-_overloaded: set[Any] = set()
-
-
-def overload(function: Any, **options: Any) -> Any:
-    """A decorator of what a kernel compiles for a function, which stands in the same file."""
-    _overloaded.add(function)
-    return extending.overload(function, **options)
+# A decorator of what a kernel compiles for a function, which has to be in the same file.
+overload = extending.overload
 
 
 def _compiler(**options: Any) -> Callable[[Any], Any]:
@@ -83,10 +78,10 @@ def _digest(function: Any) -> str:
         caller = waiting.pop()
         for name in sorted(caller.__code__.co_names):
             value = caller.__globals__.get(name)
-            is_overloaded = isinstance(value, FunctionType) and value in _overloaded
-            called = getattr(value, "py_func", value if is_overloaded else None)
-            # An intrinsic is known by the function that makes its code.
-            called = getattr(value, "_defn", called)
+            # Of functions of Python, kernels call overloaded ones alone. An intrinsic is known by
+            # the function that makes its code.
+            called = value if isinstance(value, FunctionType) else None
+            called = getattr(value, "py_func", getattr(value, "_defn", called))
             if isinstance(value, _CONSTANTS):
                 parts.append(f"{name}={value!r}")
             elif called is not None and called not in found:
