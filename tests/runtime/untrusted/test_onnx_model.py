@@ -42,7 +42,7 @@ REFUSED = (
     ("crash", r"it ends the process that tries it out \(SIGSEGV\)"),
     ("end", "the process that tries it out fails .*"),
     ("memory", "it needs more than 64 MiB of memory"),
-    ("refuse", r"no \?\[2Jnetwork"),
+    ("refuse", r"no \\x1b\[2Jnetwork"),
     ("write", ".+"),
     ("loop", "it takes more than 6 s for an image, or 120 s in all"),
     # Its own clock ends it, whether or not the process that asked is still there.
