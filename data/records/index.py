@@ -8,9 +8,9 @@ records, other programs record 0 last.
 An ``.idx`` that lacks lines would hide images. Records follow each other without gaps, so each has
 to end where the next one in the index begins, the first to begin at byte 0 and the last to end with
 the file. Of a file with at most ``_ALL_CHECKED`` records all are checked. Of a larger one, whose
-records lie on as many pages of a disk, some: the longest distances between two offsets, where a
-record is most likely to be missing, and others at equal distances; more of them if the keys have
-gaps. Identity-grouped sets announce their number of records, which is compared as well.
+records lie on as many pages of a disk, some: where a key is left out, the longest distances between
+two offsets, and others at equal distances. Identity-grouped sets announce their number of records,
+which is compared as well.
 
 What is found is cached in a file beside the ``.rec``.
 """
@@ -36,10 +36,8 @@ MAX_KEY = 1 << 40
 
 _WORD_BYTES = 4
 _ALL_CHECKED = 1 << 14
-# Records that are checked of a larger file whose keys have no gaps.
+# Records that are checked of a larger file.
 _SPOT_CHECKS = 1 << 9
-# Records that lie in a row and are missing in the index, after which no more are counted.
-_ENOUGH = 1 << 12
 # Numbers before the offsets in the cache.
 _COUNTS = 2
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -202,58 +200,39 @@ def _are_distinct(keys: _Numbers) -> bool:
 
 
 def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> None:
-    """Raise ``DataError`` if records lie between those of the index, or not where it says."""
+    """Raise ``DataError`` if a record does not end where the next one of the index begins."""
     order = np.argsort(offsets, kind="stable")
-    starts, ordered_keys = offsets[order], keys[order]
+    starts = offsets[order]
     stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
-    file_name = index.with_suffix(".rec").name
-    missing = _records_between(file, 0, int(starts[0]))
-    chosen, broken = _chosen(ordered_keys, stops - starts), 0
-    # Records that share bytes would be read again for each of them.
-    overlaps = bool((starts == stops).any())
-    for place in chosen[: 0 if overlaps else None].tolist():
+    # Each of records that share bytes would be followed to their common end.
+    fits, broken = bool(starts[0] == 0 and (starts < stops).all()), 0
+    chosen = _chosen(keys[order], stops - starts) if fits else stops[:0]
+    for place in chosen.tolist():
         end = _end(file, int(starts[place]))
-        if end < 0:
-            broken += 1
-            continue
-        overlaps = end > int(stops[place])
-        if overlaps:
+        broken += end < 0
+        if end not in (-1, stops[place]):
+            fits = False
             break
-        missing += _records_between(file, end, int(stops[place]))
-    if missing and not overlaps:
-        lacks = f"lacks {missing} or more of the records in {file_name}"
-        raise _refusal(index, f"{lacks}, it names {len(keys)}", ", or copy both again")
-    is_elsewhere = overlaps or int(starts[0]) > 0 or 2 * broken > len(chosen)
-    if is_elsewhere or _end(file, int(starts[-1])) != stops[-1]:
-        problem = f"does not fit {file_name}: records do not begin and end where it says"
-        raise _refusal(index, problem, ", or copy both again")
+    if not fits or 2 * broken > len(chosen):
+        name = index.with_suffix(".rec").name
+        raise _refusal(
+            index,
+            f"lacks some of the records in {name}, or does not fit it: the {len(keys)} records "
+            "that it names do not follow one another",
+            ", or copy both again",
+        )
 
 
 def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
-    """Return the places of the records to be checked, in the order of the file."""
-    count = len(keys)
+    """Return the places of the records to be checked, the last one among them."""
+    count, half = len(keys), _SPOT_CHECKS // 2
     if count <= _ALL_CHECKED:
         return np.arange(count)
-    has_gaps = keys.max() - keys.min() >= count
-    half = (_ALL_CHECKED if has_gaps else _SPOT_CHECKS) // 2
+    jumps = np.flatnonzero(np.diff(keys) != 1)[:_SPOT_CHECKS]
     longest = np.argpartition(sizes, count - half)[count - half :]
     even = np.linspace(0, count - 1, half).astype(np.int64)
-    jumps = np.flatnonzero(np.diff(keys) != 1)
-    parts = [longest, even, jumps if has_gaps and len(jumps) <= half else jumps[:0]]
-    chosen: _Numbers = np.unique(np.concatenate(parts))
+    chosen: _Numbers = np.concatenate([jumps, longest, even])
     return chosen
-
-
-def _records_between(file: RecordFile, start: int, stop: int) -> int:
-    """Return how many records fill the bytes between two offsets; 0 if they are no records.
-
-    So many in a row as ``_ENOUGH`` are records; half of a large file would take long.
-    """
-    count = 0
-    while 0 <= start < stop and count < _ENOUGH:
-        start = _end(file, start)
-        count += 1
-    return count if 0 <= start <= stop else 0
 
 
 def _end(file: RecordFile, offset: int) -> int:
