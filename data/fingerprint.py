@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from data.identities import is_class, is_true, list_images
+from data.identities import list_images
 from runtime.files import open_regular
 
 MISSING = "missing"
@@ -63,10 +63,9 @@ def describe(path: Path) -> str:
 
 
 def _describe_folder(folder: Path) -> str:
-    with os.scandir(folder) as entries:
-        found = [entry.name for entry in entries if is_true(entry.is_dir)]
-    classes = sorted(filter(is_class, found))
-    images = [f"{name}/{image}" for name in classes for image in list_images(folder / name)[0]]
+    found, _ = list_images(folder)
+    classes = [name for name in found if name and os.sep not in name]
+    images = [image for inner, own in found.items() if inner for image in own]
     checksum = zlib.crc32("\n".join(images).encode(errors="surrogateescape"))
     for image in images[:: max(1, len(images) // _BLOCKS)]:
         for number in _sample(folder / image):

@@ -7,7 +7,8 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Union
 
@@ -21,7 +22,6 @@ _NO_CLASSES = frozenset(
     ("__macosx", "lost+found", "$recycle.bin", "system volume information", "@eadir", "#recycle")
     + ("#snapshot", "__pycache__")
 )
-_AGAIN = "folders to which several links lead"
 _Place = tuple[int, int]
 
 
@@ -34,7 +34,7 @@ class Identity(NamedTuple):
 
 _LeftOut = list[tuple[str, str]]
 """Files and folders that are not used: the reason, in the plural, and the path."""
-_Listing = tuple[list[str], _LeftOut]
+_Images = dict[str, list[str]]
 
 
 def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
@@ -48,36 +48,36 @@ def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
     ]
 
 
-def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> _Listing:
-    """Return the images in a folder, at any depth, as paths within it, and what is left out.
+def list_images(folder: Union[str, Path], workers: int = 1) -> tuple[_Images, _LeftOut]:
+    """Return the images of a folder and of all folders in it, and what is left out.
 
-    Those in itself come first, then those in each of its folders. Files of which the ending says
-    nothing are images if they begin like one. Hidden files, and the folders that are none for
-    ``is_class``, are left out: programs create them. A folder to which several links lead is listed
-    once.
-
-    Args:
-        folder: an existing one.
-        above: the places of the folders around it, to which a link in it may lead back.
+    By the path of each folder, which is empty for the first; all paths are within that. The images
+    in a folder come before those of its folders. Files of which the ending says nothing are images
+    if they begin like one. Hidden files, and the folders that are none for ``is_class``, are left
+    out: programs create them. A folder to which several links lead is listed once, where the path
+    is shortest.
 
     Raises:
         OSError: a folder cannot be listed.
     """
-    images: list[str] = []
+    found: _Images = {}
     left_out: _LeftOut = []
-    seen, waiting = {*above}, [""]
-    while waiting:
-        inner = waiting.pop()
-        here = _place_of(os.path.join(folder, inner))
-        # Links may lead around forever, or to one folder on 2^n paths.
-        if here in seen:
-            left_out.append((_AGAIN, inner))
-            continue
-        seen.add(here)
-        own, folders = _scan(str(folder), inner, left_out)
-        images += own
-        waiting += reversed(folders)
-    return images, left_out
+    # Links may lead around forever, or to one folder on 2^n paths.
+    seen: set[_Place] = set()
+    level = [""]
+    while level:
+        waiting: list[str] = []
+        with map_in_order(partial(_scan, str(folder)), level, workers) as results:
+            for inner, one in zip(level, track(results, len(level), "listing folders")):
+                if one.place in seen:
+                    left_out.append(("folders to which several links lead", inner))
+                    continue
+                seen.add(one.place)
+                found[inner] = one.images
+                left_out += one.left_out
+                waiting += one.folders
+        level = waiting
+    return {inner: found[inner] for inner in sorted(found, key=_parts)}, left_out
 
 
 def find_identities(
@@ -116,7 +116,7 @@ def find_identities(
 
 
 def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
-    """Return the paths of the images in a folder and in its folders, and what is left out.
+    """Return the paths of the images in a folder, at any depth, and lines about what is left out.
 
     The paths are relative to the folder; ``find_identities`` says the rest.
 
@@ -127,8 +127,7 @@ def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
     images += [os.path.join(found.name, image) for found in listed for image in found.images]
     if not images:
         raise DataError(
-            f"{folder}: none of its {len(listed)} folders holds images ({', '.join(FILE_ENDINGS)})"
-            ", and neither does itself; name another folder"
+            f"{folder} holds no images ({', '.join(FILE_ENDINGS)}); name another folder"
         )
     return images, remarks_about(folder, left_out)
 
@@ -160,70 +159,64 @@ def is_class(name: str) -> bool:
     return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
-def is_true(test: Callable[[], bool]) -> bool:
-    """Return what ``DirEntry.is_dir`` or ``is_file`` returns; False for a link to itself."""
-    try:
-        return test()
-    except OSError:
-        return False
-
-
 def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], _LeftOut]:
     """Return the images in a folder itself, and its folders, each with its images, by name."""
     if not os.path.isdir(folder):
         raise DataError(
             f"{folder} is no folder; name one that holds a folder of images per identity or class"
         )
-    left_out: _LeftOut = []
     try:
-        images, names = _scan(str(folder), "", left_out)
-        paths = [f"{folder}{os.sep}{name}" for name in names]
-        above = (_place_of(folder),)
-
-        def inner(path: str) -> tuple[_Place, _Listing]:
-            return _place_of(path), list_images(path, above)
-
-        with map_in_order(inner, paths, workers) as results:
-            placed = list(track(results, len(names), "listing folders"))
+        found, left_out = list_images(folder, workers)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    listed, seen = [], {*above}
-    for name, (place, (own, others)) in zip(names, placed):
-        if place in seen:
-            left_out.append((_AGAIN, name))
-            continue
-        seen.add(place)
-        left_out += [(reason, os.path.join(name, path)) for reason, path in others]
-        if not own:
-            left_out.append(("folders without images", name))
-        listed.append(Identity(name, own))
-    return images, listed, left_out
+    outside, listed = found.pop(""), {inner: list[str]() for inner in found if os.sep not in inner}
+    for inner, images in found.items():
+        name = _parts(inner)[0]
+        listed[name] += [image[len(name) + 1 :] for image in images]
+    left_out += [("folders without images", name) for name, images in listed.items() if not images]
+    return outside, [Identity(*one) for one in listed.items()], left_out
 
 
-def _place_of(folder: Union[str, Path]) -> _Place:
-    """Return the device and the number of a folder, which do not depend on its path."""
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
+class _Scanned(NamedTuple):
+    """A folder's device and number, its images and folders by name, and what is left out."""
+
+    place: _Place
+    images: list[str]
+    folders: list[str]
+    left_out: _LeftOut
 
 
-def _scan(top: str, inner: str, left_out: _LeftOut) -> tuple[list[str], list[str]]:
-    """Return the images and the folders in a folder, sorted, as paths within ``top``."""
-    images: list[str] = []
-    folders: list[str] = []
-    with os.scandir(os.path.join(top, inner)) as scanned:
+def _scan(top: str, inner: str) -> _Scanned:
+    """List a folder; all paths are within ``top``."""
+    path = os.path.join(top, inner)
+    status = os.stat(path)
+    found = _Scanned((status.st_dev, status.st_ino), [], [], [])
+    with os.scandir(path) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
-        path = os.path.join(inner, entry.name)
-        is_folder = is_true(entry.is_dir)
+        is_folder = _is_folder(entry)
         if is_folder:
             reason = "" if is_class(entry.name) else "folders that are hidden or made by programs"
         else:
             reason = _reason_of_file(entry)
+        path = os.path.join(inner, entry.name)
         if reason:
-            left_out.append((reason, path))
+            found.left_out.append((reason, path))
         else:
-            (folders if is_folder else images).append(path)
-    return images, folders
+            (found.folders if is_folder else found.images).append(path)
+    return found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return True for a folder, or a link to one; False for a link to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _parts(path: str) -> list[str]:
+    return path.split(os.sep)
 
 
 def _reason_of_file(entry: os.DirEntry[str]) -> str:

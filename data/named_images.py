@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import PointsFile
-from data.decoding import FILE_ENDINGS, Image, Resizer, read_image
-from data.identities import list_images, remarks_about
+from data.decoding import Image, Resizer, read_image
+from data.identities import find_images
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import read_bin
+from runtime import environment
 from runtime.errors import DataError
 
 _REC, _BIN = ".rec", ".bin"
@@ -203,18 +204,9 @@ def _open(given: str) -> ImageSource:
 
 def _images_of_folder(folder: str) -> ImageSource:
     top = folder.rstrip(os.sep) or os.sep
-    try:
-        images, left_out = list_images(top)
-    except OSError as error:
-        raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    if not images:
-        raise DataError(
-            f"{folder} holds no images ({', '.join(FILE_ENDINGS)}) and no train.rec; name another "
-            "folder"
-        )
+    images, remarks = find_images(Path(top), environment.visible_threads())
     paths = [_checked(os.path.join(top, path)) for path in images]
-    labels = [os.path.dirname(path) for path in images]
-    return image_files(paths, labels, remarks_about(top, left_out))
+    return image_files(paths, [os.path.dirname(path) for path in images], remarks)
 
 
 def _checked(path: str) -> str:

@@ -91,10 +91,10 @@ def test_a_folder_on_many_paths_is_listed_once(tmp_path) -> None:
             (tmp_path / f"{number:02}" / name).symlink_to(f"../{number + 1:02}")
     (tmp_path / "30").mkdir()
     images, left_out = identities.list_images(tmp_path / "00")
-    assert images == ["/".join(["a"] * depth + ["1.png"]) for depth in range(30)]
+    assert sum(images.values(), []) == ["/".join(["a"] * n + ["1.png"]) for n in range(30)]
     assert {reason for reason, _ in left_out} == {"folders to which several links lead"}
-    assert (len(left_out), left_out[0][1]) == (30, "a/" * 29 + "b")
-    assert len(find_images(tmp_path, 1)[0]) == sum(range(1, 31))
+    assert (len(left_out), left_out[0][1]) == (30, "b")
+    assert find_images(tmp_path, 1)[0] == [f"{number:02}/1.png" for number in range(30)]
 
 
 def test_a_person_with_two_names_is_one(tmp_path) -> None:
@@ -172,7 +172,7 @@ def test_images_of_a_set_have_labels_keys_and_its_size(folder, make_image, caplo
     ("s\nt", r"'s\\nt' has a tab,.*; rename it"),
     ("nowhere", "nowhere does not exist; name images, folders"),
     ("n" * 300, "n+ does not exist; name images, folders"),
-    ("in/empty", "in/empty holds no images .* and no train.rec; name another"),
+    ("in/empty", "in/empty holds no images .*; name another"),
 ])  # fmt: skip
 def test_other_inputs_are_refused(folder, make_image, write_set, name: str, message: str) -> None:
     (folder / "empty").mkdir()
