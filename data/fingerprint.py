@@ -13,7 +13,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from data.identities import list_images
 from runtime.files import open_regular
@@ -77,19 +76,10 @@ def _sample(path: Path) -> tuple[int, int]:
     """The size of a file and a checksum of some blocks."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        return size, block_checksum(file, 0, size, _READ_WHOLE, _BLOCKS)
-
-
-def block_checksum(file: BinaryIO, start: int, size: int, whole: int, blocks: int) -> int:
-    """Return the CRC-32 of ``size`` bytes from ``start`` on.
-
-    Of more bytes than ``whole``, it is that of some blocks, the first and the last among them.
-    """
-    file.seek(start)
-    if size <= whole:
-        return zlib.crc32(file.read(size))
-    checksum = 0
-    for number in range(blocks):
-        file.seek(start + (size - _BLOCK) * number // (blocks - 1))
-        checksum = zlib.crc32(file.read(_BLOCK), checksum)
-    return checksum
+        if size <= _READ_WHOLE:
+            return size, zlib.crc32(file.read())
+        checksum = 0
+        for number in range(_BLOCKS):
+            file.seek((size - _BLOCK) * number // (_BLOCKS - 1))
+            checksum = zlib.crc32(file.read(_BLOCK), checksum)
+        return size, checksum

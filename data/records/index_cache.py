@@ -4,13 +4,12 @@ The offsets of a million records are parsed from a text file, the identities rea
 thousand places of a file that may be on a slow disk. Both are the same at every start. So the first
 run writes each as a plain array; later runs map it into memory, where all ranks of a host share it.
 
-A cache that is missing, damaged, or made from other versions of its source files is made again, and
-where the folder cannot be written to, none is used. It is one padded line of JSON (sizes and times
-of the source files), the array, and its checksum; nothing in it can run code.
-
-The caches of a billion images hold 20 GB, which must not be read at every start. So the checksum of
-a large one is that of blocks spread over it: it finds a cache that was cut, or not written
-completely. A wrong offset is found when it is used, because records begin with a magic number.
+A cache that is missing, of another length than it says, or made from other versions of its source
+files is made again, and where the folder cannot be written to, none is used. It is one padded line
+of JSON (sizes and times of the source files, length of the array) and the array; nothing in it can
+run code. It has no checksum, as the record file itself has none: the caches of a billion images
+hold 20 GB, which must not be read at every start. A wrong offset is found when it is used, because
+records begin with a magic number.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from __future__ import annotations
 import json
 import logging
 import mmap
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.fingerprint import block_checksum
 from runtime.files import StagedFiles, open_regular
 
 _Array = NDArray[Any]
@@ -34,12 +31,10 @@ _Array = NDArray[Any]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 6
+_VERSION = 7
 # The array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
-_LONGEST_HEADER, _CHECKSUM_BYTES = 1 << 12, 8
-# Larger contents are checked in blocks.
-_READ_WHOLE, _BLOCKS = 1 << 20, 16
+_LONGEST_HEADER = 1 << 12
 
 
 def cached_array(
@@ -88,22 +83,18 @@ def _load(path: Path, key: list[Any], dtype: str) -> Optional[_Array]:
     """Map the array; None if the cache is missing, damaged or has another key."""
     try:
         with open_regular(path) as file:
-            if json.loads(file.readline(_LONGEST_HEADER)) != key:
+            found, length = json.loads(file.readline(_LONGEST_HEADER))
+            if found != key:
                 return None
             start = file.tell()
-            size = os.fstat(file.fileno()).st_size - start - _CHECKSUM_BYTES
-            if size <= 0:
-                raise ValueError("it has no content")
-            # Not from the map: what is touched there counts as memory of this process.
-            checksum = _checksum(file, start, size)
-            file.seek(start + size)
-            if file.read() != checksum:
-                raise ValueError("its checksum is wrong")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return np.frombuffer(mapped, dtype, size // np.dtype(dtype).itemsize, start)
+            array = np.frombuffer(mapped, dtype, offset=start)
+            if len(array) != length:
+                raise ValueError("it has another length than it says")
+            return array
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         _log.info("%s is damaged and will be made again (%s)", path, error)
         return None
 
@@ -114,15 +105,11 @@ def write_cache(path: Path, key: list[Any], array: _Array) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    line = json.dumps(key).encode()
+    line = json.dumps([key, len(array)]).encode()
     with StagedFiles() as files:
         file = files.open(path)
         file.write(line + b" " * (-(len(line) + 1) % _ALIGNMENT) + b"\n")
-        start = file.tell()
         file.write(array.data)
-        checksum = _checksum(file, start, array.nbytes)
-        file.seek(start + array.nbytes)
-        file.write(checksum)
 
 
 def _stamp(path: Path) -> Optional[list[int]]:
@@ -131,7 +118,3 @@ def _stamp(path: Path) -> Optional[list[int]]:
     except OSError:
         return None
     return [status.st_size, status.st_mtime_ns]
-
-
-def _checksum(file: BinaryIO, start: int, size: int) -> bytes:
-    return b"%08x" % block_checksum(file, start, size, _READ_WHOLE, _BLOCKS)

@@ -117,7 +117,7 @@ def _read_cache(folder: Path, content: bytes) -> None:
     if not sources[0].exists():
         write_records(folder)
     head, newline, array = content.partition(b"\n")
-    head = _changed(head, lambda _: index_cache.key_of(sources))
+    head = _changed(head, lambda found: [index_cache.key_of(sources), found[1]])
     for kind in ("idx", "labels"):
         (folder / f"train.{kind}.cache").write_bytes(head + newline + array)
     _use_set(folder)

@@ -323,24 +323,16 @@ def test_an_array_is_built_once_and_again_when_a_source_changes(read, tmp_path) 
     assert [read(), read()] == [True, False]
 
 
-def test_any_damage_is_found(read, tmp_path) -> None:
+def test_a_cache_of_other_content_or_length_is_made_again(read, tmp_path) -> None:
     read()
     cache = tmp_path / "cache"
     whole = cache.read_bytes()
-    for position in range(0, len(whole), 7):
-        damaged = bytearray(whole)
-        damaged[position] ^= 0x41
-        cache.write_bytes(damaged)
-        if read():
-            assert cache.read_bytes() == whole
-        else:
-            # Only the padding of the header may differ unnoticed.
-            assert bytes(damaged).split() == whole.split() or damaged[position] != 0x20
     key = index_cache.key_of([tmp_path / "source", tmp_path / "absent"])
     index_cache.write_cache(cache, key, ARRAY[1:])
     assert [read(), read()] == [True, False]
     header = whole[: whole.index(b"\n") + 1]
-    for content in (b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000, whole[:-1], header):
+    for content in (b"", b"\n", b"[]\n", b"{}\n", b"7\n", b"\x80\x04N.", b"x" * 9000, whole[:-8],
+                    whole[:-1], whole + bytes(8), whole[1:], header):  # fmt: skip
         cache.write_bytes(content)
         assert [read(), read()] == [True, False], content
 
