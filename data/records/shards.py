@@ -33,8 +33,6 @@ from runtime.errors import ConfigError, DataError
 
 _SHARD = re.compile(r"train-\d{5,}\.rec")
 _MOST_CLASSES = (1 << 31) - 1
-# Of a shard: the .rec, the caches of its index and of its labels. Others: of the process.
-_FILES_OF_SHARD, _OTHER_FILES = 3, 256
 # Files of which more than the size is compared: to read blocks of each of thousands takes long.
 _DESCRIBED = 8
 
@@ -47,7 +45,8 @@ def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
         DataError: no such set, or files that cannot be right.
     """
     shards = {path: shards_of(Path(path)) for path in paths}
-    allow_open_files(sum(map(len, shards.values())), paths[0])
+    if any(shards.values()):
+        allow_open_files()
     sets = [
         ShardedSet(Path(path), shards[path]) if shards[path] else RecordSet(path) for path in paths
     ]
@@ -212,21 +211,7 @@ def shards_of(path: Path) -> list[Path]:
     return sorted(found, key=lambda each: int(each.stem.partition("-")[2]))
 
 
-def allow_open_files(shards: int, path: Union[str, Path]) -> None:
-    """Raise this process's limit of open files, which is often 1,024, where shards need more.
-
-    Raises:
-        DataError: the system allows fewer; names ``path``.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = shards * _FILES_OF_SHARD + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        needs = f"{shards} shards need" if shards else "reading it needs"
-        fewer = " or pack fewer, larger shards" if shards else ""
-        raise DataError(
-            f"{path}: {needs} {needed} open files, but this process may open {hard}; raise the "
-            f"limit (ulimit -Hn){fewer}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+def allow_open_files() -> None:
+    """Raise this process's limit of open files, which is often 1,024, as far as it may be."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

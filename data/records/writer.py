@@ -46,7 +46,7 @@ class RecordWriter:
                     f"{path} holds train.rec, which would be read instead of shards; move it away "
                     "or choose another folder"
                 )
-            allow_open_files(len(shards), path)
+            allow_open_files()
             self._paths = [shard_path(path, number) for number in range(len(shards))]
             others = [each for each in shards_of(path) if each not in self._paths]
             endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
