@@ -5,9 +5,5 @@ from runtime import environment
 MAX_PIXELS = 1 << 26
 """The largest height times width of an image."""
 
-MAX_SCANS = 100
-"""The largest number of scans of a JPEG, each of which passes over all of its pixels; encoders make
-ten or so."""
-
 # Before any module of this package imports OpenCV.
 environment.prepare_opencv(MAX_PIXELS)

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data import MAX_PIXELS, MAX_SCANS, headers
+from data import MAX_PIXELS, headers
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 from runtime.files import read_file
@@ -58,8 +58,8 @@ _RAW_ENDINGS = (".dng", ".nef", ".cr2", ".cr3", ".arw", ".orf", ".rw2")
 BEGINNING_BYTES = 18
 """Number of bytes of a file that ``is_image`` needs."""
 
-JPEG_QUALITY = 95
-"""Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
+# Hardly a visible loss, and a third of the bytes of quality 100.
+_JPEG_QUALITY = 95
 
 _PNG = b"\x89P"
 _CHUNK = struct.Struct(">I4s")
@@ -79,8 +79,8 @@ _BMP, _BMP_HEADER, _BMP_MASKS = b"BM", struct.Struct("<14xI10xHI"), struct.Struc
 _SHORT_WITH_MASKS, _USUAL_MASKS = (40, 32, 3), (0xFF0000, 0xFF00, 0xFF)
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
-# A hundred of 67 million pixels would take 11 s.
-_SCANS_OF_LARGEST = 32
+# Each passes over all pixels, which takes 0.1 s of 67 million; encoders make ten or so.
+_MAX_SCANS = 32
 # Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
 # Fill bytes before it are not part of the match: n of them would take n^2 steps.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
@@ -150,10 +150,10 @@ def is_image(name: str, beginning: bytes) -> bool:
     return ending in IMAGE_ENDINGS or (begins_like_one and ending not in _RAW_ENDINGS)
 
 
-def encode(image: Image, lossless: bool) -> bytes:
+def encode(image: Image, lossless: bool, quality: int = _JPEG_QUALITY) -> bytes:
     """Encode uint8 ``[height, width, 3]``, RGB, as a PNG if ``lossless``, otherwise as a JPEG."""
     bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    options = [] if lossless else [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    options = [] if lossless else [cv2.IMWRITE_JPEG_QUALITY, quality]
     done, encoded = cv2.imencode(".png" if lossless else ".jpg", bgr, options)
     assert done
     payload: bytes = encoded.tobytes()
@@ -240,8 +240,7 @@ def _decode(payload: Payload, flags: int) -> Image:
     if beginning == _BMP and _has_other_masks(payload):
         raise _broken("it is a BMP whose colors lie in an unusual order")
     if beginning == _JPEG and _has_many_scans(bytes(payload)):
-        most = f"at most {MAX_SCANS}, and fewer of a large image"
-        raise _broken(f"it is a JPEG of too many scans ({most})")
+        raise _broken(f"it is a JPEG of more than {_MAX_SCANS} scans")
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
     except cv2.error:
@@ -299,21 +298,14 @@ def _has_other_masks(bmp: Payload) -> bool:
 
 
 def _has_many_scans(jpeg: bytes) -> bool:
-    if jpeg.count(_SCAN) <= _SCANS_OF_LARGEST:
-        return False
     # The thumbnail in a segment, and a film after the end, are not decoded.
-    place, scans, most = len(_JPEG), 0, MAX_SCANS
-    while found := _MARKER.search(jpeg, place):
-        place = found.end()
-        if jpeg[place - 1] == _END_MARKER:
-            break
-        if jpeg[place - 1] in headers.FRAME_MARKERS:
-            height, width = (
-                int.from_bytes(jpeg[at : at + 2], "big") for at in (place + 3, place + 5)
-            )
-            most = min(most, _SCANS_OF_LARGEST * MAX_PIXELS // max(height * width, 1))
-        scans += jpeg[place - 1] == _SCAN_MARKER
-        if scans > most:
-            return True
-        place += int.from_bytes(jpeg[place : place + 2], "big")
-    return False
+    place, scans = len(_JPEG), 0
+    if jpeg.count(_SCAN) > _MAX_SCANS:
+        while scans <= _MAX_SCANS and (found := _MARKER.search(jpeg, place)):
+            place = found.end()
+            marker = jpeg[place - 1]
+            if marker == _END_MARKER:
+                break
+            scans += marker == _SCAN_MARKER
+            place += int.from_bytes(jpeg[place : place + 2], "big")
+    return scans > _MAX_SCANS

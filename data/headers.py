@@ -27,7 +27,7 @@ UPRIGHT = 1
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _JPEG_END, _PNG_HEADER, _PNG_END = b"\xff\xd9", b"\0\0\0\rIHDR", b"IEND"
 # The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
-FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
 _EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
@@ -60,7 +60,7 @@ def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
             width, height = struct.unpack_from(">II", payload, 16)
     elif payload.startswith(_JPEG):
         # The size of the first frame; thumbnails lie within a segment of another kind.
-        frames = (place for marker, *place in _segments(payload) if marker in FRAME_MARKERS)
+        frames = (place for marker, *place in _segments(payload) if marker in _FRAME_MARKERS)
         start, stop = next(frames, (0, 0))
         if start + 5 <= min(stop, len(payload)) and payload.rfind(_JPEG_END, start) != -1:
             height, width = struct.unpack_from(">xHH", payload, start)

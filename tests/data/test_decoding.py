@@ -140,28 +140,22 @@ def jpeg_of_scans(scans: int, progressive: int = 1) -> bytes:
     return jpeg[:start] + first * (scans - jpeg.count(b"\xff\xda")) + jpeg[start:]
 
 
-def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:
+def test_a_jpeg_of_more_than_32_scans_is_broken() -> None:
     """Each scan passes over all pixels: thousands of them take as long as thousands of images."""
     usual = decode_rgb(jpeg_of_scans(10))
     for decode in (decode_rgb, decode_file):
-        np.testing.assert_array_equal(decode(jpeg_of_scans(100)), usual)
+        np.testing.assert_array_equal(decode(jpeg_of_scans(32)), usual)
         for progressive in (1, 0):
-            many = memoryview(jpeg_of_scans(101, progressive))
-            assert_broken("a JPEG of too many scans .at most 100", decode, many)
-    # A hundred scans of 67 million pixels take as long as thousands of a small image.
-    jpeg = jpeg_of_scans(33)
-    place = next(at for at in range(len(jpeg)) if jpeg[at : at + 2] in (b"\xff\xc0", b"\xff\xc2"))
-    assert jpeg[place + 5 : place + 9] == b"\0\x10\0\x10"
-    large = jpeg[: place + 5] + b"\x20\0\x20\0" + jpeg[place + 9 :]
-    assert_broken("too many scans", decode_rgb, large)
+            many = memoryview(jpeg_of_scans(33, progressive))
+            assert_broken("a JPEG of more than 32 scans", decode, many)
 
 
 def test_no_bytes_hide_scans_and_others_do_not_count() -> None:
     """A reserved marker has no length that could be skipped; a thumbnail, a film at the end."""
-    jpeg = jpeg_of_scans(101)
+    jpeg = jpeg_of_scans(33)
     place = jpeg.index(b"\xff\xda", jpeg.index(b"\xff\xda") + 2)
     for filler in (b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"):
-        assert_broken("too many scans", decode_rgb, jpeg[:place] + filler + jpeg[place:])
+        assert_broken("than 32 scans", decode_rgb, jpeg[:place] + filler + jpeg[place:])
     comment = b"\xff\xfe\x03\x22" + b"\xff\xda\0\0" * 200
     many = JPEG[:2] + comment + JPEG[2:] + b"\xff\xda" * 200
     np.testing.assert_array_equal(decode_rgb(many), decode_rgb(JPEG))
