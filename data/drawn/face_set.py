@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from typing_extensions import override
 
 from data.contents import Images
+from data.decoding import encode
 from data.drawn.faces import Person, View, render
 from data.fingerprint import describe
 from data.records.writer import RecordWriter
@@ -174,7 +174,5 @@ def _draw_identities(faces: DrawnFaces, first: int) -> Iterator[list[bytes]]:
         for image in range(faces.images_per_identity):
             rng = np.random.default_rng((_IMAGE, faces.seed, number, image))
             rgb = render(person, View(rng), faces.image_size, rng)
-            bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
-            _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-            images.append(encoded.tobytes())
+            images.append(encode(rgb, lossless=False, quality=_JPEG_QUALITY))
         yield images

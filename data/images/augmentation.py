@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.decoding import Image
+from data.decoding import Image, encode
 from data.images.transforms import GRAY, jitter_matrix, resized
 
 Draws = Mapping[str, NDArray[np.float64]]
@@ -89,8 +89,7 @@ def _lower_resolution(image: Image, strength: float) -> Image:
 def _compress(image: Image, strength: float) -> Image:
     """Compress an image as JPEG; InsightFace does it to half of them, before colors change."""
     quality = _LOWEST_QUALITY + int(strength * _QUALITIES)
-    bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    encoded = np.frombuffer(encode(image, lossless=False, quality=quality), np.uint8)
     return np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB), np.uint8)
 
 
