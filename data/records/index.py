@@ -169,25 +169,20 @@ def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
             warnings.simplefilter("error")
             numbers = np.fromstring(text, np.int64, sep=" ")
         keys, offsets = numbers.reshape(-1, 2).T
-        if text.count("\n") + 1 != len(keys):
-            # Lines may be empty.
-            if any(len(line.split()) not in (0, 2) for line in text.splitlines()):
-                raise ValueError("a line without key and offset")
+        # Lines may be empty.
+        has_empty = text.count("\n") + 1 != len(keys)
+        if not text or (has_empty and {len(line.split()) for line in text.splitlines()} - {0, 2}):
+            raise ValueError("a line without key and offset")
     except OSError as error:
         raise _refusal(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, DeprecationWarning):
         raise _refusal(path, "is no index (key and offset on each line)") from None
-    if not len(keys):
-        raise _refusal(path, "is empty")
-    # NumPy reads what an int64 cannot hold as the largest one, which is no multiple of 4.
-    wrong = np.flatnonzero((offsets < 0) | (offsets % _WORD_BYTES != 0))
-    if len(wrong):
-        raise _refusal(path, f"holds impossible offsets, the first for key {keys[wrong[0]]}")
     order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    if not _are_distinct(keys):
-        raise _refusal(path, "holds impossible keys")
-    return keys, offsets[order]
+    keys, offsets = keys[order], offsets[order]
+    # NumPy reads what an int64 cannot hold as the largest one, which is no multiple of 4.
+    if offsets.min() < 0 or (offsets % _WORD_BYTES).any() or not _are_distinct(keys):
+        raise _refusal(path, "holds impossible keys or offsets")
+    return keys, offsets
 
 
 def _refusal(index: Path, problem: str, remedy: str = "") -> DataError:
