@@ -34,7 +34,7 @@ SIDE = 32
 """Height and width of an image."""
 _IMAGE_BYTES = 3 * SIDE * SIDE
 _VALIDATION_NAMES = ("test", "val")
-# The content of a file: labels ``[n]``, pixels uint8 ``[n, 3072]``.
+# Labels and pixels, uint8, of a file.
 _Content = tuple[NDArray[Any], NDArray[np.uint8]]
 _Pair = tuple[Path, Path]
 
@@ -185,12 +185,18 @@ def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
 
 
 def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:
+    images = cifar.images_per_file[part]
+    parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
     try:
-        content = read_file(path)
+        labels, pixels = parse(cifar, read_file(path))
+        labels, pixels = labels.reshape(images), pixels.reshape(images, _IMAGE_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
-    labels, pixels = parse(cifar, path, content, cifar.images_per_file[part])
+    except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"{path} is no batch of {images} images of {cifar.name} ({type(error).__name__}: "
+            f"{error}); copy it again"
+        ) from None
     wrong = labels[(labels < 0) | (labels >= cifar.num_classes)]
     if len(wrong):
         raise DataError(
@@ -200,39 +206,17 @@ def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:
     return labels, pixels
 
 
-def _parse_binary(cifar: Cifar, path: Path, content: bytes, images: int) -> _Content:
-    row = cifar.label_bytes + _IMAGE_BYTES
-    if len(content) != images * row:
-        raise DataError(
-            f"{path} has {len(content)} bytes, not the {images * row} of {images} images "
-            f"of {row}; it is truncated or no {cifar.name} file: copy it again"
-        )
-    rows = np.frombuffer(content, np.uint8).reshape(images, row)
+def _parse_binary(cifar: Cifar, content: bytes) -> _Content:
+    rows = np.frombuffer(content, np.uint8).reshape(-1, cifar.label_bytes + _IMAGE_BYTES)
     return rows[:, cifar.label_bytes - 1], rows[:, cifar.label_bytes :]
 
 
-def _parse_pickle(cifar: Cifar, path: Path, content: bytes, images: int) -> _Content:
-    try:
-        values = plain_pickle.load(content)
-        if not isinstance(values, dict):
-            raise TypeError("it is no dictionary")
-        # Python 2 wrote the keys as bytes, Python 3 writes strings.
-        named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
-        if not isinstance(named["data"], bytes):
-            raise TypeError("its data is no array of bytes")
-        pixels = np.frombuffer(named["data"], np.uint8)
-        found = named[cifar.labels]
-        if pixels.size != images * _IMAGE_BYTES or len(found) != images:
-            raise DataError(
-                f"{path} has {pixels.size} bytes of pixels and {len(found)} labels, not the "
-                f"{images * _IMAGE_BYTES} and {images} of a {cifar.name} batch; "
-                "copy it again"
-            )
-        if not all(isinstance(label, int) for label in found):
-            raise TypeError("a label is no integer")
-        labels = np.array(list(found), np.int64)
-    except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"{path} is no {cifar.name} batch ({type(error).__name__}: {error}); copy it again"
-        ) from None
-    return labels, pixels.reshape(images, _IMAGE_BYTES)
+def _parse_pickle(cifar: Cifar, content: bytes) -> _Content:
+    values = dict(plain_pickle.load(content))
+    # Python 2 wrote the keys as bytes, Python 3 writes strings.
+    named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
+    labels = named[cifar.labels]
+    # Each text would be parsed, and some are long.
+    if not all(isinstance(label, int) for label in labels):
+        raise TypeError("a label is no integer")
+    return np.array(labels, np.int64), np.frombuffer(named["data"], np.uint8)

@@ -83,15 +83,10 @@ def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
                 content = file.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
-    if len(content) < header.size or header.unpack_from(content)[0] != magic:
+    magic_found, *shape = header.unpack_from(content) if len(content) >= header.size else (0,)
+    if magic_found != magic or len(content) != header.size + math.prod(shape):
         raise DataError(
             f"{path} is no IDX file of {dimensions} dimension{'s' * (dimensions > 1)} (it should "
-            f"begin with {magic:08x}); copy it again"
-        )
-    shape = header.unpack_from(content)[1:]
-    if len(content) != header.size + math.prod(shape):
-        raise DataError(
-            f"{path} has another number of bytes than the {header.size + math.prod(shape):,} that "
-            "its header announces; it is truncated, damaged or too large: copy it again"
+            f"begin with {magic:08x}), or it is truncated, damaged or too large: copy it again"
         )
     return np.frombuffer(content, np.uint8, offset=header.size).reshape(shape)

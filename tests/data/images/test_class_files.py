@@ -191,7 +191,7 @@ def test_both_versions_where_they_are_published(tmp_path, kind, folder, protocol
 
 @pytest.mark.parametrize(("change", "message"), [
     (Path.unlink, r"does not exist"),
-    (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ bytes.*copy it again"),
+    (lambda path: os.truncate(path, path.stat().st_size - 1), "is no batch of 20 images of"),
     (lambda path: path.write_bytes(b"\x0a" + path.read_bytes()[1:]), "has label 10, .* 0 to 9"),
 ])  # fmt: skip
 def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
@@ -201,18 +201,17 @@ def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
 
 
 @pytest.mark.parametrize(("batch", "words"), [
-    ({"data": PIXELS[1:], "labels": [0] * COUNT}, "bytes of pixels"),
-    ({"data": PIXELS, "labels": [0]}, "and 1 labels"),
+    ({"data": PIXELS[1:], "labels": [0] * COUNT}, "no batch of 20 images of CIFAR-10"),
+    ({"data": PIXELS, "labels": [0]}, "no batch of 20"),
     ({"data": PIXELS, "labels": [9] * 19 + [10]}, "has label 10, but .* 0 to 9"),
     ({"data": PIXELS, "labels": [-1] * COUNT}, "has label -1, but there are 0 to 9"),
-    ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no CIFAR-10 batch"),
-    ({"data": PIXELS, "labels": 1}, "no CIFAR-10 batch"),
-    ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "its data is no array of bytes"),
-    ([1, 2], "it is no dictionary"),
+    ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no batch of 20"),
+    ({"data": PIXELS, "labels": 1}, "no batch of 20"),
+    ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "no batch of 20"),
+    ([1, 2], "no batch of 20"),
     ({"data": range(3)}, "it wants to run"),
     # A number of 4,000 digits takes long to read, and one object is the label of many images.
-    ({"data": PIXELS, "labels": ["1" * 4000] * COUNT}, "a label is no integer"),
-    ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "and 100000 labels, not the"),
+    ({"data": PIXELS, "labels": ["1" * 4000] * 100_000}, "a label is no integer"),
 ])  # fmt: skip
 def test_other_pickles(tmp_path, monkeypatch, batch, words: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -323,18 +322,15 @@ def test_a_missing_or_damaged_file_is_one_line(folder, name: str, damage, words:
     assert_refused(name + words, mnist.read, folder, "training")
 
 
-@pytest.mark.parametrize(("begin", "words"), [
-    (header(20, 28, 28), "another number of bytes than the 15,696"),
-    (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "truncated, damaged or too large"),
-    (header(20), "no IDX file of 3 dimensions"),
-])  # fmt: skip
-def test_a_compressed_file_is_unpacked_as_far_as_a_limit(folder, monkeypatch, begin, words) -> None:
+@pytest.mark.parametrize("shape", [(20, 28, 28), (2**32 - 1, 2**32 - 1, 2**32 - 1), (20,)])
+def test_a_compressed_file_is_unpacked_as_far_as_a_limit(folder, monkeypatch, shape) -> None:
     monkeypatch.setattr(mnist, "_MAX_BYTES", 1 << 20)
     (folder / IMAGES).unlink()
-    (folder / f"{IMAGES}.gz").write_bytes(gzip.compress(begin + bytes(50 << 20), 1))
+    (folder / f"{IMAGES}.gz").write_bytes(gzip.compress(header(*shape) + bytes(50 << 20), 1))
     tracemalloc.start()
     try:
-        assert_refused(rf"{folder}/{IMAGES}\.gz .*{words}", mnist.read, folder, "training")
+        message = rf"{IMAGES}\.gz is no IDX file of 3 dimensions .*damaged or too large"
+        assert_refused(message, mnist.read, folder, "training")
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
