@@ -1,4 +1,4 @@
-"""Interfaces of sets of labeled images: threads ask a set for single images by number."""
+"""Sets of labeled images, of which threads ask for single images by number; and image files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.contents import Images
-from data.decoding import Image, decode_rgb
+from data.decoding import Image, decode_file, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
+from runtime.files import read_file
 
 # Bounds the memory that labels take.
 _LABELS_AT_ONCE = 1 << 18
@@ -76,6 +77,40 @@ class EncodedImages(ImageSet, Protocol):
 
     def _decode(self, payload: Payload) -> Image:
         return decode_rgb(payload)
+
+
+class ImageFiles(EncodedImages):
+    """Image files of all formats that are decoded."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        labels: Sequence[int],
+        num_classes: int,
+        left_out: Sequence[str] = (),
+    ) -> None:
+        """Args: the files and their classes; how many classes; which files are left out."""
+        self.paths, self.labels = paths, labels
+        self.num_classes, self.left_out = num_classes, left_out
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        try:
+            return read_file(self.paths[index]), self.labels[index]
+        except OSError as error:
+            where = self.where(index)
+            raise BrokenRecordError(f"{where} cannot be read: {error.strerror}") from None
+
+    @override
+    def where(self, index: int) -> str:
+        return self.paths[index]
+
+    @override
+    def _decode(self, payload: Payload) -> Image:
+        return decode_file(payload)
 
 
 class LabeledRecords(EncodedImages, Protocol):

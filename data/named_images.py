@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import PointsFile
-from data.decoding import Image, Resizer, read_image
+from data.decoding import Resizer
 from data.identities import find_images
+from data.image_interface import EncodedImages, ImageFiles
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
@@ -37,64 +38,37 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images of one input, by their numbers; read from any number of threads."""
+    """Images of one input; read from any number of threads."""
 
-    count: int
+    images: EncodedImages
     name: Callable[[int], str]
     """The path of an image, or that of its set, a colon, and its key in the set."""
     label: Callable[[int], str]
     """The identity of an image; empty if it is not known."""
-    decode: Callable[[int], Image]
-    """An image, uint8 [height, width, 3], RGB, upright; a DataError that names it if it cannot be
-    read or decoded."""
-    remarks: Sequence[str] = ()
-    """Lines that say which files of a folder are left out."""
+    resizer: Optional[Resizer] = None
+    """Brings the images of a record set to the size of the set."""
 
 
 def image_files(
     paths: Sequence[str], labels: Sequence[str], remarks: Sequence[str] = ()
 ) -> ImageSource:
-    """Return image files, with their labels."""
-    return ImageSource(
-        len(paths),
-        paths.__getitem__,
-        labels.__getitem__,
-        lambda number: read_image(paths[number]),
-        remarks=remarks,
-    )
+    """Return image files, with their labels, and lines about files that are left out."""
+    files = ImageFiles(paths, [-1] * len(paths), 0, remarks)
+    return ImageSource(files, paths.__getitem__, labels.__getitem__)
 
 
 def _images_of_records(path: Path) -> ImageSource:
     """Return the images of a record set; the label is the number of the class."""
     records = RecordSet(path)
-    resizer = Resizer(records.image_size)
-
-    def name(number: int) -> str:
-        return f"{records.path}:{records.key(number)}"
 
     def label(number: int) -> str:
         found = int(records.labels_between(number, number + 1)[0])
         return str(found) if found >= 0 else ""
 
-    def decode(number: int) -> Image:
-        image, _ = records.decoded(number)
-        # One of another shape is refused later, or its middle taken.
-        with suppress(BrokenRecordError):
-            image = resizer.fit(image, name(number))
-        return image
+    def name(number: int) -> str:
+        return f"{records.path}:{records.key(number)}"
 
-    return ImageSource(len(records), name, label, decode)
-
-
-def _images_of_pairs(path: Path) -> ImageSource:
-    """Return the images of a verification set, which does not say whose they are."""
-    pairs = read_bin(path)
-    return ImageSource(
-        len(pairs),
-        lambda number: f"{path}:{number}",
-        lambda number: "",
-        lambda number: pairs.decoded(number)[0],
-    )
+    return ImageSource(records, name, label, Resizer(records.image_size))
 
 
 class NamedImages:
@@ -122,8 +96,8 @@ class NamedImages:
             points: by which the faces are cut out of the images before.
         """
         self._sources, self._size, self._scales, self._points = sources, size, scales, points
-        self._starts = [0, *accumulate(source.count for source in sources)]
-        self.remarks = [line for source in sources for line in source.remarks]
+        self._starts = [0, *accumulate(len(source.images) for source in sources)]
+        self.remarks = [line for source in sources for line in source.images.left_out]
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -154,7 +128,11 @@ class NamedImages:
         """
         source, own = self._find(number)
         name = source.name(own)
-        image = source.decode(own)
+        image, _ = source.images.decoded(own)
+        if source.resizer is not None:
+            # One of another shape is refused below, or its middle taken.
+            with suppress(BrokenRecordError):
+                image = source.resizer.fit(image, name)
         if self._points is not None:
             image = self._points.align(name, image)
         if image.shape[:2] != self._size:
@@ -198,7 +176,8 @@ def _open(given: str) -> ImageSource:
     if path.suffix == _REC:
         return _images_of_records(path)
     if path.suffix == _BIN:
-        return _images_of_pairs(path)
+        # A verification set does not say whose images it has.
+        return ImageSource(read_bin(path), lambda number: f"{path}:{number}", lambda number: "")
     return image_files([given], [""])
 
 

@@ -5,6 +5,7 @@ The form in which a user packs any set of images; ImageNet and CIFAR are read fr
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,14 +14,11 @@ from typing import Optional
 
 from typing_extensions import override
 
-from data.decoding import Image, decode_file
 from data.identities import find_identities
-from data.image_interface import EncodedImages, first_readable
+from data.image_interface import EncodedImages, ImageFiles, first_readable
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, Payload
 from runtime import environment
 from runtime.errors import DataError
-from runtime.files import read_file
 
 # Files of a set whose sizes are compared, not only their names: a network disk takes long for more.
 _SIZED = 1 << 14
@@ -63,7 +61,7 @@ def open_folders(training: Path, validation: Path) -> tuple[EncodedImages, Encod
     return sets
 
 
-class ClassFolders(EncodedImages):
+class ClassFolders(ImageFiles):
     """The images in a folder per class, in the order of their names.
 
     Attributes:
@@ -80,10 +78,9 @@ class ClassFolders(EncodedImages):
         Raises:
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
-        found, self.left_out = find_identities(folder, 1, environment.visible_threads())
+        found, left_out = find_identities(folder, 1, environment.visible_threads())
         own = {one.name: one.images for one in found}
         self.classes = list(own) if classes is None else classes
-        self.num_classes = len(self.classes)
         labels = {name: label for label, name in enumerate(self.classes)}
         unknown = own.keys() - labels.keys()
         if unknown:
@@ -91,38 +88,17 @@ class ClassFolders(EncodedImages):
                 f"{folder / min(unknown)} is a class without training images; remove it, or add "
                 "them"
             )
-        self._files = [
-            (folder / name / image, labels[name])
-            for name, images in own.items()
-            for image in images
-        ]
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    @override
-    def _decode(self, payload: Payload) -> Image:
-        return decode_file(payload)
-
-    @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        path, label = self._files[index]
-        try:
-            return read_file(path), label
-        except OSError as error:
-            raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
-
-    @override
-    def where(self, index: int) -> str:
-        return str(self._files[index][0])
+        paths = [os.path.join(folder, name, image) for name in own for image in own[name]]
+        numbers = [labels[name] for name in own for _ in own[name]]
+        super().__init__(paths, numbers, len(self.classes), left_out)
 
     @override
     def fingerprint(self) -> str:
         lines = []
-        for path, label in self._files:
+        for path, label in zip(self.paths, self.labels):
             size = 0
             with suppress(OSError):
-                size = path.stat().st_size if len(self._files) <= _SIZED else 0
-            lines.append(f"{label}/{path.name} {size}")
+                size = os.stat(path).st_size if len(self) <= _SIZED else 0
+            lines.append(f"{label}/{os.path.basename(path)} {size}")
         checksum = zlib.crc32("\n".join(lines).encode(errors="surrogateescape"))
         return f"{len(self.classes)} folders, checksum {checksum:08x}"
