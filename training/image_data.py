@@ -18,7 +18,6 @@ from data.images import cifar, class_files, mnist
 from data.images.image_set import DrawnImages
 from data.images.transforms import (
     CenterCrop,
-    ImageTransform,
     MiddleCrop,
     PadCropFlip,
     RandomResizedCrop,
@@ -99,7 +98,7 @@ class _Opened(NamedTuple):
 
     sets: tuple[ImageSet, ImageSet]
     files: Sequence[Path]
-    transforms: tuple[ImageTransform, ImageTransform]
+    transforms: tuple[Unchanged, Unchanged]
     normalization: Normalization
 
 

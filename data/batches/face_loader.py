@@ -86,11 +86,7 @@ class FaceLoader(Loader):
         """
 
         def load(_: int, index: int) -> tuple[Optional[Image], int]:
-            try:
-                return self._decode(index)
-            except BrokenRecordError as error:
-                self._broken.add(index, error)
-                return None, -1
+            return self._broken.skip(index, self._decode, -1)
 
         size = self._rows.stop - self._rows.start
         pieces = (

@@ -20,7 +20,7 @@ from data.batches.order import epoch_keys, permuted
 from data.batches.position import EpochPart, Position
 from data.decoding import Image
 from data.image_interface import ImageSet
-from data.images.transforms import ImageTransform
+from data.images.transforms import Unchanged
 from data.records.recordio import BrokenRecordError
 
 # The first number of every seed, so that no two uses share their random numbers.
@@ -35,7 +35,7 @@ class TransformedImages:
     def __init__(
         self,
         dataset: ImageSet,
-        transform: ImageTransform,
+        transform: Unchanged,
         shape: tuple[int, int, int],
         max_broken: int = 0,
     ) -> None:
@@ -154,11 +154,7 @@ def each_once(
     draws = images.transform.draw(np.random.default_rng(0), batch_size)
 
     def load(row: int, index: int) -> tuple[Optional[Image], int]:
-        try:
-            return images.load(index, draws[row])
-        except BrokenRecordError as error:
-            images.broken.add(index, error)
-            return None, BROKEN
+        return images.broken.skip(index, lambda i: images.load(i, draws[row]), BROKEN)
 
     pieces = (own[start : start + batch_size] for start in range(0, len(own), batch_size))
     return prefetcher.run(empty_batch(images.shape, batch_size, one, load) for one in pieces)

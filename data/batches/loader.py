@@ -175,6 +175,16 @@ class BrokenImages:
                 self.add(index, error)
             index = following(index)
 
+    def skip(
+        self, index: int, load: Callable[[int], tuple[Image, int]], label: int
+    ) -> tuple[Optional[Image], int]:
+        """Load an image and its label; no image and ``label`` in place of a broken one."""
+        try:
+            return load(index)
+        except BrokenRecordError as error:
+            self.add(index, error)
+            return None, label
+
 
 class Loader(Prefetcher):
     """Endless batches of a set; derived classes say what is in them.

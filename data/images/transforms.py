@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import Optional
 
 import cv2
 import numpy as np
@@ -38,8 +38,8 @@ _SMALLEST_AREA = 0.08
 _LARGEST_RATIO = 4 / 3
 
 
-class ImageTransform(Protocol):
-    """A change of the images of a batch."""
+class Unchanged:
+    """The images of a batch as they are; derived classes change them."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
         """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``; here nothing."""
@@ -52,18 +52,11 @@ class ImageTransform(Protocol):
             image: uint8 ``[height, width, channels]``, RGB; may be changed in place.
             draws: this image's row of ``draw``.
         """
-
-
-class Unchanged(ImageTransform):
-    """The images as they are."""
-
-    @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
         return image
 
 
 @dataclass(frozen=True)
-class PadCropFlip(ImageTransform):
+class PadCropFlip(Unchanged):
     """Crop a random part of an image with a black border, mirror half of the images: for CIFAR."""
 
     padding: int = 4
@@ -89,7 +82,7 @@ class PadCropFlip(ImageTransform):
 
 
 @dataclass(frozen=True)
-class MiddleCrop(ImageTransform):
+class MiddleCrop(Unchanged):
     """Crop the middle of an image, unscaled: what ``PadCropFlip`` of a size is tested with."""
 
     size: int
@@ -102,7 +95,7 @@ class MiddleCrop(ImageTransform):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(ImageTransform):
+class RandomResizedCrop(Unchanged):
     """Crop a random part, resize it, mirror half of the images, change the colors: for ImageNet.
 
     Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842, section 6: 8 to 100 % of the
