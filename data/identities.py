@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Union
 
+import numpy as np
+
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, is_image
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
@@ -137,18 +139,14 @@ def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
 
     The parts have about as many images each.
     """
-    assert 0 < parts <= len(identities)
-    total = sum(len(identity.images) for identity in identities)
-    counts, images = [0], 0
-    for number, identity in enumerate(identities):
-        left = len(identities) - number
-        wanted = total * len(counts) / parts
-        is_full = images + len(identity.images) / 2 > wanted or left == parts - len(counts)
-        if counts[-1] and len(counts) < parts and is_full:
-            counts.append(0)
-        counts[-1] += 1
-        images += len(identity.images)
-    return counts
+    count = len(identities)
+    assert 0 < parts <= count
+    sizes = np.array([len(identity.images) for identity in identities])
+    wanted = sizes.sum() * np.arange(1, parts) / parts
+    # An identity belongs to the part in which its middle lies.
+    cuts = np.searchsorted(np.cumsum(sizes) - sizes / 2, wanted, "right") - np.arange(1, parts)
+    cuts = np.clip(np.maximum.accumulate(cuts), 0, count - parts) + np.arange(1, parts)
+    return np.diff([0, *cuts.tolist(), count]).tolist()
 
 
 def is_class(name: str) -> bool:
