@@ -67,7 +67,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 def _cases(records: RecordSet, images: int, options: argparse.Namespace) -> Iterator[Case]:
-    name = records.name if options.rec else "drawn faces"
+    name = records.path.resolve().parent.name if options.rec else "drawn faces"
     height, width = records.image_size
     # Without it, MXNet's functions cannot read the set.
     has_index = records.path.with_suffix(".idx").is_file()

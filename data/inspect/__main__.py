@@ -132,7 +132,12 @@ def _inspect_records(records: RecordSet, found: Optional[Survey], name: str, out
     present = counts[counts > 0]
     _print_row("identities", f"{len(present):,} with images, of {records.num_classes:,} classes")
     if len(present):
-        _print_images_per_identity(present)
+        extremes = f"{present.min():,} to {present.max():,}"
+        mean = f"median {np.median(present):,.10g}, mean {present.mean():,.1f}"
+        _print_row("images per identity", f"{extremes}, {mean}")
+        for span, number in zip(_GROUPS, np.histogram(present, _BORDERS)[0]):
+            share = f"{number / len(present):.1%}"
+            _print_row(f"  {span}", f"{number:,} ({share}) of the identities")
     if found is not None:
         _print_repeated(records, found)
     if len(present):
@@ -146,15 +151,6 @@ def _inspect_pairs(pairs: VerificationSet, name: str, out: Path) -> None:
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
     _print_row("different images", f"{len(np.unique(pairs.firsts)):,}")
     _write(out / f"{name}-samples.png", draw_pairs(pairs, f"{name}: {len(pairs.same):,} pairs"))
-
-
-def _print_images_per_identity(counts: NDArray[np.int64]) -> None:
-    """Print how the images spread over the identities that have any."""
-    extremes = f"{counts.min():,} to {counts.max():,}"
-    mean = f"median {np.median(counts):,.10g}, mean {counts.mean():,.1f}"
-    _print_row("images per identity", f"{extremes}, {mean}")
-    for span, number in zip(_GROUPS, np.histogram(counts, _BORDERS)[0]):
-        _print_row(f"  {span}", f"{number:,} ({number / len(counts):.1%}) of the identities")
 
 
 def _print_repeated(records: RecordSet, found: Survey) -> None:
@@ -198,7 +194,7 @@ def main() -> int:
     options = _parse(sys.argv[1:])
     is_bin = options.path.suffix == ".bin"
     images: _Set = read_bin(options.path) if is_bin else RecordSet(options.path)
-    name = images.name if images.path.stem == "train" else images.path.stem
+    name = images.path.stem if images.path.stem != "train" else images.path.resolve().parent.name
     found = survey(images, options.workers) if options.check else None
     _inspect_images(images, found)
     if isinstance(images, RecordSet):

@@ -122,16 +122,14 @@ def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
     ]
     starts = range(0, len(shown), _BATCH_SIDE)
     rows: list[SheetRow] = [([], [shown[start : start + _BATCH_SIDE]]) for start in starts]
-    return encode(_sheet(rows, "images of a batch, with their classes"), lossless=False)
+    return draw_rows(rows, "images of a batch, with their classes", lossless=False)
 
 
-def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
-    """Return a sheet with these rows, at least one, a PNG."""
-    return encode(_sheet(rows, title), lossless=True)
+def draw_rows(rows: Sequence[SheetRow], title: str, *, lossless: bool = True) -> bytes:
+    """Return a sheet with these rows, at least one, under their title: a PNG or a JPEG.
 
-
-def _sheet(rows: Sequence[SheetRow], title: str) -> Image:
-    """Draw the rows under their title; headings take a column only if there are any."""
+    Headings take a column only if there are any.
+    """
     step = _TILE_SIDE + _GAP
     row_height = _TILE_SIDE + _LINE_HEIGHT + _GAP
     left = _MARGIN + _HEADING_WIDTH * any(heading for heading, _ in rows)
@@ -148,7 +146,7 @@ def _sheet(rows: Sequence[SheetRow], title: str) -> Image:
                 _write(paper, [note], place, top + _TILE_SIDE)
                 place += step
             place += _WIDE_GAP
-    return paper
+    return encode(paper, lossless)
 
 
 def _write(paper: Image, lines: Sequence[str], left: int, top: int) -> None:

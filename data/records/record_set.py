@@ -68,7 +68,6 @@ class RecordSet(LabeledRecords):
 
     Attributes:
         path: the ``.rec`` file.
-        name: the name of its folder, for messages.
         num_classes: the number of classes according to ``property``, else to the labels.
         identities: the number of identity records, 0 in a flat set; several may be of one class, if
             the set was made from an unsorted list.
@@ -92,7 +91,6 @@ class RecordSet(LabeledRecords):
             DataError: no such set, or an index, header or property that cannot be right.
         """
         self.path = files_of(Path(path))[0]
-        self.name = Path(os.path.realpath(self.path)).parent.name
         self.file = RecordFile(self.path)
         self.index = RecordIndex(self.path, self.file)
         self.identities = len(self.index.identity_offsets)

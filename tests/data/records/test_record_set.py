@@ -32,7 +32,6 @@ def test_a_packed_set_reads_back(write_set, make_image) -> None:
     folder = write_set([3, 1, 2])
     records = RecordSet(folder)
     assert (len(records), records.num_classes, records.image_size) == (6, 3, (16, 16))
-    assert records.name == "faces"
     read = images_of(records)
     assert read == [(make_image(i), label) for i, label in enumerate([0, 0, 0, 1, 2, 2])]
     assert records.labels().tolist() == [0, 0, 0, 1, 2, 2]
