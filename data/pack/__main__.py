@@ -34,7 +34,6 @@ from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
 
 _MAX_SIDE = 4096
-_MAX_SHARDS = 1000
 
 
 def pack_training(
@@ -132,7 +131,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "write N files, train-00000.rec and so on, with about as many images in each, instead of "
         "train.rec; the folder is read as one set"
     )
-    add("--shards", type=int, metavar="N", default=0, help=shards_help)
+    add("--shards", type=positive_integer, metavar="N", default=0, help=shards_help)
     min_help = "leave out identities with fewer images"
     add("--min-images", type=positive_integer, default=1, metavar="N", help=min_help)
     holdout_help = "hold every K-th identity out of training and make holdout.bin of them"
@@ -160,10 +159,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--pairs makes a verification set only; leave --min-images, --holdout-every and "
             "--shards out"
-        )
-    if not 0 <= options.shards <= _MAX_SHARDS:
-        raise ConfigError(
-            f"--shards {options.shards} is not 1 to {_MAX_SHARDS:,}; leave it out for one file"
         )
     if options.shards and options.out.suffix == ".rec":
         raise ConfigError(f"--shards needs a folder to write to, and {options.out} is a file")
