@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data import contents
-from data.contents import Images
-from data.fingerprint import find_difference, fingerprint
+from data.contents import Images, find_other_host, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
 from training.checkpoint.reader import SavedRun
@@ -37,7 +36,7 @@ def check(paths: Sequence[Path], world: World) -> None:
         return
     own = (os.uname().nodename, fingerprint(paths)) if world.local_rank == 0 else None
     found = gather(world, own, "data.files")
-    difference = find_difference([tuple(each) for each in found if each])
+    difference = find_other_host([tuple(each) for each in found if each])
     if difference:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")
 

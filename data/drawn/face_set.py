@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from data.contents import Images
+from data.contents import Images, describe_file
 from data.decoding import encode
 from data.drawn.faces import Person, View, render
-from data.fingerprint import describe
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
@@ -106,7 +105,7 @@ def _make(folder: Path, faces: DrawnFaces, description: Mapping[str, Any]) -> No
     try:
         _write_training(partial, faces)
         _write_verification(partial, faces)
-        files = {path.name: describe(path) for path in sorted(partial.iterdir())}
+        files = {path.name: describe_file(path) for path in sorted(partial.iterdir())}
         text = json.dumps({**description, "files": files})
         write_atomically(partial / _DESCRIPTION, text.encode())
         # Without locks between hosts, another one may have made it meanwhile.
@@ -136,7 +135,8 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
     if all(found.get(name) == value for name, value in description.items()):
         return True
     for path in sorted(folder.iterdir()):
-        is_ours = path.name in (_DESCRIPTION, *_CACHES) or written.get(path.name) == describe(path)
+        name = path.name
+        is_ours = name in (_DESCRIPTION, *_CACHES) or written.get(name) == describe_file(path)
         if path.is_symlink() or not path.is_file() or not is_ours:
             raise DataError(
                 f"{path} is not part of a synthetic set as this program has written it, and "

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.fingerprint import describe
+from data.contents import describe_file
 from data.image_interface import LabeledRecords, Labels, first_readable
 from data.records.index import RecordIndex
 from data.records.index_cache import cached_array
@@ -161,7 +161,7 @@ class RecordSet(LabeledRecords):
 
     @override
     def fingerprint(self) -> str:
-        return describe(self.path)
+        return describe_file(self.path)
 
     def labels(self) -> Labels:
         """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.

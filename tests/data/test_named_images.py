@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from data import contents, identities
-from data import fingerprint as module
-from data.fingerprint import describe, find_difference, fingerprint
+from data.contents import describe_file, find_other_host, fingerprint
 from data.identities import Identity, find_identities, find_images
 from data.named_images import NamedImages, open_sources
 from runtime.errors import DataError
@@ -18,7 +17,7 @@ from tests.support.foreign_records import im2rec, write_records
 from tests.support.sets import assert_refused, write_files
 
 A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
-LARGE = module._READ_WHOLE + 12345
+LARGE = contents._READ_WHOLE + 12345
 OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
 
 
@@ -296,16 +295,16 @@ def test_bytes_and_size_count(tmp_path, size: int, offsets: list[int]) -> None:
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, size)
-    said = [describe(path)]
+    said = [describe_file(path)]
     for offset in offsets:
         flip(path, offset)
-        said.append(describe(path))
+        said.append(describe_file(path))
     assert len({*said}) == len(said) and all(one.startswith(f"{size:,} bytes") for one in said)
     os.truncate(path, size - 1)
-    assert describe(path).startswith(f"{size - 1:,} bytes")
+    assert describe_file(path).startswith(f"{size - 1:,} bytes")
     os.truncate(path, 1 << 40)
     began = time.process_time()
-    describe(path)
+    describe_file(path)
     assert time.process_time() - began < 1
 
 
@@ -324,10 +323,10 @@ def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
     (tmp_path / "cat/deep").mkdir(parents=True)
     for name, content in {**images, **dict.fromkeys(others, "x")}.items():
         write_files(tmp_path, {name: content.encode()})
-        said.append(describe(tmp_path))
+        said.append(describe_file(tmp_path))
     change(tmp_path)
     assert said[5].startswith("6 images of 2 classes, checksum ")
-    assert {*said[5:]} == {said[5]} != {describe(tmp_path)}
+    assert {*said[5:]} == {said[5]} != {describe_file(tmp_path)}
 
 
 @pytest.mark.parametrize(("hosts", "expected"), [
@@ -341,4 +340,4 @@ def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
 ])  # fmt: skip
 def test_the_host_that_differs_is_named(hosts: list[dict[str, str]], expected: str) -> None:
     named = [(f"host{number}", files) for number, files in enumerate(hosts)]
-    assert find_difference(named) == expected
+    assert find_other_host(named) == expected

@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.numpy
 
 from data.align.points import PointsFile, read_face
-from data.fingerprint import fingerprint
+from data.contents import fingerprint
 from data.images import cifar, mnist
 from data.images.class_files import ClassFolders
 from data.named_images import NamedImages, open_sources
