@@ -38,8 +38,6 @@ _WORD_BYTES = 4
 _ALL_CHECKED = 1 << 14
 # Records that are checked of a larger file.
 _SPOT_CHECKS = 1 << 9
-# Numbers before the offsets in the cache.
-_COUNTS = 2
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _Numbers = NDArray[np.int64]
@@ -63,9 +61,8 @@ class RecordIndex:
         sources = (path, path.with_suffix(".idx"))
         cache = path.with_suffix(".idx.cache")
         found = cached_array(cache, sources, "<i8", lambda: _build(path, file), _fits_together)
-        images, identities = found[:_COUNTS].tolist()
-        parts: list[_Numbers] = np.split(found[_COUNTS:], [images, images + identities])
-        self.offsets, self.identity_offsets, self.keys = parts
+        images, end = int(found[0]), len(found) - int(found[0])
+        self.offsets, self.identity_offsets, self.keys = np.split(found[1:], [images, end - 1])
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -73,21 +70,16 @@ class RecordIndex:
 
 
 def _build(path: Path, file: RecordFile) -> _Numbers:
-    """Return the numbers of images and identities, then the parts of the index."""
+    """Return the number of images, all offsets, and the keys of the images."""
     keys, offsets = _read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
-    identity_offsets = offsets[images.stop :]
-    counts = len(keys[images]), len(identity_offsets)
-    parts = counts, offsets[images], identity_offsets, keys[images]
+    parts = [len(keys[images])], offsets[images.start :], keys[images]
     return np.concatenate(parts).astype("<i8", copy=False)
 
 
 def _fits_together(index: _Numbers) -> bool:
     """Return True for a cached index of the right form; wrong offsets are found when used."""
-    if len(index) <= _COUNTS:
-        return False
-    images, identities = map(int, index[:_COUNTS])
-    return images > 0 and identities >= 0 and len(index) == _COUNTS + 2 * images + identities
+    return len(index) > 0 and 0 < int(index[0]) <= (len(index) - 1) // 2
 
 
 def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> slice:
@@ -101,8 +93,6 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
             )
         return slice(0, len(keys))
     start, stop = bounds
-    announced = f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}"
-    again = "copy the .rec and the .idx again"
     # Float32 has rounded keys above 2^24.
     with np.errstate(invalid="ignore"):
         margins = np.spacing(np.array(bounds, np.float32))
@@ -111,13 +101,15 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
     images = slice(1, next(ranges, int(np.searchsorted(keys, start))))
     end = keys[-1] + 1
     ends = np.array([*keys[images.stop : images.stop + 1], end, end])[[0, -1]]
-    if images.stop < 1 or not (np.abs(ends - bounds) <= margins).all():
-        raise DataError(f"{announced}, but the last key is {keys[-1]}; {again}")
-    if images.stop == 1:
+    fits = images.stop > 0 and bool((np.abs(ends - bounds) <= margins).all())
+    if fits and images.stop == 1:
         raise DataError(f"{path} holds no images; pack the set again")
-    last, *first = offsets[images.stop - 1 : images.stop + 1].tolist()
-    if _range_at(file, last) is not None or any(_has_image(file, offset) for offset in first):
-        raise DataError(f"{announced}, but they begin at another key; {again}")
+    last, *first = offsets[max(images.stop - 1, 0) : images.stop + 1].tolist()
+    if not fits or _range_at(file, last) or any(_has_image(file, offset) for offset in first):
+        raise DataError(
+            f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}, "
+            f"which are not there; the last key is {keys[-1]}: copy the .rec and the .idx again"
+        )
     return images
 
 
@@ -185,8 +177,8 @@ def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
     return keys, offsets
 
 
-def _refusal(index: Path, problem: str, remedy: str = "") -> DataError:
-    return DataError(f"{index} {problem}; delete it to have the .rec scanned{remedy}")
+def _refusal(index: Path, problem: str) -> DataError:
+    return DataError(f"{index} {problem}; delete it to have the .rec scanned, or copy both again")
 
 
 def _are_distinct(keys: _Numbers) -> bool:
@@ -214,7 +206,6 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
             index,
             f"lacks some of the records in {name}, or does not fit it: the {len(keys)} records "
             "that it names do not follow one another",
-            ", or copy both again",
         )
 
 

@@ -31,7 +31,7 @@ _Array = NDArray[Any]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 7
+_VERSION = 8
 # The array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
