@@ -29,12 +29,10 @@ def splits(line: str) -> Iterator[list[str]]:
 
 
 def _split(line: str, mark: str) -> list[str]:
-    words = line.split(mark)
-    if '"' in line:
-        try:
-            words = next(csv.reader([line], delimiter=mark, skipinitialspace=True))
-        except csv.Error:
-            pass
+    try:
+        words = next(csv.reader([line], delimiter=mark, skipinitialspace=True), [""])
+    except csv.Error:
+        words = line.split(mark)
     words = [word.strip() for word in words]
     while words and not words[-1]:
         words.pop()
