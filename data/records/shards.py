@@ -124,19 +124,17 @@ class JoinedSet(LabeledRecords):
         while start < min(stop, len(self)):
             number, own = self._locate(start)
             labels = self._members[number].labels_between(own, own + stop - start)
-            parts.append(self._numbered(labels, number))
             start += len(labels)
+            if first := self._first_classes[number]:
+                # Unreadable images stay -1.
+                labels = np.where(labels < 0, labels, labels + np.int32(first))
+            parts.append(labels)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @override
     def fingerprint(self) -> str:
         found = " ".join(member.fingerprint() for member in self._members)
         return f"{len(self._members)} sets, checksum {zlib.crc32(found.encode()):08x}"
-
-    def _numbered(self, labels: Labels, number: int) -> Labels:
-        """Return labels of a file as classes of the whole set; unreadable images stay -1."""
-        first = self._first_classes[number]
-        return np.where(labels < 0, labels, labels + np.int32(first)) if first else labels
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file that holds an image, and the image's index in it."""
