@@ -139,7 +139,13 @@ def _inspect_records(records: RecordSet, found: Optional[Survey], name: str, out
             share = f"{number / len(present):.1%}"
             _print_row(f"  {span}", f"{number:,} ({share}) of the identities")
     if found is not None:
-        _print_repeated(records, found)
+        _print_row("repeated images", f"{len(found.repeated):,}")
+        later, earlier = found.labels[found.repeated].T
+        conflicts = found.repeated[later != earlier]
+        _print_row("  of other identities", f"{len(conflicts):,}")
+        for pair in conflicts[:_MAX_LINES]:
+            first, second = sorted(records.key(int(index)) for index in pair)
+            print(f"    record {first} = record {second}")
     if len(present):
         title = f"{name}: {len(records):,} images of {len(present):,} identities"
         _write(out / f"{name}-images-per-identity.png", draw_histogram(present, title))
@@ -151,17 +157,6 @@ def _inspect_pairs(pairs: VerificationSet, name: str, out: Path) -> None:
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
     _print_row("different images", f"{len(np.unique(pairs.firsts)):,}")
     _write(out / f"{name}-samples.png", draw_pairs(pairs, f"{name}: {len(pairs.same):,} pairs"))
-
-
-def _print_repeated(records: RecordSet, found: Survey) -> None:
-    """Print how many images are repeated, and the keys of those that have two identities."""
-    _print_row("repeated images", f"{len(found.repeated):,}")
-    later, earlier = found.labels[found.repeated].T
-    conflicts = found.repeated[later != earlier]
-    _print_row("  of other identities", f"{len(conflicts):,}")
-    for pair in conflicts[:_MAX_LINES]:
-        first, second = sorted(records.key(int(index)) for index in pair)
-        print(f"    record {first} = record {second}")
 
 
 def _print_bad(found: Survey, path: Path) -> None:
