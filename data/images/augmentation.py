@@ -57,11 +57,8 @@ class Augmentation:
             row: of the image in them.
         """
         for name, drawn in draws.items():
-            change, strength, numbers = (
-                _CHANGES[name][0],
-                self._strengths[name],
-                drawn[row].tolist(),
-            )
+            (change, _), strength = _CHANGES[name], self._strengths[name]
+            numbers = drawn[row].tolist()
             if name in _OF_EVERY_IMAGE:
                 image = change(image, strength, *numbers)
             elif numbers[0] < strength:
