@@ -146,7 +146,8 @@ def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
     # An identity belongs to the part in which its middle lies.
     cuts = np.searchsorted(np.cumsum(sizes) - sizes / 2, wanted, "right") - np.arange(1, parts)
     cuts = np.clip(np.maximum.accumulate(cuts), 0, count - parts) + np.arange(1, parts)
-    return np.diff([0, *cuts.tolist(), count]).tolist()
+    counts: list[int] = np.diff([0, *cuts.tolist(), count]).tolist()
+    return counts
 
 
 def is_class(name: str) -> bool:
