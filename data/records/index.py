@@ -192,15 +192,15 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
     starts = offsets[order]
     stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
     # Each of records that share bytes would be followed to their common end.
-    fits, broken = bool(starts[0] == 0 and (starts < stops).all()), 0
-    chosen = _chosen(keys[order], stops - starts) if fits else stops[:0]
-    for place in chosen.tolist():
-        end = _end(file, int(starts[place]))
-        broken += end < 0
-        if end not in (-1, stops[place]):
-            fits = False
-            break
-    if not fits or 2 * broken > len(chosen):
+    fits = (
+        starts[0] == 0
+        and (starts < stops).all()
+        and all(
+            _end(file, int(starts[place])) in (-1, stops[place])
+            for place in _chosen(keys[order], stops - starts).tolist()
+        )
+    )
+    if not fits:
         name = index.with_suffix(".rec").name
         raise _refusal(
             index,
