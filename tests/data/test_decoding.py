@@ -157,7 +157,7 @@ def test_no_bytes_hide_scans_and_others_do_not_count() -> None:
     for filler in (b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"):
         assert_broken("than 32 scans", decode_rgb, jpeg[:place] + filler + jpeg[place:])
     comment = b"\xff\xfe\x03\x22" + b"\xff\xda\0\0" * 200
-    many = JPEG[:2] + comment + JPEG[2:] + b"\xff\xda" * 200
+    many = JPEG[:2] + comment + JPEG[2:] + b"\0\2" + b"\xff\xda\0\2" * 200
     np.testing.assert_array_equal(decode_rgb(many), decode_rgb(JPEG))
     # A search that follows fill bytes from each to the last one takes half a minute.
     filled = b"\xff\xd8" + b"\xff" * 100_000 + b"\0" + b"\xff\xda" * 33

@@ -318,7 +318,7 @@ def test_bytes_and_size_count(tmp_path, size: int, offsets: list[int]) -> None:
 def test_a_folder_of_other_images_differs(tmp_path, change) -> None:
     images = {f"{name}/{n}.jpg": f"{name}{n}" for name in ("cat", "dog") for n in range(3)}
     # Files that are no images, and what is no class, do not count.
-    others = ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "__MACOSX/1.jpg")
+    others = ("cat/notes.txt", "cat/.hidden.jpg", "list.txt", "stray.jpg", "__MACOSX/1.jpg")
     said = []
     (tmp_path / "cat/deep").mkdir(parents=True)
     for name, content in {**images, **dict.fromkeys(others, "x")}.items():

@@ -202,7 +202,8 @@ def test_shards_hold_the_set_of_one_file(pack, people, tmp_path, capsys) -> None
 
 
 @pytest.mark.parametrize(("sizes", "counts"), [
-    ([1] * 6, [2] * 3), ([1, 1, 1, 9], [2, 1, 1]), ([1, 1, 1, 9], [1] * 4), ([5, 5], [2])
+    ([1] * 6, [2] * 3), ([1, 1, 1, 9], [2, 1, 1]), ([1, 1, 1, 9], [1] * 4), ([5, 5], [2]),
+    ([1, 2, 1], [2, 1]), ([1, 1, 1, 20, 1, 1], [3, 1, 1, 1]),
 ])  # fmt: skip
 def test_identities_are_divided_by_their_images(sizes, counts) -> None:
     identities = [Identity(str(size), ["image"] * size) for size in sizes]
