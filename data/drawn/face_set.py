@@ -103,7 +103,10 @@ def _make(folder: Path, faces: DrawnFaces, description: Mapping[str, Any]) -> No
     # Not through a link of this name.
     partial.mkdir()
     try:
-        _write_training(partial, faces)
+        with RecordWriter(partial, image_size=faces.image_size) as writer:
+            for label, images in enumerate(_draw_identities(faces, 0)):
+                for image in images:
+                    writer.write(image, label)
         _write_verification(partial, faces)
         files = {path.name: describe_file(path) for path in sorted(partial.iterdir())}
         text = json.dumps({**description, "files": files})
@@ -143,13 +146,6 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
                 f"another set is to be made in {folder}; move it away or choose another folder"
             )
     return False
-
-
-def _write_training(folder: Path, faces: DrawnFaces) -> None:
-    with RecordWriter(folder, image_size=faces.image_size) as writer:
-        for label, images in enumerate(_draw_identities(faces, 0)):
-            for image in images:
-                writer.write(image, label)
 
 
 def _write_verification(folder: Path, training: DrawnFaces) -> None:

@@ -39,8 +39,6 @@ _MAX_LINES = 20
 _GROUPS, _BORDERS = ("1", "2 to 9", "10 to 49", "50 or more"), (1, 2, 10, 50, np.inf)
 _Size = tuple[int, int]
 _Set = Union[RecordSet, VerificationSet]
-# A checked image: label, bytes, hash of these, size if it can be decoded, problem if it has one.
-_Checked = tuple[int, int, int, Optional[_Size], str]
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,11 @@ def survey(images: _Set, workers: int) -> Survey:
     return Survey(total, sizes, bad, labels, pairs[pairs[:, 0] != pairs[:, 1]])
 
 
-def _check(images: _Set, index: int) -> _Checked:
-    """Decode an image; one of a record set has to have the shape of the set's images."""
+def _check(images: _Set, index: int) -> tuple[int, int, int, Optional[_Size], str]:
+    """Return label, bytes and hash of an image, its size if it can be decoded, and its problem.
+
+    One of a record set has to have the shape of the set's images.
+    """
     # A hash that hardly any other image has.
     label, length, found, size, problem = -1, 0, -index - 1, None, ""
     try:

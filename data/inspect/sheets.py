@@ -88,11 +88,8 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
 
 def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
     """Return a sheet with evenly spaced pairs of one identity, then as many of two, a PNG."""
-    chosen = [
-        pair
-        for same in (True, False)
-        for pair in _evenly_spaced(np.flatnonzero(pairs.same == same), _PAIRS)
-    ]
+    kinds = (np.flatnonzero(kind) for kind in (pairs.same, ~pairs.same))
+    chosen = [pair for kind in kinds for pair in _evenly_spaced(kind, _PAIRS)]
     notes = ["same identity" if pairs.same[pair] else "different" for pair in chosen]
     return draw_chosen_pairs(pairs, chosen, notes, title)
 
