@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import statistics
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,7 +82,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         metrics = folder / "metrics.jsonl"
         if others and not metrics.exists():
             # Worker 0 has written on its own host.
-            metrics.write_bytes(_on_host(others[0], "cat", metrics))
+            metrics.write_bytes(*_on_hosts(others[:1], "cat", metrics))
         speeds = read_speeds(metrics, options.workers)
     ips = addresses_of_workers(options)
     _report_and_write(files, hosts.addresses, ips, speeds, options.servers)
@@ -142,16 +141,15 @@ def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
             hosts = ()
             raise
         finally:
-            with ThreadPoolExecutor(max(1, len(hosts))) as pool:
-                list(pool.map(lambda host: _on_host(host, "rm", "-rf", folder), hosts))
+            _on_hosts(hosts, "rm", "-rf", folder)
 
 
-def _on_host(host: str, *words: object) -> bytes:
-    """Run a command on a host, in a limited time; returns its output."""
-    command = ssh.command(host, map(str, words))
-    with ssh.Sessions() as sessions, suppress(TimeoutError):
-        return bytes(sessions.call(command, ssh.first_input({}), ssh.ANSWER_SECONDS).stdout)
-    return b""
+def _on_hosts(hosts: Iterable[str], *words: object) -> list[bytes]:
+    """Run a command on hosts, in a limited time; returns its outputs."""
+    commands = {host: ssh.command(host, map(str, words)) for host in hosts}
+    given = dict.fromkeys(commands, ssh.first_input({}))
+    found = ssh.answers(commands, given, ssh.ANSWER_SECONDS, lambda _, answer: answer.output)
+    return list(found.values())
 
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import secrets
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,11 +80,11 @@ class Survey:
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
-    with ThreadPoolExecutor(len(slots)) as pool, ssh.Sessions() as sessions:
-        probes = {
-            host: Probe(sessions, host, str(models_root), str(ranks), str(len(slots)))
-            for host, ranks in slots.items()
-        }
+    with ThreadPoolExecutor(len(slots)) as pool, ExitStack() as stack:
+        probes = {}
+        for host, ranks in slots.items():
+            probes[host] = Probe(host, str(models_root), str(ranks), str(len(slots)))
+            stack.callback(probes[host].kill)
         _Conversation(found, dict(probes), pool).run()
         list(pool.map(Probe.close, probes.values()))
     return found
@@ -95,26 +97,31 @@ class HostError(Exception):
 class Probe:
     """The probe on a host, which runs until ``close``."""
 
-    def __init__(self, sessions: ssh.Sessions, host: str, *arguments: str) -> None:
+    def __init__(self, host: str, *arguments: str) -> None:
         """Start it with its arguments, by ssh unless it is this host.
 
         Raises:
             ConfigError: this machine has no ssh.
         """
         self.host = host
-        words = (sys.executable, "-m", "parallel.check.probe", *arguments)
+        words: Sequence[str] = (sys.executable, "-m", "parallel.check.probe", *arguments)
         variables = ssh.variables_with_programs()
         # The user's own login sets it; the probe on this host would take that address for its own.
         variables.pop("SSH_CONNECTION", None)
         is_here = is_own_name(host)
-        self._process = sessions.start(
-            words if is_here else ssh.command(host, words),
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-        )
+        words = words if is_here else ssh.command(host, words)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ssh.not_started(words[0], error) from None
         self._last_line = b""
         self._answers: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -153,6 +160,12 @@ class Probe:
         self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
+
+    def kill(self) -> None:
+        """Kill what is left of it on this host, unless it has ended."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -9,21 +9,19 @@ that waits. Each host finds its own address on the interface: its name may stand
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import FrameType
-from typing import Any, NoReturn, Optional
+from typing import NamedTuple, NoReturn, Optional, TypeVar
 
 from parallel.host_lists import is_name
 from parallel.launch import variables
@@ -31,6 +29,7 @@ from parallel.launch.network_interface import NetworkInterface
 from runtime import environment
 from runtime.errors import ConfigError, run_program
 
+_Read = TypeVar("_Read")
 STATUS_OF_SSH = 255
 """Of the client, if there is no connection."""
 _STATUS_OF_SIGNALS = 128
@@ -53,7 +52,6 @@ CLIENT = tuple(client(10))
 ANSWER_SECONDS = 45.0
 """For a host to log in and start a command."""
 _REACH_SECONDS = 10
-_POLL_SECONDS = 0.5
 # Fewer than Open MPI starts at once.
 _MOST_AT_ONCE = 64
 _STOP_SIGNALS = (
@@ -109,76 +107,71 @@ def variables_with_programs() -> dict[str, str]:
     return variables
 
 
-class Sessions:
-    """Running clients of ssh; at the end of the context all of them are killed."""
+class Answer(NamedTuple):
+    """The end of a client."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: Optional[list[subprocess.Popen[Any]]] = []
+    status: int
+    output: bytes
+    reason: str
+    """The last line of its errors."""
 
-    def __enter__(self) -> Sessions:
-        """Accept clients from here on."""
-        return self
 
-    def start(self, words: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a client in a process group of its own; ``options`` are those of ``Popen``.
+def answers(
+    commands: Mapping[str, Sequence[str]],
+    given: Mapping[str, bytes],
+    seconds: Optional[float],
+    read: Callable[[str, Answer], _Read],
+) -> dict[str, _Read]:
+    """Run a client for each host, all at the same time; when one of them fails, all are killed.
 
-        Raises:
-            ConfigError: this machine has no ssh, or the context has ended.
-        """
-        with self._lock:
-            if self._running is None:
-                raise ConfigError("ssh is not started any more: the program ends")
-            try:
-                self._running.append(subprocess.Popen(words, start_new_session=True, **options))
-            except OSError as error:
-                raise ConfigError(
-                    f"the program {words[0]} cannot be started ({error.strerror}); install it (ssh "
-                    "is OpenSSH's client)"
-                ) from None
-            return self._running[-1]
+    Args:
+        commands: the words of each client, by host.
+        given: its standard input, by host.
+        seconds: after these a client is killed, which counts as no connection; None: never.
+        read: is called with a host and its answer; an exception of it ends all.
 
-    def call(
-        self, words: Sequence[str], given: bytes = b"", seconds: Optional[float] = None
-    ) -> subprocess.CompletedProcess[Any]:
-        """Run a client to its end; its output is bytes, its errors are text.
+    Returns:
+        What ``read`` has returned, by host.
 
-        Args:
-            words: its command line.
-            given: its standard input.
-            seconds: that it may take; None for any number.
+    Raises:
+        ConfigError: this machine has no ssh.
+    """
 
-        Raises:
-            ConfigError: as ``start``.
-            TimeoutError: it has taken longer, and is killed.
-        """
-        # Files: what ssh has left running in the background would keep a pipe open.
-        with ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-            files[0].write(given)
-            files[0].seek(0)
-            process = self.start(words, stdin=files[0], stdout=files[1], stderr=files[2])
-            try:
-                status = process.wait(seconds)
-            except subprocess.TimeoutExpired:
+    async def run_all() -> dict[str, _Read]:
+        free = asyncio.Semaphore(_MOST_AT_ONCE)
+
+        async def run(host: str) -> _Read:
+            async with free:
+                return read(host, await _answer(commands[host], given.get(host, b""), seconds))
+
+        return dict(zip(commands, await asyncio.gather(*map(run, commands))))
+
+    return asyncio.run(run_all())
+
+
+async def _answer(words: Sequence[str], given: bytes, seconds: Optional[float]) -> Answer:
+    # Files: what ssh has left running in the background would keep a pipe open.
+    with TemporaryFile() as source, TemporaryFile() as output, TemporaryFile() as errors:
+        source.write(given)
+        source.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=source, stdout=output, stderr=errors, start_new_session=True
+            )
+        except OSError as error:
+            raise not_started(words[0], error) from None
+        try:
+            status = await asyncio.wait_for(process.wait(), seconds)
+        except asyncio.TimeoutError:
+            return Answer(STATUS_OF_SSH, b"", f"no answer in {seconds:.0f} s")
+        finally:
+            if process.returncode is None:
+                # With its proxies.
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise TimeoutError(f"no answer in {seconds:.0f} s") from None
-            for file in files[1:]:
-                file.seek(0)
-            output, errors = (file.read() for file in files[1:])
-            said: Any = errors.decode("utf-8", "replace")
-            return subprocess.CompletedProcess(words, status, output, said)
-
-    def __exit__(self, *_: object) -> None:
-        """Kill the clients that are left, and their proxies."""
-        with self._lock:
-            running, self._running = self._running or [], None
-        for process in running:
-            if process.poll() is None:
-                with suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                await process.wait()
+        for file in (output, errors):
+            file.seek(0)
+        return Answer(status, output.read(), last_line(errors.read().decode("utf-8", "replace")))
 
 
 @contextmanager
@@ -203,9 +196,9 @@ def exits_on_signals() -> Iterator[None]:
 
 
 def failures(
-    hosts: Sequence[str], seconds: float, words: Sequence[str] = CLIENT
-) -> Iterator[tuple[str, ConfigError]]:
-    """Connect to hosts and run a command there that does nothing; yield those that fail, and why.
+    hosts: Iterable[str], seconds: float, words: Sequence[str] = CLIENT
+) -> dict[str, ConfigError]:
+    """Connect to hosts and run a command there that does nothing; return those that fail, and why.
 
     A host has answered when the command has ended: a server may stop at any step before.
 
@@ -214,34 +207,24 @@ def failures(
         seconds: for each host, from the connection to the end of the command.
         words: of a client, see ``client``.
     """
-    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions:
-
-        def failure(host: str) -> Optional[ConfigError]:
-            try:
-                answer = sessions.call([*words, *destination(host), "true"], seconds=seconds)
-            except TimeoutError as error:
-                return unreachable(host, str(error))
-            return unreachable(host, last_line(answer.stderr)) if answer.returncode else None
-
-        host_of = {pool.submit(failure, host): host for host in hosts}
-        waiting = set(host_of)
-        while waiting:
-            # For short times: a signal that comes just before a wait is handled only after it.
-            done, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-            for future in done:
-                if (error := future.result()) is not None:
-                    yield host_of[future], error
+    commands = {host: [*words, *destination(host), "true"] for host in hosts}
+    ended = answers(commands, {}, seconds, lambda _, answer: answer)
+    return {host: unreachable(host, one.reason) for host, one in ended.items() if one.status}
 
 
 def check(
-    hosts: Sequence[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
+    hosts: Iterable[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
 ) -> None:
-    """Connect to hosts as ``failures`` does; raises the error of the first that fails."""
-    for _, error in failures(hosts, seconds, words):
-        raise error
+    """Connect to hosts as ``failures`` does; raise the error of the first that fails."""
+
+    def refuse(host: str, answer: Answer) -> None:
+        if answer.status:
+            raise unreachable(host, answer.reason)
+
+    answers({host: [*words, *destination(host), "true"] for host in hosts}, {}, seconds, refuse)
 
 
-def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, tuple[str, str]]:
+def ask(hosts: Iterable[str], interface: NetworkInterface) -> dict[str, tuple[str, str]]:
     """Have every host report, all at the same time.
 
     Returns:
@@ -252,15 +235,11 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, tuple[st
         ConfigError: with the first host that does not, and why.
     """
     # Nothing is accepted: the queue has to have room for the hosts beside strangers' connections.
-    address = (interface.address, 0)
-    with (
-        ThreadPoolExecutor(_MOST_AT_ONCE) as pool,
-        Sessions() as sessions,
-        socket.create_server(address, backlog=socket.SOMAXCONN) as launcher,
-    ):
+    with socket.create_server((interface.address, 0), backlog=socket.SOMAXCONN) as launcher:
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
-        reports = pool.map(lambda host: _report(sessions, host, words), hosts)
-        return dict(zip(hosts, reports))
+        commands = {host: command(host, words) for host in hosts}
+        given = dict.fromkeys(commands, first_input({}))
+        return answers(commands, given, ANSWER_SECONDS, _report)
 
 
 def last_line(errors: str) -> str:
@@ -276,21 +255,25 @@ def unreachable(host: str, reason: str) -> ConfigError:
     )
 
 
-def _report(sessions: Sessions, host: str, words: Sequence[str]) -> tuple[str, str]:
-    try:
-        answer = sessions.call(command(host, words), first_input({}), ANSWER_SECONDS)
-    except TimeoutError as error:
-        raise unreachable(host, str(error)) from None
-    reason, output = last_line(answer.stderr), answer.stdout.decode("utf-8", "replace")
-    if answer.returncode == STATUS_OF_SSH:
-        raise unreachable(host, reason)
-    if reason.startswith(_OWN_ERROR):
-        raise ConfigError(f"host {host}: {reason.removeprefix(_OWN_ERROR)}")
-    if answer.returncode:
+def not_started(program: str, error: OSError) -> ConfigError:
+    """Return the error of a program that this machine lacks, and the remedy."""
+    return ConfigError(
+        f"the program {program} cannot be started ({error.strerror}); install it (ssh is OpenSSH's "
+        "client)"
+    )
+
+
+def _report(host: str, answer: Answer) -> tuple[str, str]:
+    if answer.status == STATUS_OF_SSH:
+        raise unreachable(host, answer.reason)
+    if answer.reason.startswith(_OWN_ERROR):
+        raise ConfigError(f"host {host}: {answer.reason.removeprefix(_OWN_ERROR)}")
+    if answer.status:
         raise ConfigError(
-            f"host {host}: {reason}; every host needs the project and its "
+            f"host {host}: {answer.reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"
         )
+    output = answer.output.decode("utf-8", "replace")
     # A login shell may print lines first.
     found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
     if found is None:

@@ -11,13 +11,12 @@ links by copies. Nor by tar alone, which cuts a file off there if it is interrup
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from parallel.launch import ssh
 from runtime.errors import ConfigError
@@ -34,21 +33,19 @@ PROJECT_NAMES = (
 """The parts of the project in its folder, which may also hold data sets and models."""
 _COMPILED = "__pycache__"
 _MOST_NAMED = 5
-_Checksums = Mapping[str, str]  # SHA-256 of files, by their paths in a folder.
 # "$1" is a folder, in which the files of the names on standard input are; those that it lacks are
 # left out. A checksum, two characters, a name, a zero byte.
 _DESCRIBE = """\
 mkdir -p "$1" && cd "$1" || exit
 xargs -0 -r sha256sum --zero -- 2>/dev/null || true
 """
-# Sends files of the folder "$1", after their names and checksums, which "$0" has; the other words
-# are the client of ssh.
+# Sends the files of the folder "$0" whose names are on standard input; "$@" is the client of ssh.
 _SEND = """\
 set -o pipefail
-tar -C "$0" -ch .sync -C "$1" --hard-dereference --null --verbatim-files-from -T "$0/.sync/names" |
-    "${@:2}"
+tar -C "$0" -ch --hard-dereference --null --verbatim-files-from -T - | "$@"
 """
-# Takes what _SEND sends; the files get into the folder "$1" when all of them are whole.
+# Takes what _SEND sends; the files get into the folder "$1" when all of them are whole: "$2" is the
+# checksum of what _DESCRIBE says of them, in the order of their names.
 _RECEIVE = """\
 set -e
 cd "$1"
@@ -56,12 +53,11 @@ stage=$(mktemp -d "$1/.sync-XXXXXXXX")
 trap 'rm -rf "$stage"' EXIT
 tar -C "$stage" --no-same-owner -xf -
 cd "$stage"
-arrived=$(xargs -0 sha256sum --zero -- <.sync/names | sha256sum)
-if [ "$arrived" != "$(sha256sum <.sync/sums)" ]; then
+arrived=$(find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum --zero -- | sha256sum)
+if [ "$arrived" != "$2  -" ]; then
     echo 'files have other checksums there' >&2
     exit 1
 fi
-rm -r .sync
 find . -type d -exec sh -c 'for one; do mkdir -p "$0/$one"; done' "$1" {} +
 find . -type f -exec sh -c 'for one; do mv -fT "$one" "$0/$one" || exit; done' "$1" {} +
 """
@@ -95,8 +91,14 @@ def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
         ) from None
     # Only the connection has a time limit; reading and sending files may take long.
     ssh.check(hosts)
-    with ThreadPoolExecutor(max_workers=len(hosts)) as pool, ssh.Sessions() as sessions:
-        return list(pool.map(lambda host: _copy(sessions, host, trees), hosts))
+    copied: dict[str, list[str]] = {host: [] for host in hosts}
+    sizes = Counter[str]()
+    for folder, checksums in trees.items():
+        for host, missing in _copy(hosts, folder, checksums).items():
+            copied[host] += missing
+            sizes[host] += sum((folder / name).stat().st_size for name in missing)
+    total = sum(map(len, trees.values()))
+    return [_said(host, missing, total, sizes[host]) for host, missing in copied.items()]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -110,51 +112,48 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
 
 
-def _copy(sessions: ssh.Sessions, host: str, trees: Mapping[Path, _Checksums]) -> str:
-    """Send a host the files that it lacks; returns the line about it."""
-    copied: list[str] = []
-    size = 0
-    for folder, checksums in trees.items():
-        answer = _run(sessions, host, folder, _DESCRIBE, _joined(checksums))
-        there = {line[66:]: line[:64] for line in os.fsdecode(answer).split("\0")}
-        missing = {name: one for name, one in checksums.items() if there.get(name) != one}
-        if missing:
-            with TemporaryDirectory() as own:
-                about = Path(own, ".sync")
-                about.mkdir()
-                about.joinpath("names").write_bytes(_joined(missing))
-                sums = (f"{one}  {name}" for name, one in missing.items())
-                about.joinpath("sums").write_bytes(_joined(sums))
-                send = ("bash", "-c", _SEND, own, str(folder))
-                _run(sessions, host, folder, _RECEIVE, before=send)
-        copied += missing
-        size += sum((folder / name).stat().st_size for name in missing)
-    total = sum(map(len, trees.values()))
-    if not copied:
-        return f"{host} has all {total} files already"
-    more = len(copied) - _MOST_NAMED
-    named = ", ".join(copied[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{host} got {len(copied)} of {total} files, {size / 1e6:.1f} MB: {named}"
+def _copy(hosts: Sequence[str], folder: Path, checksums: Mapping[str, str]) -> dict[str, list[str]]:
+    """Send hosts the files of a folder that they lack; returns the names of these files."""
+
+    def read(host: str, answer: ssh.Answer) -> list[str]:
+        """Return what is missing there, in the order of bytes."""
+        _check(host, answer)
+        there = {line[66:]: line[:64] for line in os.fsdecode(answer.output).split("\0")}
+        missing = (name for name in checksums if there.get(name) != checksums[name])
+        return sorted(missing, key=os.fsencode)
+
+    commands = {host: _client(host, _DESCRIBE, str(folder)) for host in hosts}
+    asked = ssh.answers(commands, dict.fromkeys(hosts, _joined(checksums)), None, read)
+    missing = {host: names for host, names in asked.items() if names}
+    for host, names in missing.items():
+        sums = _joined(f"{checksums[name]}  ./{name}" for name in names)
+        client = _client(host, _RECEIVE, str(folder), hashlib.sha256(sums).hexdigest())
+        commands[host] = ["bash", "-c", _SEND, str(folder), *client]
+    sent = {host: commands[host] for host in missing}
+    ssh.answers(sent, {host: _joined(names) for host, names in missing.items()}, None, _check)
+    return missing
+
+
+def _client(host: str, script: str, *arguments: str) -> list[str]:
+    """Return the client of ssh that runs a script on a host."""
+    return [*ssh.CLIENT, *ssh.destination(host), shlex.join(["sh", "-c", script, "sh", *arguments])]
+
+
+def _check(host: str, answer: ssh.Answer) -> None:
+    if answer.status == ssh.STATUS_OF_SSH:
+        raise ssh.unreachable(host, answer.reason)
+    if answer.status:
+        raise ConfigError(f"host {host}: --sync has not copied all files there: {answer.reason}")
 
 
 def _joined(lines: Iterable[str]) -> bytes:
     return os.fsencode("".join(f"{line}\0" for line in lines))
 
 
-def _run(
-    sessions: ssh.Sessions,
-    host: str,
-    folder: Path,
-    script: str,
-    given: bytes = b"",
-    before: Sequence[str] = (),
-) -> Any:
-    """Run a script about a folder on a host; the client of ssh follows the words ``before``."""
-    there = shlex.join(["sh", "-c", script, "sh", str(folder)])
-    answer = sessions.call([*before, *ssh.CLIENT, *ssh.destination(host), there], given)
-    reason = ssh.last_line(answer.stderr)
-    if answer.returncode == ssh.STATUS_OF_SSH:
-        raise ssh.unreachable(host, reason)
-    if answer.returncode:
-        raise ConfigError(f"host {host}: --sync has not copied all files there: {reason}")
-    return answer.stdout
+def _said(host: str, copied: Sequence[str], total: int, size: int) -> str:
+    """Return the line about a host."""
+    if not copied:
+        return f"{host} has all {total} files already"
+    more = len(copied) - _MOST_NAMED
+    named = ", ".join(copied[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{host} got {len(copied)} of {total} files, {size / 1e6:.1f} MB: {named}"

@@ -25,7 +25,6 @@ from parallel.check import survey
 from parallel.check.facts import UNUSABLE, Facts, gather
 from parallel.check.probe import MARK, bandwidth, serve
 from parallel.check.survey import HostError, Probe
-from parallel.launch.ssh import Sessions
 from runtime import installed, processors
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
@@ -171,22 +170,21 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
     key, other = "ab" * 32, "cd" * 32
-    with Sessions() as sessions:
-        probe = Probe(sessions, "localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
-        assert not listeners(probe._process.pid)
-        facts = Facts(**probe.answer())
-        # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
-        ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
-        ((address, port),) = ports.items()
-        assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
-        asked = [
-            probe.ask(key=one, listen=[], measure=[address, number])
-            for number, one in ((port, other), (port, key), (1, key))
-        ]
-        assert "error" in asked[0] and asked[1]["bandwidth"] > 1e6
-        assert asked[2] == {"error": "Connection refused"}
-        probe.close()
-        assert probe._process.poll() == 0
+    probe = Probe("localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
+    assert not listeners(probe._process.pid)
+    facts = Facts(**probe.answer())
+    # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
+    ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
+    ((address, port),) = ports.items()
+    assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
+    asked = [
+        probe.ask(key=one, listen=[], measure=[address, number])
+        for number, one in ((port, other), (port, key), (1, key))
+    ]
+    assert "error" in asked[0] and asked[1]["bandwidth"] > 1e6
+    assert asked[2] == {"error": "Connection refused"}
+    probe.close()
+    assert probe._process.poll() == 0
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
     cells = facts.cells
     assert (cells["MXNet"], cells["Horovod"], cells["GPUs"]) == ("1.9.1 mxnet", "0.28.1", "none")
@@ -224,14 +222,14 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(file))
-        started.append(Probe(sessions, "localhost", str(tmp_path)))
+        started.append(Probe("localhost", str(tmp_path)))
         return started[-1]
 
     monkeypatch.setattr(survey, "_END_SECONDS", 0.3)
-    with Sessions() as sessions:
-        yield start
-        for one in started:
-            one.close()
+    yield start
+    for one in started:
+        one.close()
+        one.kill()
 
 
 def test_a_conversation(probe) -> None:

@@ -121,7 +121,7 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, asked, answer: answer)
     """Survey hosts whose probes answer; a function may change an answer, or raise an error."""
 
     class Probe:
-        def __init__(self, sessions: object, host: str, *arguments: str) -> None:
+        def __init__(self, host: str, *arguments: str) -> None:
             started.append(arguments)
             self.host = host
 
@@ -137,6 +137,8 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, asked, answer: answer)
 
         def close(self) -> None:
             pass
+
+        kill = close
 
     started: list[tuple[str, ...]] = []
     monkeypatch.setattr(survey_module, "Probe", Probe)
