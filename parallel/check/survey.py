@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-import queue
 import secrets
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts
 from parallel.check.probe import MARK
@@ -27,6 +22,7 @@ _Answer = TypeVar("_Answer")
 SILENCE_SECONDS = 20.0
 """Without a sign of life, after which a host hangs."""
 _END_SECONDS = 2.0
+_LONGEST_ANSWER = 1 << 20
 
 
 class Finding(NamedTuple):
@@ -78,15 +74,14 @@ class Survey:
 
 
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
-    """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
+    """Ask all hosts at the same time, then have them measure in pairs; no host stops the others.
+
+    Raises:
+        ConfigError: this machine has no ssh.
+    """
     found = Survey(slots, nic)
-    with ThreadPoolExecutor(len(slots)) as pool, ExitStack() as stack:
-        probes = {}
-        for host, ranks in slots.items():
-            probes[host] = Probe(host, str(models_root), str(ranks), str(len(slots)))
-            stack.callback(probes[host].kill)
-        _Conversation(found, dict(probes), pool).run()
-        list(pool.map(Probe.close, probes.values()))
+    arguments = {host: (str(models_root), str(one), str(len(slots))) for host, one in slots.items()}
+    asyncio.run(_converse(found, {host: Probe(host, *one) for host, one in arguments.items()}))
     return found
 
 
@@ -95,101 +90,84 @@ class HostError(Exception):
 
 
 class Probe:
-    """The probe on a host, which runs until ``close``."""
+    """The probe on a host, which runs from ``start`` to ``close``."""
 
     def __init__(self, host: str, *arguments: str) -> None:
-        """Start it with its arguments, by ssh unless it is this host.
+        self.host = host
+        self._words = (sys.executable, "-m", "parallel.check.probe", *arguments)
+        self._last_line = b""
+
+    async def start(self) -> None:
+        """Start it, by ssh unless it is this host.
 
         Raises:
             ConfigError: this machine has no ssh.
         """
-        self.host = host
-        words: Sequence[str] = (sys.executable, "-m", "parallel.check.probe", *arguments)
         variables = ssh.variables_with_programs()
         # The user's own login sets it; the probe on this host would take that address for its own.
         variables.pop("SSH_CONNECTION", None)
-        is_here = is_own_name(host)
-        words = words if is_here else ssh.command(host, words)
-        try:
-            self._process = subprocess.Popen(
-                words,
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ssh.not_started(words[0], error) from None
-        self._last_line = b""
-        self._answers: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        is_here = is_own_name(self.host)
+        words = self._words if is_here else ssh.command(self.host, self._words)
+        self._process = await ssh.start(
+            words,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            limit=_LONGEST_ANSWER,
+        )
         if not is_here:
             self._send(ssh.first_input({}))
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    async def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request and return the answer; see ``answer``."""
         self._send(json.dumps(request).encode() + b"\n")
-        return self.answer()
+        return await self.answer()
 
-    def answer(self) -> dict[str, Any]:
+    async def answer(self) -> dict[str, Any]:
         """Wait for an answer, which may be anything.
 
         Raises:
             HostError: there is none in time.
             RecursionError, ValueError: it is no JSON.
         """
+        assert self._process.stdout is not None
         found: Optional[dict[str, Any]] = None
         while found is None:
             try:
-                line = self._answers.get(timeout=SILENCE_SECONDS)
-            except queue.Empty:
+                line = await asyncio.wait_for(self._process.stdout.readline(), SILENCE_SECONDS)
+            except asyncio.TimeoutError:
                 raise HostError(
                     f"it has given no sign of life for {SILENCE_SECONDS:.0f} s; look there for "
                     f"processes and disks that hang: ssh {self.host} uptime"
                 ) from None
-            if line is None:
-                raise self._ended()
-            found = json.loads(line)
+            if not line:
+                raise await self._ended()
+            said, mark, answer = line.partition(MARK.encode())
+            if mark:
+                found = json.loads(answer)
+            else:
+                self._last_line = said.strip() or self._last_line
         return found
 
-    def close(self) -> None:
-        """Close the probe's input, which ends it."""
+    async def close(self) -> None:
+        """Close the probe's input, which ends it; what does not end is killed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-
-    def kill(self) -> None:
-        """Kill what is left of it on this host, unless it has ended."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _END_SECONDS)
+        await ssh.kill(self._process)
 
     def _send(self, data: bytes) -> None:
+        """Send data; of a probe that has ended, the end of its output says why."""
         assert self._process.stdin is not None
-        # One that has ended says why where its answer is read.
-        with suppress(OSError):
-            self._process.stdin.write(data)
+        self._process.stdin.write(data)
 
-    def _read(self) -> None:
-        """Pass on the answers, and None after the last; keep the last of the other lines."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                said, mark, answer = line.partition(MARK.encode())
-                if mark:
-                    self._answers.put(answer)
-                else:
-                    self._last_line = said.strip() or self._last_line
-        self._answers.put(None)
-
-    def _ended(self) -> HostError:
+    async def _ended(self) -> HostError:
         """Why the probe, or ssh, has ended."""
         status = -1
-        with suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(_END_SECONDS)
+        with suppress(asyncio.TimeoutError):
+            status = await asyncio.wait_for(self._process.wait(), _END_SECONDS)
         last = ssh.last_line(self._last_line.decode(errors="replace"))[:200]
         if status == ssh.STATUS_OF_SSH:
             return HostError(
@@ -202,63 +180,70 @@ class Probe:
         )
 
 
-class _Conversation:
-    """The questions to all probes, in their order."""
+async def _converse(found: Survey, probes: dict[str, Probe]) -> None:
+    """Put the questions to all probes, in their order."""
 
-    def __init__(self, found: Survey, probes: dict[str, Probe], pool: ThreadPoolExecutor) -> None:
-        self._found, self._probes, self._pool = found, probes, pool
-        self._key = secrets.token_hex(32)
-        self._ports: dict[str, dict[str, int]] = {}
-        """By host: the port on which its probe listens, for each of its addresses."""
+    async def facts(probe: Probe) -> Facts:
+        return Facts(**await probe.answer())
 
-    def run(self) -> None:
-        self._found.facts.update(self._of(self._probes, lambda probe: Facts(**probe.answer())))
-        hosts = list(self._probes)
-        if len(hosts) > 1:
-            self._ports = self._of(hosts, self._listen)
-        # Each host sends to one other and receives from one at a time, as ranks do.
-        for distance in range(1, len(hosts)):
-            pairs = zip(hosts, [*hosts[distance:], *hosts[:distance]])
-            # A host that does not answer any more is gone.
-            left = {one: other for one, other in pairs if {one, other} <= self._probes.keys()}
-            measured = self._of(left, partial(self._measure, left))
-            self._found.pairs.extend(filter(None, measured.values()))
+    started: list[Probe] = []
+    try:
+        for probe in probes.values():
+            await probe.start()
+            started.append(probe)
+        found.facts.update(await _of(found, probes, {one.host: facts(one) for one in started}))
+        if len(probes) > 1:
+            await _measure(found, probes)
+    finally:
+        await asyncio.gather(*(probe.close() for probe in started))
 
-    def _of(self, hosts: Iterable[str], ask: Callable[[Probe], _Answer]) -> dict[str, _Answer]:
-        """The answers by host; those that fail are findings, and are asked nothing more."""
-        futures = {host: self._pool.submit(ask, self._probes[host]) for host in hosts}
-        answers = {}
-        for host, future in futures.items():
-            try:
-                answers[host] = future.result()
-                continue
-            except HostError as error:
-                what = str(error)
-            except Exception as error:
-                reason = str(error)[:60]
-                what = f"its answer is not understood ({reason}); copy this project to it again"
-            self._found.silent.append(Finding(host, what))
-            del self._probes[host]
-        return answers
 
-    def _listen(self, probe: Probe) -> dict[str, int]:
-        """Have a probe listen where the others reach it; returns the ports by address."""
-        others = [host for host in self._found.facts if host != probe.host]
-        known = {self._found.address_of(probe.host, other) for other in others} - {None}
-        answer = probe.ask(key=self._key, listen=sorted(map(str, known)), measure=[])
+async def _of(
+    found: Survey, probes: dict[str, Probe], asked: Mapping[str, Awaitable[_Answer]]
+) -> dict[str, _Answer]:
+    """Return the answers by host; those that fail are findings, and are asked nothing more."""
+    answers = {}
+    for host, answer in zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True)):
+        if not isinstance(answer, BaseException):
+            answers[host] = answer
+            continue
+        what = str(answer)
+        if not isinstance(answer, HostError):
+            what = f"its answer is not understood ({what[:60]}); copy this project to it again"
+        found.silent.append(Finding(host, what))
+        del probes[host]
+    return answers
+
+
+async def _measure(found: Survey, probes: dict[str, Probe]) -> None:
+    """Have the hosts listen where the others reach them, and then measure in pairs."""
+    key = secrets.token_hex(32)
+
+    async def listen(probe: Probe) -> dict[str, int]:
+        """Return the ports on which a probe listens, by its addresses."""
+        others = [host for host in found.facts if host != probe.host]
+        known = {found.address_of(probe.host, other) for other in others} - {None}
+        answer = await probe.ask(key=key, listen=sorted(map(str, known)), measure=[])
         return dict(answer["ports"])
 
-    def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
-        """Have a host connect to its receiver."""
-        receiver = receivers[probe.host]
-        address = self._found.address_of(receiver, probe.host)
+    async def measure(sender: str, receiver: str) -> Optional[Pair]:
+        address = found.address_of(receiver, sender)
         if address is None:
             # Without such an interface, there is a finding already.
             return None
-        port = self._ports[receiver].get(address)
+        port = ports[receiver].get(address)
         if port is None:
-            return Pair(probe.host, receiver, 0.0, f"it has no address {address}")
-        answer = probe.ask(key=self._key, listen=[], measure=[address, port])
+            return Pair(sender, receiver, 0.0, f"it has no address {address}")
+        answer = await probes[sender].ask(key=key, listen=[], measure=[address, port])
         if "error" in answer:
-            return Pair(probe.host, receiver, 0.0, str(answer["error"]))
-        return Pair(probe.host, receiver, float(answer["bandwidth"]))
+            return Pair(sender, receiver, 0.0, str(answer["error"]))
+        return Pair(sender, receiver, float(answer["bandwidth"]))
+
+    hosts = list(probes)
+    ports = await _of(found, probes, {host: listen(probe) for host, probe in probes.items()})
+    # Each host sends to one other and receives from one at a time, as ranks do.
+    for distance in range(1, len(hosts)):
+        pairs = zip(hosts, [*hosts[distance:], *hosts[:distance]])
+        # A host that does not answer any more is gone.
+        left = {one: measure(one, other) for one, other in pairs if {one, other} <= {*probes}}
+        found.pairs.extend(filter(None, (await _of(found, probes, left)).values()))

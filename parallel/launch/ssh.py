@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import NamedTuple, NoReturn, Optional, TypeVar
+from typing import Any, NamedTuple, NoReturn, Optional, TypeVar
 
 from parallel.host_lists import is_name
 from parallel.launch import variables
@@ -154,24 +154,38 @@ async def _answer(words: Sequence[str], given: bytes, seconds: Optional[float]) 
     with TemporaryFile() as source, TemporaryFile() as output, TemporaryFile() as errors:
         source.write(given)
         source.seek(0)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *words, stdin=source, stdout=output, stderr=errors, start_new_session=True
-            )
-        except OSError as error:
-            raise not_started(words[0], error) from None
+        process = await start(words, stdin=source, stdout=output, stderr=errors)
         try:
             status = await asyncio.wait_for(process.wait(), seconds)
         except asyncio.TimeoutError:
             return Answer(STATUS_OF_SSH, b"", f"no answer in {seconds:.0f} s")
         finally:
-            if process.returncode is None:
-                # With its proxies.
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            await kill(process)
         for file in (output, errors):
             file.seek(0)
         return Answer(status, output.read(), last_line(errors.read().decode("utf-8", "replace")))
+
+
+async def start(words: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
+    """Start a client in a process group of its own.
+
+    Raises:
+        ConfigError: this machine has no ssh.
+    """
+    try:
+        return await asyncio.create_subprocess_exec(*words, start_new_session=True, **options)
+    except OSError as error:
+        raise ConfigError(
+            f"the program {words[0]} cannot be started ({error.strerror}); install it (ssh is "
+            "OpenSSH's client)"
+        ) from None
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a client and its proxies, unless it has ended."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 @contextmanager
@@ -252,14 +266,6 @@ def unreachable(host: str, reason: str) -> ConfigError:
     return ConfigError(
         f"host {host}: no connection by ssh ({reason}); it has to work without a question: "
         f"{shlex.join(['ssh', '-oBatchMode=yes', *destination(host), 'true'])}"
-    )
-
-
-def not_started(program: str, error: OSError) -> ConfigError:
-    """Return the error of a program that this machine lacks, and the remedy."""
-    return ConfigError(
-        f"the program {program} cannot be started ({error.strerror}); install it (ssh is OpenSSH's "
-        "client)"
     )
 
 

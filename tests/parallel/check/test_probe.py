@@ -1,5 +1,6 @@
 """The report of a host about itself, its measurements, and conversations with probes."""
 
+import asyncio
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from parallel.check.survey import HostError, Probe
 from runtime import installed, processors
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
+from tests.support.launch import write_program
 from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -170,21 +172,27 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
 
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
     key, other = "ab" * 32, "cd" * 32
-    probe = Probe("localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
-    assert not listeners(probe._process.pid)
-    facts = Facts(**probe.answer())
-    # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
-    ports = probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])["ports"]
-    ((address, port),) = ports.items()
-    assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
-    asked = [
-        probe.ask(key=one, listen=[], measure=[address, number])
-        for number, one in ((port, other), (port, key), (1, key))
-    ]
-    assert "error" in asked[0] and asked[1]["bandwidth"] > 1e6
-    assert asked[2] == {"error": "Connection refused"}
-    probe.close()
-    assert probe._process.poll() == 0
+
+    async def converse() -> Facts:
+        probe = Probe("localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
+        await probe.start()
+        assert not listeners(probe._process.pid)
+        facts = Facts(**await probe.answer())
+        # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
+        asked = await probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])
+        ((address, port),) = asked["ports"].items()
+        assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
+        answers = [
+            await probe.ask(key=one, listen=[], measure=[address, number])
+            for number, one in ((port, other), (port, key), (1, key))
+        ]
+        assert "error" in answers[0] and answers[1]["bandwidth"] > 1e6
+        assert answers[2] == {"error": "Connection refused"}
+        await probe.close()
+        assert probe._process.returncode == 0
+        return facts
+
+    facts = asyncio.run(converse())
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
     cells = facts.cells
     assert (cells["MXNet"], cells["Horovod"], cells["GPUs"]) == ("1.9.1 mxnet", "0.28.1", "none")
@@ -214,51 +222,56 @@ def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None
 
 
 @pytest.fixture
-def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    started: list[Probe] = []
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Start a script as the probe; return its answers to requests, the first without one."""
 
-    def start(script: str) -> Probe:
-        file = tmp_path / "python"
-        file.write_text(f"#!/bin/sh\n{script}\n")
-        file.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(file))
-        started.append(Probe("localhost", str(tmp_path)))
-        return started[-1]
+    async def converse(requests: int) -> list:
+        probe = Probe("localhost", str(tmp_path))
+        await probe.start()
+        try:
+            answers = [await probe.answer()]
+            for number in range(requests):
+                if probe._process.stdin.is_closing():
+                    await probe._process.wait()
+                answers.append(await probe.ask(listen=number))
+            return answers
+        finally:
+            await probe.close()
+            assert probe._process.returncode is not None
+
+    def ask(script: str, requests: int = 0) -> list:
+        write_program(tmp_path / "python", f"{script}\n")
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        return asyncio.run(converse(requests))
 
     monkeypatch.setattr(survey, "_END_SECONDS", 0.3)
-    yield start
-    for one in started:
-        one.close()
-        one.kill()
+    return ask
 
 
-def test_a_conversation(probe) -> None:
+def test_a_conversation(asked) -> None:
     facts = json.dumps({"facts": 1})
-    started = probe(f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line")
-    assert started.answer() == {"facts": 1}
-    assert started.ask(listen=1) == {"listen": 1}
-    with pytest.raises(HostError, match=r"does not run there \(what\); copy this project"):
-        probe("echo what >&2; exit 3").answer()
+    script = f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line"
+    assert asked(script, 1) == [{"facts": 1}, {"listen": 0}]
     refused = r"no connection by ssh \(Permission denied\); it has to work .*ssh .* true"
-    with pytest.raises(HostError, match=refused):
-        probe("echo Permission denied >&2; exit 255").answer()
-    started = probe(f"exec <&-; echo '{MARK}{facts}'; exit 4")
-    assert started.answer()
-    started._process.wait()
-    with pytest.raises(HostError, match="no reason given"):
-        started.ask(listen=1)
-    with pytest.raises(ValueError):
-        probe(f"echo '{MARK}0123 {facts}'").answer()
-    with pytest.raises(HostError, match="no reason given"):
-        probe("exec >&- 2>&-; exec sleep 30").answer()
+    for script, requests, reason in (
+        ("echo what >&2; exit 3", 0, r"does not run there \(what\); copy this project"),
+        ("echo Permission denied >&2; exit 255", 0, refused),
+        (f"exec <&-; echo '{MARK}{facts}'; exit 4", 1, "no reason given"),
+        ("exec >&- 2>&-; exec sleep 30", 0, "no reason given"),
+    ):
+        with pytest.raises(HostError, match=reason):
+            asked(script, requests)
+    for answer in (f"0123 {facts}", "1" * (2 << 20)):
+        with pytest.raises(ValueError):
+            asked(f"echo '{MARK}{answer}'")
 
 
-def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
+def test_a_probe_that_is_busy_and_one_that_hangs(asked, monkeypatch) -> None:
     monkeypatch.setattr(survey, "SILENCE_SECONDS", 1.0)
     busy = f"echo '{MARK}null'; sleep 0.4;"
-    assert probe(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'").answer()
+    assert asked(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'") == [{"facts": 1}]
     with pytest.raises(HostError, match="it has given no sign of life for 1 s; look there"):
-        probe("exec sleep 30").answer()
+        asked("exec sleep 30")
 
 
 def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,20 +125,20 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, asked, answer: answer)
             started.append(arguments)
             self.host = host
 
-        def answer(self):
+        async def start(self) -> None:
+            pass
+
+        close = start
+
+        async def answer(self):
             own = json.loads(json.dumps(vars(facts("abcd".index(self.host)))))
             return change(self.host, None, own)
 
-        def ask(self, key, listen, measure):
+        async def ask(self, key, listen, measure):
             assert len(bytes.fromhex(key)) == 32
             if measure:
                 return change(self.host, None, {"bandwidth": 1e9})
             return change(self.host, listen, {"ports": dict.fromkeys(listen, 40000)})
-
-        def close(self) -> None:
-            pass
-
-        kill = close
 
     started: list[tuple[str, ...]] = []
     monkeypatch.setattr(survey_module, "Probe", Probe)
