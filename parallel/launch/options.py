@@ -1,16 +1,21 @@
-"""The options of a job with parameter servers, also for ``parallel.autogroup``, and its command."""
+"""The options of a job with parameter servers, also for ``parallel.autogroup``, and its command.
+
+A command that was written for ``tools/launch.py`` of MXNet-G and MXNet, or for ``dmlc-submit``,
+runs here as it is where the option means the same, and is answered in one line where it does not.
+docs/porting.md has the same tables.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.launch import originals
 from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import LARGEST
 from runtime import environment
@@ -18,7 +23,42 @@ from runtime.command_line import Parser, positive_integer, refuse_foreign
 from runtime.errors import ConfigError, did_you_mean
 from runtime.process.terminal import print_line
 
-LAUNCHERS = ("local", "ssh")
+# In "python -u PROGRAM" the program is the third word; later ones are its arguments.
+_PROGRAM_BEFORE = 3
+
+_HINTS = {
+    "--sync-dst-dir --files --archives --auto-file-cache": (
+        "all hosts have the project in the same folder: give --sync, which copies it there, or "
+        "--sync=NAME,... for files and folders of this folder as well"
+    ),
+    "--env*": (
+        "write NAME=VALUE before the launcher; those that libraries read go to all processes, such "
+        "as MXNET_... and OMP_..., and those that SEND_VARIABLES=NAME,... names"
+    ),
+    "--p3": "leave it out: weights are sent in buckets; see --bucket-elements",
+    "--*-cores --*-memory": (
+        "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
+    ),
+    "--log-*": "leave it out: the launcher prints to the terminal, and each worker writes logs/",
+    "--host-ip": "give -i, the interface on which the processes reach each other",
+    "--local-num-attempt": "leave it out: a process that died ends the job; see --tolerate-workers",
+    "--jobname --queue --hdfs-* --sge-* --yarn-* --mesos-* --slurm-* --kube-* --ship-libcxx": (
+        "leave it out: jobs start by --launcher local or ssh alone"
+    ),
+}
+FOREIGN = {name: hint for names, hint in _HINTS.items() for name in names.split()}
+"""Options of these launchers, as patterns, and what to type here instead."""
+
+PROGRAMS = {
+    "train_cifar10.py": "classify.py --dataset cifar10_grouping",
+    "train_cifar100.py": "classify.py --dataset cifar100_grouping",
+    "train_cifar10_mirroring.py": "classify.py --dataset cifar10_grouping",
+    "train_cifar10_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
+    "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet (or imagenet)",
+    "train_imagenet.py": "classify.py --dataset imagenet",
+    "train_mnist.py": "classify.py --dataset mnist",
+}
+"""Programs that MXNet-G's scripts start, and what does the same here."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sync",
         nargs="?",
         const=(),
-        type=_names,
+        type=lambda text: tuple(filter(None, text.split(","))),
         metavar="NAME,...",
         help="with --launcher ssh: first copy the project, and files or folders of this folder "
         "(--sync=NAME,...), to all hosts, to the same places",
@@ -105,9 +145,8 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         *("--launcher", "--cluster"),
-        type=_launcher,
+        choices=("local", "ssh"),
         default="local",
-        metavar="{" + ",".join(LAUNCHERS) + "}",
         help="start workers and servers on this machine, or on theirs, by ssh with keys "
         "(%(default)s)",
     )
@@ -133,7 +172,7 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
     names, command = parser.names(), options.command
     if unknown:
         typed = [word.split("=")[0] for word in unknown]
-        refuse_foreign(typed, originals.OPTIONS)
+        refuse_foreign(typed, FOREIGN)
         close = did_you_mean(typed[0], names)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
     is_divided = command[:1] == ["--"]
@@ -141,7 +180,7 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
         del command[0]
     if not command:
         parser.error("the following arguments are required: command")
-    originals.check_program(command)
+    _check_program(command)
     for word in [] if is_divided else command:
         if word.partition("=")[0] in names:
             first = " ".join(command[:2])
@@ -161,26 +200,23 @@ def say(line: str) -> None:
     print_line(f"launch: {line}", file=sys.stderr)
 
 
-def _launcher(text: str) -> str:
-    if text in LAUNCHERS:
-        return text
-    raise argparse.ArgumentTypeError(
-        f"{text} is not a launcher here; give --launcher ssh with -H FILE, the hosts of the job, "
-        "to which ssh connects by key, or --launcher local"
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if not all(names):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of files; give their names, as in groups,cifar10"
-        )
-    return names
-
-
 def _speeds(text: str) -> tuple[float, ...]:
     speeds = tuple(map(number, text.split(",")))
     if not all(0 < speed < math.inf for speed in speeds):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
     return speeds
+
+
+def _check_program(command: Sequence[str]) -> None:
+    """Refuse a command whose program is one of MXNet-G's and not a file of this folder.
+
+    Raises:
+        ConfigError: with the program to type here.
+    """
+    for word in command[:_PROGRAM_BEFORE]:
+        here = PROGRAMS.get(Path(word).name)
+        if here and not os.path.exists(word):
+            raise ConfigError(
+                f"{word} is not in this folder; type {here} in its place, without another "
+                "--dataset or --data-type"
+            )

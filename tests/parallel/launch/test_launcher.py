@@ -13,8 +13,7 @@ from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts, read_hosts
 from parallel.launch.data_sharding import read_shares
-from parallel.launch.options import JobOptions, add_options, parse
-from parallel.launch.originals import PROGRAMS
+from parallel.launch.options import PROGRAMS, JobOptions, add_options, parse
 from parallel.parameter_server.assignment import SCHEMES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
@@ -46,10 +45,9 @@ def parsed(line: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("line", "message"), [
     # An option of the launcher, of which nobody knows whether it is meant for it.
     ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
-    ("--sync=a,,b python x.py", "'a,,b' is no list of files"),
     ("--", "the following arguments are required: command"),
     ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
-    ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not a launcher here; give"),
+    ("--launcher mpi python x.py", "--launcher/--cluster: invalid choice: 'mpi' (choose from"),
     ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
     ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
     ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
