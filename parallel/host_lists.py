@@ -4,18 +4,21 @@ A file has a host on each line, ``ip1 slots=8`` (Open MPI, Horovod) or ``ip1:8``
 in one word, ``ip1:8,ip2:8``. Editors of other systems add a byte order mark, line ends of Windows,
 tabs and spaces; people add comments and empty lines. All of that is read here. What no launcher can
 use (an IPv6 address, a user's name) is refused here in one line: Open MPI answers such a list with
-pages of text, and Horovod with a traceback.
+pages of text, and Horovod with a traceback. Batch systems have lists of their own: Slurm grants
+tasks to a job; PBS, Grid Engine and LSF grant hosts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from runtime import environment
 from runtime.errors import ConfigError, DataError
-from runtime.files import read_lines
+from runtime.files import read_lines, read_text
 
 SLOTS, PORT = "slots", "port"
 """Meanings of the number after a colon: ranks, or the port of the ssh server (MXNet)."""
@@ -26,6 +29,9 @@ _SHOWN = 80
 _IN_FILES, _IN_LISTS = '"ip1 slots=8"', '"ip1:8,ip2:8"'
 # Never the beginning of an option: ssh and mpirun would take it for one.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+# Variables of PBS, Grid Engine and LSF, which Open MPI's wheels do not know: a file that names a
+# host first on each line.
+_HOST_FILES = ("PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE")
 _SETTING = re.compile(r"(slots|max[_-]slots)=(\S*)")
 
 
@@ -127,43 +133,63 @@ def _entry(number: int, words: list[str], colon: str) -> ListedHost:
     """Read the words of a line, or of what is between two commas."""
     if not words:
         raise _Unusable(f"is empty; write hosts as in {_IN_LISTS}")
-    name, *settings = words
-    host, numbers = _host(name, colon)
-    for word in settings:
-        found = _SETTING.fullmatch(word)
-        if found is None:
-            raise _Unusable(
-                f"is not a host: {word[:_SHOWN]!r} is not understood; write a line as in "
-                f"{_IN_FILES}"
-            )
-        key = found[1].replace("-", "_")
-        if key in numbers:
-            raise _Unusable(f"has two numbers of {key}; give one")
-        numbers[key] = _number(found[2], key, _LARGEST[SLOTS])
-    slots, most = numbers.get(SLOTS), numbers.get("max_slots")
-    if slots is not None and most is not None and most < slots:
-        raise _Unusable(f"has more slots than max_slots={most}; correct one of them")
-    return ListedHost(number, host, slots, numbers.get(PORT))
-
-
-def _host(word: str, colon: str) -> tuple[str, dict[str, int]]:
-    """Read a name or address, with the number after a colon under its meaning."""
-    if "@" in word:
+    host, separator, count = words[0].partition(":")
+    if "@" in host:
         raise _Unusable("names a user; write the host alone, and the user in ~/.ssh/config")
-    if word.startswith("[") or word.count(":") > 1:
+    if host.startswith("[") or ":" in count:
         raise _Unusable(
             "is not a name or an IPv4 address; IPv6 does not work between ranks: give a name or an "
             "IPv4 address"
         )
-    host, separator, number = word.partition(":")
-    if not is_name(host):
+    settings = [_SETTING.fullmatch(word) for word in words[1:]]
+    if not is_name(host) or None in settings:
         raise _Unusable(
             f"is not a host; write a line as in {_IN_FILES}, or a list as in {_IN_LISTS}"
         )
-    return host, {colon: _number(number, colon, _LARGEST[colon])} if separator else {}
+    given = [(colon, count)] if separator else []
+    given += [(found[1].replace("-", "_"), found[2]) for found in settings if found]
+    numbers = {key: _number(text, key) for key, text in given}
+    if len(numbers) < len(given):
+        raise _Unusable("has two numbers of slots; give one")
+    return ListedHost(number, host, numbers.get(SLOTS), numbers.get(PORT))
 
 
-def _number(text: str, key: str, largest: int) -> int:
+def _number(text: str, key: str) -> int:
+    largest = _LARGEST.get(key, _LARGEST[SLOTS])
     if re.fullmatch(r"[0-9]{1,5}", text) and 1 <= int(text) <= largest:
         return int(text)
     raise _Unusable(f"has {text[:_SHOWN]!r} for {key}; give a number from 1 to {largest}")
+
+
+def tasks_of_slurm() -> int:
+    """Return the tasks of Slurm's allocation, which Open MPI takes for its slots; 0 without one."""
+    # Open MPI takes no allocation for one without this variable.
+    variables = environment.variables()
+    if "SLURM_JOBID" not in variables:
+        return 0
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", variables.get("SLURM_TASKS_PER_NODE", ""))
+    return sum(int(tasks) * int(nodes or 1) for tasks, nodes in counts)
+
+
+def refuse_unread_hosts(is_own: Callable[[str], bool]) -> None:
+    """Refuse to start all ranks on this host where another batch system has given more.
+
+    Args:
+        is_own: whether a name is one of this host.
+
+    Raises:
+        ConfigError: with what to type.
+    """
+    variables = environment.variables()
+    for variable in _HOST_FILES:
+        # Without the variable, or without its file, there is no such allocation.
+        with suppress(OSError):
+            text = read_text(Path(variables.get(variable, "")))
+            hosts = [line.split()[0] for line in text.splitlines() if line.strip()]
+            other = next((host for host in hosts if not is_own(host)), None)
+            if other is not None:
+                raise ConfigError(
+                    f"{variable} names other hosts, such as {other[:80]}, but this Open MPI does "
+                    "not read it; give the hosts, as in mpirun -H a:8,b:8 or HOSTS=a:8,b:8 bash "
+                    "run.sh, or -H localhost:8 for this one alone"
+                )

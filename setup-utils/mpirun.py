@@ -29,9 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from open_mpi_words import DEFAULT, DEFAULT_PARAMETER, FILE, LIST, RANKS, Words
 
-from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel import host_lists
 from parallel.launch import ssh, variables
-from parallel.launch.allocations import make_output_folder, refuse_unread_hosts, tasks_of_slurm
 from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
 from runtime.process.loopback import loopback_variables
@@ -87,12 +86,12 @@ class Launch:
         for kind, place in self._words.values:
             value = self._words.words[place]
             if kind == LIST and not value.startswith("+"):
-                entries = read_list(value, name=self._name(kind))
+                entries = host_lists.read_list(value, name=self._name(kind))
             elif kind in (FILE, DEFAULT):
-                entries = read_file(Path(value))
+                entries = host_lists.read_file(Path(value))
             else:
                 continue
-            slots = slots_by_host(entries, _is_own)
+            slots = host_lists.slots_by_host(entries, _is_own)
             if kind == FILE and attempt is not None:
                 # To Open MPI a host of a file has as many slots as cores: without numbers, all
                 # ranks would be on the first one.
@@ -142,9 +141,16 @@ class Launch:
         self._check_ranks()
         if self._words.output is not None:
             # Open MPI would hang. Words for it follow a colon.
-            make_output_folder(self._words.output.partition(":")[0])
+            folder = self._words.output.partition(":")[0]
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"--output-filename {folder} is no folder, and cannot be made "
+                    f"({error.strerror}); name another place"
+                ) from None
         if self._words.programs and all(kind == RANKS for kind, _ in self._words.values):
-            refuse_unread_hosts(_is_own)
+            host_lists.refuse_unread_hosts(_is_own)
         self._check_programs()
         self._check_shared_memory()
 
@@ -152,7 +158,7 @@ class Launch:
         """Refuse more ranks than an allocation of Slurm has tasks, to Open MPI its slots."""
         # On this host alone, or where the user wishes so, Open MPI does not look at it.
         is_off = self._words.parameter("ras") != "" or self._is_on_this_host()
-        tasks = 0 if is_off else tasks_of_slurm()
+        tasks = 0 if is_off else host_lists.tasks_of_slurm()
         ranks = sum(self._ranks())
         if not ranks and self._attempt is not None:
             ranks = self._ranks_of_lists()

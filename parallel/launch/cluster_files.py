@@ -34,7 +34,7 @@ class WorkerHosts(NamedTuple):
     logins: tuple[str, ...]
     """Destinations of ssh: each address, with ``:port`` if the line has one."""
     note: str = ""
-    """A line for the log: lines of the file that are left out or used again."""
+    """A line for the log where lines of the file are left out or used again."""
 
 
 def read_hosts(path: Path, workers: int) -> WorkerHosts:
@@ -58,14 +58,8 @@ def read_hosts(path: Path, workers: int) -> WorkerHosts:
         if used[line.line] < (line.slots or math.inf) or len(taken) >= slots:
             taken.append(line)
             used[line.line] += 1
-    note = f"{path} has {len(lines)} lines for {workers} workers"
-    left_out = [line for line in lines if not used[line.line]]
-    if left_out:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        note += f": {left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
-    else:
-        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
-        note += f", which take them in turn: {counts}"
+    counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
+    note = f"{path} has {len(lines)} lines for {workers} workers: {counts}"
     return WorkerHosts(
         tuple(line.host for line in taken),
         tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),

@@ -24,7 +24,7 @@ ELSEWHERE = {
     "tests/device/test_updates.py": "partial_fc/rows/device.py training/update/*",
     "tests/training/update/test_gradients.py": "training/update/*",
     "tests/fuzz/test_links.py": "data/* evaluation/* parallel/* training/* runtime/files.py",
-    "tests/setup/test_mpirun.py": "parallel/launch/allocations.py",
+    "tests/setup/test_mpirun.py": "parallel/host_lists.py",
     "tests/parallel/launch/test_command.py": "parallel/launch/guard.py parallel/launch/job.py",
     "tests/parallel/parameter_server/test_jobs.py": (
         "parallel/parameter_server/connections.py parallel/parameter_server/exchange.py "

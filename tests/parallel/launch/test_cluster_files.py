@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel.host_lists import PORT, ListedHost, read_file, read_list, slots_by_host
+from parallel.host_lists import (
+    PORT,
+    ListedHost,
+    read_file,
+    read_list,
+    refuse_unread_hosts,
+    slots_by_host,
+    tasks_of_slurm,
+)  # fmt: skip
 from parallel.launch import cluster_files
-from parallel.launch.allocations import make_output_folder, refuse_unread_hosts, tasks_of_slurm
 from parallel.launch.cluster_files import format_groups, read_groups, read_hosts, read_servers
 from parallel.launch.data_sharding import format_shares, read_shares, unread_in_groups
 from parallel.parameter_server.assignment import Share
@@ -65,11 +72,10 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
     ("ip1 slots=10000", "has '10000' for slots"),
     ("ip1 slots=２", "has '２' for slots"),
     ("ip1 max_slots=", "has '' for max_slots"),
-    ("ip1 slots=4 max_slots=3", "has more slots than max_slots=3"),
     ("ip1 slots=2 slots=3", "has two numbers of slots"),
     ("ip1:2 slots=3", "has two numbers of slots"),
     ("ip1:", "has '' for slots"),
-    ("ip1 2", "'2' is not understood; write a line as in \"ip1 slots=8\""),
+    ("ip1 2", "is not a host; write a line as in \"ip1 slots=8\""),
     ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
     ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
     ("fe80::1 slots=2", "IPv6"),
@@ -88,7 +94,11 @@ def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, rea
 def test_a_port_or_a_list_that_no_launcher_can_use(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has '65536' for port; give a number from 1 to 65535"):
         of_file(tmp_path, b"ip1:65536", colon=PORT)
-    for text, reason in ((",", "is empty"), ("a,,b", "host 2: '' is empty"), ("a b", "'b' is not")):
+    for text, reason in (
+        (",", "is empty"),
+        ("a,,b", "host 2: '' is empty"),
+        ("a b", "is not a host"),
+    ):
         with pytest.raises(ConfigError) as raised:
             read_list(text)
         said = str(raised.value)
@@ -134,19 +144,6 @@ def test_hosts_of_other_systems_are_not_left_out(monkeypatch, tmp_path: Path, na
         refuse_unread_hosts({"me"}.__contains__)
 
 
-def test_the_folder_of_the_output(tmp_path: Path) -> None:
-    """Its whole path is named, however long: its end tells it from others."""
-    folder = tmp_path / ("long" * 25)
-    for _ in range(2):
-        make_output_folder(str(folder / "b"))
-    assert (folder / "b").is_dir()
-    file = folder / "file"
-    file.touch()
-    for path, reason in ((str(file), "File exists"), (str(file / "b"), "Not a directory")):
-        with pytest.raises(ConfigError, match=f"^--output-filename {path} is no .*{reason}.; na"):
-            make_output_folder(path)
-
-
 READERS: dict[str, Callable[[Path], object]] = {
     "hosts": lambda path: read_hosts(path, 2),
     "groups": lambda path: read_groups(path, TWO_MACHINES),
@@ -163,12 +160,12 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("content", "workers", "logins", "note"), [
     ("\ufeffa\r\n\r\n\tb  # fast\r\n", 2, "a b", ""),
     ("a:2222 slots=1\nb:22\n", 2, "a:2222 b:22", ""),
-    ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
-    ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on"),
+    ("a\nb\nc\nd\n", 2, "a b", "4 lines for 2 workers: 1 on a, 1 on b, 0 on c, 0 on d"),
+    ("a\nb\n", 5, "a b a b a", "2 lines for 5 workers: 3 on a, 2 on b"),
     # As often as there are slots: by turns, as dmlc-core's tracker does, while there are any.
-    ("a slots=3\nb slots=1\n", 4, "a b a a", "in turn: 3 on a, 1 on b"),
-    ("a slots=1\nb slots=1\n", 3, "a b a", "in turn: 2 on a, 1 on b"),
-    ("a slots=1\nb\n", 4, "a b b b", "in turn: 1 on a, 3 on b"),
+    ("a slots=3\nb slots=1\n", 4, "a b a a", "workers: 3 on a, 1 on b"),
+    ("a slots=1\nb slots=1\n", 3, "a b a", "workers: 2 on a, 1 on b"),
+    ("a slots=1\nb\n", 4, "a b b b", "workers: 1 on a, 3 on b"),
 ])  # fmt: skip
 def test_lines_of_hosts_are_the_workers_addresses(path, content, workers, logins, note) -> None:
     path.write_text(content)
