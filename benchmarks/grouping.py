@@ -29,8 +29,7 @@ from backbones.options import ClassifierOptions
 from benchmarks import measure
 from benchmarks.training_runs import run_all
 from parallel import grouping
-from parallel.launch.cluster_files import Groups, format_groups
-from parallel.launch.data_sharding import format_shares
+from parallel.launch.cluster_files import Groups, format_groups, format_shares
 from parallel.world import LoneWorld
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program

@@ -24,8 +24,12 @@ from typing import Optional
 
 from parallel import grouping
 from parallel.launch import ssh
-from parallel.launch.cluster_files import format_groups, format_servers
-from parallel.launch.data_sharding import format_shares, in_mxnet_order
+from parallel.launch.cluster_files import (
+    format_groups,
+    format_servers,
+    format_shares,
+    in_mxnet_order,
+)
 from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
 from parallel.launch.options import JobOptions, add_options, parse
 from runtime.command_line import Parser

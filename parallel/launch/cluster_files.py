@@ -1,8 +1,12 @@
-"""The text files that describe a cluster: ``hosts``, ``groups``, ``servers``.
+"""The text files that describe a cluster: ``hosts``, ``groups``, ``servers``, ``data_sharding``.
 
-``data_sharding`` has a module of its own. Comments and empty lines are skipped, and lines are
-counted so that an error can name the line of a mistake. docs/grouping-sgd.md describes the files to
-their authors.
+Comments and empty lines are skipped, and lines are counted so that an error can name the line of a
+mistake. docs/grouping-sgd.md describes the files to their authors.
+
+Line k of ``data_sharding`` is for the worker that has number k in MXNet-G. MXNet numbers workers by
+their addresses, compared as text, in descending order: ``10.0.0.9`` comes before ``10.0.0.10``, and
+that before ``10.0.0.1``. Here worker k is that of line k of ``hosts``, so shares change places when
+they are read and written.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import NamedTuple
 
 from parallel import host_lists
 from parallel.host_lists import ListedHost
+from parallel.parameter_server.assignment import Share
 from runtime import files
 from runtime.errors import DataError, did_you_mean
 
@@ -24,6 +29,13 @@ Groups = tuple[tuple[int, ...], ...]
 
 _GROUPS_LINE = "the addresses of a group, separated by spaces"
 _SERVERS_LINE = "the address of a server and its speed relative to the others"
+_SHARES_LINE = "two numbers, start and end of a worker's share of the data"
+# Sums of decimal fractions such as 0.1 + 0.2 differ by less than this from what they mean.
+_ROUNDING = 1e-9
+# The generator of MXNet-G rounds each share to this; their sum is wrong by as much for each worker,
+# and the last shares may be below zero by it.
+_HUNDREDTH = 0.01
+_MOST_NAMED = 3
 
 
 class WorkerHosts(NamedTuple):
@@ -171,6 +183,83 @@ def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
     return "".join(f"{address} {speed:g}\n" for address, speed in zip(addresses, speeds))
 
 
+def in_mxnet_order(addresses: Sequence[str]) -> list[int]:
+    """Return workers in the order of MXNet's numbers: by address, as text, descending.
+
+    MXNet numbers the workers of one address by ports that are known only while it runs; here they
+    come in the order of ``hosts``.
+    """
+    return sorted(range(len(addresses)), key=lambda worker: addresses[worker], reverse=True)
+
+
+def read_shares(path: Path, addresses: Sequence[str]) -> tuple[tuple[Share, ...], list[str]]:
+    """Read the share of each worker: line k has start and end, from 0 to 1, for MXNet's worker k.
+
+    Like MXNet-G, this reads the first two words of a line, and accepts shares that leave some of
+    the data to nobody or give it to several workers, and lines beyond the last worker: its
+    generator rounds shares down, or up to more than the whole. Warnings say how much of the data
+    that is.
+
+    Args:
+        path: the file.
+        addresses: the IP address of each worker, by which MXNet numbers it.
+
+    Returns:
+        The shares by the number of the worker, which is its place in ``hosts``, and lines for the
+        log: which address reads which part, and warnings.
+
+    Raises:
+        DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
+    """
+    lines, count = read_lines(path, _SHARES_LINE), len(addresses)
+    if len(lines) < count:
+        raise DataError(
+            f"{path} has {len(lines)} lines, but there are {count} workers; give it one line for "
+            "each"
+        )
+    slack = _ROUNDING + _HUNDREDTH * len(lines)
+    shares = [_share(words[:2], here, slack) for here, words in lines]
+    of_worker = dict(zip(in_mxnet_order(addresses), shares))
+    said = [
+        f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "
+        f"({here})"
+        for (worker, (start, end)), (here, _) in zip(of_worker.items(), lines)
+    ]
+    said += _uneven(path, shares[:count])
+    if len(lines) > count:
+        said.append(f"warning: {path}: lines after those of the {count} workers are not used")
+    longer = next((here for here, words in lines if len(words) > 2), None)
+    if longer is not None:
+        said.append(f"warning: {longer}: what follows the two numbers is not used")
+    return tuple(of_worker[worker] for worker in range(count)), said
+
+
+def format_shares(shares: Sequence[Share], addresses: Sequence[str]) -> str:
+    """Return the text from which ``read_shares``, and MXNet-G, read the shares of these workers."""
+    ordered = (shares[worker] for worker in in_mxnet_order(addresses))
+    return "".join(f"{start!r} {end!r}\n" for start, end in ordered)
+
+
+def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -> list[str]:
+    """Say which groups leave data unread because their workers' shares differ in size.
+
+    The workers of a group take equally many steps, as many as the smallest of their shares has
+    images for.
+    """
+    said = []
+    for group in groups:
+        sizes = [shares[worker].end - shares[worker].start for worker in group]
+        unread = sum(sizes) - len(group) * min(sizes)
+        if unread > _ROUNDING:
+            workers = ", ".join(map(str, group))
+            said.append(
+                f"warning: workers {workers} take equally many steps, as many as the share of "
+                f"worker {group[sizes.index(min(sizes))]} has images for: {_percent(unread)} of "
+                "the data, the rest of their shares, is not read"
+            )
+    return said
+
+
 def read_lines(path: Path, content: str) -> list[tuple[str, list[str]]]:
     """Read the lines that have words; what follows a ``#`` is a comment.
 
@@ -209,3 +298,42 @@ def _workers_at(address: str, hosts: Sequence[str], here: str) -> list[int]:
             f"they are {', '.join(dict.fromkeys(hosts))}"
         )
     return workers
+
+
+def _share(words: list[str], here: str, slack: float) -> Share:
+    """Read a line; what lies beyond 1 by no more than the slack is cut."""
+    if len(words) != 2:
+        raise DataError(f"{here}: {' '.join(words)!r} is not {_SHARES_LINE}")
+    for word in words:
+        if not 0 <= number(word) <= 1 + slack:
+            raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
+    start, end = map(float, words)
+    if start > end and end < 1 - slack:
+        raise DataError(
+            f"{here}: {' '.join(words)!r} must rise: the first number is the start of a share, the "
+            "second its end"
+        )
+    start, end = min(start, 1.0), min(end, 1.0)
+    return Share(start, max(start, end))
+
+
+def _uneven(path: Path, shares: Sequence[Share]) -> list[str]:
+    """Say how much of the data nobody reads, and how much several workers read."""
+    edges = sorted({0.0, 1.0, *(edge for share in shares for edge in share)})
+    found: dict[str, list[Share]] = {"nobody reads": [], "several workers read": []}
+    for start, end in zip(edges, edges[1:]):
+        readers = sum(share.start <= start and end <= share.end for share in shares)
+        if readers != 1 and end - start > _ROUNDING:
+            found["several workers read" if readers else "nobody reads"].append(Share(start, end))
+    said = []
+    for verb, parts in found.items():
+        if parts:
+            size = sum(end - start for start, end in parts)
+            ranges = ", ".join(f"{start:.6g} to {end:.6g}" for start, end in parts[:_MOST_NAMED])
+            more = ", ..." if len(parts) > _MOST_NAMED else ""
+            said.append(f"warning: {path}: {verb} {_percent(size)} of the data: {ranges}{more}")
+    return said
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %"

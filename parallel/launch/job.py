@@ -51,35 +51,23 @@ class ProcessSpec:
     number: int
     """Among those of its role."""
     host: str
-    sharers: int
-    """Workers that share the processors of its machine."""
     command: Sequence[str]
+    """Runs a command under a guard, see ``guarded``."""
     variables: Mapping[str, str]
     """Environment variables, besides those of the launcher."""
+    is_remote: bool = False
+    """True if the command runs by ssh, in the same folder of its host."""
 
     def __str__(self) -> str:
         return self.role if self.role == SCHEDULER else f"{self.role} {self.number}"
 
 
-Starter = Callable[[ProcessSpec], list[str]]
-"""Returns the command on this machine that runs a process under a guard."""
+def guarded(command: Sequence[str], sharers: int) -> list[str]:
+    """Return what runs a command under a guard on a machine whose processors workers share."""
+    return [sys.executable, "-m", "parallel.launch.guard", str(sharers), *command]
 
 
-def locally(spec: ProcessSpec) -> list[str]:
-    """Run a process on this machine."""
-    return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
-
-
-def by_ssh(spec: ProcessSpec) -> list[str]:
-    """Run a process on its host in the same folder.
-
-    The scheduler runs on this machine, whose address all processes have.
-    """
-    words = locally(spec)
-    return words if spec.role == SCHEDULER else ssh.command(spec.host, words)
-
-
-def run(specs: Sequence[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
+def run(specs: Sequence[ProcessSpec], *, tolerates: bool) -> int:
     """Run the processes of a job until it ends; none of them is left.
 
     With ``tolerates`` the job continues without a worker that died.
@@ -91,7 +79,7 @@ def run(specs: Sequence[ProcessSpec], start: Starter, *, tolerates: bool) -> int
     job = _RunningJob(sum(spec.role == WORKER for spec in specs), tolerates)
     try:
         for spec in specs:
-            job.start(spec, start)
+            job.start(spec)
         while job.status is None:
             job.take_event()
         return job.status
@@ -115,14 +103,13 @@ class _RunningJob:
             if signal.getsignal(number) is not signal.SIG_IGN
         }
 
-    def start(self, spec: ProcessSpec, start: Starter) -> None:
+    def start(self, spec: ProcessSpec) -> None:
         """Start a process, unless the job is over before it may log in to its host."""
-        command = start(spec)
         while self.status is None:
             same_host = (process for process in self._running if process.spec.host == spec.host)
             logins = sum(not process.has_begun.is_set() for process in same_host)
             if logins < _MOST_LOGINS and self._events.empty():
-                self._running.append(_Process(spec, command, self._events))
+                self._running.append(_Process(spec, self._events))
                 return
             self.take_event()
 
@@ -199,14 +186,13 @@ class _RunningJob:
 class _Process:
     """A running process of the job: its guard, or the ssh client that is connected to its guard."""
 
-    def __init__(self, spec: ProcessSpec, command: Sequence[str], events: _Events) -> None:
+    def __init__(self, spec: ProcessSpec, events: _Events) -> None:
         self.spec, self.status = spec, 0
         self.has_begun = threading.Event()
         self._events = events
-        is_by_ssh = command[0] == ssh.CLIENT[0]
         self._process = subprocess.Popen(
-            command,
-            env=None if is_by_ssh else {**ssh.variables_with_programs(), **spec.variables},
+            ssh.command(spec.host, spec.command) if spec.is_remote else spec.command,
+            env=None if spec.is_remote else {**ssh.variables_with_programs(), **spec.variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -214,7 +200,7 @@ class _Process:
             # Ctrl-C in a terminal reaches the launcher alone.
             start_new_session=True,
         )
-        if is_by_ssh:
+        if spec.is_remote:
             self._write(ssh.first_input(spec.variables))
             _start(self._await_begin)
         self._printers = [

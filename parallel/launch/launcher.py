@@ -19,8 +19,9 @@ from parallel.launch.cluster_files import (
     read_groups,
     read_hosts,
     read_servers,
+    read_shares,
+    unread_in_groups,
 )
-from parallel.launch.data_sharding import read_shares, unread_in_groups
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
 from parallel.launch.options import JobOptions, say
@@ -95,10 +96,8 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
             meeting = horovod.rendezvous(interface.address, interface.name, addresses)
             more = loopback_variables() if interface.is_loopback else {}
             variables = [{**one, **more} for one in stack.enter_context(meeting)]
-        commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
-        specs = _specs(scheduler, hosts, address_of, commands, variables)
-        start = job.locally if options.launcher == "local" else job.by_ssh
-        return job.run(specs, start, tolerates=options.tolerate_workers)
+        specs = _specs(options, serve, scheduler, hosts, address_of, variables)
+        return job.run(specs, tolerates=options.tolerate_workers)
 
 
 def worker_hosts(options: JobOptions) -> WorkerHosts:
@@ -148,14 +147,11 @@ def _shares(
     """Read the share of each worker, if there is a file, and print which address reads what."""
     if options.data_sharding is None:
         return ()
-    found = read_shares(options.data_sharding, addresses)
+    shares, said = read_shares(options.data_sharding, addresses)
     job_of_all = Assignment("", "", 0, "", "", len(addresses), 1, groups=groups)
-    together = scheme.synchronous_groups(job_of_all)
-    for line in found.notes:
+    for line in (*said, *unread_in_groups(shares, scheme.synchronous_groups(job_of_all))):
         say(line)
-    for line in (*found.warnings, *unread_in_groups(found.of_workers, together)):
-        say(f"warning: {line}")
-    return found.of_workers
+    return shares
 
 
 def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], Sequence[float]]:
@@ -275,39 +271,38 @@ def _checked_scheme(options: JobOptions, given: Mapping[str, str]) -> Scheme:
 
 
 def _specs(
+    options: JobOptions,
+    serve: Sequence[str],
     scheduler: Assignment,
     hosts: Mapping[str, Sequence[str]],
     address_of: Mapping[str, str],
-    commands: Mapping[str, Sequence[str]],
     worker_variables: Sequence[Mapping[str, str]],
 ) -> list[ProcessSpec]:
     """Return scheduler, servers and workers.
 
     Args:
+        options: of the job.
+        serve: the command of scheduler and servers.
         scheduler: the assignment of the scheduler.
         hosts: where the processes of each role log in.
         address_of: the address of each of these hosts on the job's interface.
-        commands: by role.
         worker_variables: more environment variables of each worker.
     """
     workers = [address_of[host] for host in hosts[WORKER]]
     specs = []
     places = [(role, *place) for role, those in hosts.items() for place in enumerate(those)]
     for role, number, host in places:
-        is_worker, address = role == WORKER, address_of[host]
-        assignment = replace(
-            scheduler,
-            role=role,
-            worker=number if is_worker else 0,
-            local_worker=workers[:number].count(address) if is_worker else 0,
-            node_host=address,
-        )
-        variables = {
-            # Lines are sent when they are printed, although a pipe is no terminal.
-            "PYTHONUNBUFFERED": "1",
-            **assignment.variables(),
-            **(worker_variables[number] if is_worker else {}),
-        }
-        sharers = max(1, workers.count(address))
-        specs.append(ProcessSpec(role, number, host, sharers, commands[role], variables))
+        address = address_of[host]
+        own, command = replace(scheduler, role=role, node_host=address), serve
+        more: Mapping[str, str] = {}
+        if role == WORKER:
+            local = workers[:number].count(address)
+            own = replace(own, worker=number, local_worker=local)
+            command, more = options.command, worker_variables[number]
+        # Lines are sent when they are printed, although a pipe is no terminal.
+        variables = {"PYTHONUNBUFFERED": "1", **own.variables(), **more}
+        command = job.guarded(command, sharers=max(1, workers.count(address)))
+        # The scheduler runs on this machine, whose address all processes have.
+        is_remote = options.launcher == "ssh" and role != SCHEDULER
+        specs.append(ProcessSpec(role, number, host, command, variables, is_remote))
     return specs

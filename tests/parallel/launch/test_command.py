@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parallel.launch import job, ssh
 from parallel.launch.guard import BEGUN
-from parallel.launch.job import ProcessSpec, by_ssh
+from parallel.launch.job import ProcessSpec
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER
 from runtime import processors
 from tests.support import processes
@@ -277,7 +278,7 @@ def test_the_end_of_its_input_is_a_request_before_the_kill(ignored: str, status:
 
 
 def spec(role: str = WORKER, *command: str, number: int = 0) -> ProcessSpec:
-    return ProcessSpec(role, number, "there", 2, command, {"GROUPING_X": "3"})
+    return ProcessSpec(role, number, "there", command, {"GROUPING_X": "3"})
 
 
 def shells(worker: str, other: str, server: str, scheduler: str) -> list[ProcessSpec]:
@@ -289,14 +290,10 @@ def shells(worker: str, other: str, server: str, scheduler: str) -> list[Process
     ]
 
 
-def plainly(spec: ProcessSpec) -> list[str]:
-    return list(spec.command)
-
-
 def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PATH", "MXNET_SEED", "SECRET"):
         monkeypatch.setenv(name, f"value of {name}")
-    command = by_ssh(spec(WORKER, "python", "it's.py"))
+    command = ssh.command("there", ["python", "it's.py"])
     assert (command[0], command[-2]) == ("ssh", "there")
     words = shlex.split(command[-1])
     assert [words[0], *words[2:4], *words[-2:]] == ["cd", "&&", "exec", "python", "it's.py"]
@@ -310,7 +307,6 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     monkeypatch.setenv("PATH", f"/bin:{Path(sys.executable).parent}")
     assert ssh.variables_with_programs()["PATH"].startswith(f"{Path(sys.executable).parent}:/bin")
     assert "SECRET" not in " ".join(sent)
-    assert "ssh" not in by_ssh(spec(SCHEDULER))
 
 
 @pytest.mark.parametrize(("scripts", "tolerates", "status", "said"), [
@@ -324,7 +320,7 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     (("sleep 0.5; exit 8", "exit 7", READS, READS), True, 7, "status 8; the job goes on"),
 ])  # fmt: skip
 def test_a_process_that_dies_ends_the_job_or_is_tolerated(capfd, scripts, tolerates, status, said):
-    assert job.run(shells(*scripts), plainly, tolerates=tolerates) == status
+    assert job.run(shells(*scripts), tolerates=tolerates) == status
     announced = capfd.readouterr().err.splitlines()
     assert len(announced) == (2 if "exit 8" in scripts[0] else 1)
     assert announced[-1].startswith("launch: ") and said in announced[-1]
@@ -337,7 +333,7 @@ def test_a_signal_lets_the_workers_save(capfd, number: signal.Signals) -> None:
     signals = f"sleep 0.2; kill -{number.name[3:]} $PPID; {saves}"
     ends = "read line; echo ends after $line"
     handlers = [signal.getsignal(each) for each in signal.valid_signals()]
-    assert job.run(shells(signals, saves, ends, ends), plainly, tolerates=False) == 128 + number
+    assert job.run(shells(signals, saves, ends, ends), tolerates=False) == 128 + number
     assert [signal.getsignal(each) for each in signal.valid_signals()] == handlers
     output, errors = capfd.readouterr()
     lines, sent = output.splitlines(), "INT" if number == signal.SIGINT else "TERM"
@@ -354,9 +350,13 @@ def test_a_second_signal_ends_at_once_and_who_ignores_it_is_killed(capfd, monkey
     signals = "kill -INT $PPID; sleep 0.1; " * 2 + "sleep 1.5; echo on; kill -INT $PPID"
     reads = 'while read line; do echo $line; [ "$line" = KILL ] && exit 9; done'
     worker = spec(WORKER, "sh", "-c", f"(sleep 0.2; {signals}) & {reads}")
-    assert job.run([worker, spec(SERVER, "sleep", "300")], plainly, tolerates=False) == 130
+    assert job.run([worker, spec(SERVER, "sleep", "300")], tolerates=False) == 130
     output, errors = capfd.readouterr()
     assert output.splitlines() == [f"worker 0: {line}" for line in ("INT", "on", "TERM", "KILL")]
+
+
+def remote() -> ProcessSpec:
+    return replace(spec(WORKER, "true"), is_remote=True)
 
 
 def stub_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_a_connection_that_leads_to_no_guard_ends(tmp_path, monkeypatch, capfd) 
     """As where a server accepts a connection and says nothing, after all hosts have reported."""
     stub_ssh(tmp_path, "", monkeypatch)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 0.3)
-    assert job.run([spec()], by_ssh, tolerates=False) == 128 + signal.SIGKILL
+    assert job.run([remote()], tolerates=False) == 128 + signal.SIGKILL
     said = "launch: host there: no connection by ssh (no answer in 0 s); it"
     assert said in capfd.readouterr().err
 
@@ -383,7 +383,7 @@ def test_a_job_that_ends_starts_no_more_processes(tmp_path, monkeypatch, last, s
     started = tmp_path / "started"
     eighth = f'[ "$(wc -l <{started})" = 8 ] && sleep 0.5 && {last}'
     stub_ssh(tmp_path, f"echo >>{started}; {eighth}", monkeypatch)
-    assert job.run([spec()] * 11, by_ssh, tolerates=False) == status
+    assert job.run([remote()] * 11, tolerates=False) == status
     assert started.read_text().count("\n") == 8
 
 
@@ -391,25 +391,26 @@ def test_few_log_in_to_a_host_at_the_same_time(tmp_path, monkeypatch) -> None:
     logins = tmp_path / "logins"
     script = f"echo in >>{logins}; sleep 0.2; echo out >>{logins}; echo; exit 0"
     stub_ssh(tmp_path, script, monkeypatch)
-    assert job.run([spec()] * 14, by_ssh, tolerates=False) == 0
+    assert job.run([remote()] * 14, tolerates=False) == 0
     words = logins.read_text().split()
     waiting = [words[:end].count("in") - words[:end].count("out") for end in range(len(words))]
     assert words.count("out") == 14 and 1 < max(waiting) <= 8
 
 
-def test_a_process_does_not_start_after_a_signal(tmp_path: Path) -> None:
-    def start(one: ProcessSpec) -> list[str]:
+def test_a_process_does_not_start_after_a_signal(tmp_path: Path, monkeypatch) -> None:
+    def start(self: job._RunningJob, one: ProcessSpec) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        return plainly(one)
+        begin(self, one)
 
-    started = tmp_path / "started"
-    assert job.run([spec(WORKER, "touch", str(started))], start, tolerates=False) == 143
+    begin, started = job._RunningJob.start, tmp_path / "started"
+    monkeypatch.setattr(job._RunningJob, "start", start)
+    assert job.run([spec(WORKER, "touch", str(started))], tolerates=False) == 143
     assert not started.exists()
 
 
 def test_what_a_process_prints_does_not_command_the_terminal(capfd) -> None:
     printing = spec(WORKER, "printf", r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n")
-    assert job.run([printing], plainly, tolerates=False) == 0
+    assert job.run([printing], tolerates=False) == 0
     assert capfd.readouterr().out.splitlines() == [
         "worker 0: loss 0.5 é", "worker 0: " + r"\x1b]0;x\x07\u202e\xff",
     ]  # fmt: skip
