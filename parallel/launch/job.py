@@ -8,18 +8,18 @@ others, and how long they may take to end.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
-import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Callable, Optional, Union
+from subprocess import PIPE
+from typing import Any, Optional
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
@@ -32,8 +32,6 @@ _CHECKPOINT_SECONDS = 15.0
 _END_SECONDS = 4.0
 _GIVE_UP_SECONDS = 3.0
 _REST_OF_OUTPUT_SECONDS = 2.0
-# Python handles a signal that comes just before a wait only after it, so waits are short.
-_POLL_SECONDS = 0.2
 # To one host at a time: from its tenth connection on that has not logged in yet, an ssh server as
 # it is installed refuses some (``MaxStartups``).
 _MOST_LOGINS = 8
@@ -76,138 +74,116 @@ def run(specs: Sequence[ProcessSpec], *, tolerates: bool) -> int:
         0 when all workers have ended with 0 (with ``tolerates``, any of them); otherwise the status
         of the process that died first, or 128 + the signal by which the launcher was stopped.
     """
-    job = _RunningJob(sum(spec.role == WORKER for spec in specs), tolerates)
-    try:
-        for spec in specs:
-            job.start(spec)
-        while job.status is None:
-            job.take_event()
-        return job.status
-    finally:
-        job.end()
+
+    async def run_all() -> int:
+        return await _RunningJob(specs, tolerates).run()
+
+    return asyncio.run(run_all())
 
 
 class _RunningJob:
-    def __init__(self, workers: int, tolerates: bool) -> None:
-        self.status: Optional[int] = None
-        """The job's status as soon as it is over."""
-        self._workers, self._tolerates = workers, tolerates
-        # Not queue.Queue, for whose lock a signal handler could wait forever.
-        self._events: _Events = queue.SimpleQueue()
-        self._running: list[_Process] = []
+    def __init__(self, specs: Sequence[ProcessSpec], tolerates: bool) -> None:
+        self._tolerates = tolerates
+        self._workers = sum(spec.role == WORKER for spec in specs)
         self._ended_workers: list[int] = []
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """The job's status as soon as it is over."""
+        self.signals: asyncio.Queue[int] = asyncio.Queue()
         self._asked_at = -math.inf
-        self._handlers = {
-            number: signal.signal(number, lambda number, _: self._events.put(number))
-            for number in _STOP_SIGNALS
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
+        logins = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_LOGINS))
+        self._running: dict[_Process, asyncio.Task[None]] = {}
+        for spec in specs:
+            process = _Process(spec, self)
+            self._running[process] = asyncio.create_task(process.run(logins[spec.host]))
 
-    def start(self, spec: ProcessSpec) -> None:
-        """Start a process, unless the job is over before it may log in to its host."""
-        while self.status is None:
-            same_host = (process for process in self._running if process.spec.host == spec.host)
-            logins = sum(not process.has_begun.is_set() for process in same_host)
-            if logins < _MOST_LOGINS and self._events.empty():
-                self._running.append(_Process(spec, self._events))
-                return
-            self.take_event()
+    async def run(self) -> int:
+        """Return the status of the job when none of its processes is left."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self.signals.put_nowait, number)
+        asked = asyncio.create_task(self.signals.get())
+        tasks = [*self._running.values()]
+        ended = asyncio.create_task(asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))
+        first: set[asyncio.Future[Any]] = {self.status, asked, ended}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done() and not self.status.done():
+                await self._stop(asked.result())
+            elif not self.status.done():
+                # A process could not be started.
+                for task in ended.result()[0]:
+                    task.result()
+            return self.status.result()
+        finally:
+            asked.cancel()
+            # If there is none yet: nothing is said of the others.
+            self.status.cancel()
+            await self._end(self._running, signal.SIGTERM, _END_SECONDS)
+            # No signal shortens this.
+            self._asked_at = math.inf
+            await self._end(self._running, signal.SIGKILL, _GIVE_UP_SECONDS)
+            for process in self._running:
+                # Its guard does not answer, or the connection to it is broken.
+                _announce(f"{process.spec} on {process.spec.host} could not be ended; look there")
+                process.kill()
+            if self._running:
+                await asyncio.wait([*self._running.values()], timeout=_GIVE_UP_SECONDS)
 
-    def take_event(self) -> None:
-        """Wait some time for an event, and do what follows from it."""
-        event = self._next_event()
-        if isinstance(event, _Process):
-            self._heed_end(event)
-        elif event is not None:
-            self._stop(event)
-
-    def end(self) -> None:
-        """End the processes that are left, with SIGTERM and then with SIGKILL."""
-        if not self._end(self._running, signal.SIGTERM, _END_SECONDS):
-            self._end(self._running, signal.SIGKILL, _GIVE_UP_SECONDS, heeds_signals=False)
-        for process in self._running:
-            # Its guard does not answer, or the connection to it is broken.
-            _announce(f"{process.spec} on {process.spec.host} could not be ended; look there")
-            process.kill()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _next_event(self) -> Union[_Process, int, None]:
-        with suppress(queue.Empty):
-            return self._events.get(timeout=_POLL_SECONDS)
-        return None
-
-    def _heed_end(self, ended: _Process) -> None:
-        self._running.remove(ended)
+    def heed_end(self, ended: _Process) -> None:
+        """Decide what the end of a process means for the others."""
+        del self._running[ended]
+        if self.status.done():
+            return
         is_worker = ended.spec.role == WORKER
         if not is_worker or (ended.status and not self._tolerates):
             _announce(f"{ended}; ending the job")
-            self.status = ended.status or 1
+            self.status.set_result(ended.status or 1)
             return
         if ended.status:
             _announce(f"{ended}; the job goes on without it")
         self._ended_workers.append(ended.status)
         if len(self._ended_workers) == self._workers:
-            self.status = 0 if 0 in self._ended_workers else self._ended_workers[0]
+            self.status.set_result(0 if 0 in self._ended_workers else self._ended_workers[0])
 
-    def _stop(self, number: int) -> None:
+    async def _stop(self, number: int) -> None:
         """Give the workers time for checkpoints; a second signal ends it."""
         self._asked_at = time.monotonic()
-        workers = [process for process in self._running if process.spec.role == WORKER]
+        self.status.set_result(_STATUS_OF_SIGNALS + number)
         _announce(f"{signal.Signals(number).name}: asking the workers to stop")
+        workers = [process for process in self._running if process.spec.role == WORKER]
         sent = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-        self._end(workers, sent, _CHECKPOINT_SECONDS)
-        self.status = _STATUS_OF_SIGNALS + number
+        await self._end(workers, sent, _CHECKPOINT_SECONDS)
 
-    def _end(
-        self,
-        processes: Iterable[_Process],
-        number: signal.Signals,
-        seconds: float,
-        heeds_signals: bool = True,
-    ) -> bool:
-        """Send a signal; returns whether all end in time, which a signal to the launcher ends."""
-        awaited = set(processes)
-        for process in awaited:
+    async def _end(
+        self, processes: Iterable[_Process], number: signal.Signals, seconds: float
+    ) -> None:
+        """Send a signal, and wait until all have ended; a signal to the launcher ends the wait."""
+        for process in [one for one in self._running if one.is_waiting]:
+            self._running.pop(process).cancel()
+        awaited = {self._running[one]: one for one in processes if one in self._running}
+        for process in awaited.values():
             process.send_signal(number)
-        end = time.monotonic() + seconds
-        while awaited and time.monotonic() < end:
-            event = self._next_event()
-            if isinstance(event, _Process):
-                self._running.remove(event)
-                awaited.discard(event)
-            elif event is not None and heeds_signals:
-                # One that comes at once is the same request as the one before.
-                if time.monotonic() > self._asked_at + SAME_REQUEST_SECONDS:
-                    return False
-        return not awaited
+        if awaited:
+            asked = asyncio.create_task(self._ask_again())
+            first: set[asyncio.Future[Any]] = {asked, asyncio.create_task(asyncio.wait(awaited))}
+            await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+
+    async def _ask_again(self) -> None:
+        """Wait for a signal; one that comes at once is the same request as the one before."""
+        is_same = True
+        while is_same:
+            await self.signals.get()
+            is_same = time.monotonic() < self._asked_at + SAME_REQUEST_SECONDS
 
 
 class _Process:
-    """A running process of the job: its guard, or the ssh client that is connected to its guard."""
+    """A process of the job: its guard, or the ssh client that is connected to its guard."""
 
-    def __init__(self, spec: ProcessSpec, events: _Events) -> None:
-        self.spec, self.status = spec, 0
-        self.has_begun = threading.Event()
-        self._events = events
-        self._process = subprocess.Popen(
-            ssh.command(spec.host, spec.command) if spec.is_remote else spec.command,
-            env=None if spec.is_remote else {**ssh.variables_with_programs(), **spec.variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            # Ctrl-C in a terminal reaches the launcher alone.
-            start_new_session=True,
-        )
-        if spec.is_remote:
-            self._write(ssh.first_input(spec.variables))
-            _start(self._await_begin)
-        self._printers = [
-            _start(self._print_lines, self._process.stdout, _STANDARD_OUTPUT),
-            _start(self._print_lines, self._process.stderr, _STANDARD_ERROR),
-        ]
-        _start(self._await_end)
+    def __init__(self, spec: ProcessSpec, job: _RunningJob) -> None:
+        self.spec, self.status, self.is_waiting = spec, 0, True
+        self._job, self._has_begun = job, asyncio.Event()
 
     def __str__(self) -> str:
         reason = ""
@@ -218,79 +194,77 @@ class _Process:
             reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
         return f"{self.spec} on {self.spec.host} ended with status {self.status}{reason}"
 
+    async def run(self, logins: asyncio.Semaphore) -> None:
+        """Run it to its end, unless the job is over before it may log in to its host."""
+        async with logins:
+            if self._job.status.done():
+                return
+            spec = self.spec
+            self._process = await ssh.start(
+                ssh.command(spec.host, spec.command) if spec.is_remote else spec.command,
+                env=None if spec.is_remote else {**ssh.variables_with_programs(), **spec.variables},
+                **dict.fromkeys(("stdin", "stdout", "stderr"), PIPE),
+            )
+            self.is_waiting = False
+            if spec.is_remote:
+                self._write(ssh.first_input(spec.variables))
+            ended = asyncio.create_task(self._await_end())
+            # ssh waits for a silent server forever.
+            seconds = ssh.ANSWER_SECONDS
+            try:
+                await asyncio.wait_for(self._has_begun.wait(), seconds if spec.is_remote else None)
+            except asyncio.TimeoutError:
+                _announce(str(ssh.unreachable(spec.host, f"no answer in {seconds:.0f} s")))
+                self.kill()
+        await ended
+
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
         self._write(f"{number.name.removeprefix('SIG')}\n".encode())
 
     def kill(self) -> None:
         """Kill the guard or ssh client on this machine."""
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     def _write(self, data: bytes) -> None:
         """Write to the input of the guard, unless it has ended, which closes its input."""
         assert self._process.stdin is not None
-        with suppress(OSError, ValueError):
-            self._process.stdin.write(data)
+        self._process.stdin.write(data)
 
-    def _begin(self) -> None:
-        """Let the next process log in to this host."""
-        if not self.has_begun.is_set():
-            self.has_begun.set()
-            self._events.put(None)
-
-    def _await_begin(self) -> None:
-        """End a connection that does not lead to a guard: ssh waits for a silent server forever."""
-        if not self.has_begun.wait(ssh.ANSWER_SECONDS) and self._process.poll() is None:
-            _announce(
-                str(ssh.unreachable(self.spec.host, f"no answer in {ssh.ANSWER_SECONDS:.0f} s"))
-            )
-            self.kill()
-
-    def _await_end(self) -> None:
-        status = self._process.wait()
-        for thread in self._printers:
-            thread.join(_REST_OF_OUTPUT_SECONDS)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+    async def _await_end(self) -> None:
+        outputs = {_STANDARD_OUTPUT: self._process.stdout, _STANDARD_ERROR: self._process.stderr}
+        printers = {asyncio.create_task(self._print_lines(one, to)) for to, one in outputs.items()}
+        status = await self._process.wait()
+        await asyncio.wait(printers, timeout=_REST_OF_OUTPUT_SECONDS)
         self.status = _STATUS_OF_SIGNALS - status if status < 0 else status
-        self._events.put(self)
-        # After the event: no process starts when the end of this one ends the job.
-        self._begin()
+        self._job.heed_end(self)
+        # After that: no process starts when the end of this one ends the job.
+        self._has_begun.set()
 
-    def _print_lines(self, output: IO[bytes], to: int) -> None:
+    async def _print_lines(self, output: Optional[asyncio.StreamReader], to: int) -> None:
         """Print the lines of the process, each with the name of the process before it."""
+        assert output is not None
         rest = b""
         try:
-            while chunk := output.read(1 << 16):
+            while chunk := await output.read(1 << 16):
                 # A progress bar ends its line with a carriage return.
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
                 if to == _STANDARD_OUTPUT:
                     # The client of ssh itself prints errors alone: this comes after the login.
-                    self._begin()
+                    self._has_begun.set()
                     lines = [line for line in lines if line != guard.BEGUN]
                 _print(self.spec, lines, to)
             _print(self.spec, [rest], to)
-            output.close()
         except BrokenPipeError:
-            self._events.put(signal.SIGPIPE)
-
-
-_Events = queue.SimpleQueue[Union[_Process, int, None]]
-_print_lock = threading.Lock()
-
-
-def _start(target: Callable[..., None], *args: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=args, daemon=True)
-    thread.start()
-    return thread
+            self._job.signals.put_nowait(signal.SIGPIPE)
 
 
 def _print(name: object, lines: Iterable[bytes], to: int) -> None:
     shown = (one_line(line.decode(errors="backslashreplace")) for line in lines if line)
     text = "".join(f"{name}: {line}\n" for line in shown).encode()
-    with _print_lock:
-        while text:
-            text = text[os.write(to, text) :]
+    while text:
+        text = text[os.write(to, text) :]
 
 
 def _announce(message: str) -> None:

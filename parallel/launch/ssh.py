@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
@@ -184,7 +184,8 @@ async def start(words: Sequence[str], **options: Any) -> asyncio.subprocess.Proc
 async def kill(process: asyncio.subprocess.Process) -> None:
     """Kill a client and its proxies, unless it has ended."""
     if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 

@@ -397,17 +397,6 @@ def test_few_log_in_to_a_host_at_the_same_time(tmp_path, monkeypatch) -> None:
     assert words.count("out") == 14 and 1 < max(waiting) <= 8
 
 
-def test_a_process_does_not_start_after_a_signal(tmp_path: Path, monkeypatch) -> None:
-    def start(self: job._RunningJob, one: ProcessSpec) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        begin(self, one)
-
-    begin, started = job._RunningJob.start, tmp_path / "started"
-    monkeypatch.setattr(job._RunningJob, "start", start)
-    assert job.run([spec(WORKER, "touch", str(started))], tolerates=False) == 143
-    assert not started.exists()
-
-
 def test_what_a_process_prints_does_not_command_the_terminal(capfd) -> None:
     printing = spec(WORKER, "printf", r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n")
     assert job.run([printing], tolerates=False) == 0
