@@ -45,11 +45,11 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from training.exchange import workers
     from training.image_data import open_images
     from training.loop import Every
-    from training.model_saver import BEST, LAST, ModelSaver
+    from training.model_saver import BestModel, ModelSaver
     from training.run import open_run
     from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
     from training.update.finite_guard import FiniteGuard
-    from training.validator import Validator
+    from training.validation import Validator
 
     data, seed = config.data, config.run.seed
     dataset = open_images(data, seed)
@@ -74,11 +74,13 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         run.plan(batches, dataset.training.dataset)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
-        best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in (BEST, LAST))
+        best = BestModel(classifier, run.world, run.folder)
+        saver = ModelSaver(classifier, run.world, run.folder)
         validation = partial(dataset.validation_batches, data, run.world)
         validator = Validator(classifier, validation, counts, run.world, run.log, best)
-        load_best = partial(best.load, classifier.load_pretrained)
-        run.restore(load_best, classifier=classifier, optimizer=optimizer, validator=validator)
+        load_best = partial(best.saver.load, classifier.load_pretrained)
+        # Named as in checkpoints of version 0.1.0.
+        run.restore(load_best, classifier=classifier, optimizer=optimizer, validator=best)
         targets = SoftTargets(config.loss, dataset.num_classes, seed)
         guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")
         step = ClassifyStep(classifier, optimizer, targets, counts, stopwatch=clock, guard=guard)

@@ -62,7 +62,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from training.update.finite_guard import FiniteGuard
     from training.update.optimizer import BackboneOptimizer
     from training.update.teacher import Teacher
-    from training.verifier import Verifier
+    from training.validation import Verifier
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype
     world, clock = run.timed_world, run.stopwatch
@@ -78,16 +78,16 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     # Every rank begins with the weights of rank 0, and updates them by summed gradients.
     optimizer = BackboneOptimizer(chosen, backbone.parameters, world, dtype=dtype, stopwatch=clock)
     targets = face_data.open_targets(data, config.run.best)
+    best = BestModel(backbone, run.world, run.folder, config.run.best)
     verifier = Verifier(
-        backbone, targets, run.world, run.log, batch_size=data.batch_size, image_size=size
+        backbone, targets, run.world, run.log, best, batch_size=data.batch_size, image_size=size
     )
-    best = BestModel(backbone, run.world, run.folder, verifier.verify, config.run.best)
     run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
     if run.is_new:
         with run.log.paused():
             if config.head.starts_from_means:
                 face_data.start_from_means(head, backbone, faces, run.log.end_updates)
-            best.verify(0)
+            verifier.verify(0)
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)
     teacher = Teacher.create(config.teacher, backbone, size, run.world)
@@ -97,7 +97,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     status = run.fit(
         step,
         [
-            Every(best.verify, updates=config.run.verbose),
+            Every(verifier.verify, updates=config.run.verbose),
             Every(saver.save, updates=config.run.save_interval),
             Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
         ],

@@ -36,7 +36,7 @@ from runtime.errors import run_program
 from runtime.mxnet import mx
 from training.config import images
 from training.image_data import open_images
-from training.validator import count_batch
+from training.validation import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
 _DATASET = "mnist_cosine"

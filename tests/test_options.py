@@ -280,7 +280,7 @@ WATCHED = (
     "training.update.finite_guard FiniteGuard", "training.update.host_sgd update",
     "training.update.optimizer BackboneOptimizer clip", "training.update.rules update",
     "training.update.optimizer:BackboneOptimizer update", "training.update.teacher Teacher",
-    "training.verifier Verifier",
+    "training.validation Verifier",
 )
 # fmt: on
 PROGRAMS = {train: FACES, classify: IMAGES}

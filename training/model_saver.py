@@ -26,6 +26,8 @@ from training.update.optimizer import make_equal
 
 # The names of the files before "-symbol.json" and "-0000.params".
 LAST, BEST = "model", "model-best"
+# The set of ``classify.py``.
+VALIDATION = "validation"
 
 _log = logging.getLogger(__name__)
 
@@ -77,42 +79,40 @@ class ModelSaver:
 
 
 class BestModel(Stateful):
-    """Verifies, and keeps the model in ``model-best-*`` if none was better before.
+    """Keeps the model in ``model-best-*`` if none was better before.
 
     Models are compared by the accuracy on one set, or by the mean over all sets. Of equal ones the
     earlier stays.
 
     Attributes:
+        saver: of the files.
         accuracies: of the model that is kept, by set; empty before the first.
     """
 
     def __init__(
-        self,
-        network: Network,
-        world: World,
-        folder: Path,
-        verify: Callable[[int], Mapping[str, float]],
-        deciding: Optional[str] = None,
+        self, network: Network, world: World, folder: Path, deciding: Optional[str] = None
     ) -> None:
-        """Keep a network in the folder of a run; all ranks verify together, rank 0 writes.
-
-        ``verify`` returns the accuracies by set after so many updates; the ``deciding`` set counts.
-        """
-        self._saver = ModelSaver(network, world, folder, BEST)
-        self._world, self._verify, self._deciding = world, verify, deciding
+        """Keep a network in the folder of a run; the ``deciding`` set counts, or all of them."""
+        self.saver = ModelSaver(network, world, folder, BEST)
+        self._world, self._deciding = world, deciding
         self.accuracies: dict[str, float] = {}
 
-    def verify(self, update: int) -> None:
-        """Verify after ``update`` updates, and keep the best model; all ranks together.
+    def keep(self, update: int, found: Mapping[str, float]) -> Mapping[str, float]:
+        """Keep the model of an update if it is the best; all ranks together, rank 0 writes.
+
+        ``found`` has its accuracies by set; returns those of the model that is kept.
 
         Raises:
             DataError: the files cannot be written.
         """
-        # Processors of several kinds may round an accuracy differently; rank 0's is everybody's.
-        found = self._world.broadcast_object(dict(self._verify(update)), "best.accuracies")
+        # Processors of several kinds may round an accuracy differently, and workers that have come
+        # into this world with other groups do not know what was best: rank 0 says it.
+        both = dict(found), self.accuracies
+        found, self.accuracies = self._world.broadcast_object(both, "best.accuracies")
         if found and self._is_best(found, update):
-            self._saver.save(update)
-            self.accuracies = found
+            self.saver.save(update)
+            self.accuracies = dict(found)
+        return self.accuracies
 
     @override
     def export_state(self, update: int) -> State:
@@ -120,8 +120,12 @@ class BestModel(Stateful):
 
     @override
     def load_state(self, saved: Saved) -> None:
-        self.accuracies = saved.numbers("accuracies")
-        if self.accuracies and self._saver.is_gone():
+        if saved.has("accuracies"):
+            self.accuracies = saved.numbers("accuracies")
+        else:
+            # Of classify.py of version 0.1.0.
+            self.accuracies = {VALIDATION: saved.numbers("accuracy").get("best", 0.0)}
+        if self.accuracies and self.saver.is_gone():
             self.accuracies = {}
 
     def _is_best(self, found: Mapping[str, float], update: int) -> bool:

@@ -221,7 +221,7 @@ def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:
     code = (
         f"import sys, {', '.join(programs)}; "
         "assert not {'mxnet', 'onnx', 'onnxruntime', 'torch'} & sys.modules.keys(); "
-        "import train, classify, backbones.model, training.verifier; "
+        "import train, classify, backbones.model, training.validation; "
         "assert not {'onnx', 'onnxruntime', 'torch'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True, timeout=120)

@@ -27,11 +27,10 @@ from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training import verifier as verifier_module
-from training.model_saver import BEST, BestModel, ModelSaver, average_statistics
+from training import validation
+from training.model_saver import BEST, VALIDATION, BestModel, ModelSaver, average_statistics
 from training.update.classify_step import EpochCounts
-from training.validator import Validator, count
-from training.verifier import Verifier
+from training.validation import Validator, Verifier, count
 
 NAMES = {"model-best-symbol.json", "model-best-0000.params"}
 PAIRS = ((0.5, 0.5), (0.9, 0.4), (0.8, 0.6), (0.4, 0.9))
@@ -53,15 +52,18 @@ class Training:
         folder.mkdir(exist_ok=True)
         self.folder, self.backbone = folder, make_backbone()
         self.weight = next(iter(self.backbone.parameters.values()))
-        world, verify = world or LoneWorld(), accuracies.__getitem__
-        self.best = BestModel(self.backbone, world, folder, verify, deciding)
+        self.accuracies = accuracies
+        self.best = BestModel(self.backbone, world or LoneWorld(), folder, deciding)
+
+    def keep(self, update: int) -> None:
+        self.weight.data()[:] = update
+        assert self.best.keep(update, self.accuracies[update]) == self.best.accuracies
 
     def verify(self, *updates: int) -> list[int]:
         """Return the update whose model is kept after each."""
         kept = []
         for update in updates:
-            self.weight.data()[:] = update
-            self.best.verify(update)
+            self.keep(update)
             assert {path.name for path in self.folder.iterdir()} == NAMES
             arrays = mx.nd.load(str(self.folder / "model-best-0000.params"))
             kept.append(int(arrays[next(iter(arrays))].asnumpy().flat[0]))
@@ -83,7 +85,7 @@ def test_the_better_one_is_kept(accuracies, deciding, kept, tmp_path: Path) -> N
     training = Training(tmp_path, accuracies, deciding)
     assert training.verify(*range(len(accuracies))) == kept
     assert training.best.export_state(6).values == {"accuracies": accuracies[kept[-1]]}
-    Training(tmp_path / "none", {0: {}}).best.verify(0)
+    Training(tmp_path / "none", {0: {}}).keep(0)
     assert not [*(tmp_path / "none").iterdir()]
 
 
@@ -98,13 +100,13 @@ def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(tmp_path: Path
     assert whole.verify(2, 3, 4) == [1, 3, 3]
 
     def go_on(world: ThreadWorld) -> None:
-        # What other ranks find out by themselves does not count.
+        # What other ranks find out by themselves, or remember, does not count.
         found = accuracies if world.rank == 0 else of(1, 1, 0, 0, 1)
         rest = Training(folders[1], found, world=world)
         rest.best.load_state(SavedValues(state.values))
+        rest.best.accuracies = {} if world.rank else rest.best.accuracies
         for update in (2, 3, 4):
-            rest.weight.data()[:] = update
-            rest.best.verify(update)
+            rest.keep(update)
         assert rest.best.accuracies == {"lfw": 0.9}
 
     run_ranks(2, go_on)
@@ -128,8 +130,10 @@ def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_p
 def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
     rest, saved = Training(tmp_path, of(0.5, 0.4)), SavedValues(accuracies={"lfw": 0.9})
     rest.backbone.export(tmp_path / BEST)
+    rest.best.load_state(SavedValues(accuracy={"best": 0.8}))
+    assert rest.best.accuracies == {VALIDATION: 0.8}, "as version 0.1.0 wrote it"
     rest.best.load_state(saved)
-    assert not caplog.records
+    assert not caplog.records and rest.best.accuracies == {"lfw": 0.9}
     for name in NAMES:
         (tmp_path / name).unlink()
     rest.best.load_state(saved)
@@ -146,7 +150,7 @@ def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> 
             for number, array in enumerate(backbone.statistics):
                 array[:] = number + 10.0 * world.rank**2
         average_statistics(averaged, world)
-        Verifier(verified, [], world, None, batch_size=2, image_size=(32, 32)).verify(5)
+        Verifier(verified, [], world, None, Mock(), batch_size=2, image_size=(32, 32)).verify(5)
         ModelSaver(saved, world, folder).save(5)
         for backbone in backbones:
             assert len(backbone.statistics) > 1
@@ -222,35 +226,35 @@ def share(world: World, hits: int, broken=()) -> Iterator[Batch]:
     return iter([Batch(images[four], labels[four]) for four in rows])
 
 
-def make_validator(batches, world: World, best: Any, hits: int = 0) -> tuple[Validator, list[Any]]:
-    """A validator after a training with so many hits, and the records of its log."""
+def make_validator(batches, world: World, hits: int = 0) -> tuple[Validator, list[Any], list[int]]:
+    """A validator after a training with so many hits, the records of its log, what it saved."""
     counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
     if hits:
         counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([hits]), 0)
     records: list[Any] = []
     log = SimpleNamespace(record=lambda update, numbers, target: records.append(numbers))
-    return Validator(FirstPixels(world), batches, counts, world, log, best), records
+    network, best = FirstPixels(world), BestModel(Mock(), world, Path())
+    best.saver = SimpleNamespace(save=(saved := []).append)
+    return Validator(network, batches, counts, world, log, best), records, saved
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
     caplog.set_level(logging.INFO)
-    best = Mock()
 
     def validate(world):
         hits = iter((5, 9, 7))
-        validator, records = make_validator(lambda: share(world, next(hits)), world, best, 3)
+        validator, *found = make_validator(lambda: share(world, next(hits)), world, 3)
         for update in (10, 20, 30):
             validator.validate(update)
-        return records, validator
+        return found
 
-    for records, validator in run_ranks(size, validate):
+    for records, saved in run_ranks(size, validate):
         assert [record["correct"] for record in records] == [5, 9, 7]
         assert {record["total"] for record in records} == {11}
         assert [record["best"] for record in records] == [5 / 11, 9 / 11, 9 / 11]
         assert records[0]["training_accuracy"] == 3 / 8 and records[2]["epoch"] == 3
-        assert validator.export_state(30).values == {"accuracy": {"best": 9 / 11}}
-    assert best.save.mock_calls == [call(10)] * size + [call(20)] * size
+        assert saved == [10, 20]
     assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
     assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
 
@@ -260,10 +264,10 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     caplog.set_level(logging.INFO)
 
     def validate(world):
-        validator, records = make_validator(partial(share, world, 5, {0, 6, 7}), world, Mock())
+        validator, records, _ = make_validator(partial(share, world, 5, {0, 6, 7}), world)
         validator.validate(10)
         with pytest.raises(DataError, match="none of the 11 images to validate on can be read"):
-            make_validator(partial(share, world, 5, range(11)), world, Mock())[0].validate(10)
+            make_validator(partial(share, world, 5, range(11)), world)[0].validate(10)
         return records
 
     for (record,) in run_ranks(size, validate):
@@ -272,20 +276,16 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
     assert "epoch 1: training loss nan, accuracy nan; validation loss " in caplog.text
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_the_best_model_counts_while_its_file_is_there(is_gone: bool) -> None:
-    best = Mock(**{"is_gone.return_value": is_gone})
-    validator, _ = make_validator(partial(share, LoneWorld(), 5), LoneWorld(), best)
-    validator.load_state(SavedValues(accuracy={"best": 0.9}))
-    validator.validate(30)
-    assert best.save.mock_calls == [call(30)] * is_gone
+@pytest.fixture
+def best() -> Mock:
+    return Mock()
 
 
 @pytest.fixture
-def make(monkeypatch):
+def make(best, monkeypatch):
     average = Mock()
-    monkeypatch.setattr(verifier_module, "allgather_numpy", lambda world, array: (world, array))
-    monkeypatch.setattr(verifier_module, "average_statistics", average)
+    monkeypatch.setattr(validation, "allgather_numpy", lambda world, array: (world, array))
+    monkeypatch.setattr(validation, "average_statistics", average)
 
     def build(accuracies: dict[str, list[float]]):
         reports: list[tuple] = []
@@ -302,7 +302,7 @@ def make(monkeypatch):
             (name, result.accuracy, best, update)
         )
         targets = [SimpleNamespace(name=name) for name in accuracies]
-        made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
+        made = Verifier(backbone, targets, world, log, best, batch_size=5, image_size=(8, 9))
         return made, reports, calls
 
     return build
@@ -317,10 +317,12 @@ def test_a_network_that_has_diverged_gets_a_remedy_of_training(make) -> None:
             verifier.verify(update)
 
 
-def test_first_last_and_best_of_the_network_of_all_ranks(make, caplog) -> None:
+def test_first_last_and_best_of_the_network_of_all_ranks(make, best, caplog) -> None:
     verifier, reports, calls = make({"lfw": [0.0, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
-    found = [verifier.verify(update) for update in (0, 10, 20)]
-    assert found == [{"lfw": 0.0, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
+    for update in (0, 10, 20):
+        verifier.verify(update)
+    found = [{"lfw": 0.0, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
+    assert best.keep.mock_calls == [*map(call, (0, 10, 20), found)]
     assert verifier.export_state(20).values == {
         "first": {"lfw": 0.0, "cfp": 0.4}, "last": found[-1], "best": {"lfw": 0.9, "cfp": 0.6},
     }  # fmt: skip

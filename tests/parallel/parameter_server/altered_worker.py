@@ -23,7 +23,7 @@ from runtime.errors import run_program
 from training.config import images
 from training.exchange import ranks, workers
 from training.log import watchdog
-from training.validator import Validator
+from training.validation import Validator
 
 
 def main() -> int:

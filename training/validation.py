@@ -1,0 +1,184 @@
+"""Verification and validation while training: all ranks share the sets, the best model is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from backbones.inference import Infer
+from backbones.model import Backbone
+from backbones.network import Network
+from data.batches.image_loader import BROKEN
+from data.batches.loader import Batch
+from data.verification.bin_file import VerificationSet
+from evaluation import verification
+from evaluation.features import NotFiniteError
+from parallel.world import World, allgather_numpy
+from runtime.errors import DataError
+from runtime.mxnet import mx
+from runtime.state import Saved, State, Stateful
+from training.log.run_log import RunLog
+from training.model_saver import VALIDATION, BestModel, average_statistics
+from training.update.classify_step import EpochCounts
+
+_log = logging.getLogger(__name__)
+
+_TOP = 5
+
+
+class Verifier(Stateful):
+    """Verifies the backbone on each target and remembers the untrained and the best accuracies."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        targets: Sequence[VerificationSet],
+        world: World,
+        log: RunLog,
+        best_model: BestModel,
+        *,
+        batch_size: int,
+        image_size: tuple[int, int],
+    ) -> None:
+        self._backbone, self._targets = backbone, targets
+        self._world, self._log, self._best_model = world, log, best_model
+        self._batch_size, self._image_size = batch_size, image_size
+        self.first: dict[str, float] = {}
+        self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+
+    def verify(self, update: int) -> None:
+        """Verify every target, report and remember the accuracies, and keep the best model.
+
+        Raises:
+            DataError: a set is broken, or the network has diverged.
+        """
+        average_statistics(self._backbone, self._world)
+        gather = partial(allgather_numpy, self._world)
+        ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
+        extract = self._backbone.inference()
+        for target in self._targets:
+            try:
+                result = verification.evaluate(
+                    extract,
+                    target,
+                    batch_size=self._batch_size,
+                    ranks=ranks,
+                    image_size=self._image_size,
+                )
+            except NotFiniteError:
+                remedy = "lower --lr" if update else "give another epoch as --pretrained"
+                raise DataError(
+                    f"verification {target.name} at update {update}: the network gives embeddings "
+                    f"that are not finite; it has diverged: {remedy}"
+                ) from None
+            if not update:
+                self.first[target.name] = result.accuracy
+            self.last[target.name] = result.accuracy
+            self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
+            self._log.verification(target.name, result, best=self.best[target.name], update=update)
+        found = {target.name: self.last[target.name] for target in self._targets}
+        self._best_model.keep(update, found)
+
+    @override
+    def export_state(self, update: int) -> State:
+        values = {"first": self.first, "best": self.best, "last": self.last}
+        return State(values={name: dict(accuracies) for name, accuracies in values.items()})
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        for name in ("first", "best", "last"):
+            getattr(self, name).update(saved.numbers(name))
+
+    def summarize(self) -> None:
+        """Log how far each target has come, from the untrained network if that was verified."""
+        for name in (target.name for target in self._targets if target.name in self.last):
+            untrained = f"untrained {self.first[name]:.4f}, " if name in self.first else ""
+            _log.info(
+                "verification %s: accuracy %strained %.4f, best %.4f",
+                *(name, untrained, self.last[name], self.best[name]),
+            )
+
+
+class Validator:
+    """Validates a classifier on every image once, over all ranks."""
+
+    def __init__(
+        self,
+        classifier: Network,
+        batches: Callable[[], Iterator[Batch]],
+        epoch_counts: EpochCounts,
+        world: World,
+        log: RunLog,
+        best: BestModel,
+    ) -> None:
+        """Assemble it; ``batches`` returns this rank's share of the set, anew with each call."""
+        self._classifier, self._batches, self._epoch_counts = classifier, batches, epoch_counts
+        self._world, self._log, self._best = world, log, best
+
+    def validate(self, update: int) -> None:
+        """Validate, report the epoch, and keep the best model."""
+        average_statistics(self._classifier, self._world)
+        infer = self._classifier.inference()
+        counted = [count_batch(infer, batch) for batch in self._batches()]
+        sums = mx.nd.array(np.sum(counted or [np.zeros(5)], axis=0), dtype="float64")
+        self._world.allreduce(sums, "validation.counts")
+        loss, correct, correct_of_top, total, broken = sums.asnumpy().tolist()
+        if not total:
+            raise DataError(
+                f"none of the {broken:.0f} images to validate on can be read; the log of each rank "
+                "names them"
+            )
+        if broken and self._world.rank == 0:
+            _log.warning(
+                "%d of %d images to validate on cannot be read, and do not count",
+                *(broken, broken + total),
+            )
+        accuracy = correct / total
+        best = self._best.keep(update, {VALIDATION: accuracy})
+        training = self._epoch_counts.averages()
+        numbers = {
+            "epoch": self._epoch_counts.epochs(update),
+            "training_loss": training["mean_loss"],
+            "training_accuracy": training["accuracy"],
+            "loss": loss / total,
+            "accuracy": accuracy,
+            "top_5": correct_of_top / total,
+            "correct": correct,
+            "total": total,
+            "best": best[VALIDATION],
+        }
+        _log.info(
+            "epoch %(epoch)g: training loss %(training_loss).4f, accuracy %(training_accuracy).4f; "
+            "validation loss %(loss).4f, accuracy %(accuracy).4f (%(correct)d of %(total)d), top-5 "
+            "%(top_5).4f, best %(best).4f",
+            numbers,
+        )
+        self._log.record(update, numbers, target="validation")
+
+
+def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:
+    """Return what ``count`` does, of the rows with images; and how many images are broken."""
+    counted = batch.labels >= 0
+    sums = count(infer(batch.images)[counted], batch.labels[counted])
+    return np.append(sums, (batch.labels == BROKEN).sum())
+
+
+def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sum of losses, the hits, the hits among the first five, and the images.
+
+    A hit is an image whose class has a larger logit [b, classes] than every other; what is not a
+    number is larger than nothing.
+    """
+    wide = logits.astype(np.float64)
+    largest = wide.max(axis=1)
+    of_label = wide[np.arange(len(labels)), labels]
+    losses = np.log(np.exp(wide - largest[:, None]).sum(axis=1)) + largest - of_label
+    ranks = (~(wide < of_label[:, None])).sum(axis=1) - 1
+    return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
