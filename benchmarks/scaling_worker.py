@@ -33,8 +33,7 @@ from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.images import HOROVOD
 from training.config.schedule import OptimizerOptions
-from training.exchange.server_optimizer import ServerOptimizer
-from training.update.optimizer import BackboneOptimizer, Optimizer
+from training.update.optimizer import BackboneOptimizer, Optimizer, ServerOptimizer
 
 WARM_UP_UPDATES = 2
 _EXCHANGES = 15

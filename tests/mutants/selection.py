@@ -29,7 +29,7 @@ ELSEWHERE = {
     "tests/parallel/parameter_server/test_jobs.py": (
         "parallel/parameter_server/connections.py parallel/parameter_server/exchange.py "
         "parallel/parameter_server/s[et]* "
-        "training/exchange/[sw]* parallel/launch/launcher.py"
+        "training/exchange/w* training/update/optimizer.py parallel/launch/launcher.py"
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_parity.py": "parallel/world.py",

@@ -32,11 +32,10 @@ from training import same_data
 from training.config.images import HOROVOD, ImageConfig
 from training.config.schedule import Schedule
 from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
-from training.exchange.server_optimizer import ServerOptimizer
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress
-from training.update.optimizer import BackboneOptimizer, Optimizer
+from training.update.optimizer import BackboneOptimizer, Optimizer, ServerOptimizer
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The backbone's optimizer: gradients summed over the ranks, then the same update on every rank.
+"""The optimizers of a network: gradients are summed, then every rank or the servers update.
 
 The head's loss is the mean over the global batch and its gradient the exact one of that mean, so
 what the ranks' backbones compute are addends. They are summed, not averaged; nothing else in the
@@ -8,7 +8,7 @@ program scales a gradient, save for the loss scale of float16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional, Protocol, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 from typing_extensions import override
@@ -17,18 +17,33 @@ from parallel.world import PLAIN, Wire, World
 from runtime.devices import is_host
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
-from runtime.stopwatch import Stopwatch
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.config.schedule import OptimizerOptions
 from training.update import host_sgd, rules
 from training.update.gradients import Reduced, clip, judge
 from training.update.mixed_precision import LossScale, MixedPrecisionUpdates
 
+if TYPE_CHECKING:
+    from parallel.parameter_server.exchange import Exchange
 
-class Optimizer(Stateful, Protocol):
-    """Interface of an optimizer, wherever it updates the weights."""
 
-    contributors: int
-    """Processes whose batches make one update: each divides its loss by the images of all."""
+class Optimizer(Stateful):
+    """Sums the gradients of a network over ranks; subclasses update the weights.
+
+    Attributes:
+        contributors: processes whose batches make one update; each divides its loss by the images
+            of all.
+    """
+
+    def __init__(self, parameters: Any, world: World, wire: Wire) -> None:
+        """Take the gradients of a ``gluon.ParameterDict``; ``grad_req`` "null" has none.
+
+        ``world`` are the ranks over which they are summed, ``wire`` says how they travel.
+        """
+        self.contributors = world.size
+        self._world, self._wire = world, wire
+        self._trained = [one for one in parameters.values() if one.grad_req != "null"]
+        self._gradients = [parameter.grad() for parameter in self._trained]
 
     def scaled(self, gradient: Any) -> Any:
         """Return what the backward pass starts from, given the loss or its gradient; queued."""
@@ -36,9 +51,19 @@ class Optimizer(Stateful, Protocol):
 
     def reduce(self, update: int) -> Reduced:
         """Sum the gradients of the last backward pass over the ranks, and judge them; queued."""
+        self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
+        self._reduced = self._judge(update)
+        return self._reduced
 
     def update(self, update: int, lr: float) -> None:
-        """Update the parameters by the reduced gradients; on a device, queued."""
+        """Update the parameters by the reduced gradients; on a device, queued.
+
+        Does nothing if a gradient is not finite, which the guard of the step will then say.
+        """
+        raise NotImplementedError
+
+    def _judge(self, update: int) -> Reduced:
+        return judge(self._gradients)
 
 
 class BackboneOptimizer(Optimizer):
@@ -58,24 +83,21 @@ class BackboneOptimizer(Optimizer):
 
         Args:
             options: which optimizer; weight decay is multiplied by each parameter's ``wd_mult``.
-            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
+            parameters: see ``Optimizer``.
             world: the ranks.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
             wire: how gradients travel.
             stopwatch: its deferred waits come before the host waits for the gradients.
         """
-        self._world, self._wire = world, wire
-        self.contributors = world.size
+        super().__init__(parameters, world, wire)
         make_equal([parameter.data() for parameter in parameters.values()], world)
-        trained = [one for one in parameters.values() if one.grad_req != "null"]
-        self._gradients = [parameter.grad() for parameter in trained]
         ctx = self._gradients[0].context
         self._settle = stopwatch.settle if stopwatch else lambda: None
         self._loss_scale = LossScale(ctx) if dtype == "float16" else None
         self._updates: Union[MixedPrecisionUpdates, PlainUpdates] = (
-            MixedPrecisionUpdates(options, trained, self._loss_scale, ctx)
+            MixedPrecisionUpdates(options, self._trained, self._loss_scale, ctx)
             if self._loss_scale
-            else PlainUpdates(options, trained, ctx)
+            else PlainUpdates(options, self._trained, ctx)
         )
 
     @override
@@ -83,11 +105,9 @@ class BackboneOptimizer(Optimizer):
         return self._loss_scale.scaled(gradient) if self._loss_scale else gradient
 
     @override
-    def reduce(self, update: int) -> Reduced:
-        self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        scale, gradients = self._loss_scale, self._gradients
-        self._reduced = scale.judge(gradients, update) if scale else judge(gradients)
-        return self._reduced
+    def _judge(self, update: int) -> Reduced:
+        scale = self._loss_scale
+        return scale.judge(self._gradients, update) if scale else super()._judge(update)
 
     @override
     def update(self, update: int, lr: float) -> None:
@@ -118,6 +138,64 @@ class BackboneOptimizer(Optimizer):
         self._updates.count = saved.count("updates")
         if self._loss_scale:
             self._loss_scale.load_state(saved)
+
+
+class ServerOptimizer(Optimizer):
+    """SGD with momentum on parameter servers; parameters with ``wd_mult`` 0 do not decay.
+
+    The gradients of a group are summed over its members; what happens then, and in which order with
+    those of other groups, is the business of the exchange. Momentum stays with the servers, and no
+    checkpoint has it.
+    """
+
+    def __init__(
+        self, parameters: Any, exchange: Exchange, group: World, stopwatch: Stopwatch, wire: Wire
+    ) -> None:
+        """Assemble it for parameters, see ``Optimizer``; the servers hear nothing before ``start``.
+
+        ``group`` are the workers that push as one; a timed world where there are several.
+        """
+        super().__init__(parameters, group, wire)
+        self._exchange, self._stopwatch = exchange, stopwatch
+
+    def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
+        """Begin with equal weights; see ``Exchange.start``."""
+        self._exchange.start(
+            [parameter.data() for parameter in self._trained],
+            [parameter.wd_mult for parameter in self._trained],
+            momentum=momentum,
+            weight_decay=weight_decay,
+            version=version,
+        )
+
+    @override
+    def update(self, update: int, lr: float) -> None:
+        """Return with the weights of the next step.
+
+        Gradients that are not finite are not pushed: with Horovod they would end the run of all
+        ranks, but here others may go on without this worker, with the weights that it would have
+        spoiled.
+        """
+        self._stopwatch.settle()
+        # A clock that measures has waited by now. Otherwise the watchdog is to see a worker of a
+        # group wait for the others.
+        part = COMMUNICATION if self._world.size > 1 else self._stopwatch.current
+        with self._stopwatch.part(part):
+            for gradient in self._gradients:
+                gradient.wait_to_read()
+        if not self._reduced.are_finite([one.asscalar() for one in self._reduced.numbers]):
+            return
+        with self._stopwatch.part(COMMUNICATION):
+            self._exchange.step(self._gradients, lr)
+
+    @override
+    def export_state(self, update: int) -> State:
+        # The weights are in the model's part.
+        return State()
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        """The servers begin without momentum."""
 
 
 class PlainUpdates:

@@ -20,13 +20,13 @@ from tests.support.thread_world import run_ranks
 from training.config.images import resolve
 from training.exchange import workers
 from training.exchange.ranks import agreed_stop, own_speed
-from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.update import host_sgd
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.gradients import Reduced
+from training.update.optimizer import ServerOptimizer
 
 COUNT = 4000
 PLACE = Assignment(
