@@ -101,8 +101,8 @@ AUGMENTATIONS = {
 # fmt: off
 BOTH: list[Row] = [
     ("--threads 3", 3, "Prefetcher.threads"),
-    ("--momentum 0.75", 0.75, "host_sgd.update.momentum"),
-    ("--wd 0.003", 0.003, lambda seen: max(seen.values("host_sgd.update.wds")[0])),
+    ("--momentum 0.75", 0.75, "rules.update_on_host.momentum"),
+    ("--wd 0.003", 0.003, lambda seen: max(seen.values("rules.update_on_host.wds")[0])),
     ("--clip-norm 0.75", 0.75, "optimizer.clip.max_norm"),
     ("--resume never", "never", "resume.find.resume"),
     ("--stall-timeout 321", 321, "environment.prepare_stall_check.seconds", "Watchdog.seconds"),
@@ -277,8 +277,9 @@ WATCHED = (
     "training.plan.images describe", "training.run fit",
     "training.update.classify_step SoftTargets",
     "training.update.classify_step:ClassifyStep __call__",
-    "training.update.finite_guard FiniteGuard", "training.update.host_sgd update",
-    "training.update.optimizer BackboneOptimizer clip", "training.update.rules update",
+    "training.update.finite_guard FiniteGuard",
+    "training.update.optimizer BackboneOptimizer clip",
+    "training.update.rules update update_on_host",
     "training.update.optimizer:BackboneOptimizer update", "training.update.teacher Teacher",
     "training.validation Verifier",
 )

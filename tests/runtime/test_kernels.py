@@ -17,7 +17,7 @@ from partial_fc.rows import host
 from runtime import processors
 from runtime.kernels import LANES, prefetch_row, product_of, sum_of, unlocked_kernel
 from tests.support.launch import finish
-from training.update import host_sgd
+from training.update import rules as backbone_rules
 
 # Vectors with a rest behind the whole lanes.
 ROWS, SAMPLED, BATCH, LENGTH = 300, 150, 32, 200
@@ -174,7 +174,8 @@ def main() -> None:
 
     arrays = [normal(4_001) for _ in range(3)]
     addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
-    host_sgd._step(addresses, np.array([0, 4_001]), floats([[0.1], [5e-4]]), floats([0.9, 0.5]))
+    rates = floats([[0.1], [5e-4]]), floats([0.9, 0.5])
+    backbone_rules._move(addresses, np.array([0, 4_001]), *rates)
     tell("sgd of a backbone", *arrays)
 
 

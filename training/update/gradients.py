@@ -24,7 +24,7 @@ import numpy as np
 from runtime.kernels import unlocked_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host, memory
-from training.update import host_sgd
+from training.update import rules
 
 # A quotient by it is finite for every norm that is not zero to float32.
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -50,7 +50,7 @@ def judge(gradients: Sequence[Any]) -> Reduced:
     them; the answer is remembered.
     """
     if all(map(is_on_host, gradients)):
-        look = functools.lru_cache(maxsize=None)(lambda: host_sgd.all_finite(gradients))
+        look = functools.lru_cache(maxsize=None)(lambda: rules.all_finite(gradients))
         return Reduced((), lambda values: look())
     return Reduced((finite_flag(gradients),), lambda values: values[0] == 1)
 

@@ -19,7 +19,7 @@ from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.config.schedule import OptimizerOptions
-from training.update import host_sgd, rules
+from training.update import rules
 from training.update.gradients import Reduced, clip, judge
 from training.update.mixed_precision import LossScale, MixedPrecisionUpdates
 
@@ -225,7 +225,7 @@ class PlainUpdates:
                 clip(gradients, options.clip_norm)
             if self._is_on_host and options.optimizer == "sgd" and options.momentum:
                 momenta = [momentum for (momentum,) in states]
-                host_sgd.update(weights, gradients, momenta, wds, lr, options.momentum)
+                rules.update_on_host(weights, gradients, momenta, wds, lr, options.momentum)
             else:
                 rules.update(options, self._trained, lr, self.count)
 

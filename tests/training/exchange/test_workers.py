@@ -23,7 +23,7 @@ from training.exchange.ranks import agreed_stop, own_speed
 from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
-from training.update import host_sgd
+from training.update import rules
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.gradients import Reduced
 from training.update.optimizer import ServerOptimizer
@@ -302,8 +302,8 @@ def worker(world, pushed):
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e20])
 def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float, monkeypatch) -> None:
-    looks, look = [], host_sgd.all_finite
-    monkeypatch.setattr(host_sgd, "all_finite", lambda given: looks.append(1) or look(given))
+    looks, look = [], rules.all_finite
+    monkeypatch.setattr(rules, "all_finite", lambda given: looks.append(1) or look(given))
 
     def work(world) -> list:
         pushed: list[tuple[float, ...]] = []

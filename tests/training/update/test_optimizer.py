@@ -15,7 +15,7 @@ from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
-from training.update import host_sgd, mixed_precision
+from training.update import mixed_precision, rules
 from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
@@ -131,7 +131,7 @@ def test_it_does_what_mxnet_does():
     momenta, expected = ([*map(mx.nd.zeros, shapes)] for _ in range(2))
     for lr, given in zip((0.1, 0.2, 0.05), values[1:]):
         gradients = [*map(mx.nd.array, given)]
-        host_sgd.update(ours, gradients, momenta, wds, lr, 0.9)
+        rules.update_on_host(ours, gradients, momenta, wds, lr, 0.9)
         for weight, gradient, momentum, wd in zip(theirs, gradients, expected, wds):
             more = {"lr": lr, "wd": wd, "momentum": 0.9, "out": weight}
             mx.nd.sgd_mom_update(weight, gradient, momentum, **more)
@@ -144,7 +144,7 @@ def test_one_bad_number_among_many_is_seen():
     # The square of 1e30 is no float32.
     for number in (1.0, np.nan, np.inf, -np.inf, 1e30):
         values[77_777] = number
-        assert host_sgd.all_finite([mx.nd.zeros((2, 2)), mx.nd.array(values)]) == (number == 1)
+        assert rules.all_finite([mx.nd.zeros((2, 2)), mx.nd.array(values)]) == (number == 1)
 
 
 def test_waiting_for_others_is_not_counted_as_the_update():
