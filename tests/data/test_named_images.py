@@ -224,6 +224,9 @@ MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
     (MIXED, [*MIXED, (b"new", 0)], True),
     ([A, None], [A, None, B], True),
     ([A, None, C], [A, None, B, C], True),
+    # Found after a broken one of its class, and not after the first of another class.
+    ([A, B, C], [(b"x", 0), None, A, B, C], True),
+    ([A, B, C], [(b"x", 0), B, A, C], False),
     # As many others, and more others; fewer.
     (ALL, grouped([30] * 20, 99), False),
     (ALL, grouped([31] * 20, 99), False),

@@ -184,27 +184,6 @@ def test_images_of_records_are_compared(tmp_path: Path) -> None:
         assert contents.find_difference(*compared_images(*now), described) == expected
 
 
-class Listed(list[Any]):
-    """Images and their classes; None for one that cannot be read."""
-
-    def image(self, index: int) -> tuple[bytes, int]:
-        if self[index] is None:
-            raise DataError("broken")
-        return self[index]
-
-    def fingerprint(self) -> str:
-        return ""
-
-
-def test_images_are_found_after_a_broken_one_of_their_class() -> None:
-    old = contents.describe(Listed([(b"a", 0), (b"b", 1), (b"c", 2)]))
-    grown = Listed([(b"x", 0), None, (b"a", 0), (b"b", 1), (b"c", 2)])
-    assert contents.find_difference(grown, contents.describe(grown), old)[0]
-    # Not after the first of another class.
-    moved = Listed([(b"x", 0), (b"b", 1), (b"a", 0), (b"c", 2)])
-    assert not contents.find_difference(moved, contents.describe(moved), old)[0]
-
-
 def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(face_set, "ensure", Mock())
     folder = write_set(tmp_path / "drawn", 3, 1, 4)
