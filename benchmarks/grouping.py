@@ -36,7 +36,7 @@ from runtime.errors import run_program
 from runtime.mxnet import mx
 from training.config import images
 from training.image_data import open_images
-from training.validation import count_batch
+from training.validation import count
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
 _DATASET = "mnist_cosine"
@@ -179,7 +179,7 @@ def evaluator(data_dir: Path) -> Callable[[Path], float]:
             for name, parameter in classifier.parameters.items():
                 parameter.set_data(mx.nd.array(weights[name]))
         infer = classifier.inference()
-        sums = np.sum([count_batch(infer, batch) for batch in batches], axis=0)
+        sums = np.sum([count(infer, batch) for batch in batches], axis=0)
         return float(sums[1] / sums[3])
 
     return accuracy

@@ -126,7 +126,7 @@ class Validator:
         """Validate, report the epoch, and keep the best model."""
         average_statistics(self._classifier, self._world)
         infer = self._classifier.inference()
-        counted = [count_batch(infer, batch) for batch in self._batches()]
+        counted = [count(infer, batch) for batch in self._batches()]
         sums = mx.nd.array(np.sum(counted or [np.zeros(5)], axis=0), dtype="float64")
         self._world.allreduce(sums, "validation.counts")
         loss, correct, correct_of_top, total, broken = sums.asnumpy().tolist()
@@ -163,22 +163,17 @@ class Validator:
         self._log.record(update, numbers, target="validation")
 
 
-def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:
-    """Return what ``count`` does, of the rows with images; and how many images are broken."""
-    counted = batch.labels >= 0
-    sums = count(infer(batch.images)[counted], batch.labels[counted])
-    return np.append(sums, (batch.labels == BROKEN).sum())
-
-
-def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sum of losses, the hits, the hits among the first five, and the images.
+def count(infer: Infer, batch: Batch) -> NDArray[np.float64]:
+    """Return sum of losses, hits, hits among the first five, images, and broken images of a batch.
 
     A hit is an image whose class has a larger logit [b, classes] than every other; what is not a
     number is larger than nothing.
     """
-    wide = logits.astype(np.float64)
-    largest = wide.max(axis=1)
-    of_label = wide[np.arange(len(labels)), labels]
-    losses = np.log(np.exp(wide - largest[:, None]).sum(axis=1)) + largest - of_label
-    ranks = (~(wide < of_label[:, None])).sum(axis=1) - 1
-    return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
+    is_image = batch.labels >= 0
+    labels, logits = batch.labels[is_image], infer(batch.images)[is_image].astype(np.float64)
+    largest = logits.max(axis=1)
+    of_label = logits[np.arange(len(labels)), labels]
+    losses = np.log(np.exp(logits - largest[:, None]).sum(axis=1)) + largest - of_label
+    ranks = (~(logits < of_label[:, None])).sum(axis=1) - 1
+    hits, hits_of_top = (ranks == 0).sum(), (ranks < _TOP).sum()
+    return np.array([losses.sum(), hits, hits_of_top, len(labels), (batch.labels == BROKEN).sum()])

@@ -195,14 +195,16 @@ def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> N
 
 def test_counts_by_hand() -> None:
     logits = np.float32([[2, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
-    loss, correct, of_top, total = count(logits, np.array([0, 1, 0]))
-    assert (correct, of_top, total) == (1, 2, 3)
+    batch = Batch(logits, np.array([0, 1, 0]))
+    loss, correct, of_top, total, broken = count(lambda images: images, batch)
+    assert (correct, of_top, total, broken) == (1, 2, 3, 0)
     shares = np.exp(logits.astype(float))
     shares /= shares.sum(axis=1, keepdims=True)
     assert loss == pytest.approx(-np.log(shares[[0, 1, 2], [0, 1, 0]]).sum())
     for value in (np.nan, 0.0):
         with np.errstate(invalid="ignore"):
-            assert count(np.full((3, 4), value, np.float32), np.array([0, 1, 2]))[1] == 0
+            batch = Batch(np.full((3, 4), value, np.float32), np.array([0, 1, 2]))
+            assert count(lambda images: images, batch)[1] == 0
 
 
 class FirstPixels:

@@ -129,11 +129,10 @@ class Checkpointer:
                 shutil.rmtree(files.hidden_folder(path, self._attempt), ignore_errors=True)
                 # Others may lack their parts of it.
                 files.remove(path)
-            host = f" on {self._storage.hosts[failed]}" if self._storage.is_spread else ""
             before = f"{self.last} is untouched" if self.last else "there is no earlier one"
             raise DataError(
-                f"the checkpoint {path} could not be written by rank {failed}{host}: "
-                f"{reason}; {before}"
+                f"the checkpoint {path} could not be written by rank {failed} on "
+                f"{self._storage.hosts[failed]}: {reason}; {before}"
             ) from self._error
         if self._storage.is_spread and self._storage.is_first:
             files.settle(self._root, self._keep)

@@ -248,7 +248,7 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
 @pytest.mark.parametrize(("places", "bad", "said"), [
     ("001", 1, "rank 1 on host1: "),
     ("001", 2, "rank 2 on host2: "),
-    ("000", 1, "rank 1: "),
+    ("000", 1, "rank 1 on host1: "),
 ])  # fmt: skip
 def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(places, bad, said, hosts) -> None:
     folders = [hosts[int(place)] for place in places]
