@@ -48,7 +48,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from training.model_saver import BestModel, ModelSaver
     from training.run import open_run
     from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
-    from training.update.finite_guard import FiniteGuard
+    from training.update.gradients import FiniteGuard
     from training.validation import Validator
 
     data, seed = config.data, config.run.seed

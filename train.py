@@ -58,10 +58,9 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from training import face_data
     from training.loop import Every
     from training.model_saver import BestModel, ModelSaver
-    from training.update.face_step import FaceStep
-    from training.update.finite_guard import FiniteGuard
+    from training.update.face_step import FaceStep, Teacher
+    from training.update.gradients import FiniteGuard
     from training.update.optimizer import BackboneOptimizer
-    from training.update.teacher import Teacher
     from training.validation import Verifier
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype

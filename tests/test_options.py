@@ -277,10 +277,10 @@ WATCHED = (
     "training.plan.images describe", "training.run fit",
     "training.update.classify_step SoftTargets",
     "training.update.classify_step:ClassifyStep __call__",
-    "training.update.finite_guard FiniteGuard",
+    "training.update.gradients FiniteGuard",
     "training.update.optimizer BackboneOptimizer clip",
     "training.update.rules update update_on_host",
-    "training.update.optimizer:BackboneOptimizer update", "training.update.teacher Teacher",
+    "training.update.optimizer:BackboneOptimizer update", "training.update.face_step Teacher",
     "training.validation Verifier",
 )
 # fmt: on

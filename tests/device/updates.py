@@ -38,7 +38,7 @@ from training.config.images import ImageConfig
 from training.config.schedule import OptimizerOptions
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep
-from training.update.finite_guard import FiniteGuard
+from training.update.gradients import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 
 _KIND, _, _NUMBER = os.environ.get("TOOLKIT_DEVICE", "cpu(1)").rstrip(")").partition("(")

@@ -21,9 +21,8 @@ from runtime.mxnet import mx
 from tests.support.launch import finish, ranks
 from tests.training.checkpoint.test_resume import make_backbone
 from training.config.schedule import OptimizerOptions
-from training.update.face_step import FaceStep
+from training.update.face_step import FaceStep, Teacher
 from training.update.optimizer import BackboneOptimizer
-from training.update.teacher import Teacher
 
 BATCH, NUM_CLASSES, EMBEDDING = 12, 31, 16
 # Small: where rounding puts a number on the other side of a PReLU's bend, the gradient jumps.

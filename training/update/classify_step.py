@@ -19,7 +19,7 @@ from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.config.images import LossOptions
 from training.loop import Step
-from training.update.finite_guard import FiniteGuard
+from training.update.gradients import FiniteGuard
 from training.update.optimizer import Optimizer
 
 # The first number of the seed of the shares, so that no two uses share their random numbers.

@@ -1,5 +1,7 @@
 """The gradients of an update, once they are summed: are they finite, and how long are they?
 
+``FiniteGuard`` acts on the first answer, ``clip`` on the second.
+
 A GPU computes while Python queues the next update. Asking it "are they finite?" would stop that, so
 on a device the answer is a number there, which the training step reads together with the loss, one
 update later. On the host the answer is worked out on demand, before the update changes weights.
@@ -15,17 +17,24 @@ number of threads, so that all get the same factor bit for bit.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from runtime.errors import ConfigError
 from runtime.kernels import unlocked_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host, memory
 from training.update import rules
 
+_log = logging.getLogger(__name__)
+
+# So many skipped updates in a row are no accident of the data.
+_MOST_IN_A_ROW = 100
 # A quotient by it is finite for every norm that is not zero to float32.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -62,6 +71,93 @@ def finite_flag(gradients: Sequence[Any]) -> Any:
     """
     sums = _sums_of_squares(gradients)
     return (sums - sums == 0).min()
+
+
+class NonFiniteError(ConfigError):
+    """Training has diverged: on every rank alike, and again if it were started again as it is."""
+
+
+class FiniteGuard:
+    """Stops the run at a loss or a gradient that is not finite, or has the update skipped.
+
+    A run that has diverged would train on for days: every number is NaN by then, also in the last
+    checkpoints. So every update is checked. Losses and gradients are sums over the ranks, in which
+    a NaN of one rank is a NaN of all, so the ranks see the same without asking each other.
+
+    The look waits for the device. So the numbers of an update are read when the next one is queued:
+    the device has work while it is judged, and a run that has diverged ends one update later.
+
+    Attributes:
+        skips: True if updates are skipped, which their step then has to make possible.
+        skipped: how many were.
+    """
+
+    def __init__(
+        self,
+        on_nan: str = "stop",
+        last_good: Callable[[], Optional[Path]] = lambda: None,
+        remedy: str = "lower --lr, or try --on-nan skip",
+    ) -> None:
+        """``last_good`` returns the last checkpoint, for which all ranks ask together.
+
+        ``remedy`` tells the user what to do when the run stops.
+        """
+        self.skips = on_nan == "skip"
+        self.skipped = 0
+        self._in_a_row = 0
+        self._judge_submitted: Callable[[], bool] = lambda: True
+        self._last_good, self._remedy = last_good, remedy
+
+    def submit(self, update: int, loss: Any, reduced: Reduced) -> None:
+        """Judge an update, of a loss [1], later, and the one that was submitted before it now.
+
+        Raises:
+            NonFiniteError: the one before may not count.
+        """
+        numbers = mx.nd.concat(loss, *reduced.numbers, dim=0) if reduced.numbers else loss
+        self.finish()
+        self._judge_submitted = functools.partial(self._judge, update, numbers, reduced)
+
+    def finish(self) -> bool:
+        """Return True if the update that was submitted last may count; waits for its numbers.
+
+        Raises:
+            NonFiniteError: it may not, and updates are not skipped.
+        """
+        judge, self._judge_submitted = self._judge_submitted, lambda: True
+        return judge()
+
+    def accept(self, update: int, loss: Any, reduced: Reduced) -> bool:
+        """Return True if an update may count, judged at once; see ``submit``."""
+        self.submit(update, loss, reduced)
+        return self.finish()
+
+    def _judge(self, update: int, numbers: Any, reduced: Reduced) -> bool:
+        """Read the loss and the numbers of the gradients, [1 + n]."""
+        value, *others = numbers.asnumpy().tolist()
+        # A loss that is not finite is no overflow of float16, of which ``are_finite`` would tell.
+        if math.isfinite(value) and reduced.are_finite(others):
+            self._in_a_row = 0
+            return True
+        what = "a gradient of the backbone is not finite"
+        if not math.isfinite(value):
+            what = f"the loss is {value}"
+        self._in_a_row += 1
+        if not self.skips or self._in_a_row > _MOST_IN_A_ROW:
+            raise NonFiniteError(self._explain(update, what))
+        self.skipped += 1
+        _log.warning(
+            "update %d skipped: %s; %d skipped in all (--on-nan skip)",
+            *(update + 1, what, self.skipped),
+        )
+        return False
+
+    def _explain(self, update: int, what: str) -> str:
+        last = self._last_good()
+        saved = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+        skips = f" after {self._in_a_row - 1} skipped updates" if self.skips else ""
+        remedy = "lower --lr" if self.skips else self._remedy
+        return f"update {update + 1}: {what}{skips}; {saved}; {remedy}"
 
 
 def clip(gradients: Sequence[Any], max_norm: float) -> None:

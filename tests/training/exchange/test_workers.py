@@ -24,8 +24,7 @@ from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.update import rules
-from training.update.finite_guard import FiniteGuard, NonFiniteError
-from training.update.gradients import Reduced
+from training.update.gradients import FiniteGuard, NonFiniteError, Reduced
 from training.update.optimizer import ServerOptimizer
 
 COUNT = 4000

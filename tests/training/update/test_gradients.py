@@ -16,8 +16,7 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.reader import Checkpoint
 from training.config.faces import FaceOptimizerOptions
-from training.update.finite_guard import FiniteGuard, NonFiniteError
-from training.update.gradients import Reduced, clip, device_factor
+from training.update.gradients import FiniteGuard, NonFiniteError, Reduced, clip, device_factor
 from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 

@@ -42,10 +42,9 @@ from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
 from training.loop import Updates, fit
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
-from training.update.face_step import FaceStep
-from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.face_step import FaceStep, Teacher
+from training.update.gradients import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer
-from training.update.teacher import Teacher
 
 SIDE, EMBEDDING = 32, 32
 FACES = np.random.default_rng(1).integers(256, size=(16, 3, SIDE, SIDE), dtype=np.uint8)
