@@ -34,10 +34,7 @@ def main() -> int:
 
 
 def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: step) -> int:
-    """Build the parts of this rank and fit; returns the exit status.
-
-    A benchmark puts ``wrap`` around the step.
-    """
+    """Build and fit the parts of this rank; a benchmark may ``wrap`` the step. Returns a status."""
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier

@@ -79,7 +79,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     targets = face_data.open_targets(data, config.run.best)
     best = BestModel(backbone, run.world, run.folder, config.run.best)
     verifier = Verifier(
-        backbone, targets, run.world, run.log, best, batch_size=data.batch_size, image_size=size
+        backbone, targets, run.log, best, batch_size=data.batch_size, image_size=size
     )
     run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
     if run.is_new:
@@ -90,9 +90,9 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)
     teacher = Teacher.create(config.teacher, backbone, size, run.world)
-    step = FaceStep(
-        backbone, head, optimizer, factor, stopwatch=clock, guard=guard, teacher=teacher
-    )
+    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
+    if teacher is not None:
+        step.learn_from(teacher)
     status = run.fit(
         step,
         [

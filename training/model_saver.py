@@ -85,6 +85,7 @@ class BestModel(Stateful):
     earlier stays.
 
     Attributes:
+        world: the ranks that keep it together.
         saver: of the files.
         accuracies: of the model that is kept, by set; empty before the first.
     """
@@ -94,7 +95,7 @@ class BestModel(Stateful):
     ) -> None:
         """Keep a network in the folder of a run; the ``deciding`` set counts, or all of them."""
         self.saver = ModelSaver(network, world, folder, BEST)
-        self._world, self._deciding = world, deciding
+        self.world, self._deciding = world, deciding
         self.accuracies: dict[str, float] = {}
 
     def keep(self, update: int, found: Mapping[str, float]) -> Mapping[str, float]:
@@ -108,7 +109,7 @@ class BestModel(Stateful):
         # Processors of several kinds may round an accuracy differently, and workers that have come
         # into this world with other groups do not know what was best: rank 0 says it.
         both = dict(found), self.accuracies
-        found, self.accuracies = self._world.broadcast_object(both, "best.accuracies")
+        found, self.accuracies = self.world.broadcast_object(both, "best.accuracies")
         if found and self._is_best(found, update):
             self.saver.save(update)
             self.accuracies = dict(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import VALIDATION, BestModel, average_statistics
-from training.update.classify_step import EpochCounts
+
+if TYPE_CHECKING:
+    from training.update.classify_step import EpochCounts
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ class Verifier(Stateful):
         self,
         backbone: Backbone,
         targets: Sequence[VerificationSet],
-        world: World,
         log: RunLog,
         best_model: BestModel,
         *,
@@ -47,7 +48,7 @@ class Verifier(Stateful):
         image_size: tuple[int, int],
     ) -> None:
         self._backbone, self._targets = backbone, targets
-        self._world, self._log, self._best_model = world, log, best_model
+        self._world, self._log, self._best_model = best_model.world, log, best_model
         self._batch_size, self._image_size = batch_size, image_size
         self.first: dict[str, float] = {}
         self.best: dict[str, float] = {}

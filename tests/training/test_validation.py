@@ -150,7 +150,7 @@ def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> 
             for number, array in enumerate(backbone.statistics):
                 array[:] = number + 10.0 * world.rank**2
         average_statistics(averaged, world)
-        Verifier(verified, [], world, None, Mock(), batch_size=2, image_size=(32, 32)).verify(5)
+        Verifier(verified, [], None, Mock(world=world), batch_size=2, image_size=(32, 32)).verify(5)
         ModelSaver(saved, world, folder).save(5)
         for backbone in backbones:
             assert len(backbone.statistics) > 1
@@ -299,12 +299,12 @@ def make(best, monkeypatch):
         calls = Mock(side_effect=evaluate)
         monkeypatch.setattr(verification, "evaluate", calls)
         backbone = SimpleNamespace(inference=lambda: f"averaged {average.call_count} times")
-        world, log = SimpleNamespace(rank=2, size=3), SimpleNamespace()
+        best.world, log = SimpleNamespace(rank=2, size=3), SimpleNamespace()
         log.verification = lambda name, result, *, best, update: reports.append(
             (name, result.accuracy, best, update)
         )
         targets = [SimpleNamespace(name=name) for name in accuracies]
-        made = Verifier(backbone, targets, world, log, best, batch_size=5, image_size=(8, 9))
+        made = Verifier(backbone, targets, log, best, batch_size=5, image_size=(8, 9))
         return made, reports, calls
 
     return build

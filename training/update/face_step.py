@@ -44,19 +44,22 @@ class FaceStep(Step):
         *,
         stopwatch: Optional[Stopwatch] = None,
         guard: Optional[FiniteGuard] = None,
-        teacher: Optional[Teacher] = None,
     ) -> None:
         """Assemble the step.
 
         ``center_lr_factor`` is the learning rate of the centers over that of the backbone. Without
-        a ``guard`` the run stops at numbers that are not finite. The distance from the embeddings
-        of a ``teacher`` is part of the loss.
+        a ``guard`` the run stops at numbers that are not finite.
         """
         self._backbone, self._head, self._optimizer = backbone, head, optimizer
         self._center_lr_factor = center_lr_factor
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
-        self._upload, self._teacher = Uploads(backbone.context), teacher
+        self._upload = Uploads(backbone.context)
+        self._teacher: Optional[Teacher] = None
+
+    def learn_from(self, teacher: Teacher) -> None:
+        """Add the distance from a teacher's embeddings to the loss."""
+        self._teacher = teacher
 
     @override
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
