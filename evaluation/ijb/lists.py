@@ -3,8 +3,7 @@
 A folder has the images in ``loose_crop`` and the lists in ``meta``, named after the set: a line per
 face with its image, five points and the detector's score; a line per face with its template and its
 media; the pairs of templates; and tables of the templates of galleries and probes. Whoever made
-them is not the user: every line is checked, and the first wrong one is named. IJB-C's 15,658,489
-pairs are read in blocks.
+them is not the user: every line is checked, and the first wrong one is named.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from __future__ import annotations
 import io
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional, TextIO
+from typing import NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from runtime.errors import DataError
 from runtime.files import open_regular
 
 Ints = NDArray[np.int64]
+_Row = TypeVar("_Row")
 
 IMAGES = "loose_crop"
 GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "gallery_G2")}
@@ -32,8 +32,6 @@ GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "galle
 _POINT_NUMBERS = 10
 # At most 18 digits fit into 64 bits.
 _MAX_DIGITS = 18
-_DIGITS_AND_SPACE = b"0123456789 \t\n"
-_BLOCK_BYTES = 4 << 20
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
 _LARGEST = 1e9
 
@@ -132,49 +130,41 @@ def read_faces(lists: Lists) -> Faces:
     Raises:
         DataError: a list is missing, empty, or has a wrong line, or they do not fit.
     """
-    names, points, scores = _read_points(lists.points)
-    templates: list[int] = []
-    media: list[int] = []
-    for number, line in _lines(lists.media):
-        words = line.split()
-        if len(words) != 3 or not all(map(_is_number, words[1:])):
-            raise _wrong(lists.media, number, line, "the name of an image, a template and a media")
-        if len(templates) < len(names) and words[0] != names[len(templates)]:
-            raise DataError(
-                f"{lists.media}, line {number}: {words[0]!r:.80} stands where {lists.points} has "
-                f"{names[len(templates)]!r:.80}; take both lists from one release"
-            )
-        templates.append(int(words[1]))
-        media.append(int(words[2]))
-    if len(templates) != len(names):
-        raise DataError(
-            f"{lists.media} has {len(templates):,} faces, {lists.points} {len(names):,}; take both "
-            "lists from one release, and download what is cut off again"
-        )
-    ids, rows = np.unique(np.array(templates, np.int64), return_inverse=True)
-    return Faces(names, points, scores, ids, rows.astype(np.int64), np.array(media, np.int64))
-
-
-def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+    said = f"the name of an image within {IMAGES}, x and y of five points, and a score"
     names: list[str] = []
     numbers = array("d")
-    for number, line in _lines(path):
-        words = line.split()
-        try:
-            row = [float(word) for word in words[1:]]
-        except ValueError:
-            row = []
-        is_outside = words[0].startswith("/") or ".." in words[0].split("/")
-        are_points = len(row) == _POINT_NUMBERS + 1 and all(abs(x) <= _LARGEST for x in row)
-        if is_outside or not are_points:
-            said = f"the name of an image within {IMAGES}, x and y of five points, and a score"
-            raise _wrong(path, number, line, said)
-        names.append(words[0])
+    for name, row in _read(lists.points, _face, said):
+        names.append(name)
         numbers.extend(row)
     if not names:
-        raise DataError(f"{path} is empty; take it from InsightFace's release")
+        raise DataError(f"{lists.points} is empty; take it from InsightFace's release")
+    expected = iter(names)
+
+    def place(words: list[str]) -> tuple[int, int]:
+        name, template, media = words
+        if name != next(expected, None):
+            raise ValueError
+        return _integer(template), _integer(media)
+
+    said = f"the image in this place of {lists.points.name}, a template and a media"
+    places = np.array(list(_read(lists.media, place, said)), np.int64).reshape(-1, 2)
+    if len(places) != len(names):
+        raise DataError(
+            f"{lists.media} has {len(places):,} faces, {lists.points} {len(names):,}; take both "
+            "lists from one release, and download what is cut off again"
+        )
     table = np.array(numbers).reshape(len(names), -1)
-    return names, table[:, :_POINT_NUMBERS].reshape(-1, 5, 2), table[:, _POINT_NUMBERS]
+    points, scores = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2), table[:, _POINT_NUMBERS]
+    ids, rows = np.unique(places[:, 0], return_inverse=True)
+    return Faces(names, points, scores, ids, rows.astype(np.int64), places[:, 1])
+
+
+def _face(words: list[str]) -> tuple[str, list[float]]:
+    name, row = words[0], [float(word) for word in words[1:]]
+    is_outside = name.startswith("/") or ".." in name.split("/")
+    if is_outside or len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
+        raise ValueError
+    return name, row
 
 
 def check_points(path: Path, faces: Faces) -> str:
@@ -219,47 +209,24 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
     Raises:
         DataError: the list is missing or has a wrong line, or pairs of one kind only.
     """
-    columns = [np.empty((3, 0), np.int32)]
-    number = 1
-    with _open_text(path) as text:
-        while lines := text.readlines(_BLOCK_BYTES):
-            block = _pairs_of(lines, template_ids)
-            if block is None:
-                wrong = (n for n, one in enumerate(lines) if _pairs_of([one], template_ids) is None)
-                place = next(wrong)
-                said = "two templates that have faces, and the label 0 or 1"
-                raise _wrong(path, number + place, lines[place], said)
-            columns.append(block)
-            number += len(lines)
-    first, second, labels = np.concatenate(columns, axis=1)
-    same = labels == 1
+    rows = {str(template): row for row, template in enumerate(template_ids.tolist())}
+    labels = {"0": 0, "1": 1}
+
+    def pair(words: list[str]) -> tuple[int, int, int]:
+        first, second, label = words
+        return rows[first], rows[second], labels[label]
+
+    numbers = array("i")
+    for found in _read(path, pair, "two templates that have faces, and the label 0 or 1"):
+        numbers.extend(found)
+    first, second, label = np.array(numbers, np.int32).reshape(-1, 3).T
+    same = label == 1
     if same.all() or not same.any():
         raise DataError(
             f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
             "pairs are needed"
         )
     return Pairs(first, second, same)
-
-
-def _pairs_of(lines: list[str], template_ids: Ints) -> Optional[NDArray[np.int32]]:
-    """Return the rows of both templates and the label of each line [3, n]; None if one is wrong."""
-    content = "".join(lines).encode("ascii", "replace")
-    if content.translate(None, _DIGITS_AND_SPACE):
-        return None
-    if not content.strip():
-        return np.empty((3, 0), np.int32)
-    try:
-        table = np.loadtxt(lines, np.int64, comments=None, ndmin=2)
-    # Another number of words in a line, or a number that is too large.
-    except (ValueError, OverflowError):
-        return None
-    if table.shape[1] != 3:
-        return None
-    rows = np.searchsorted(template_ids, table[:, :2])
-    are_known = template_ids[np.minimum(rows, len(template_ids) - 1)] == table[:, :2]
-    if not are_known.all() or (table[:, 2] > 1).any():
-        return None
-    return np.column_stack([rows, table[:, 2]]).T.astype(np.int32)
 
 
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
@@ -276,48 +243,51 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """
     subjects: dict[int, int] = {}
     known = set(template_ids.tolist())
-    for number, line in _lines(path):
-        words = [word.strip() for word in line.split(",")[:2]]
-        if len(words) < 2 or not all(map(_is_number, words)):
-            if number == 1:
-                continue
-            raise _wrong(path, number, line, "a template, a subject, and others")
-        template, subject = map(int, words)
-        if subjects.setdefault(template, subject) != subject:
-            said = f"of the subject {subjects[template]}, as the template in lines before"
-            raise _wrong(path, number, line, said)
-        if template not in known:
-            raise _wrong(path, number, line, "of a template that has faces")
+
+    def image(words: list[str]) -> None:
+        template, subject = (_integer(word.strip()) for word in words[:2])
+        if template not in known or subjects.setdefault(template, subject) != subject:
+            raise ValueError
+
+    for _ in _read(path, image, "a template that has faces, its only subject, and others", ","):
+        pass
     if not subjects:
         raise DataError(f"{path} has no templates; take it from InsightFace's release")
     templates, people = np.array(sorted(subjects.items()), np.int64).T
     return Subjects(np.searchsorted(template_ids, templates), people)
 
 
-def _open_text(path: Path) -> TextIO:
+def _read(
+    path: Path, parse: Callable[[list[str]], _Row], expected: str, separator: Optional[str] = None
+) -> Iterator[_Row]:
+    """Yield what ``parse`` returns for the words of each line that is not empty.
+
+    It refuses a line by a ``ValueError`` or ``KeyError``. With a separator, the first line is a
+    heading unless it begins with a number.
+    """
     try:
-        return io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape")
+        file = io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape")
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; take it from InsightFace's release (with "
             "--protocol, the lists of the other protocol are not needed)"
         ) from None
+    with file:
+        for number, line in enumerate(file, 1):
+            is_heading = number == 1 and separator and not line.lstrip()[:1].isdecimal()
+            if is_heading or not line.strip():
+                continue
+            try:
+                row = parse(line.split(separator))
+            except (ValueError, KeyError):
+                raise DataError(
+                    f"{path}, line {number}: {line.strip()!r:.80} is not {expected}; take all "
+                    "lists from one release"
+                ) from None
+            yield row
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, with their numbers."""
-    with _open_text(path) as text:
-        for number, line in enumerate(text, 1):
-            if line.strip():
-                yield number, line
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS
-
-
-def _wrong(path: Path, number: int, line: str, expected: str) -> DataError:
-    return DataError(
-        f"{path}, line {number}: {line.strip()!r:.80} is not {expected}; take all lists from one "
-        "release"
-    )
+def _integer(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS):
+        raise ValueError
+    return int(word)
