@@ -10,7 +10,6 @@ model or other lists is refused.
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -20,11 +19,11 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 
 from evaluation.features import Features
-from evaluation.files import map_floats
+from evaluation.files import map_floats, writing
 from evaluation.network import files_of
 from evaluation.options import Source
 from runtime.errors import DataError
-from runtime.files import open_kept, sha256, write_atomically
+from runtime.files import StagedFiles, open_kept, sha256, write_atomically
 
 PART = 1024
 """Faces of a part, a minute's work of a processor."""
@@ -78,7 +77,7 @@ class FeaturesFolder:
                 be written.
         """
         path = self._path / _DESCRIPTION
-        try:
+        with writing(self._path, "--out"):
             self._path.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 if any(not one.name.startswith(".") for one in self._path.iterdir()):
@@ -89,14 +88,13 @@ class FeaturesFolder:
                 content = json.dumps(self._description, indent=1) + "\n"
                 write_atomically(path, content.encode())
             self._lock = open(open_kept(path, os.O_RDWR), "r+b")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                f"another command writes into {self._path}; wait for its end, or choose another "
-                "folder with --out"
-            ) from None
-        except OSError as error:
-            raise _unwritable(self._path, error) from None
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(
+                    f"another command writes into {self._path}; wait for its end, or choose "
+                    "another folder with --out"
+                ) from None
         try:
             found = json.load(self._lock)
         except (ValueError, RecursionError):
@@ -125,12 +123,8 @@ class FeaturesFolder:
             DataError: the disk is full.
         """
         assert len(rows) == len(self.faces(part)), (part, rows.shape)
-        content = io.BytesIO()
-        np.save(content, rows)
-        try:
-            write_atomically(self._file(part), content.getvalue())
-        except OSError as error:
-            raise _unwritable(self._path, error) from None
+        with writing(self._path, "--out"), StagedFiles() as files:
+            np.save(files.open(self._file(part)), rows)
 
     def read(self) -> Iterator[Features]:
         """Yield the features [views, b, D] of all parts, in order.
@@ -163,10 +157,3 @@ class FeaturesFolder:
 
     def _file(self, part: int) -> Path:
         return self._path / f"part-{part:05d}.npy"
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{path} cannot be written: {error.strerror}; make room and start the command again, which "
-        "continues, or choose another folder with --out"
-    )
