@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import cv2
 import numpy as np
@@ -78,10 +79,10 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
     rows: list[SheetRow] = []
-    for identity in np.unique(labels[_evenly_spaced(order, _ROWS)]):
+    for identity in np.unique(labels[evenly_spaced(order, _ROWS)]):
         images = order[slice(*np.searchsorted(labels[order], [identity, identity + 1]))]
         heading = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
-        shown = [(_payload(records, index), "") for index in _evenly_spaced(images, _COLUMNS)]
+        shown = [(payload_of(records, index), "") for index in evenly_spaced(images, _COLUMNS)]
         rows.append((heading, [shown]))
     return draw_rows(rows, title)
 
@@ -89,7 +90,7 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
 def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
     """Return a sheet with evenly spaced pairs of one identity, then as many of two, a PNG."""
     kinds = (np.flatnonzero(kind) for kind in (pairs.same, ~pairs.same))
-    chosen = [pair for kind in kinds for pair in _evenly_spaced(kind, _PAIRS)]
+    chosen = [pair for kind in kinds for pair in evenly_spaced(kind, _PAIRS)]
     notes = ["same identity" if pairs.same[pair] else "different" for pair in chosen]
     return draw_chosen_pairs(pairs, chosen, notes, title)
 
@@ -174,13 +175,13 @@ def _tile(payload: Payload) -> Image:
     return tile
 
 
-def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:
+def evenly_spaced(items: NDArray[Any], count: int) -> list[int]:
     """Return ``count`` of the items, or all if there are fewer."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(np.int64)
     return [int(item) for item in items[chosen]]
 
 
-def _payload(records: RecordSet, index: int) -> Payload:
+def payload_of(records: RecordSet, index: int) -> Payload:
     """Return an encoded image; empty if it cannot be read."""
     with suppress(DataError):
         return records.image(index)[0]

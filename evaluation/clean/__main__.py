@@ -5,8 +5,8 @@
 Finds images with a wrong label, classes that are one identity, and what the set has in common with
 verification sets; ``docs/cleaning.md`` says how. The set itself is never changed.
 
-The findings say what looks wrong; the user says what is to be done about it. Both together are a
-plan: one table, which is written whether or not a new set is, and from which the new set follows.
+The findings say what looks wrong; the user says what is to be done about it. From both follows what
+becomes of each image: a table, which is written whether or not a new set is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,10 @@ from data.worker_threads import add_workers, track
 from evaluation.clean.faces import EmbeddedFaces, EmbeddingFile, Numbers
 from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
 from evaluation.clean.report import Report, file_stem
-from evaluation.files import refuse_inputs, writing
 from evaluation.options import add_network, check_names, cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import StagedFiles, new_folder, read_file, write_atomically
+from runtime.files import new_folder, read_file, write_atomically
 from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
@@ -47,8 +46,6 @@ _COSINES = {
     "copy": ("--copy-cosine", f"an image as near as this is a copy ({COPY})"),
 }
 
-# The file of the report that says of each image whether it stays, moves or goes.
-_TABLE = "images.tsv"
 _NO_CLASS = -1
 _REASONS = "<U10"
 
@@ -107,18 +104,15 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
-    """Refuse to write into the set, or over the index of the embeddings."""
-    if options.features is not None:
-        refuse_inputs(options.report / _TABLE, "--report", [options.features.with_suffix(".tsv")])
+    """Refuse a new set in the old one, and a report in the new set, which appears at the end."""
     if options.out is None:
         return
     # Path.resolve ends in a RuntimeError at a link to itself.
-    paths = map(os.path.realpath, (records.path, options.out, options.report))
+    paths = map(os.path.realpath, (records.path.parent, options.out, options.report))
     source, out, report = map(Path, paths)
-    places = (("--out", options.out, out, source.parent), ("--report", options.report, report, out))
-    for option, given, path, taken in places:
-        if taken in (path, *path.parents):
-            raise ConfigError(f"{option} {given} is, or lies in, {taken}; choose another place")
+    for option, place, taken in (("--out", out, source), ("--report", report, out)):
+        if taken in (place, *place.parents):
+            raise ConfigError(f"{option} {place} is, or lies in, {taken}; choose another place")
 
 
 def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
@@ -135,54 +129,17 @@ def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
     return Path(f"{out}.npy")
 
 
-class Plan(NamedTuple):
-    """The new set.
-
-    Attributes:
-        classes: int64 [N]: the class of each image in the new set, -1 if it is left out.
-        reasons: text [N]: why an image is left out or has another class; empty for others.
-        num_classes: of the new set.
-    """
-
-    classes: NDArray[np.int64]
-    reasons: NDArray[np.str_]
-    num_classes: int
-
-    def counts(self) -> Counter[str]:
-        """Return how many images are left out, by the reason."""
-        return Counter(self.reasons[self.classes < 0].tolist())
-
-    def write_table(self, file: BinaryIO, records: RecordSet) -> None:
-        """Write a line for each image: key, class, class in the new set, reason."""
-        file.write(b"key\tclass\tnew class\treason\n")
-        columns = (column.tolist() for column in (records.labels(), self.classes, self.reasons))
-        for image, (label, new, reason) in enumerate(zip(*columns)):
-            shown = "" if new < 0 else new
-            line = f"{records.key(image)}\t{label}\t{shown}\t{reason}\n"
-            file.write(line.encode())
-
-    def write_set(self, records: RecordSet, folder: Path) -> None:
-        """Write the new set; the images of a class stay in their order, byte for byte.
-
-        Raises:
-            DataError: a record is broken, or the folder cannot be written.
-        """
-        images = np.flatnonzero(self.classes >= 0)
-        images = images[np.argsort(self.classes[images], kind="stable")]
-        numbered = zip(images.tolist(), self.classes[images].tolist())
-        with RecordWriter(folder, image_size=records.image_size) as writer:
-            for image, label in track(numbered, len(images), "writing images"):
-                writer.write(records.image(image)[0], label)
-
-
 def make_plan(
     faces: EmbeddedFaces,
     images: Numbers,
     total: int,
     findings: Findings,
     actions: argparse.Namespace,
-) -> Plan:
+) -> tuple[Numbers, NDArray[np.str_]]:
     """Decide what becomes of each image.
+
+    Returns the class of each in the new set, -1 if it is left out, and why it is left out or has
+    another class; empty for others.
 
     Args:
         faces: the images that could be embedded [n].
@@ -216,14 +173,18 @@ def make_plan(
     every, why = np.full(total, _NO_CLASS, np.int64), np.full(total, "unreadable", _REASONS)
     every[images] = np.where(classes >= 0, np.searchsorted(left, classes), _NO_CLASS)
     why[images] = reasons
-    return Plan(every, why, len(left))
+    return every, why
 
 
 def _summary(
-    records: RecordSet, faces: EmbeddedFaces, findings: Findings, plan: Plan
+    records: RecordSet,
+    faces: EmbeddedFaces,
+    findings: Findings,
+    classes: Numbers,
+    reasons: NDArray[np.str_],
 ) -> dict[str, str]:
-    limits, kept = findings.limits, int((plan.classes >= 0).sum())
-    out = ", ".join(f"{count:,} {reason}" for reason, count in plan.counts().items()) or "none"
+    limits, counts = findings.limits, Counter(reasons[classes < 0].tolist())
+    out = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "none"
     return {
         "set": str(records.path),
         "images": f"{len(records):,} of {len(faces.present):,} identities",
@@ -234,7 +195,7 @@ def _summary(
         "two classes are one": f"from {limits['merge']:.3f}",
         "a class is a person of a verification set": f"from {limits['overlap']:.3f}",
         "left out": out,
-        "new set": f"{kept:,} images of {plan.num_classes:,} identities",
+        "new set": f"{(classes >= 0).sum():,} images of {classes.max() + 1:,} identities",
     }
 
 
@@ -247,25 +208,33 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     every = {name: getattr(options, f"{name}_cosine") for name in _COSINES}
     given = {name: cosine for name, cosine in every.items() if cosine is not None}
     findings = find_all(faces, targets, given)
-    plan = make_plan(faces, images, len(records), findings, options)
-    summary = _summary(records, faces, findings, plan)
+    classes, reasons = make_plan(faces, images, len(records), findings, options)
+    summary = _summary(records, faces, findings, classes, reasons)
     report = Report(options.report, records, images, faces, findings, options.sheets)
-    lines = report.write(summary)
-    table = options.report / _TABLE
-    with writing(table, "--report"), StagedFiles() as files:
-        plan.write_table(files.open(table), records)
-    for name, value in summary.items():
-        print_line(f"{name:<42}{value}")
-    for line in (*lines, f"{table}: what becomes of each image"):
+    lines = report.write(summary, classes, reasons.tolist())
+    for line in (*(f"{name:<42}{value}" for name, value in summary.items()), *lines):
         print_line(line)
-    if hidden is None:
-        return
-    if not plan.num_classes:
+    if hidden is not None:
+        _write_set(records, classes, hidden)
+
+
+def _write_set(records: RecordSet, classes: Numbers, folder: Path) -> None:
+    """Write the new set; the images of a class stay in their order, byte for byte.
+
+    Raises:
+        DataError: nothing is left, a record is broken, or a file cannot be read or written.
+    """
+    if classes.max() < 0:
         raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
-    plan.write_set(records, hidden)
+    images = np.flatnonzero(classes >= 0)
+    images = images[np.argsort(classes[images], kind="stable")]
+    numbered = zip(images.tolist(), classes[images].tolist())
+    with RecordWriter(folder, image_size=records.image_size) as writer:
+        for image, label in track(numbered, len(images), "writing images"):
+            writer.write(records.image(image)[0], label)
     for path in sorted(records.path.parent.glob("[!.]*.bin")):
         try:
-            write_atomically(hidden / path.name, read_file(path))
+            write_atomically(folder / path.name, read_file(path))
         except OSError as error:
             raise DataError(
                 f"{path}, of which the new set needs a copy: {error.strerror}; mend or remove it"

@@ -7,7 +7,6 @@ they stay on the disk, and what is read at once are the images of a class, or a 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,21 +104,16 @@ class EmbeddingFile:
             DataError: there are none, or they are of another version of the set.
         """
         labels, found = records.labels().astype(np.int64), self._find(records.path)
-        images, rows = [], []
-        for image, label in enumerate(labels.tolist()):
-            row = found.pop(str(records.key(image)), None)
-            if row is None and _can_be_embedded(records, image):
-                raise self._other_version(records.path)
-            if row is not None:
-                # A file that was given labels by another program may have none.
-                if self._embeddings.labels and self._embeddings.labels[row] != str(label):
-                    raise self._other_version(records.path)
-                images.append(image)
-                rows.append(row)
-        if found:
+        keys = (str(records.key(image)) for image in range(len(records)))
+        rows = np.array([found.pop(key, -1) for key in keys], np.int64)
+        images, lost = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
+        rows, labels = rows[images], labels[images]
+        # A file that was given labels by another program may have none.
+        known = self._embeddings.labels and [self._embeddings.labels[row] for row in rows]
+        is_other = known and known != list(map(str, labels))
+        if is_other or found or any(_can_be_embedded(records, image) for image in lost.tolist()):
             raise self._other_version(records.path)
-        numbers = np.array(images, np.int64)
-        return EmbeddedFaces(self._rows(rows), labels[numbers], records.num_classes), numbers
+        return EmbeddedFaces(self._rows(rows), labels, records.num_classes), images
 
     def rows_of(self, pairs: VerificationSet) -> NDArray[Any]:
         """Return the embeddings of the images of a verification set, floats [2 P, D].
@@ -130,7 +124,7 @@ class EmbeddingFile:
         found = self._find(pairs.path)
         if found.keys() != set(map(str, range(len(pairs)))):
             raise self._other_version(pairs.path)
-        return self._rows([found[str(image)] for image in range(len(pairs))])
+        return self._rows(np.array([found[str(image)] for image in range(len(pairs))]))
 
     def _find(self, path: Path) -> dict[str, int]:
         """Return the row of each key of a set; a set is asked for once."""
@@ -139,13 +133,11 @@ class EmbeddingFile:
             raise DataError(f"{self._embeddings.path} has no embeddings of {path}; {_REMEDY}")
         return found
 
-    def _rows(self, numbers: Sequence[int]) -> NDArray[Any]:
+    def _rows(self, numbers: Numbers) -> NDArray[Any]:
         """Return rows, without reading them if they follow each other."""
-        rows = np.array(numbers, np.int64)
-        is_range = bool((np.diff(rows) == 1).all())
-        found: NDArray[Any] = self._embeddings.rows[
-            slice(rows[0], rows[-1] + 1) if is_range else rows
-        ]
+        is_range = bool((np.diff(numbers) == 1).all())
+        chosen = slice(numbers[0], numbers[-1] + 1) if is_range else numbers
+        found: NDArray[Any] = self._embeddings.rows[chosen]
         return found
 
     def _other_version(self, path: Path) -> DataError:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from data.inspect.sheets import evenly_spaced
 from evaluation.clean.faces import EmbeddedFaces, Numbers, Rows
 from evaluation.features import normalized
 from evaluation.search import search
@@ -121,11 +122,10 @@ def _core(rows: Rows, agree: float) -> Answers:
 
 def _most_agreeing(rows: Rows, agree: float) -> int:
     """Return the image with which most others agree, of several the one nearest to all."""
-    count = min(len(rows), _LARGEST)
-    chosen = np.linspace(0, len(rows) - 1, count).round().astype(np.int64)
+    chosen = evenly_spaced(np.arange(len(rows)), _LARGEST)
     cosines = rows[chosen] @ rows[chosen].T
     agreeing = (cosines >= agree).sum(axis=1)
-    return int(chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]])
+    return chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]]
 
 
 def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:

@@ -7,20 +7,21 @@ from the surest to the least sure, because the least sure tell whether a thresho
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.inspect.sheets import SheetRow, draw_rows
+from data.inspect.sheets import SheetRow, draw_rows, evenly_spaced, payload_of
 from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, Payload
+from data.records.recordio import Payload
 from evaluation.clean.faces import EmbeddedFaces, Numbers
 from evaluation.clean.findings import Findings, Overlap
 from evaluation.files import writing
 from evaluation.report import elements
-from runtime.files import write_atomically
+from runtime.files import StagedFiles, write_atomically
 
 _ROWS, _EXAMPLES = 12, 4
 _SAID = {
@@ -31,7 +32,16 @@ _SAID = {
 
 
 class Report:
-    """Writes what was found in a set: tables, sheets, and a page of them."""
+    """Writes what was found in a set: tables, sheets, and a page of them.
+
+    Attributes:
+        folder: where to write.
+        records: the set.
+        images: the number in it of each embedding.
+        faces: the embeddings.
+        findings: what was found in them.
+        sheets: the largest number of sheets of each kind of findings.
+    """
 
     def __init__(
         self,
@@ -42,26 +52,26 @@ class Report:
         findings: Findings,
         sheets: int,
     ) -> None:
-        """Args: where to write, the set, the number in it of each embedding, these, and so on.
-
-        ``sheets`` is the largest number of sheets of each kind of findings.
-        """
         self._folder, self._sheets = folder, sheets
         self._records, self._images, self._faces = records, images, faces
         self._findings = findings
         self._sections: list[str] = []
         self._lines: list[str] = []
 
-    def write(self, summary: Mapping[str, str]) -> list[str]:
+    def write(
+        self, summary: Mapping[str, str], classes: Numbers, reasons: Sequence[str]
+    ) -> list[str]:
         """Write all files; return a line about each kind of findings, and the page.
 
         Args:
             summary: names and values at the head of the page.
+            classes: the class of each image of the set in the new one, -1 if it is left out.
+            reasons: why an image is left out or has another class; empty for others.
 
         Raises:
             DataError: a file cannot be written.
         """
-        page = self._folder / "report.html"
+        page, table = self._folder / "report.html", self._folder / "images.tsv"
         with writing(self._folder, "--report"):
             self._folder.mkdir(parents=True, exist_ok=True)
             for kind in _SAID:
@@ -74,7 +84,11 @@ class Report:
             # Its own sheets are in the same folder, on a disk or on a server.
             parts = ("Cleaning", "evaluation.clean", "", [head, *self._sections], "'self' file:")
             write_atomically(page, elements.page(*parts).encode())
-        return [*self._lines, str(page)]
+            header = ("key", "class", "new class", "reason")
+            keys = map(self._records.key, range(len(self._records)))
+            new = ("" if label < 0 else label for label in classes.tolist())
+            _write_table(table, header, zip(keys, self._records.labels(), new, reasons))
+        return [*self._lines, str(page), f"{table}: what becomes of each image"]
 
     def _write_wrong(self, kind: str) -> None:
         found = self._findings.of_kind(kind)
@@ -92,7 +106,7 @@ class Report:
 
         said = f"images {_SAID[kind]}: the image, its class, the nearest other; cosines with it"
         header = ("key", "class", "cosine", "other class", "its cosine")
-        self._write_kind(kind, said, [header, *lines], len(found), row)
+        self._write_kind(kind, said, header, lines, len(found), row)
 
     def _write_merges(self) -> None:
         merges = self._findings.merges
@@ -111,7 +125,7 @@ class Report:
 
         said = "groups of classes are one identity: cosines with the first image"
         header = ("group", "class", "images", "smallest cosine")
-        self._write_kind("merges", said, [header, *lines], len(merges), row)
+        self._write_kind("merges", said, header, lines, len(merges), row)
 
     def _write_persons(self, found: Overlap) -> None:
         name, sizes = found.pairs.name, self._faces.sizes
@@ -128,7 +142,7 @@ class Report:
             "then the class"
         )
         header = ("image of the verification set", "class", "images", "cosine")
-        self._write_kind(f"{name}-people", said, [header, *lines], len(lines), row)
+        self._write_kind(f"{name}-people", said, header, lines, len(lines), row)
 
     def _write_copies(self, found: Overlap) -> None:
         name, images = found.pairs.name, found.pairs.images
@@ -147,28 +161,27 @@ class Report:
 
         said = f"images are copies of images of {name}: the image from there, the copy"
         header = ("image of the verification set", "key", "class", "cosine", "equal bytes")
-        self._write_kind(f"{name}-copies", said, [header, *lines], len(lines), row)
+        self._write_kind(f"{name}-copies", said, header, lines, len(lines), row)
 
     def _write_kind(
         self,
         name: str,
         said: str,
-        table: Sequence[Sequence[Any]],
+        header: Sequence[str],
+        lines: Sequence[Sequence[Any]],
         count: int,
         row: Callable[[int], SheetRow],
     ) -> None:
         """Write the table and the sheets of a kind of findings; ``row`` describes one of them."""
         stem = file_stem(name)
-        content = "".join(map(_line, table))
-        write_atomically(self._folder / f"{stem}.tsv", content.encode())
+        _write_table(self._folder / f"{stem}.tsv", header, lines)
         summary, _, columns = said.partition(":")
         self._lines.append(f"{self._folder / stem}.tsv: {count:,} {summary}")
         shown = [f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>']
         for former in self._folder.glob(f"{stem}-[0-9]*.png"):
             former.unlink()
-        most = min(count, self._sheets * _ROWS)
-        numbers = np.linspace(0, count - 1, most).round().astype(np.int64).tolist()
-        for start in range(0, most, _ROWS):
+        numbers = evenly_spaced(np.arange(count), self._sheets * _ROWS)
+        for start in range(0, len(numbers), _ROWS):
             chosen = numbers[start : start + _ROWS]
             title = f"{name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {count:,}:{columns}"
             sheet = f"{stem}-{start // _ROWS + 1}.png"
@@ -180,25 +193,19 @@ class Report:
         """Return images of a class at equal distances, with the cosines to one if it is given."""
         members = self._faces.members(label)
         in_core = members[self._findings.centers.in_core[members]]
-        members = in_core if len(in_core) else members
-        places = np.linspace(0, len(members) - 1, min(count, len(members))).round()
-        chosen = members[places.astype(np.int64)]
+        chosen = evenly_spaced(in_core if len(in_core) else members, count)
         notes = [""] * len(chosen)
         if beside >= 0:
             cosines = self._faces.unit(chosen) @ self._faces.unit([beside])[0]
-            shown = zip(chosen.tolist(), cosines)
+            shown = zip(chosen, cosines)
             notes = ["" if image == beside else f"{cosine:.2f}" for image, cosine in shown]
-        return list(zip(map(self._payload, chosen.tolist()), notes))
+        return list(zip(map(self._payload, chosen), notes))
 
     def _key(self, image: int) -> int:
         return self._records.key(int(self._images[image]))
 
     def _payload(self, image: int) -> Payload:
-        try:
-            return self._records.image(int(self._images[image]))[0]
-        except BrokenRecordError:
-            # Drawn as a cross.
-            return b""
+        return payload_of(self._records, int(self._images[image]))
 
 
 def file_stem(name: str) -> str:
@@ -209,6 +216,9 @@ def file_stem(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def _line(cells: Sequence[Any]) -> str:
-    words = (f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells)
-    return "\t".join(words) + "\n"
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with StagedFiles() as files:
+        file = files.open(path)
+        for row in chain([header], rows):
+            words = (f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row)
+            file.write(("\t".join(words) + "\n").encode())
