@@ -13,9 +13,9 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +32,6 @@ from runtime.stopping import run_stoppable
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384
 _RANKS = (1, 5)
-
-
-class Matches(NamedTuple):
-    """The best matches of some consecutive probes, the most similar first.
-
-    Attributes:
-        first: the number of the first probe.
-        cosines: float32 [P, K].
-        rows: of the gallery, int64 [P, K]; -1 where the gallery has no more.
-    """
-
-    first: int
-    cosines: NDArray[np.float32]
-    rows: NDArray[np.int64]
 
 
 def _best_of(
@@ -77,8 +63,10 @@ def search(
     top: int,
     excluded: Optional[Mapping[int, Sequence[int]]] = None,
     blocks: tuple[int, int] = (_PROBES, _GALLERY),
-) -> Iterator[Matches]:
-    """Yield the ``top`` rows of the gallery with the largest cosines, for each block of probes.
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the ``top`` rows of the gallery with the largest cosines, for each probe.
+
+    Both are [m, K], the most similar first: the cosines, and the rows; -1 where there are no more.
 
     Args:
         gallery: [n, D], of any lengths; it may be mapped into memory, and is read in blocks.
@@ -91,19 +79,20 @@ def search(
         DataError: a row is not finite, or too large for a length.
     """
     excluded = excluded or {}
+    best = np.full((len(probes), top), -np.inf, np.float32)
+    rows = np.full(best.shape, -1, np.int64)
     for first in range(0, len(probes), blocks[0]):
         probes_PD = normalized(finite_rows(probes, first, blocks[0], "the probes"))
-        best = np.full((len(probes_PD), top), -np.inf, np.float32)
-        rows = np.full(best.shape, -1, np.int64)
-        hidden = [(p, row) for p in range(len(best)) for row in excluded.get(first + p, ())]
+        block = slice(first, first + len(probes_PD))
+        hidden = [(p, row) for p in range(len(probes_PD)) for row in excluded.get(first + p, ())]
         for start in range(0, len(gallery), blocks[1]):
             gallery_GD = normalized(finite_rows(gallery, start, blocks[1], "the gallery"))
             cosines_PG = probes_PD @ gallery_GD.T
             for p, row in hidden:
                 if start <= row < start + cosines_PG.shape[1]:
                     cosines_PG[p, row - start] = -np.inf
-            best, rows = _best_of(cosines_PG, start, best, rows)
-        yield Matches(first, best, rows)
+            best[block], rows[block] = _best_of(cosines_PG, start, best[block], rows[block])
+    return best, rows
 
 
 def identification(
@@ -187,8 +176,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     read = [gallery.path, probes.path]
     check_output(out, "--out", [*read, *(path.with_suffix(".tsv") for path in read)])
     excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
-    with writing(out, "--out"), StagedFiles() as files:
-        matched, rows = _write_table(files.open(out), options, gallery, probes, excluded)
+    # For the rates at least five.
+    cosines, rows = search(gallery.rows, probes.rows, max(options.top, *_RANKS), excluded)
+    matched = _write_table(out, options, (gallery.names, probes.names), cosines, rows)
     said = "" if options.threshold is None else f" of at least {options.threshold:g}"
     print_line(
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
@@ -200,7 +190,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f"{len(probes.names):,} probes; the gallery has none for the others"
         )
     if gallery.labels and probes.labels:
-        counted, rates = identification(gallery.labels, probes.labels, excluded, rows.tolist())
+        counted, rates = identification(gallery.labels, probes.labels, excluded, rows)
         if counted:
             shares = ", ".join(f"rank-{k} {rate:.4f}" for k, rate in zip(_RANKS, rates))
             print(f"identification: {shares}, of {counted:,} probes whose identity is there")
@@ -209,28 +199,27 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 def _write_table(
-    file: Any,
+    path: Path,
     options: argparse.Namespace,
-    gallery: Embeddings,
-    probes: Embeddings,
-    excluded: Mapping[int, Sequence[int]],
-) -> tuple[int, NDArray[np.int64]]:
-    """Write the matches of all probes; return how many have one, and their nearest rows [m, K]."""
-    top = max(options.top, *_RANKS)
+    names: tuple[Sequence[str], Sequence[str]],
+    cosines: NDArray[np.float32],
+    rows: NDArray[np.int64],
+) -> int:
+    """Write the matches of all probes; return how many have one."""
+    (gallery, probes), matched = names, 0
     least = -math.inf if options.threshold is None else options.threshold
-    matched, nearest = 0, []
-    file.write(b"probe\trank\tgallery\tcosine\n")
-    for first, cosines_PK, rows_PK in search(gallery.rows, probes.rows, top, excluded):
-        nearest.append(rows_PK[:, : max(_RANKS)].copy())
-        for p, (cosines, rows) in enumerate(zip(cosines_PK.tolist(), rows_PK.tolist()), first):
+    with writing(path, "--out"), StagedFiles() as files:
+        file = files.open(path)
+        file.write(b"probe\trank\tgallery\tcosine\n")
+        for probe, *found in zip(probes, cosines[:, : options.top], rows[:, : options.top]):
             lines = [
-                f"{probes.names[p]}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
-                for rank, (cosine, row) in enumerate(zip(cosines, rows), 1)
-                if rank <= options.top and row >= 0 and cosine >= least
+                f"{probe}\t{rank}\t{gallery[row]}\t{cosine:.6f}\n"
+                for rank, (cosine, row) in enumerate(zip(*(one.tolist() for one in found)), 1)
+                if row >= 0 and cosine >= least
             ]
             matched += bool(lines)
             file.write("".join(lines).encode(errors="surrogateescape"))
-    return matched, np.concatenate(nearest)
+    return matched
 
 
 if __name__ == "__main__":

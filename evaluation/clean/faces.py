@@ -72,13 +72,10 @@ class Match(NamedTuple):
 
 def matches_from(gallery: Numbered, probes: Numbered, top: int, least: float) -> list[Match]:
     """Return the matches among the ``top`` of each probe that have the cosine ``least`` or more."""
-    found = []
-    for one in search(gallery[1], probes[1], top):
-        probe, place = np.nonzero((one.cosines >= least) & (one.rows >= 0))
-        numbers = probes[0][one.first + probe], gallery[0][one.rows[probe, place]]
-        columns = (*numbers, one.cosines[probe, place])
-        found += [Match(*row) for row in zip(*(column.tolist() for column in columns))]
-    return found
+    cosines, rows = search(gallery[1], probes[1], top)
+    probe, place = np.nonzero((cosines >= least) & (rows >= 0))
+    columns = probes[0][probe], gallery[0][rows[probe, place]], cosines[probe, place]
+    return [Match(*row) for row in zip(*(column.tolist() for column in columns))]
 
 
 class EmbeddingFile:

@@ -138,7 +138,7 @@ def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
 def _nearest_in(rows: Rows) -> Cosines:
     """Return the largest cosine of each image of a class, which has several, with another one."""
     # The nearest image is the image itself, or one that is equal to it.
-    return np.concatenate([one.cosines[:, 1] for one in search(rows, rows, 2)])
+    return search(rows, rows, 2)[0][:, 1]
 
 
 def nearest_others(
@@ -152,17 +152,13 @@ def nearest_others(
         centers: of all classes [C, D]; zeros for one that has none.
     """
     present = np.flatnonzero(centers.any(axis=1))
-    classes, cosines = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.float32)
     # Of the two nearest one is of another class, if there are two.
-    for matches in search(centers[present], rows, 2) if len(present) else ():
-        block = slice(matches.first, matches.first + len(matches.rows))
-        found = present[matches.rows]
-        is_other = (matches.rows >= 0) & (found != labels[block, np.newaxis])
-        place = is_other.argmax(axis=1)[:, np.newaxis]
-        exists = is_other.any(axis=1)
-        classes[block] = np.where(exists, np.take_along_axis(found, place, 1)[:, 0], -1)
-        cosines[block] = np.where(exists, np.take_along_axis(matches.cosines, place, 1)[:, 0], -1)
-    return classes, cosines
+    cosines, places = search(centers[present], rows, 2)
+    # Place -1 is none.
+    classes = np.append(present, -1)[places]
+    is_other = (classes >= 0) & (classes != labels[:, np.newaxis])
+    exists, chosen = is_other.any(axis=1), (np.arange(len(rows)), is_other.argmax(axis=1))
+    return np.where(exists, classes[chosen], -1), np.where(exists, cosines[chosen], -1)
 
 
 def find_wrong_labels(
