@@ -31,8 +31,6 @@ REST = "rest"
 _NORMAL, _STUDENT = 1.960, 2.262
 assert FOLDS == 10
 _UPDATE = "update"
-# A century.
-_LONGEST_SECONDS = 3.2e9
 _FOLDS_NOTE = "Bands: 95 % intervals of the mean over ten folds."
 
 
@@ -113,8 +111,7 @@ def duration(run: RunFiles) -> Optional[timedelta]:
     for start, stop in zip(starts, [*starts[1:], math.inf]):
         within = times[(times >= start) & (times < stop)]
         total += float(within.max() - start) if len(within) else 0.0
-    # The times of a damaged record can add up to more than timedelta holds.
-    return timedelta(seconds=round(total)) if total < _LONGEST_SECONDS else None
+    return timedelta(seconds=round(total))
 
 
 def _finite(values: Numbers) -> Numbers:

@@ -37,7 +37,8 @@ Record = Mapping[str, Any]
 
 _JPEG = b"\xff\xd8\xff"
 _LONGEST_PICTURE = 8 << 20
-_LARGEST = 1e300
+# Of a number that can be drawn; a timedelta holds as many seconds.
+_LARGEST = 1e12
 # Rounding to float16 makes a cosine slightly larger than 1.
 _LARGEST_COSINE = 1.01
 # A record has two brackets, and a configuration one for each list; deeply nested JSON has more.
