@@ -88,7 +88,6 @@ def _blocks(
     Raises:
         DataError: an image cannot be read and none may be left out.
     """
-    from parallel.world import allgather_numpy
 
     def read(number: int) -> Union[Images, DataError]:
         try:
@@ -112,7 +111,7 @@ def _blocks(
             except DataError as found:
                 # Told to the others, which would wait for this rank.
                 error, block[0, -1] = found, np.nan
-            rows = allgather_numpy(world, block, "embed.rows")
+            rows = world.allgather_numpy(block, "embed.rows")
             if error is not None:
                 raise error
             if np.isnan(rows[:, -1]).any():

@@ -62,6 +62,12 @@ class World(Communicator):
         """As ``allgather``, of arrays whose first axes may differ in length; blocks."""
         return self.allgather(array, name)
 
+    def allgather_numpy(self, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+        """As ``allgather_uneven``, of float32 NumPy arrays."""
+        assert array.dtype == np.float32, array.dtype
+        gathered: NDArray[np.float32] = self.allgather_uneven(mx.nd.array(array), name).asnumpy()
+        return gathered
+
     def broadcast(self, array: Any, name: str) -> None:
         """Overwrite an NDArray with that of rank 0, in place; blocks."""
 
@@ -336,10 +342,3 @@ def _check_size(size: int) -> None:
             f"the launcher started {started} ranks, but Horovod sees {size}; "
             "unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS, or start with horovodrun"
         )
-
-
-def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    """Concatenate float32 NumPy arrays of all ranks along their first axis."""
-    assert array.dtype == np.float32, array.dtype
-    gathered: NDArray[np.float32] = world.allgather_uneven(mx.nd.array(array), name).asnumpy()
-    return gathered

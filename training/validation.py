@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Callable
 
 import numpy as np
@@ -19,7 +18,7 @@ from data.batches.loader import Batch
 from data.verification.bin_file import VerificationSet
 from evaluation import verification
 from evaluation.features import NotFiniteError
-from parallel.world import World, allgather_numpy
+from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
@@ -61,8 +60,6 @@ class Verifier(Stateful):
             DataError: a set is broken, or the network has diverged.
         """
         average_statistics(self._backbone, self._world)
-        gather = partial(allgather_numpy, self._world)
-        ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
         extract = self._backbone.inference()
         for target in self._targets:
             try:
@@ -70,7 +67,7 @@ class Verifier(Stateful):
                     extract,
                     target,
                     batch_size=self._batch_size,
-                    ranks=ranks,
+                    world=self._world,
                     image_size=self._image_size,
                 )
             except NotFiniteError:

@@ -125,7 +125,7 @@ def _most_agreeing(rows: Rows, agree: float) -> int:
     chosen = evenly_spaced(np.arange(len(rows)), _LARGEST)
     cosines = rows[chosen] @ rows[chosen].T
     agreeing = (cosines >= agree).sum(axis=1)
-    return chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]]
+    return int(chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]])
 
 
 def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:

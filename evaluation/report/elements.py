@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.files import read_text
 from runtime.process.terminal import printable
 
 _POLICY = (
@@ -41,7 +42,7 @@ def page(kind: str, title: str, subtitle: str, body: Iterable[str], images: str 
         body: elements.
         images: the sources of pictures that the browser may load.
     """
-    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+    style = read_text(Path(__file__).with_name("style.css"))
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(images)}">',

@@ -12,9 +12,8 @@ Here is what training needs. The modules beside this one are for the command
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,21 +38,6 @@ from runtime.errors import DataError
 
 if TYPE_CHECKING:
     from data.verification.bin_file import VerificationSet
-
-Allgather = Callable[[Features, str], Features]
-"""From this rank's rows and a stable name to the rows of all ranks, in rank order."""
-
-
-class EmbeddingRanks(NamedTuple):
-    """This process among the ranks that share the pairs."""
-
-    rank: int = 0
-    world_size: int = 1
-    allgather: Optional[Allgather] = None
-    """Not needed by a single rank."""
-
-
-_SINGLE_RANK = EmbeddingRanks()
 
 
 @dataclass(frozen=True)
@@ -86,7 +70,7 @@ def evaluate(
     target: VerificationSet,
     *,
     batch_size: int,
-    ranks: EmbeddingRanks = _SINGLE_RANK,
+    world: Any = None,
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> VerificationResult:
@@ -97,7 +81,7 @@ def evaluate(
     """
     check_pairs(target)
     embeddings, xnorm = embed_pairs(
-        extract, target, batch_size=batch_size, ranks=ranks, flip=flip, image_size=image_size
+        extract, target, batch_size=batch_size, world=world, flip=flip, image_size=image_size
     )
     return verify(pairs_of(embeddings, target.same), xnorm=xnorm)
 
@@ -121,7 +105,7 @@ def embed_pairs(
     target: VerificationSet,
     *,
     batch_size: int,
-    ranks: EmbeddingRanks = _SINGLE_RANK,
+    world: Any = None,
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> tuple[Features, float]:
@@ -134,7 +118,7 @@ def embed_pairs(
         extract: the network.
         target: the pairs.
         batch_size: images per call of ``extract``; the last batch is filled up.
-        ranks: those that share the pairs.
+        world: the ranks that share the pairs; None for this process alone.
         flip: embed the mirror images, too.
         image_size: height and width that the network takes.
     """
@@ -142,7 +126,7 @@ def embed_pairs(
     from data.worker_threads import map_in_order
 
     distinct, places = np.unique(target.firsts, return_inverse=True)
-    rank, size = ranks.rank, ranks.world_size
+    rank, size = (world.rank, world.size) if world else (0, 1)
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
     def decode(number: int) -> Images:
@@ -155,8 +139,7 @@ def embed_pairs(
         found = [sums_of_views(extract, batch, batch_size, flip=flip) for batch in of_rank]
     rows = np.concatenate([np.column_stack([normalized(sums), norms]) for sums, norms in found])
     if size > 1:
-        assert ranks.allgather is not None, "several ranks need an allgather"
-        rows = ranks.allgather(rows, f"verification.{target.name}")
+        rows = world.allgather_numpy(rows, f"verification.{target.name}")
     return rows[:, :-1][places], float(rows[:, -1][places].mean())
 
 

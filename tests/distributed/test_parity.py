@@ -13,7 +13,7 @@ import backbones
 from backbones.model import FACE_SIZE, Backbone
 from backbones.options import BackboneOptions
 from data.batches.loader import Batch
-from parallel.world import HorovodWorld, LoneWorld, World, allgather_numpy
+from parallel.world import HorovodWorld, LoneWorld, World
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
@@ -67,7 +67,7 @@ def train(world: World, run: str) -> Arrays:
         labels = generator.integers(NUM_CLASSES, size=BATCH)
         losses.append(step(Batch(images[own], labels[own]), update, lr).asscalar())
 
-    centers = allgather_numpy(world, head.rows.export()["centers"], "test.centers")
+    centers = world.allgather_numpy(head.rows.export()["centers"], "test.centers")
     arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
     return {"centers": centers, "losses": np.array(losses), **arrays}
 

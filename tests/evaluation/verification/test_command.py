@@ -63,7 +63,8 @@ def run(inputs: Path, tmp_path: Path, monkeypatch, capsys) -> Any:
 
 
 def test_everything_at_once(run: Any) -> None:
-    outputs = "--json new/v.json --roc roc.png --roc-table --far 0.1 0.001 --hardest h"
+    outputs = "--json new/v.json --roc roc.png --roc-table --far 0.1 0.001"
+    outputs += " --hardest h --bad-cases wrong"
     printed = run(f"--groups groups.txt others.txt {outputs}").out.splitlines()
     assert [line[:13] for line in printed if " ± " in line] == ["one: accuracy", "two: accuracy"]
     assert sum(line.startswith("two: FAR 0.001: no threshold") for line in printed) == 1
@@ -79,6 +80,8 @@ def test_everything_at_once(run: Any) -> None:
     assert sorted(path.name for path in Path("h").iterdir()) == [
         f"{one}-hardest-{kind}.png" for one in ("one", "two") for kind in ("different", "same")
     ]
+    assert "wrong/two-wrong.tsv: 0 of 40 pairs are judged wrongly" in printed
+    assert Path("wrong/one-wrong.tsv").exists()
 
 
 def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Any, capsys) -> None:
@@ -156,18 +159,6 @@ def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
 def test_options_that_are_refused(run: Any, more: str, message: str, monkeypatch) -> None:
     monkeypatch.setattr(devices, "choose", lambda *_: mx.cpu())
     check_refusal(command.main, f"{WORDS} {more}".split(), message)
-
-
-def test_the_pairs_that_are_judged_wrongly_are_written(run: Any) -> None:
-    same = np.array(SAME)
-    same[[2, 7]] = ~same[[2, 7]]
-    write_bin("one.bin", read_bin(Path("one.bin")).images, same.tolist())
-    printed = run("--target one.bin --bad-cases wrong").out.splitlines()
-    assert "accuracy 0.9500" in printed[0]
-    assert printed[1] == "wrong/one-wrong.tsv: 2 of 40 pairs are judged wrongly"
-    _, *rows = Path("wrong/one-wrong.tsv").read_text().splitlines()
-    assert {tuple(row.split("\t")[::2][:2]) for row in rows} == {("2", "different"), ("7", "same")}
-    assert {path.stem for path in Path("wrong").glob("*.png")} == {"one-same", "one-different"}
 
 
 def test_the_command_of_the_original(run: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.features import normalized
-from evaluation.verification import EmbeddingRanks, curves, embed_pairs, evaluate, verify
+from evaluation.verification import curves, embed_pairs, evaluate, verify
 from evaluation.verification.curves import (
     accuracies_of_folds,
     hold_out,
@@ -28,7 +27,6 @@ from evaluation.verification.curves import (
 )
 from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
 from evaluation.verification.report import SetReport, compare_sets, group_lines
-from parallel.world import allgather_numpy
 from tests.support.sets import assert_refused
 from tests.support.thread_world import run_ranks
 
@@ -157,8 +155,7 @@ def test_every_batch_has_one_shape() -> None:
 
 def evaluate_over_ranks(target: Any, size: int) -> list[Any]:
     def run(world: Any) -> Any:
-        ranks = EmbeddingRanks(world.rank, size, partial(allgather_numpy, world))
-        return evaluate(corner, target, batch_size=4, ranks=ranks, image_size=(4, 4))
+        return evaluate(corner, target, batch_size=4, world=world, image_size=(4, 4))
 
     target.decoded.clear()
     return run_ranks(size, run)
