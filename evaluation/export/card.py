@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from evaluation.report import run_files
 from runtime.process.terminal import one_line
 
-_DATA = ("dataset", "rec", "data_dir", "rec_train", "num_classes", "num_images", "min_images")
-# Where a run is on a machine is nothing about its network.
+# Where a run is on a machine is nothing about its network; of paths the last part is shown.
 _PRIVATE = frozenset(
-    "models_root resume keep frequent threads stall_timeout val_targets debug rec data_dir "
-    "rec_train rec_val config dry_run".split()
+    "models_root resume keep frequent threads stall_timeout val_targets debug rec_val config "
+    "dry_run".split()
 )
 _PACKAGES = ("mxnet", "numpy", "onnx", "onnxruntime")
 # Escape text of a run, so that it does not become a cell, a link or HTML.
@@ -84,13 +83,12 @@ def weights_hash(weights: Mapping[str, NDArray[Any]]) -> str:
 def _recipe(config: Mapping[str, Any]) -> str:
     if not config:
         return "Not known: there is no `config.json` beside the checkpoint.\n"
-    data = [(name, _said(config[name])) for name in _DATA if config.get(name)]
-    recipe = [
+    options = [
         (name, _said(value))
         for name, value in sorted(config.items())
-        if name not in (*_DATA, *_PRIVATE) and value not in (None, "", [], False)
+        if name not in _PRIVATE and value not in (None, "", [], False)
     ]
-    return "\n".join([_table(("data", ""), data), _table(("option", "value"), recipe)])
+    return _table(("option", "value"), options)
 
 
 def _said(value: Any) -> str:

@@ -29,9 +29,14 @@ from evaluation.options import (
 )
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.curves import FOLDS, pairs_of
-from evaluation.verification.groups import read_groups
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
-from evaluation.verification.report import GroupReport, SetReport, compare_sets, roc_lines
+from evaluation.verification.report import (
+    GroupReport,
+    SetReport,
+    compare_sets,
+    read_groups,
+    roc_lines,
+)
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError, run_program

@@ -35,7 +35,7 @@ from evaluation.export.arcface_torch import read_state_dict
 from evaluation.files import read_embeddings
 from evaluation.ijb import lists as lists_of_faces
 from evaluation.report import run_files
-from evaluation.verification.groups import read_groups
+from evaluation.verification.report import read_groups
 from parallel import host_lists
 from parallel.launch import cluster_files
 from parallel.parameter_server.trace import Trace

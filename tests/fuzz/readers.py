@@ -30,7 +30,7 @@ from evaluation.files import read_embeddings
 from evaluation.ijb import lists as ijb
 from evaluation.report import __main__ as pages
 from evaluation.report import figures, run_files
-from evaluation.verification.groups import read_groups
+from evaluation.verification.report import read_groups
 from parallel.host_lists import read_file, read_list, slots_by_host
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import (

@@ -25,8 +25,15 @@ from evaluation.verification.curves import (
     tar_at,
     threshold_for,
 )
-from evaluation.verification.groups import FarRates, compare_groups, read_groups, spread_of
-from evaluation.verification.report import SetReport, compare_sets, group_lines
+from evaluation.verification.report import (
+    FarRates,
+    SetReport,
+    compare_groups,
+    compare_sets,
+    group_lines,
+    read_groups,
+    spread_of,
+)
 from tests.support.sets import assert_refused
 from tests.support.thread_world import run_ranks
 
