@@ -133,21 +133,16 @@ def check_output(path: Path, option: str, inputs: Iterable[Path] = ()) -> None:
     """
     if os.path.isdir(path):
         raise ConfigError(f"{option} {path} is a folder; name a file")
-    refuse_inputs(path, option, inputs)
-    with writing(path, option):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise DataError(f"{path} cannot be written: its folder is read-only; choose another one")
-
-
-def refuse_inputs(path: Path, option: str, inputs: Iterable[Path]) -> None:
-    """Raise ``ConfigError`` if a file that is to be written is one of those that are read."""
     for one in inputs:
         with suppress(OSError):
             if os.path.samefile(path, one):
                 raise ConfigError(
                     f"{option} {path} would replace what this command reads; give it another name"
                 )
+    with writing(path, option):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise DataError(f"{path} cannot be written: its folder is read-only; choose another one")
 
 
 def write_output(path: Path, content: bytes, option: str) -> None:

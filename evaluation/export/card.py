@@ -53,21 +53,18 @@ def write_card(
     """
     config, (_, verified) = run_files.read_config(run), run_files.read_metrics(run)
     digest = hashlib.sha256(model).hexdigest()
-    sections = [
-        f"# {path.stem}\n",
-        _table(("", ""), [*facts, ("SHA-256 of the weights", f"`{weights_hash(weights)}`")]),
-        "## File\n",
-        _table(
-            ("file", "bytes", "SHA-256"), [(f"`{path.name}`", f"{len(model):,}", f"`{digest}`")]
-        ),
-        "## Data and recipe\n",
-        _recipe(config),
-        "## Accuracies\n",
-        _accuracies(verified),
-        "## Versions\n",
-        _table(("", ""), _versions()),
+    rows = [
+        *facts,
+        ("file", f"`{path.name}`, {len(model):,} bytes, SHA-256 `{digest}`"),
+        ("SHA-256 of the weights", f"`{weights_hash(weights)}`"),
+        ("Python", platform.python_version()),
     ]
-    return "\n".join(sections)
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            rows.append((package, metadata.version(package)))
+    parts = [f"# {path.stem}\n", _table(("", ""), rows)]
+    parts += ["## Data and recipe\n", _recipe(config), "## Accuracies\n", _accuracies(verified)]
+    return "\n".join(parts)
 
 
 def weights_hash(weights: Mapping[str, NDArray[Any]]) -> str:
@@ -113,14 +110,6 @@ def _accuracies(verified: Mapping[str, Sequence[run_files.Record]]) -> str:
     if not rows:
         return "Not known: there is no `metrics.jsonl` with verifications beside the checkpoint.\n"
     return _table(("set", "last accuracy", "update", "best accuracy", "update"), rows)
-
-
-def _versions() -> list[tuple[str, str]]:
-    found = [("Python", platform.python_version())]
-    for package in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found.append((package, metadata.version(package)))
-    return found
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

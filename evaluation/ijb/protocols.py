@@ -40,6 +40,7 @@ from sklearn.metrics import auc, roc_curve
 from evaluation.features import Features, normalized
 from evaluation.files import writing
 from evaluation.ijb.lists import Faces, Pairs, Subjects
+from evaluation.verification.curves import FARS
 from evaluation.verification.pictures import roc_figure
 from evaluation.verification.report import aligned
 from runtime.errors import DataError
@@ -48,7 +49,6 @@ from runtime.files import StagedFiles
 Result = dict[str, Any]
 """The numbers of a protocol, under the names of the JSON output."""
 
-FALSE_ACCEPT_RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 _FALSE_ALARM_RATES = (0.01, 0.1)
 _RANKS = {f"rank-{rank}": rank for rank in (1, 5, 10)}
 # Both sides of a block stay in a processor's cache.
@@ -126,7 +126,7 @@ def verify(
     """
     curve = np.stack(roc_curve(same, cosines))
     rates = []
-    for wanted in FALSE_ACCEPT_RATES:
+    for wanted in FARS:
         # From the end, where the larger rates are.
         nearest = curve.shape[1] - 1 - int(np.abs(curve[0, ::-1] - wanted).argmin())
         far, tar, threshold = curve[:, nearest].tolist()
@@ -210,7 +210,7 @@ def mean_of(galleries: Mapping[str, Result]) -> Result:
 
 def verification_lines(name: str, found: Result) -> list[str]:
     """Return the true accept rates in percent, as lines of a table."""
-    heading = ["TAR at FAR", *(f"{far:g}" for far in FALSE_ACCEPT_RATES), "AUC"]
+    heading = ["TAR at FAR", *(f"{far:g}" for far in FARS), "AUC"]
     rates = [*(rate["tar"] for rate in found["tar_at_far"]), found["auc"]]
     return aligned([heading, [name, *map(_percent, rates)]])
 
@@ -243,7 +243,7 @@ def write_results(
     Raises:
         DataError: the disk is full.
     """
-    far = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
+    far = np.geomspace(FARS[0], FARS[-1], _POINTS)
     figure = roc_figure("ROC on IJB", {text: (far, np.interp(far, *curve))})
     figure.axes[0].set(xlim=(far[0], far[-1]), ylim=(_LEAST_SHOWN, 1))
     cosines_path, curve_path = paths

@@ -96,7 +96,7 @@ def read(folder: Path) -> RunFiles:
         targets=targets,
         scores={name: found for name, found in scores.items() if len(found)},
         samples=_read_picture(folder / FOLDER / SAMPLES),
-        parts=_checked(folder / FOLDER / PARTS, _records(folder / FOLDER / PARTS)),
+        parts=_records(folder / FOLDER / PARTS),
         name=os.path.basename(os.path.realpath(folder)),
     )
 
@@ -147,7 +147,7 @@ def _forget_from(records: list[Record], update: int) -> None:
 
 def read_config(folder: Path) -> Record:
     """The options of a run; none if they are not there. ``DataError``: the file is damaged."""
-    found = _records(folder / CONFIG, is_whole=True)
+    found = _tables(folder / CONFIG, is_whole=True)
     return found[0] if found else {}
 
 
@@ -157,10 +157,10 @@ def read_metrics(folder: Path) -> tuple[Sequence[Record], Mapping[str, Sequence[
     Raises:
         DataError: the file is damaged.
     """
-    return _split(_checked(folder / METRICS, _records(folder / METRICS)))
+    return _split(_records(folder / METRICS))
 
 
-def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
+def _tables(path: Path, *, is_whole: bool) -> list[Record]:
     """The tables of a file, of which there is one per line unless it is a whole one."""
     if not os.path.isfile(path):
         return []
@@ -178,7 +178,9 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     return found
 
 
-def _checked(path: Path, records: Sequence[Record]) -> Sequence[Record]:
+def _records(path: Path) -> Sequence[Record]:
+    """The tables of a file with one per line, each of an update."""
+    records = _tables(path, is_whole=False)
     for record in records:
         update = record.get("update")
         if not (_is_number(update) and isinstance(update, int) and 0 <= update < 2**53):

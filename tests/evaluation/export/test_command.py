@@ -181,8 +181,10 @@ def test_without_a_run_the_card_says_what_is_not_known(tmp_path: Path) -> None:
     card = card_of(tmp_path)
     assert card.startswith("# net\n") and card.count("Not known") == 2
     # A line in a cell would end it.
-    for said in ("| `net.onnx` | 1,234 | `ad47fd9e87159d65", "| input | x \\| y |",
-                 f"`{weights_hash(WEIGHTS)}`", "| Python | 3.", "| numpy | 1."):  # fmt: skip
+    for said in (
+        *("| file | `net.onnx`, 1,234 bytes, SHA-256 `ad47fd9e87159d65", "| input | x \\| y |"),
+        *(f"`{weights_hash(WEIGHTS)}`", "| Python | 3.", "| numpy | 1."),
+    ):
         assert said in card
 
 

@@ -69,7 +69,7 @@ def test_rates_are_those_of_the_programs(program: str, norm: bool, expected: lis
     found, _ = verify(cosines, same)
     rates = found.pop("tar_at_far")
     assert [rate["tar"] for rate in rates] == pytest.approx(expected, abs=1e-6)
-    assert [rate["far"] for rate in rates] == list(protocols.FALSE_ACCEPT_RATES)
+    assert [rate["far"] for rate in rates] == list(protocols.FARS)
     assert (found["pairs"], found["same"]) == (60_000, same.sum())
 
 
