@@ -22,7 +22,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from evaluation.export.pixels import read_scaling
+from evaluation.export.graph import read_scaling
 from runtime.errors import ConfigError, DataError
 from runtime.files import read_file
 from runtime.process.terminal import one_line
