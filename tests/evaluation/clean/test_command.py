@@ -135,8 +135,8 @@ def test_the_nearest_other_class_is_never_the_own_one() -> None:
     assert found.tolist() == cosines.argmax(axis=1).tolist()
     np.testing.assert_allclose(nearest, cosines.max(axis=1), atol=1e-6)
     # There may be none.
-    for left in (centers * 0, centers * (np.arange(30) == 0)[:, None]):
-        found, nearest = nearest_others(rows[:4], owners[:4], left)
+    for left in (centers * 0, centers * (np.arange(30) == 1)[:, None]):
+        found, nearest = nearest_others(rows[4:8], owners[4:8], left)
         assert set(found) == {-1} and set(nearest) == {-1}
 
 
@@ -272,6 +272,7 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert 'src="./moved-1.png"' in Path("cleaning/report.html").read_text()
     lines = table("images.tsv")
     assert len(lines) == 151 and [line[3] for line in lines].count("") == 149
+    assert [line[2] == "" for line in lines] == [line[3] != "" for line in lines]
     assert {*os.listdir()} == {*GIVEN, "v.bin", "cleaning"}
     assert contents(Path("faces")).items() >= before.items()
     assert "149 images of 31 identities" in out and " 0 are alone in" in out
@@ -363,6 +364,10 @@ def test_embeddings_of_another_version_are_refused(faces: np.ndarray, old: str, 
     Path("f.tsv").write_text(text.replace(old, new))
     words = [*CLEAN, "--verification", "v.bin"]
     check_refusal(command.main, words, "f.npy has embeddings of another version of")
+    rows = np.load("f.npy")
+    np.save("f.npy", np.concatenate([rows, rows[:1]]))
+    Path("f.tsv").write_text(f"{text}{len(rows)}\tfaces/train.rec:152\t8\n")
+    check_refusal(command.main, words, "f.npy has embeddings of another version of faces/tr")
 
 
 def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
