@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
