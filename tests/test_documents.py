@@ -331,7 +331,7 @@ def check_option_of_the_launcher(row: Row, _: Path) -> None:
         message = refusal(parse_options, name, *values)
         assert name in message
         if name in ("--launcher", "--cluster"):
-            assert f"{values[0]} is not a launcher here; give --launcher ssh" in message
+            assert f"invalid choice: '{values[0]}' (choose from 'local', 'ssh')" in message
         elif here and here[0].startswith("-"):
             assert here[0].split()[0] in message
         else:
