@@ -200,6 +200,30 @@ def test_prelus_that_no_neighbor_can_scale_for() -> None:
     assert operators(prelu.rewrite(without, (3, 112, 112))) == operators(without)
 
 
+@pytest.mark.parametrize(("outputs", "attributes", "count"), [
+    # Two kernels in place of one and two factors: depthwise, or of one pixel to as many channels.
+    (4, {"num_group": 4, "no_bias": True}, 2), (4, {"no_bias": True}, 2), (2, {"no_bias": True}, 2),
+    # To more channels, with a bias, of several pixels, in groups of channels.
+    (5, {"no_bias": True}, 3), (4, {}, 3), (8, {"num_group": 4, "no_bias": True}, 3),
+    (4, {"kernel": (3, 3), "no_bias": True}, 3), (4, {"num_group": 2, "no_bias": True}, 3),
+])  # fmt: skip
+def test_a_convolution_after_a_prelu_applies_its_factors(
+    outputs: int, attributes: dict[str, Any], count: int
+) -> None:
+    kernel = {"kernel": (1, 1), **attributes}
+    plain = mx.sym.Convolution(bent(DATA), num_filter=outputs, name="w", **kernel)
+    fast = prelu.rewrite(plain, (4, 5, 3))
+    assert operators(fast).count("Convolution") == count
+    assert "PReLU" not in operators(fast) and fast.list_arguments() == plain.list_arguments()
+    shapes, *_ = plain.infer_shape(data=(4, 4, 5, 3))
+    weights = {
+        name: mx.nd.random.normal(shape=shape)
+        for name, shape in zip(plain.list_arguments(), shapes)
+        if name != "data"
+    }
+    compare(plain, fast, (4, 4, 5, 3), weights)
+
+
 TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
 
 
