@@ -10,10 +10,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
+from backbones.graph.nodes import Shape, from_json, to_json
 from backbones.graph.onednn import folding
-from backbones.graph.onednn.folding import fold
-from backbones.graph.onednn.joining import Dividing, join
+from backbones.graph.onednn.folding import fold, join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
@@ -22,7 +21,7 @@ from runtime import environment, processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 from tests.backbones import passes
-from tests.backbones.passes import DATA, IMAGES, act, conv, create, nodes_of, norm, operators
+from tests.backbones.passes import DATA, IMAGES, act, conv, create, norm, operators
 
 SMALL = np.random.default_rng(7).integers(0, 256, (2, 3, 6, 5), dtype=np.uint8)
 Slopes = Optional[list[float]]
@@ -157,21 +156,6 @@ def test_channels_fill_blocks(block: int, filled: int, monkeypatch: pytest.Monke
     check(symbol)
 
 
-@pytest.mark.parametrize(("block", "dtype", "parts"), [
-    (16, "float32", {"wide_from0", "wide_from144"}),
-    (8, "float32", {"wide"}),
-    (16, "bfloat16", {"wide"}),
-])
-def test_many_channels_over_short_rows_are_in_parts(block, dtype, parts, monkeypatch) -> None:
-    monkeypatch.setattr(environment, "channel_block", lambda: block)
-    monkeypatch.setattr(environment, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
-    symbol = conv(conv(PIXELS, "few", 288, stride=(2, 2), pad=(0, 0)), "wide", 16)
-    nodes = [one for each in inner_nodes(folded(symbol, dtype=dtype)[0]) for one in each]
-    names = {node["name"] for node in nodes if node["op"] == "Convolution"}
-    assert {name for name in names if name.startswith("wide")} == parts
-    check(symbol)
-
-
 def test_what_depends_on_parameters_alone_is_computed_once() -> None:
     kernel, k = mx.sym.var("kernel"), mx.nd.array(np.arange(12).reshape(3, 4))
     doubled = mx.sym.identity(2 * kernel + mx.sym.ones((3, 4)), name="doubled")
@@ -247,57 +231,6 @@ def test_joined_operators_compute_the_same(symbol: Any, expected: list[str]) -> 
     joined = ["+".join(node["op"] for node in nodes) for nodes in inner_nodes(found) if nodes]
     assert sorted(joined) == expected
     assert_equal_outputs(found, values, symbol, values)
-
-
-W0 = conv(DATA, "c0", 300)
-W1 = conv(W0, "c1", 300)
-WIDE = conv(DATA, "c0", 600)
-STRIDED = conv(W0, "c1", 300, stride=(2, 2), no_bias=True)
-ROW = mx.sym.Reshape(W0, shape=(0, 0, -1))
-HALVES = {"c1_from0": 150, "c1_from150": 150}
-
-
-def divided(symbol: Any, values: dict[str, Any], size: tuple[int, int]) -> tuple[Any, Any]:
-    dividing = Dividing(to_json(symbol), first_shapes(symbol, (1, 3, *size)), values)
-    return from_json(dividing.rewrite()), dividing.values
-
-
-@pytest.mark.parametrize(("symbol", "channels"), [
-    (conv(WIDE, "c1", 8), {f"c1_from{i}": 200 for i in (0, 200, 400)}),
-    (conv(conv(DATA, "c0", 301), "c1", 8), {"c1_from0": 151, "c1_from151": 150}),
-    (STRIDED, HALVES),
-    # Added to another one, to another that is divided, to itself.
-    (act(W1 + W0), HALVES),
-    (W1 + conv(W0, "c2", 300), {"c1_from0": 150, "c2_from150": 150}),
-    (W1 + W1, HALVES),
-    (conv(act(W1), "c2", 300), {"c2_from150": 150}),
-    (mx.sym.Group([W1, act(W1)]), HALVES),
-    # Not of fewer channels, of one pixel, of one dimension, of groups.
-    (conv(conv(DATA, "c0", 256), "c1", 300), {"c1": 256}),
-    (conv(W0, "c1", 300, 1), {"c1": 300}),
-    (conv(ROW, "c1", 300, kernel=(3,), pad=(1,)), {"c1": 300}),
-    (conv(WIDE, "c1", 600, num_group=2), {"c1": 300}),
-])
-def test_parts_add_up_to_the_whole(symbol: Any, channels: dict[str, int]) -> None:
-    given = weights(symbol)
-    found, values = divided(symbol, given, SHAPE[2:])
-    for name, count in channels.items():
-        kernel = nodes_of(found)[name]["inputs"][1][0]
-        assert values[to_json(found)["nodes"][kernel]["name"]].shape[1] == count
-    assert ("c1_weight" in found.list_inputs()) != any("_from" in name for name in channels)
-    assert_equal_outputs(found, values, symbol, given)
-
-
-def test_how_parts_are_added_and_which_rows_are_short() -> None:
-    """Every sum of parts is one that oneDNN computes with a convolution."""
-    three = conv(WIDE, "c1", 8)
-    nodes = to_json(divided(three, weights(three), SHAPE[2:])[0])["nodes"]
-    sums = [nodes[node["inputs"][0][0]] for node in nodes if node["op"] == "elemwise_add"]
-    assert [node["name"] for node in sums] == ["c1_from200", "c1_from400"]
-    # Rows of the output count: oneDNN multiplies these.
-    for symbol, size, is_divided in ((W1, (4, 5), 0), (W1, (3, 1), 1), (STRIDED, (8, 8), 1)):
-        _, values = divided(symbol, weights(symbol, (1, 3, *size)), size)
-        assert ("c1_from0_weight" in values) == is_divided
 
 
 def thorough(*names: str) -> list[Any]:
